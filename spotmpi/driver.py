@@ -1,0 +1,198 @@
+"""Rounds that survive revocations: the protocol and the ledger, driven on a fabric.
+
+A round goes: prepare the contribution, reduce it, commit. If a peer is lost in it, the driver
+goes through the door (`recovery`) with its progress frozen, and then does what the ledger says:
+reduce the same contribution again, or take the record of those who have committed already.
+Whatever happens, `round` returns with the round committed, once, on equal replicas.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Buffer, Poll, Rebuild, Reduce, Revoke, Share, Steps
+from spotmpi.ledger import Ledger, Settlement
+from spotmpi.membership import Membership, WorkerId
+from spotmpi.recovery import (
+    Build,
+    Built,
+    Command,
+    Event,
+    Interrupted,
+    Recovery,
+    Resume,
+    State,
+    Verdict,
+)
+
+
+class Exchange(Protocol):
+    """The buffers of a worker's rounds, and what to do when one is complete.
+
+    Neither ``scratch`` nor ``record`` is the parameters: no one ever sees half an update.
+    """
+
+    @property
+    def contribution(self) -> Sequence[Buffer]:
+        """What this worker brings to the open round."""
+
+    @property
+    def scratch(self) -> Sequence[Buffer]:
+        """Where the result of the open round arrives."""
+
+    @property
+    def record(self) -> Sequence[Buffer]:
+        """The result of the round committed last."""
+
+    def prepare(self, membership: Membership) -> None:
+        """About to reduce ``contribution`` among ``membership``; called again for a retry."""
+
+    def commit(self, contributors: Sequence[WorkerId]) -> None:
+        """``scratch`` holds the sum over ``contributors``: make it the record and apply it."""
+
+    def dealt(self) -> tuple[int, int]:
+        """Steps dealt to this worker so far, and the generation that the last was dealt for."""
+
+    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
+        """A new membership is sealed, and this worker's round, if it lacked one, repaired.
+
+        ``dealt_for``: those for whom the last step that anybody was dealt was dealt; None when
+        that was so long ago that it must be committed everywhere.
+        """
+
+
+@dataclass
+class Recovered:
+    """One passage through the door: what happened, and when (seconds on the fabric's clock)."""
+
+    before: Membership
+    entered: float = 0.0
+    """The call began that met the loss."""
+    detected: float = 0.0
+    """It failed; the worker sees the loss."""
+    revoked: float = 0.0
+    reconciled: float = 0.0
+    """This worker is prepared, or knows that the others are."""
+    accepted: float = 0.0
+    """It may enter the build."""
+    restarted: float = 0.0
+    """The new membership is sealed."""
+    settled: float = 0.0
+    """Repaired, where a repair was due."""
+    after: Membership = field(init=False)
+    verdict: Verdict = field(init=False)
+    settlement: Settlement = Settlement.RETRY
+    progress: int = 0
+    """Rounds that this worker had committed when it entered."""
+    messages: int = 0
+    """Tokens that this worker sent."""
+
+
+class Driver:
+    """One worker's rounds. Every method that returns `Steps` is collective."""
+
+    def __init__(
+        self,
+        me: WorkerId,
+        membership: Membership,
+        exchange: Exchange,
+        clock: Callable[[], float],
+    ) -> None:
+        self._recovery = Recovery(me, membership)
+        self.ledger = Ledger(membership)
+        self._exchange = exchange
+        self._clock = clock
+
+    @property
+    def membership(self) -> Membership:
+        """The sealed membership."""
+        return self._recovery.membership
+
+    def round(self) -> Steps[None]:
+        """Reduce the exchange's contribution over all members and commit it, whoever dies."""
+        exchange = self._exchange
+        self.ledger.begin()
+        while self.ledger.open:
+            exchange.prepare(self.membership)
+            entered = self._clock()
+            try:
+                yield Reduce(exchange.contribution, exchange.scratch)
+            except PeersLost:
+                yield from self._recover(entered)
+            else:
+                self.ledger.commit()
+                exchange.commit(self.ledger.contributors)
+
+    def finish(self) -> Steps[None]:
+        """Leave together, after a last round; returns when no peer can need this worker again.
+
+        The door's seal makes the decision one and the same for all: whoever returns may exit at
+        once, and whoever is left knows that nobody waits for it.
+        """
+        self.ledger.end()
+        while True:
+            recovered = yield from self._recover(self._clock(), revoke=False)
+            if recovered.verdict.ended:
+                return
+
+    def _recover(self, entered: float, revoke: bool = True) -> Steps[Recovered]:
+        """Through the door until it is sealed and this worker is level with the others."""
+        recovered = Recovered(self.membership, entered=entered, detected=self._clock())
+        recovered.progress = self.ledger.committed
+        while True:
+            if revoke:
+                yield Revoke()
+            recovered.revoked = self._clock()
+            verdict = yield from self._door(recovered)
+            recovered.verdict = verdict
+            recovered.after = self.membership
+            recovered.settlement = settlement = self.ledger.settle(verdict)
+            if settlement is not Settlement.RETRY:
+                record = self._exchange.record, self._exchange.scratch
+                giving = verdict.survey.source == self._recovery.me
+                try:
+                    yield Share(verdict.survey.source, record[0] if giving else record[1])
+                except PeersLost:
+                    revoke = True
+                    continue
+            if settlement is Settlement.RECEIVE:
+                self.ledger.repair(verdict)
+                self._exchange.commit(self.ledger.contributors)
+            recovered.settled = self._clock()
+            if not verdict.ended:
+                dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
+                self._exchange.resume(recovered, dealt_for)
+            return recovered
+
+    def _door(self, recovered: Recovered) -> Steps[Verdict]:
+        """Reconcile, accept, restart: until a verdict is sealed."""
+        recovery = self._recovery
+        event: Event = Interrupted(self.ledger.stamp(*self._exchange.dealt()))
+        while True:
+            commands: deque[Command] = deque(recovery.handle(event))
+            if recovery.state is State.RECONCILING:
+                recovered.reconciled = 0.0
+            elif not recovered.reconciled:
+                recovered.reconciled = self._clock()
+            while commands:
+                command = commands.popleft()
+                match command:
+                    case Build(verdict):
+                        recovered.accepted = self._clock()
+                        built: Built = yield Rebuild(self._members(verdict))
+                        commands.extend(recovery.handle(built))
+                    case Resume(verdict, membership):
+                        recovered.restarted = self._clock()
+                        recovered.messages += recovery.sent
+                        self.ledger.adopt(membership)
+                        return verdict
+                    case _:
+                        yield command
+            event = yield Poll()
+
+    def _members(self, verdict: Verdict | None) -> frozenset[WorkerId] | None:
+        return None if verdict is None else frozenset(self.membership.ids) - verdict.lost

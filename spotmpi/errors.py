@@ -1,0 +1,92 @@
+"""Everything that spotmpi raises on purpose.
+
+::
+
+    SpotmpiError
+    |-- UsageError          the caller's input is wrong; the message says what to do
+    |-- CheckpointError     no checkpoint can be read, or one cannot be written
+    |-- TraceError          a trace is broken, or does not prove what it should
+    |-- ScriptError         the script is wrong on this or another worker; the job must end
+    |   |-- LeftAlone       one worker left the training loop while others go on
+    |   `-- ReplicaMismatch replicas that must be equal are not
+    |-- PeersLost           a fabric operation met a dead peer or a revoked fabric (internal: the
+    |                       driver turns it into a recovery, users never see it)
+    `-- InvalidTransition   the protocol got an event that its state does not know (a bug of ours;
+                            the message carries the story)
+
+    SystemExit
+    `-- Stopped             the job stops below ``min_workers`` with a checkpoint written (75)
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointError",
+    "InvalidTransition",
+    "LeftAlone",
+    "PeersLost",
+    "ReplicaMismatch",
+    "ScriptError",
+    "SpotmpiError",
+    "Stopped",
+    "TraceError",
+    "UsageError",
+]
+
+EXIT_REQUEUE = 75
+"""Exit code of a job that stopped with a checkpoint: EX_TEMPFAIL, a batch system may requeue it."""
+
+
+class SpotmpiError(Exception):
+    """Root of the tree."""
+
+
+class UsageError(SpotmpiError):
+    """The caller's input is wrong; the message says what was got, what is expected, what to do."""
+
+
+class CheckpointError(SpotmpiError):
+    """No checkpoint can be read, or one cannot be written."""
+
+
+class TraceError(SpotmpiError):
+    """A trace is broken, or does not prove what it should."""
+
+
+class ScriptError(SpotmpiError):
+    """The training script is wrong, here or on another worker. Never a revocation."""
+
+
+class LeftAlone(ScriptError):
+    """One worker left the training loop while others go on."""
+
+
+class ReplicaMismatch(ScriptError):
+    """Replicas, or what workers feed into one round, differ where they must be equal."""
+
+
+class PeersLost(SpotmpiError):
+    """A fabric operation met a dead peer, or somebody revoked the fabric."""
+
+
+class InvalidTransition(SpotmpiError):
+    """A protocol state got an event that it does not know; the message carries the story so far."""
+
+    def __init__(self, state: str, event: str, story: tuple[str, ...] = ()) -> None:
+        lines = "".join(f"\n  {line}" for line in story)
+        super().__init__(f"state {state} does not know event {event}; the story so far:{lines}")
+
+
+class Stopped(SystemExit):
+    """The job stopped below ``min_workers`` with a checkpoint written.
+
+    A ``SystemExit``, so that an ``except Exception`` in a script does not swallow it and so that
+    a process which does nothing about it ends with code 75.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(EXIT_REQUEUE)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason

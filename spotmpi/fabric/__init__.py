@@ -1,0 +1,110 @@
+"""The port between the driver and whatever connects the workers.
+
+The driver and the trainer are generators: they *yield* the requests below and get back replies.
+A fabric performs them. `fabric.mpi` blocks until each is done, `fabric.solo` has nobody to talk
+to, `fabric.sim` runs hundreds of workers in one thread and may kill any of them at any request.
+So the code that survives real revocations is, to the line, the code that the simulator checks.
+
+What every fabric guarantees, and one contract suite holds:
+
+- ``Reduce`` and ``Share`` raise `PeersLost` when a member is dead or the fabric was revoked, and
+  may do so on some members while they succeed on others. They never block for ever while a
+  member is dead, provided that whoever is told revokes.
+- ``Revoke`` reaches every member alive, also if the caller dies right after it.
+- ``Poll`` waits until there is something to tell: each loss once to every member alive, each
+  token once, the revocation of the control path once.
+- ``Build`` waits for every member alive; all get the same answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from spotmpi.errors import PeersLost
+from spotmpi.membership import Membership, WorkerId
+from spotmpi.recovery import RevokeControl, Send
+
+Buffer = Any
+"""A one-dimensional array; what kind, only the kernels and the fabric at hand know."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Sum ``send`` over all members into ``receive``, array by array. Collective."""
+
+    send: Sequence[Buffer]
+    receive: Sequence[Buffer]
+
+
+@dataclass(frozen=True)
+class Share:
+    """Copy ``buffers`` of worker ``source`` into ``buffers`` of all others. Collective."""
+
+    source: WorkerId
+    buffers: Sequence[Buffer]
+
+
+@dataclass(frozen=True)
+class Revoke:
+    """Interrupt the data path of all members. Local, returns at once."""
+
+
+@dataclass(frozen=True)
+class Poll:
+    """Wait for the next `recovery.Lost`, `recovery.Received` or `recovery.ControlRevoked`."""
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """Make the data path of the members alive anew and seal it. Collective over those alive.
+
+    Replies `recovery.Built`: sealed if every member alive came with the same ``members`` and
+    these are just the ones alive; None never seals. Not sealed: the control path is new as well.
+    """
+
+    members: frozenset[WorkerId] | None
+
+
+Request = Reduce | Share | Revoke | Poll | Rebuild | Send | RevokeControl
+Steps = Generator[Request, Any, T]
+"""What the driver and the trainer are made of: a generator of requests that returns a T."""
+
+
+class Fabric(ABC):
+    """The live communication of this worker with the others."""
+
+    me: WorkerId
+    membership: Membership
+    """The members that the fabric was started with."""
+
+    @abstractmethod
+    def perform(self, request: Request) -> Any:
+        """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
+
+    @abstractmethod
+    def clock(self) -> float:
+        """Seconds, comparable between the workers of one host."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the fabric; local, never waits for a peer."""
+
+    def run(self, steps: Steps[T]) -> T:
+        """Perform ``steps`` to their end; return what they return."""
+        try:
+            request = next(steps)
+            while True:
+                try:
+                    reply = self.perform(request)
+                except PeersLost as lost:
+                    request = steps.throw(lost)
+                else:
+                    request = steps.send(reply)
+        except StopIteration as stop:
+            result: T = stop.value
+            return result

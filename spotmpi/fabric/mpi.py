@@ -1,0 +1,245 @@
+"""The fabric over MPI with ULFM: the only module that imports mpi4py.
+
+Two communicators. ``data`` carries collectives; whoever meets a failure revokes it, and the build
+makes it anew by ``Shrink``. ``control`` carries tokens between two live workers, which works on a
+communicator with dead members as long as nobody revokes it; only a recovery that fails half-way
+does (see `recovery`), and then it is made anew as well.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections import deque
+from typing import Any
+
+import mpi4py
+
+# MPI_Finalize can hang after a failure. Workers leave through the door, after which nobody
+# needs them, and then simply exit.
+mpi4py.rc.finalize = False
+
+from mpi4py import MPI  # noqa: E402 - the setting above must come first
+
+from spotmpi.errors import PeersLost, SpotmpiError  # noqa: E402
+from spotmpi.fabric import Fabric, Poll, Rebuild, Reduce, Request, Revoke, Share  # noqa: E402
+from spotmpi.fabric.wire import decode, encode  # noqa: E402
+from spotmpi.membership import Membership, WorkerId  # noqa: E402
+from spotmpi.recovery import (  # noqa: E402
+    Built,
+    ControlRevoked,
+    Event,
+    Lost,
+    Received,
+    RevokeControl,
+    Send,
+    Token,
+)
+
+_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
+_TAG = 1
+_HOST_BYTES = 256
+_EAGER_POLLS = 200
+_PATIENT_PAUSE = 0.0002
+"""Seconds between polls once a peer has kept us waiting: it may be evaluating for minutes."""
+
+
+class MpiFabric(Fabric):
+    """This process as a worker of the MPI job that it was started in. Starting is collective."""
+
+    def __init__(self) -> None:
+        world = MPI.COMM_WORLD
+        world.Set_errhandler(MPI.ERRORS_RETURN)
+        self._data = _duplicate(world)
+        self._control = _duplicate(world)
+        self.me = world.Get_rank()
+        self.membership = Membership.first(_hosts(world))
+        self._data_ids = list(self.membership.ids)
+        self._control_ids = list(self.membership.ids)
+        self._control_rank = {worker: worker for worker in self._control_ids}
+        self._known_dead: set[WorkerId] = set()
+        self._revocation_told = False
+        self._events: deque[Event] = deque()
+        self._sending: list[tuple[MPI.Request, bytes]] = []
+
+    def clock(self) -> float:
+        """Monotonic seconds of this host, the same for all its processes."""
+        return time.monotonic()
+
+    def perform(self, request: Request) -> Any:
+        """Do it, blocking; what MPI reports of dead peers becomes `PeersLost`."""
+        match request:
+            case Reduce(send, receive):
+                for source, target in zip(send, receive, strict=True):
+                    self._collective(self._data.Allreduce, source, target)
+            case Share(source, buffers):
+                root = self._data_ids.index(source)
+                for buffer in buffers:
+                    self._collective(self._data.Bcast, buffer, root)
+            case Revoke():
+                self._data.Revoke()
+            case Send(to, token):
+                self._send(to, token)
+            case Poll():
+                return self._poll()
+            case RevokeControl():
+                self._control.Revoke()
+                self._revocation_told = True
+            case Rebuild(members):
+                return self._rebuild(members)
+        return None
+
+    def close(self) -> None:
+        """Nothing: the communicators end with the process, whatever state they are in."""
+
+    # The data path.
+
+    def _collective(self, call: Any, *arguments: Any) -> None:
+        try:
+            call(*arguments)
+        except MPI.Exception as error:
+            raise _told(error) from error
+
+    # The control path.
+
+    def _send(self, to: WorkerId, token: Token) -> None:
+        data = encode(token)
+        try:
+            sent = self._control.Isend([data, MPI.BYTE], self._control_rank[to], _TAG)
+        except MPI.Exception as error:
+            _told(error)  # the loss will be heard of in a poll; anything else is raised here
+            return
+        # Tokens are small enough to have left at once; the bytes must live until MPI says so.
+        self._sending = [(r, d) for r, d in self._sending if not _done(r)]
+        self._sending.append((sent, data))
+
+    def _poll(self) -> Event:
+        polls = 0
+        while not self._events:
+            self._listen()
+            polls += 1
+            if polls > _EAGER_POLLS:
+                time.sleep(_PATIENT_PAUSE)
+            else:
+                os.sched_yield()  # the peer that we wait for may need this core
+        return self._events.popleft()
+
+    def _listen(self) -> None:
+        lost = self._newly_dead()
+        if lost:
+            self._events.append(Lost(lost))
+        if not self._revocation_told and self._control.Is_revoked():
+            self._revocation_told = True
+            self._events.append(ControlRevoked())
+            return
+        if self._revocation_told:
+            return
+        try:
+            status = MPI.Status()
+            message = self._control.Improbe(MPI.ANY_SOURCE, _TAG, status)
+            if message is not None:
+                data = bytearray(status.Get_count(MPI.BYTE))
+                message.Recv([data, MPI.BYTE])
+                self._events.append(Received(decode(bytes(data))))
+        except MPI.Exception as error:
+            _told(error)  # a loss or a revocation that the next turn of the loop reports
+
+    def _newly_dead(self) -> frozenset[WorkerId]:
+        failed = self._control.Get_failed()
+        try:
+            if failed.Get_size() == 0:
+                return frozenset()
+            # Without the acknowledgement, a probe for any source fails for ever.
+            self._control.Ack_failed()
+            dead = set(self._ids_of(failed, self._control, self._control_ids))
+        finally:
+            failed.Free()
+        fresh = dead - self._known_dead
+        self._known_dead |= fresh
+        return frozenset(fresh)
+
+    # The build.
+
+    def _rebuild(self, members: frozenset[WorkerId] | None) -> Built:
+        shrunk, alive = self._shrink(self._data, self._data_ids)
+        if self._agree(shrunk is not None and members == frozenset(alive)):
+            assert shrunk is not None
+            self._data, self._data_ids = shrunk, alive
+            return Built(True, frozenset(alive))
+        while True:
+            control, alive = self._shrink(self._control, self._control_ids)
+            if self._agree(control is not None):
+                break
+        assert control is not None
+        self._control, self._control_ids = control, alive
+        self._control_rank = {worker: rank for rank, worker in enumerate(alive)}
+        self._revocation_told = False
+        self._events = deque(event for event in self._events if isinstance(event, Lost))
+        return Built(False, frozenset(alive))
+
+    def _shrink(
+        self, comm: MPI.Intracomm, ids: list[WorkerId]
+    ) -> tuple[MPI.Intracomm | None, list[WorkerId]]:
+        try:
+            shrunk = MPI.Intracomm(comm.Shrink())
+        except MPI.Exception as error:
+            _told(error)
+            return None, []
+        shrunk.Set_errhandler(MPI.ERRORS_RETURN)
+        group = shrunk.Get_group()
+        try:
+            return shrunk, self._ids_of(group, comm, ids)
+        finally:
+            group.Free()
+
+    def _agree(self, flag: bool) -> bool:
+        """Whether all alive say ``flag``; one answer for all, whoever dies meanwhile."""
+        while True:
+            self._control.Ack_failed()
+            try:
+                return bool(self._control.Agree(int(flag)))
+            except MPI.Exception as error:
+                # A loss that not everybody had acknowledged. All alive get this same error.
+                _told(error)
+
+    @staticmethod
+    def _ids_of(group: MPI.Group, comm: MPI.Comm, ids: list[WorkerId]) -> list[WorkerId]:
+        parent = comm.Get_group()
+        try:
+            ranks = group.Translate_ranks(list(range(group.Get_size())), parent)
+        finally:
+            parent.Free()
+        return [ids[rank] for rank in ranks]
+
+
+def _duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    copy = comm.Dup()
+    copy.Set_errhandler(MPI.ERRORS_RETURN)
+    return copy
+
+
+def _hosts(world: MPI.Intracomm) -> list[str]:
+    mine = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
+    everybody = bytearray(_HOST_BYTES * world.Get_size())
+    world.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
+    rows = (everybody[i : i + _HOST_BYTES] for i in range(0, len(everybody), _HOST_BYTES))
+    return [row.rstrip(b"\0").decode(errors="replace") for row in rows]
+
+
+def _done(request: MPI.Request) -> bool:
+    try:
+        return bool(request.Test())
+    except MPI.Exception as error:
+        _told(error)  # the receiver is gone, and with it the need for these bytes
+        return True
+
+
+def _told(error: MPI.Exception) -> PeersLost:
+    """`PeersLost` for the error classes of ULFM; anything else is no failure of a peer."""
+    if error.Get_error_class() in _FAILURES:
+        return PeersLost(error.Get_error_string())
+    raise SpotmpiError(
+        f"MPI reports {error.Get_error_string()}: this is no revocation; "
+        "`spotmpi doctor` shows which MPI a run uses"
+    ) from error

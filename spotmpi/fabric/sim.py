@@ -1,0 +1,397 @@
+"""A seeded fabric in memory: many workers in one thread, any of which may die at any event.
+
+It behaves as badly as MPI with ULFM is allowed to, not as well as Open MPI usually does:
+
+- everything takes a random time; only messages between the same two workers keep their order;
+- each worker learns of each loss on its own, in any order, sooner or later;
+- a collective that everybody has entered completes on some members and fails on others when
+  somebody dies; one that a dead member never entered fails on all;
+- a ``Share`` may complete on its source long before the others enter it;
+- what a dying worker sent last may or may not arrive; a revocation always does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Buffer, Poll, Rebuild, Reduce, Request, Revoke, Share, Steps
+from spotmpi.membership import Membership, WorkerId
+from spotmpi.recovery import Built, ControlRevoked, Event, Lost, Received, RevokeControl, Send
+
+Watch = Callable[[WorkerId, str], None]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """A fault: ``worker`` dies when the simulation has come to event number ``at``."""
+
+    worker: WorkerId
+    at: int
+
+
+@dataclass(frozen=True)
+class Delays:
+    """How long things take at most, in seconds; every one is drawn anew, down to nothing."""
+
+    message: float = 0.001
+    notice: float = 0.02
+    """Until a worker learns of a loss."""
+    revoke: float = 0.003
+    collective: float = 0.002
+    compute: float = 0.005
+    """Before each data collective, as a stand-in for the gradient."""
+
+
+class Hang(AssertionError):
+    """Workers are left that wait for something that will never come."""
+
+
+@dataclass
+class _Collective:
+    entered: dict[WorkerId, Reduce | Share] = field(default_factory=dict)
+    brought: dict[WorkerId, list[Buffer]] = field(default_factory=dict)
+    """Copies: a worker that fails early may go on and change what it brought."""
+    left: set[WorkerId] = field(default_factory=set)
+    result: list[Buffer] | None = None
+
+
+@dataclass
+class _Data:
+    """One data communicator."""
+
+    members: tuple[WorkerId, ...]
+    collectives: list[_Collective] = field(default_factory=list)
+    revoked: bool = False
+
+
+@dataclass
+class _Process:
+    steps: Steps[Any]
+    data: _Data
+    calls: int = 0
+    """Collectives entered on ``data``."""
+    waiting: Request | None = None
+    revoked: bool = False
+    """Its ``data`` is revoked, as far as it knows."""
+    dead_known: set[WorkerId] = field(default_factory=set)
+    inbox: deque[Event] = field(default_factory=deque)
+    control: int = 0
+    """How often its control path was made anew."""
+    control_revoked: bool = False
+
+
+class Simulation:
+    """Runs one generator of requests per worker until all have returned or died."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        seed: int,
+        kills: Iterable[Kill] = (),
+        delays: Delays = Delays(),
+    ) -> None:
+        self.membership = membership
+        self.random = random.Random(seed)
+        self.delays = delays
+        self.now = 0.0
+        self.events = 0
+        self.processes: dict[WorkerId, _Process] = {}
+        self.returned: dict[WorkerId, Any] = {}
+        self.dead: set[WorkerId] = set()
+        self.watch: list[Watch] = []
+        """Called after every event with the worker it happened to and what happened."""
+        self.transcript: list[str] | None = None
+        self._kills = sorted(kills, key=lambda kill: kill.at)
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._ticket = 0
+        self._arrival: dict[tuple[WorkerId, WorkerId], float] = {}
+        self._in_flight: dict[WorkerId, dict[int, WorkerId]] = {}
+        self._control_revocations = 0
+        """Control paths that have been revoked; they are numbered from 0."""
+        self._build: dict[WorkerId, frozenset[WorkerId] | None] = {}
+
+    def clock(self) -> float:
+        """Simulated seconds."""
+        return self.now
+
+    def start(self, worker: WorkerId, steps: Steps[Any]) -> None:
+        """Let ``worker`` of the first membership begin."""
+        if not self.processes:
+            self._first = _Data(self.membership.ids)
+        self.processes[worker] = _Process(steps, self._first)
+        self._after(self.delays.compute, self._advance, worker, None)
+
+    def run(self, limit: int = 10_000_000) -> None:
+        """Until every worker has returned or died; `Hang` if that never happens."""
+        while self._queue:
+            self.now, _, action, arguments = heapq.heappop(self._queue)
+            self.events += 1
+            action(*arguments)
+            while self._kills and self._kills[0].at <= self.events:
+                self._kill(self._kills.pop(0).worker)
+            if self.events > limit:
+                raise Hang(f"no end after {limit} events; waiting: {self._waiting()}")
+        if self.processes:
+            raise Hang(f"nothing can happen any more; waiting: {self._waiting()}")
+
+    def _waiting(self) -> str:
+        rows = (f"{w} on {p.waiting}" for w, p in list(self.processes.items())[:20])
+        return "; ".join(rows)
+
+    # Scheduling.
+
+    def _after(self, longest: float, action: Callable[..., None], *arguments: Any) -> None:
+        # Squared, so that most things happen quickly and some much later.
+        self._at(self.now + longest * self.random.random() ** 2, action, *arguments)
+
+    def _at(self, moment: float, action: Callable[..., None], *arguments: Any) -> int:
+        self._ticket += 1
+        heapq.heappush(self._queue, (moment, self._ticket, action, arguments))
+        return self._ticket
+
+    def _tell(self, worker: WorkerId, what: str) -> None:
+        if self.transcript is not None:
+            self.transcript.append(f"{self.events:6d} {self.now:9.4f} worker {worker}: {what}")
+        for watch in self.watch:
+            watch(worker, what)
+
+    # Workers.
+
+    def _advance(self, worker: WorkerId, reply: Any) -> None:
+        process = self.processes.get(worker)
+        if process is None:
+            return
+        process.waiting = None
+        try:
+            if isinstance(reply, PeersLost):
+                request = process.steps.throw(reply)
+            else:
+                request = process.steps.send(reply)
+        except StopIteration as stop:
+            self.returned[worker] = stop.value
+            del self.processes[worker]
+            self._tell(worker, "returns")
+            self._gone(worker)
+            return
+        process.waiting = request
+        self._tell(worker, _describe(request))
+        self._perform(worker, process, request)
+
+    def _reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
+        self._after(longest, self._advance, worker, reply)
+
+    def _kill(self, worker: WorkerId) -> None:
+        process = self.processes.pop(worker, None)
+        if process is None:
+            return
+        process.steps.close()
+        self.dead.add(worker)
+        self._tell(worker, "dies")
+        # Of what it sent last, some arrives and the rest does not; order is kept, so cut once.
+        for receiver in set(self._in_flight.get(worker, {}).values()):
+            tickets = [t for t, to in self._in_flight[worker].items() if to == receiver]
+            for ticket in tickets[self.random.randint(0, len(tickets)) :]:
+                del self._in_flight[worker][ticket]
+        self._gone(worker)
+
+    def _gone(self, worker: WorkerId) -> None:
+        # A worker that left without a word looks to MPI like one that died.
+        for peer in self.processes:
+            self._after(self.delays.notice, self._learn, peer, worker)
+        self._after(self.delays.notice, self._try_build)
+
+    def _learn(self, worker: WorkerId, lost: WorkerId) -> None:
+        process = self.processes.get(worker)
+        if process is None:
+            return
+        process.dead_known.add(lost)
+        self._hear(worker, process, Lost(frozenset({lost})))
+        self._disturb(worker, process)
+
+    # Performing requests.
+
+    def _perform(self, worker: WorkerId, process: _Process, request: Request) -> None:
+        match request:
+            case Reduce() | Share():
+                self._after(self.delays.compute, self._enter, worker, process, request)
+            case Revoke():
+                self._revoke(worker, process)
+                self._reply(worker)
+            case RevokeControl():
+                self._revoke_control(worker, process)
+                self._reply(worker)
+            case Send(to, token):
+                self._send(worker, to, Received(token), process.control)
+                self._reply(worker)
+            case Poll():
+                if process.inbox:
+                    self._reply(worker, process.inbox.popleft())
+            case Rebuild(members):
+                self._build[worker] = members
+                self._try_build()
+
+    def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:
+        earliest = self.now + self.delays.message * self.random.random() ** 2
+        moment = max(earliest, self._arrival.get((worker, to), 0.0))
+        self._arrival[worker, to] = moment
+        ticket = self._ticket + 1
+        self._in_flight.setdefault(worker, {})[ticket] = to
+        self._at(moment, self._deliver, worker, ticket, to, event, control)
+
+    def _deliver(
+        self, sender: WorkerId, ticket: int, to: WorkerId, event: Event, control: int
+    ) -> None:
+        if self._in_flight[sender].pop(ticket, None) is None:
+            return
+        process = self.processes.get(to)
+        if process is not None and process.control == control:
+            self._hear(to, process, event)
+
+    def _hear(self, worker: WorkerId, process: _Process, event: Event) -> None:
+        if isinstance(process.waiting, Poll) and not process.inbox:
+            process.waiting = None
+            self._reply(worker, event)
+        else:
+            process.inbox.append(event)
+
+    def _revoke_control(self, worker: WorkerId, process: _Process) -> None:
+        process.control_revoked = True
+        if self._control_revocations > process.control:
+            return
+        self._control_revocations = process.control + 1
+        for peer in self.processes:
+            if peer != worker:
+                self._after(self.delays.revoke, self._control_revoked, peer, process.control)
+
+    def _control_revoked(self, worker: WorkerId, control: int) -> None:
+        process = self.processes.get(worker)
+        if process is None or process.control != control or process.control_revoked:
+            return
+        process.control_revoked = True
+        self._hear(worker, process, ControlRevoked())
+
+    def _revoke(self, worker: WorkerId, process: _Process) -> None:
+        process.revoked = True
+        if process.data.revoked:
+            return  # on its way to everybody already
+        process.data.revoked = True
+        for peer in process.data.members:
+            if peer != worker and peer in self.processes:
+                self._after(self.delays.revoke, self._revoked, peer, process.data)
+
+    def _revoked(self, worker: WorkerId, data: _Data) -> None:
+        process = self.processes.get(worker)
+        if process is None or process.data is not data or process.revoked:
+            return
+        process.revoked = True
+        self._disturb(worker, process)
+
+    # Data collectives.
+
+    def _enter(self, worker: WorkerId, process: _Process, request: Reduce | Share) -> None:
+        if worker not in self.processes:
+            return
+        data = process.data
+        if process.calls == len(data.collectives):
+            data.collectives.append(_Collective())
+        collective = data.collectives[process.calls]
+        process.calls += 1
+        collective.entered[worker] = request
+        if isinstance(request, Reduce):
+            collective.brought[worker] = [buffer.copy() for buffer in request.send]
+        elif request.source == worker:
+            collective.result = [buffer.copy() for buffer in request.buffers]
+        self._settle(data, collective)
+        self._disturb(worker, process)
+
+    def _settle(self, data: _Data, collective: _Collective) -> None:
+        """Let those go on for whom the collective can be complete now."""
+        if collective.result is None:
+            if len(collective.brought) < len(data.members):
+                return
+            collective.result = _sum([collective.brought[w] for w in data.members])
+            collective.brought = {}
+        for worker in collective.entered:
+            if worker not in collective.left and worker in self.processes:
+                self._after(self.delays.collective, self._complete, worker, data, collective)
+
+    def _complete(self, worker: WorkerId, data: _Data, collective: _Collective) -> None:
+        process = self.processes.get(worker)
+        if process is None or worker in collective.left:
+            return
+        collective.left.add(worker)
+        request = collective.entered[worker]
+        assert collective.result is not None
+        targets = request.receive if isinstance(request, Reduce) else request.buffers
+        if not (isinstance(request, Share) and request.source == worker):
+            for target, value in zip(targets, collective.result, strict=True):
+                target[...] = value
+        self._reply(worker)
+
+    def _disturb(self, worker: WorkerId, process: _Process) -> None:
+        """The worker has learnt of a loss or a revocation, or enters with that knowledge."""
+        if not isinstance(process.waiting, Reduce | Share) or not process.calls:
+            return
+        collective = process.data.collectives[process.calls - 1]
+        if collective.entered.get(worker) is not process.waiting or worker in collective.left:
+            return
+        if not process.revoked and process.dead_known.isdisjoint(process.data.members):
+            return
+        if collective.result is not None and self.random.random() < 0.5:
+            return  # complete as far as this worker is concerned; its completion is on its way
+        collective.left.add(worker)
+        self._reply(worker, PeersLost("simulated"))
+
+    # The build: Shrink and Agree, blocking and uniform.
+
+    def _try_build(self) -> None:
+        if not self._build or any(w not in self._build for w in self.processes):
+            return
+        alive = frozenset(self.processes)
+        # A worker that died inside may have had its say in the agreement, or not.
+        said = {
+            members
+            for worker, members in self._build.items()
+            if worker in alive or (members is None and self.random.random() < 0.5)
+        }
+        sealed = said == {alive}
+        self._build = {}
+        order = [w for w in self.membership.ids if w in alive]
+        data = _Data(tuple(order))
+        for worker in order:
+            process = self.processes[worker]
+            if sealed:
+                process.data, process.calls, process.revoked = data, 0, False
+            else:
+                process.control += 1
+                process.control_revoked = False
+                process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
+            self._reply(worker, Built(sealed, alive), self.delays.collective)
+
+
+def _sum(brought: Sequence[list[Buffer]]) -> list[Buffer]:
+    """In ring order: the one order of summation that a replay can repeat to the bit."""
+    totals = [buffer.copy() for buffer in brought[0]]
+    for buffers in brought[1:]:
+        for total, buffer in zip(totals, buffers, strict=True):
+            total += buffer
+    return totals
+
+
+def _describe(request: Request) -> str:
+    match request:
+        case Send(to, token):
+            lost = ",".join(map(str, sorted(token.lost))) or "nobody"
+            return f"sends {token.kind.name.lower()} {token.attempt} (lost {lost}) to {to}"
+        case Rebuild(members):
+            return "builds" if members is not None else "builds without a verdict"
+        case Share(source):
+            return f"shares the record of {source}"
+        case _:
+            return type(request).__name__.lower()

@@ -1,0 +1,66 @@
+"""Who trains together: workers, and the numbered, immutable memberships they form. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+WorkerId = int
+"""Given at admission, never reused. Not a rank: ranks change with every membership."""
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One process with one model replica, and the host it runs on (a host is revoked whole)."""
+
+    id: WorkerId
+    host: str = "localhost"
+
+
+@dataclass(frozen=True)
+class Membership:
+    """The workers of one generation, in ring order.
+
+    ``generation`` goes up at every change and never repeats; a worker's rank is its position
+    here and nothing more.
+    """
+
+    generation: int
+    workers: tuple[Worker, ...]
+    _rank: dict[WorkerId, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ranks = {worker.id: rank for rank, worker in enumerate(self.workers)}
+        if len(ranks) != len(self.workers):
+            raise ValueError(f"a worker appears twice in generation {self.generation}: {self.ids}")
+        object.__setattr__(self, "_rank", ranks)
+
+    @classmethod
+    def first(cls, hosts: Collection[str]) -> Membership:
+        """Generation 0: one worker for each of ``hosts``, ids counting from 0."""
+        return cls(0, tuple(Worker(i, host) for i, host in enumerate(hosts)))
+
+    @property
+    def ids(self) -> tuple[WorkerId, ...]:
+        """The workers' ids in ring order."""
+        return tuple(worker.id for worker in self.workers)
+
+    def rank(self, worker: WorkerId) -> int:
+        """The position of ``worker``; KeyError if it is no member."""
+        return self._rank[worker]
+
+    def without(self, lost: Collection[WorkerId], generation: int) -> Membership:
+        """The same ring less ``lost``, as ``generation``, which must be a later one."""
+        if generation <= self.generation:
+            raise ValueError(f"generation {generation} does not come after {self.generation}")
+        gone = frozenset(lost)
+        return Membership(generation, tuple(w for w in self.workers if w.id not in gone))
+
+    def __contains__(self, worker: object) -> bool:
+        return worker in self._rank
+
+    def __len__(self) -> int:
+        return len(self.workers)
+
+    def __iter__(self) -> Iterator[Worker]:
+        return iter(self.workers)

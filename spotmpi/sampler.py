@@ -1,0 +1,169 @@
+"""Which samples each worker trains on: every sample of a pass exactly once, elastic. Pure.
+
+All workers hold an equal sampler and compute the same deals without a message. A deal belongs to
+a step, not to a membership: once anybody has been dealt step ``s``, everybody keeps that deal,
+and a slice whose worker was lost before it counted goes back to a pool that is dealt first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spotmpi.errors import UsageError
+from spotmpi.membership import Membership, WorkerId
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Deal:
+    """One step's samples by worker; a worker dealt nothing takes part with weight 0."""
+
+    number: int
+    """Steps of this sampler before it."""
+    pass_number: int
+    slices: Mapping[WorkerId, Indices]
+
+    def of(self, worker: WorkerId) -> Indices:
+        """The samples of ``worker``; none if it is not in the deal."""
+        return self.slices.get(worker, _NOTHING)
+
+
+_NOTHING: Indices = np.empty(0, dtype=np.int64)
+_NOTHING.setflags(write=False)
+
+
+class Sampler:
+    """Deals ``passes`` passes over ``n`` samples, ``batch_size`` to each worker and step."""
+
+    def __init__(self, n: int, batch_size: int, passes: int, seed: Sequence[int]) -> None:
+        _check("n", n, 0)
+        _check("batch_size", batch_size, 1)
+        _check("passes", passes, 0)
+        self.n = int(n)
+        self.batch_size = int(batch_size)
+        self.passes = int(passes)
+        self.seed = tuple(seed)
+        self.steps = 0
+        """Deals that counted."""
+        self._pass = 0
+        self._cursor = 0
+        self._pool = _NOTHING
+        self._order = self._shuffled()
+        self._deal: Deal | None = None
+
+    def deal(self, workers: Sequence[WorkerId]) -> Deal | None:
+        """The deal of the next step; None when all passes are done.
+
+        The first call for a step fixes its deal for ``workers``; later ones return that deal
+        until `count`.
+        """
+        if self._deal is None and self._pass < self.passes and self.n:
+            self._deal = Deal(self.steps, self._pass, self._slices(workers))
+        return self._deal
+
+    def count(self, contributors: Iterable[WorkerId]) -> None:
+        """The fixed deal's step is committed; what others than ``contributors`` held goes back."""
+        deal = self._deal
+        if deal is None:
+            raise RuntimeError("no step of this sampler is dealt that could count")
+        counted = frozenset(contributors)
+        pooled = len(self._pool)
+        used = sum(len(part) for part in deal.slices.values())
+        back = [part for worker, part in deal.slices.items() if worker not in counted]
+        # The slices were cut from the front of pool + order, so what follows them is untouched.
+        self._pool = np.concatenate([*back, self._pool[used:]])
+        self._cursor += max(0, used - pooled)
+        self._deal = None
+        self.steps += 1
+        if self._cursor == self.n and not len(self._pool):
+            self._pass += 1
+            self._cursor = 0
+            self._order = self._shuffled()
+
+    def state(self) -> dict[str, int | Indices]:
+        """What a checkpoint or a joiner needs of it."""
+        return {"pass": self._pass, "cursor": self._cursor, "steps": self.steps, "pool": self._pool}
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Go on where the sampler with this `state` stood."""
+        numbers = [state[key] for key in ("pass", "cursor", "steps")]
+        pool = np.asarray(state["pool"], dtype=np.int64)
+        for number in numbers:
+            if not isinstance(number, int):
+                raise UsageError(f"a sampler's state holds {number!r} where a whole number belongs")
+        self._pass, self._cursor, self.steps = (int(str(number)) for number in numbers)
+        if self._cursor > self.n or (len(pool) and not 0 <= pool.min() <= pool.max() < self.n):
+            raise UsageError(
+                f"the checkpoint's sampler stands at sample {self._cursor} of a larger data set; "
+                f"this one has {self.n}: resume with the same data"
+            )
+        self._pool = pool
+        self._order = self._shuffled()
+        self._deal = None
+
+    def _slices(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Indices]:
+        left = len(self._pool) + self.n - self._cursor
+        want = min(left, self.batch_size * len(workers))
+        ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
+        dealt = np.concatenate([self._pool[:want], ahead])
+        # At the end of a pass the rest is spread, so that nobody waits for one full batch.
+        share, extra = divmod(want, len(workers))
+        ends = np.cumsum([share + (rank < extra) for rank in range(len(workers))])
+        parts = np.split(dealt, ends[:-1])
+        return dict(zip(workers, parts, strict=True))
+
+    def _shuffled(self) -> Indices:
+        return np.random.default_rng([*self.seed, self._pass]).permutation(self.n).astype(np.int64)
+
+
+class Dealer:
+    """What one worker has been dealt, and for whom: keeps equal samplers equal in recoveries.
+
+    A step is dealt for the membership in which the first worker draws it. After a recovery all
+    learn from the verdict whether anybody alive has drawn the next step, and for whom.
+    """
+
+    def __init__(self) -> None:
+        self.committed = 0
+        """Steps drawn and committed."""
+        self._basis: Membership | None = None
+        self._drawn: Sampler | None = None
+
+    @property
+    def dealt(self) -> tuple[int, int]:
+        """Steps drawn so far, and the generation that the last was dealt for."""
+        generation = self._basis.generation if self._basis else 0
+        return self.committed + (self._drawn is not None), generation
+
+    def draw(self, sampler: Sampler, membership: Membership) -> Deal | None:
+        """The next step of ``sampler``, for ``membership`` unless it was dealt for another."""
+        deal = sampler.deal((self._basis or membership).ids)
+        if deal is not None:
+            self._basis = self._basis or membership
+            self._drawn = sampler
+        return deal
+
+    def count(self, contributors: Iterable[WorkerId]) -> None:
+        """The step drawn is committed with the slices of ``contributors``."""
+        if self._drawn is None:
+            raise RuntimeError("no step is drawn that could count")
+        self._drawn.count(contributors)
+        self.committed += 1
+        self._drawn = self._basis = None
+
+    def resume(self, dealt: int, dealt_for: Membership | None) -> None:
+        """After a recovery: somebody alive has drawn step ``dealt - 1``, for ``dealt_for``."""
+        if dealt <= self.committed:
+            self._basis = None  # the next step is nobody's yet: deal it for the new membership
+        elif self._drawn is None and dealt_for is not None:
+            self._basis = dealt_for
+
+
+def _check(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise UsageError(f"batches: {name} must be a whole number >= {least}, not {value!r}")
