@@ -39,6 +39,11 @@ class Ledger:
         self.ending = False
 
     @property
+    def generation(self) -> int:
+        """Whose members contributed to the last committed round."""
+        return self._committed_in
+
+    @property
     def contributors(self) -> tuple[WorkerId, ...]:
         """Who contributed to the last committed round."""
         return self._members[self._committed_in].ids

@@ -164,6 +164,11 @@ class Dealer:
             self._basis = dealt_for
 
 
+def generator(seed: int, worker: WorkerId, step: int) -> np.random.Generator:
+    """The one random generator of this worker and step."""
+    return np.random.default_rng([seed, worker, step])
+
+
 def _check(name: str, value: object, least: int) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
         raise UsageError(f"batches: {name} must be a whole number >= {least}, not {value!r}")

@@ -91,8 +91,8 @@ class Fabric(ABC):
         """Seconds, comparable between the workers of one host."""
 
     @abstractmethod
-    def close(self) -> None:
-        """Let go of the fabric; local, never waits for a peer."""
+    def abort(self) -> None:
+        """End the whole job: this worker's script is wrong. Does not return where others exist."""
 
     def run(self, steps: Steps[T]) -> T:
         """Perform ``steps`` to their end; return what they return."""

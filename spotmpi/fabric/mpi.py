@@ -90,8 +90,9 @@ class MpiFabric(Fabric):
                 return self._rebuild(members)
         return None
 
-    def close(self) -> None:
-        """Nothing: the communicators end with the process, whatever state they are in."""
+    def abort(self) -> None:
+        """Ends every process of the job, this one included, with code 1."""
+        MPI.COMM_WORLD.Abort(1)
 
     # The data path.
 

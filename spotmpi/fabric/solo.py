@@ -36,5 +36,5 @@ class SoloFabric(Fabric):
         """Monotonic seconds of this host."""
         return time.monotonic()
 
-    def close(self) -> None:
-        """Nothing to let go of."""
+    def abort(self) -> None:
+        """Nobody else to end."""

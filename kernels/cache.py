@@ -1,0 +1,84 @@
+"""Numba functions, compiled once on a machine and loaded from disk ever after."""
+
+from __future__ import annotations
+
+import fcntl
+import inspect
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import numba
+from numba.core.registry import cpu_target
+
+__all__ = ["Loops", "compiled"]
+
+Loops: TypeAlias = Mapping[Callable[..., Any], tuple[Any, ...]]
+"""Functions that Numba can compile, and the Numba types of their arguments."""
+
+
+def compiled(loops: Loops) -> SimpleNamespace:
+    """Machine code of each function in ``loops`` for the given types of its arguments, by name.
+
+    Local; blocks for seconds the first time, for milliseconds once the code is in Numba's cache.
+    Of processes that start together for the first time, one compiles and the others wait. A cache
+    that cannot be used costs a RuntimeWarning and the compilation, nothing else.
+
+    The code takes positional arguments and believes that they have these types: whoever calls it
+    checks them. It runs without the GIL.
+    """
+    try:
+        jitted = _jitted(loops, cache=True)
+        folder = Path(next(iter(jitted)).stats.cache_path)
+        with _first_compiles(folder, _identity(loops)):
+            return _namespace(jitted)
+    except Exception as error:  # noqa: BLE001 -- no folder, full, unreadable, garbled: all the same
+        warnings.warn(
+            "spotmpi compiles its kernels again in every process, because Numba's cache cannot be "
+            f"used ({error}): point NUMBA_CACHE_DIR at a folder that can be written, or empty it",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return _namespace(_jitted(loops, cache=False))
+
+
+def _jitted(loops: Loops, cache: bool) -> dict[Any, tuple[Any, ...]]:
+    jit = numba.njit(nogil=True, cache=cache)
+    return {jit(function): types for function, types in loops.items()}
+
+
+def _namespace(jitted: Mapping[Any, tuple[Any, ...]]) -> SimpleNamespace:
+    # Calling the compiled function itself, not Numba's dispatcher, halves the cost of a call.
+    return SimpleNamespace(**{f.__name__: f.compile(types) for f, types in jitted.items()})
+
+
+@contextmanager
+def _first_compiles(folder: Path, identity: str) -> Iterator[None]:
+    """One process at a time in ``folder``, until one has been through; from then on, all.
+
+    Numba itself does not guard its index of a function's versions: two processes that add one
+    each at the same time may end with the wrong code under a version's name.
+    """
+    with (folder / "spotmpi.lock").open("a+", encoding="ascii") as file:
+        file.seek(0)
+        done = identity in file.read().split()
+        if not done:
+            with suppress(OSError):  # a file system without locks: as good as Numba alone
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+        if not done:
+            file.write(f"{identity}\n")
+
+
+def _identity(loops: Loops) -> str:
+    """What must be the same for code from the cache to be used, as Numba's own index has it."""
+    sources = sorted({inspect.getfile(f) for f in loops})
+    machine = cpu_target.target_context.codegen().magic_tuple()
+    parts = [numba.__version__, sys.implementation.cache_tag, machine, list(loops.values())]
+    parts += [Path(source).read_bytes() for source in sources]
+    return f"{zlib.crc32(repr(parts).encode()):08x}"

@@ -1,0 +1,598 @@
+"""Checkpoints: everything a run needs to go on, in one file that survives its writer.
+
+A file named ``checkpoint-<step, 12 digits>.h5`` is plain HDF5 behind a 512-byte header of text
+(HDF5's own *user block*, so that ``h5py.File(path)`` and ``h5dump`` open it as it is)::
+
+    spotmpi checkpoint 1
+    step 000000000040
+    bytes 000000200002560
+    sha256 <64 hex digits over the three lines above and over every byte from 512 to the end>
+
+Inside, the first folder of an entry says what it was: ``array/params/0`` is an array,
+``int/sampler/0/cursor``, ``float/...`` and ``bool/...`` are scalars, ``str/...`` and ``bytes/...``
+are the bytes of a text (UTF-8) or of a byte string, and ``about`` is a JSON object for the reader.
+
+What is promised, and how:
+
+- *A writer killed at any moment loses nothing.* The file is written under a temporary name in the
+  same folder, flushed to the disk, and only then renamed; the folder is flushed too before an
+  older checkpoint is removed. The two last ones stay.
+- *A flipped bit or a missing end is seen*, wherever it is, because one sum covers the whole file,
+  and it is seen before the HDF5 library parses a single byte of it. SHA-256, because current
+  processors have instructions for it (1.5 GB/s, where BLAKE2b makes 0.5), because it cannot miss
+  damage by accident as 32 bits of CRC can, and because OpenSSL computes it without the GIL.
+- *A file cannot make the reader run, open or allocate anything.* The sum is no signature: whoever
+  may write into the folder may write a checkpoint. So the structure is an allowlist, looked at
+  before any data is: hard links only, numbers only, contiguous storage inside this file, and no
+  more bytes in all than the file has. Nothing is pickled or evaluated.
+
+All functions are local and blocking; none is collective. This is the only module that imports h5py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import re
+import resource
+import socket
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+from h5py import h5d, h5g, h5l, h5o, h5p, h5s, h5t
+
+from spotmpi.errors import CheckpointError, UsageError
+
+__all__ = [
+    "Checkpoint",
+    "Value",
+    "check_state",
+    "check_unused",
+    "check_writable",
+    "load_latest",
+    "published",
+    "save",
+]
+
+Value = npt.NDArray[Any] | np.generic | bool | int | float | str | bytes
+"""What can be kept. Arrays hold booleans, integers or floats of 1 to 8 bytes, of either byte order;
+a NumPy scalar comes back as an array without dimensions; everything else as the type it had."""
+
+KEPT = 2
+"""How many checkpoints stay in a folder."""
+
+HEADER_BYTES = 512
+STEP_DIGITS = 12
+ABANDONED_SECONDS = 24 * 3600
+"""Age from which a temporary file of another host, whose locks may not be visible, is dead."""
+
+_NAME = re.compile(rf"checkpoint-(\d{{{STEP_DIGITS}}})\.h5", re.ASCII)
+_TEMPORARY = re.compile(r"\.checkpoint-\d+\.(?P<host>.*)\.[0-9a-f]{16}\.tmp", re.ASCII)
+_NUMBERS = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")
+_STORED = {
+    np.dtype(name): h5t.py_create(np.dtype(name), logical=True)
+    for name in ("?", "i1", "u1", *(order + number for order in "<>" for number in _NUMBERS))
+}
+_KINDS = ("array", "bool", "bytes", "float", "int", "str")
+_OVERHEAD = 4096  # bytes that one dataset or group adds to a file, at most
+_DIMENSIONS = 32
+_DEPTH = 32
+_CHUNK = 4 << 20
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint as read: its ``step``, the ``state`` by name (writable arrays, owned by the
+    caller), the ``path`` it came from, and the ``about`` that its writer left for the reader."""
+
+    step: int
+    state: dict[str, Value]
+    path: Path
+    about: dict[str, Any] = field(default_factory=dict)
+
+
+# ------------------------------------------------------------------------------------- writing
+
+
+def check_writable(folder: Path) -> None:
+    """Creates the folder if need be and proves that a checkpoint can be put there.
+
+    Raises UsageError with what to do. Blocking; meant for the start of a run, not for its end.
+    """
+    try:
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for place in missing:
+            _flush_folder(place.parent)
+        temporary, fd = _open_temporary(folder, 0)
+        try:
+            os.write(fd, b"\0")
+        finally:
+            os.close(fd)
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"no checkpoint can be written into {folder}: {_why(error)}; "
+            "name a folder on a disk that this user may write to and that has space"
+        ) from error
+
+
+def check_unused(folder: Path) -> None:
+    """UsageError if the folder holds checkpoints: a run that does not resume must not add its own,
+    because the later steps of the earlier run would be taken for its newest."""
+    try:
+        newest = published(folder)[:1]
+    except OSError:
+        return  # check_writable has more to say
+    if newest:
+        raise UsageError(
+            f"{folder} holds checkpoints of an earlier run, the last of step {_step_of(newest[0])}:"
+            " resume it, or name an empty folder"
+        )
+
+
+def check_state(state: Mapping[str, Value]) -> None:
+    """UsageError if `save` would refuse this state for its names or types. Touches no disk."""
+    _entries(state)
+
+
+def save(
+    folder: Path, step: int, state: Mapping[str, Value], about: Mapping[str, Any] | None = None
+) -> Path:
+    """Writes the checkpoint of ``step`` and returns its path once it is safe on the disk.
+
+    ``state`` maps names such as ``momentum/velocity/0`` to values; ``about`` is anything that JSON
+    can say. Blocking (about the time that the disk takes for the bytes). One worker calls it, but
+    several at once do no harm: each file appears whole, and the last of the same step stays.
+
+    Raises UsageError for a value that cannot be kept, before anything is touched; CheckpointError
+    if the disk refuses: what was there before is then still there, and nothing half is left.
+    """
+    if not 0 <= step < 10**STEP_DIGITS:
+        raise UsageError(f"a checkpoint's step is 0 to {10**STEP_DIGITS - 1}, got {step}")
+    entries = _entries(state)
+    entries["about"] = np.frombuffer(_to_json(about or {}), dtype=np.uint8)
+    path = folder / f"checkpoint-{step:0{STEP_DIGITS}}.h5"
+    try:
+        temporary, fd = _open_temporary(folder, step)
+        try:
+            _write(fd, step, entries)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+        finally:
+            now = os.fstat(fd).st_mtime
+            os.close(fd)
+        _flush_folder(folder)
+    except (OSError, RuntimeError) as error:
+        raise CheckpointError(
+            f"the checkpoint of step {step} could not be written into {folder}: {_why(error)}; "
+            "those that were there are untouched, make room or name another folder"
+        ) from error
+    _tidy(folder, step, now)
+    return path
+
+
+def _entries(state: Mapping[str, Value]) -> dict[str, npt.NDArray[Any]]:
+    """The datasets of a state by their path in the file; UsageError for what cannot be kept."""
+    entries: dict[str, npt.NDArray[Any]] = {}
+    for name, value in state.items():
+        parts = name.split("/")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            parts = []
+        if not 0 < len(parts) < _DEPTH or {"", ".", ".."} & set(parts) or "\0" in name:
+            raise UsageError(
+                f"{name!r} cannot name a value in a checkpoint: use words separated by single "
+                "slashes, such as 'momentum/velocity/0'"
+            )
+        above = {"/".join(parts[:i]) for i in range(1, len(parts))} & state.keys()
+        if above:
+            raise UsageError(
+                f"a checkpoint cannot hold both {above.pop()!r} and {name!r}: rename one of them"
+            )
+        kind, array = _encode(name, value)
+        entries[f"{kind}/{name}"] = array
+    return entries
+
+
+def _encode(name: str, value: object) -> tuple[str, npt.NDArray[Any]]:
+    if isinstance(value, np.ndarray | np.generic):  # before float: np.float64 is one
+        array = np.asarray(value)
+        if array.dtype in _STORED and array.ndim <= _DIMENSIONS:
+            return "array", array
+        what = f"an array of {array.dtype} with {array.ndim} dimensions"
+    elif isinstance(value, bool):
+        return "bool", np.array(value)
+    elif isinstance(value, int):
+        if -(2**63) <= value < 2**63:
+            return "int", np.array(value, dtype=np.int64)
+        return "int", np.frombuffer(hex(value).encode(), dtype=np.uint8)
+    elif isinstance(value, float):
+        return "float", np.array(value, dtype=np.float64)
+    elif isinstance(value, str):
+        try:
+            return "str", np.frombuffer(value.encode(), dtype=np.uint8)
+        except UnicodeEncodeError:
+            what = "a text that is not valid Unicode"
+    elif isinstance(value, bytes):
+        return "bytes", np.frombuffer(value, dtype=np.uint8)
+    else:
+        what = f"a {type(value).__module__}.{type(value).__qualname__}"
+    raise UsageError(
+        f"{name!r} is {what} and cannot be kept in a checkpoint: register NumPy arrays of booleans,"
+        " integers or floats of 1 to 8 bytes, or plain int, float, bool, str, bytes"
+    )
+
+
+def _to_json(about: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(dict(about), allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"a checkpoint's 'about' must be plain JSON: {error}") from None
+
+
+def _write(fd: int, step: int, entries: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Fills the file and flushes it to the disk; the header comes last.
+
+    HDF5 never writes to the disk: after a write that fails (a full disk) it can damage the heap of
+    this process. It lays the file out in memory, without the arrays' bytes, and we put the two
+    together, which needs no second copy of the arrays.
+    """
+    layout = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
+    try:
+        placed = _lay_out(layout, entries)
+        size = os.fstat(layout).st_size
+        text = _title(step, size)
+        checksum = hashlib.sha256(text)
+        os.lseek(fd, HEADER_BYTES, os.SEEK_SET)
+        for piece in _pieces(layout, size, placed):
+            checksum.update(piece)
+            while piece:
+                piece = piece[os.write(fd, piece) :]
+    finally:
+        os.close(layout)
+    if os.pwrite(fd, _header(text, checksum.hexdigest()), 0) != HEADER_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.fsync(fd)
+
+
+def _lay_out(
+    fd: int, entries: Mapping[str, npt.NDArray[Any]]
+) -> list[tuple[int, npt.NDArray[Any]]]:
+    """Writes all but the arrays' bytes into a file in memory; where these belong, in order."""
+    bytes_at_most = sum(a.nbytes + _OVERHEAD * (2 + name.count("/")) for name, a in entries.items())
+    if bytes_at_most > resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))  # it binds files in memory as well
+    creation = h5p.create(h5p.DATASET_CREATE)
+    creation.set_layout(h5d.CONTIGUOUS)
+    creation.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+    creation.set_fill_time(h5d.FILL_TIME_NEVER)
+    link = h5p.create(h5p.LINK_CREATE)
+    link.set_create_intermediate_group(True)
+    link.set_char_encoding(h5t.CSET_UTF8)
+    placed = []
+    with (
+        open(fd, "r+b", buffering=0, closefd=False) as memory,
+        h5py.File(memory, "w", userblock_size=HEADER_BYTES) as file,
+    ):
+        for name, array in entries.items():
+            space = h5s.create_simple(array.shape) if array.ndim else h5s.create(h5s.SCALAR)
+            stored = _STORED[array.dtype]
+            dataset = h5d.create(file.id, name.encode(), stored, space, creation, link)
+            if array.size:
+                placed.append((dataset.get_offset(), array))
+    return sorted(placed, key=lambda place: place[0])
+
+
+def _pieces(
+    layout: int, size: int, placed: list[tuple[int, npt.NDArray[Any]]]
+) -> Iterator[memoryview]:
+    """The bytes of the file behind its header, in order."""
+    at = HEADER_BYTES
+    for offset, array in placed:
+        yield memoryview(os.pread(layout, offset - at, at))
+        yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        at = offset + array.nbytes
+    yield memoryview(os.pread(layout, size - at, at))
+
+
+def _open_temporary(folder: Path, step: int) -> tuple[Path, int]:
+    """A new private file that no other writer has, locked for as long as this process lives.
+
+    The lock is what tells a live writer's file from a dead one's: the kernel drops it with the
+    process, where a process id could be somebody else's by then.
+    """
+    while True:
+        host = socket.gethostname().replace("/", "_")[:64]
+        name = f".checkpoint-{step:0{STEP_DIGITS}}.{host}.{os.urandom(8).hex()}.tmp"
+        fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        # Between the two calls another writer may have locked the file, taking it for a dead
+        # one's, or have removed it already: then it is not ours any more, and we take another.
+        if _lock(fd) is not False and os.fstat(fd).st_nlink == 1:
+            return folder / name, fd
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool | None:
+    """True if the lock is ours now, False if somebody alive has it, None without locks here."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EAGAIN, errno.EACCES) else None
+    return True
+
+
+def _title(step: int, size: int) -> bytes:
+    return f"spotmpi checkpoint 1\nstep {step:0{STEP_DIGITS}}\nbytes {size:015}\n".encode()
+
+
+def _header(title: bytes, checksum: str) -> bytes:
+    return (title + f"sha256 {checksum}\n".encode()).ljust(HEADER_BYTES, b"\0")
+
+
+def _flush_folder(folder: Path) -> None:
+    """Makes the names in a folder durable: a rename is only on the disk after this."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _tidy(folder: Path, step: int, now: float) -> None:
+    """Removes what ``step`` has made superfluous, and what dead writers left.
+
+    Only checkpoints *before* ``step`` are ever removed. A later one can be there if it was damaged
+    and the run went on from an earlier one: counting it among the two would remove a good one in
+    its favour. ``now`` is the file system's clock, which may not be this host's.
+    """
+    with contextlib.suppress(OSError):
+        older = [path for path in published(folder) if _step_of(path) < step]
+        for path in older[KEPT - 1 :]:
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            with contextlib.suppress(OSError):
+                _remove_if_dead(path, now)
+
+
+def _remove_if_dead(path: Path, now: float) -> None:
+    match = _TEMPORARY.fullmatch(path.name)
+    if match is None:
+        return
+    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        locked = _lock(fd)
+        here = locked and match["host"] == socket.gethostname().replace("/", "_")[:64]
+        abandoned = locked is not False and now - os.fstat(fd).st_mtime > ABANDONED_SECONDS
+        if here or abandoned:
+            path.unlink()
+    finally:
+        os.close(fd)
+
+
+# ------------------------------------------------------------------------------------- reading
+
+
+def published(folder: Path) -> list[Path]:
+    """The checkpoints in a folder by their names, newest step first, whether usable or not.
+
+    Raises OSError if the folder cannot be listed.
+    """
+    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
+
+
+def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
+    """Reads the newest checkpoint that is whole. Blocking; changes nothing in the folder.
+
+    Each newer one that is damaged is passed over, and ``warn`` is told so in one sentence that
+    names it, its fault and the one used. CheckpointError if none is usable, with what was tried.
+    """
+    while True:
+        faults: list[str] = []
+        try:
+            paths = published(folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"there is no checkpoint to resume from: {folder}: {_why(error)}; "
+                "name the folder of an earlier run, or start without --resume"
+            ) from None
+        for path in paths:
+            try:
+                checkpoint = _load(path)
+            except _Damaged as damage:
+                faults.append(f"{path.name} is not usable ({damage})")
+                continue
+            except FileNotFoundError:
+                if path.is_symlink():
+                    faults.append(f"{path.name} is not usable (a link to nowhere)")
+                    continue
+                break  # somebody who saves a newer one has just removed it: look again
+            if faults:
+                warn(f"in {folder} {', '.join(faults)}: {path.name} is used instead")
+            return checkpoint
+        else:
+            if not faults:
+                raise CheckpointError(
+                    f"there is no checkpoint to resume from: {folder} holds none; "
+                    "name the folder of an earlier run, or start without --resume"
+                )
+            raise CheckpointError(
+                f"no checkpoint in {folder} is usable: {', '.join(faults)}; restore the folder "
+                "from a copy, or move it away and start without --resume"
+            )
+
+
+class _Damaged(Exception):
+    """Why one file is not usable."""
+
+
+def _refuse(why: str) -> NoReturn:
+    raise _Damaged(why)
+
+
+def _load(path: Path) -> Checkpoint:
+    try:
+        # O_NONBLOCK: a named pipe under this name must not make us wait for its writer.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise _Damaged(_why(error)) from None
+    try:
+        _verify(fd, _step_of(path))
+        # The same open file, not the same name: what was verified is what is parsed.
+        with h5py.File(f"/proc/self/fd/{fd}", "r", locking=False) as file:
+            datasets = dict(_datasets(file.id, os.fstat(fd).st_size))
+            about = json.loads(bytes(_read(datasets.pop("about", None))))
+            if not isinstance(about, dict):
+                _refuse("its 'about' is not a JSON object")
+            state = dict(_decode(name, _read(dataset)) for name, dataset in datasets.items())
+            if len(state) != len(datasets):
+                _refuse("it holds a name twice")
+    # OverflowError and the others: what h5py and NumPy make of shapes and names gone wrong.
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError) as error:
+        if not os.fstat(fd).st_nlink:  # HDF5 wants a name, even where it opens another
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
+        raise _Damaged(_why(error)) from error
+    finally:
+        os.close(fd)
+    return Checkpoint(_step_of(path), state, path, about)
+
+
+def _verify(fd: int, step: int) -> None:
+    """The header in the file must be, to the bit, the one that belongs to the file's bytes."""
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        _refuse("it is not a regular file")
+    found = os.pread(fd, HEADER_BYTES, 0)
+    if len(found) < HEADER_BYTES:
+        _refuse(f"truncated: {status.st_size} bytes are less than a header")
+    match = re.match(rb"spotmpi checkpoint 1\nstep (\d+)\nbytes (\d+)\n", found)
+    if match is None:
+        _refuse("it does not start as a checkpoint of this version does")
+    if int(match[2]) != status.st_size:
+        how = "truncated" if status.st_size < int(match[2]) else "too long"
+        _refuse(f"{how}: {status.st_size} bytes where {int(match[2])} were written")
+    if int(match[1]) != step:
+        _refuse(f"it was written for step {int(match[1])} and renamed")
+    title = _title(step, status.st_size)
+    checksum = hashlib.sha256(title)
+    buffer = bytearray(_CHUNK)
+    at = HEADER_BYTES
+    while count := os.preadv(fd, [buffer], at):
+        checksum.update(memoryview(buffer)[:count])
+        at += count
+    if found != _header(title, checksum.hexdigest()):
+        _refuse("its checksum does not match: the file was changed or the disk is failing")
+
+
+def _datasets(root: h5g.GroupID, size: int) -> Iterator[tuple[str, h5d.DatasetID]]:
+    """Every dataset by its path. Refuses whatever this module would not have written, before any
+    data is read or allocated: a file can claim exabytes, or the same bytes a thousand times."""
+    left = size
+    seen: set[int] = set()
+    groups: list[tuple[str, h5g.GroupID]] = [("", root)]
+    while groups:
+        prefix, group = groups.pop()
+        for raw in group:
+            name = prefix + raw.decode()
+            if group.links.get_info(raw).type != h5l.TYPE_HARD:
+                _refuse(f"{name!r} is a link to elsewhere")
+            entry = h5o.open(group, raw)
+            address = h5o.get_info(entry).addr
+            if address in seen:
+                _refuse(f"{name!r} is there under two names")
+            seen.add(address)
+            if isinstance(entry, h5g.GroupID) and name.count("/") < _DEPTH:
+                groups.append((f"{name}/", entry))
+            elif isinstance(entry, h5d.DatasetID):
+                left -= _check_dataset(name, entry, size)
+                if left < 0:
+                    _refuse("its arrays claim more bytes than the file has")
+                yield name, entry
+            else:
+                _refuse(f"{name!r} is neither an array nor a folder of arrays")
+
+
+def _check_dataset(name: str, dataset: h5d.DatasetID, size: int) -> int:
+    """The bytes that a dataset holds, all of them in this file; else a refusal."""
+    dtype = _dtype(dataset)
+    if dtype is None:
+        _refuse(f"{name!r} has a type that is never written")
+    if dataset.get_space().get_simple_extent_type() not in (h5s.SIMPLE, h5s.SCALAR):
+        _refuse(f"{name!r} has no shape")
+    creation = dataset.get_create_plist()
+    # Chunked data may name filters, which are plugins: code. Virtual and external data lie in
+    # other files. Contiguous data of this file is the only one that we write.
+    if creation.get_layout() != h5d.CONTIGUOUS or creation.get_external_count():
+        _refuse(f"{name!r} is not stored in one piece in this file")
+    claimed = dtype.itemsize
+    for extent in dataset.shape:
+        claimed *= int(extent)
+    if claimed:
+        offset = dataset.get_offset()
+        if dataset.get_storage_size() != claimed or offset is None or offset + claimed > size:
+            _refuse(f"{name!r} claims {claimed} bytes that are not in the file")
+    return claimed
+
+
+def _dtype(dataset: h5d.DatasetID) -> np.dtype[Any] | None:
+    """The dtype if it is on the list, found by comparison: h5py's own translation of a type from a
+    file would build Python objects for references and variable lengths."""
+    stored = dataset.get_type()
+    return next((dtype for dtype, known in _STORED.items() if stored.equal(known)), None)
+
+
+def _read(dataset: h5d.DatasetID | None) -> npt.NDArray[Any]:
+    if dataset is None:
+        _refuse("an entry that every checkpoint has is missing")
+    array = np.empty(dataset.shape, dtype=_dtype(dataset))
+    if array.size:
+        dataset.read(h5s.ALL, h5s.ALL, array)
+    return array
+
+
+def _decode(path: str, array: npt.NDArray[Any]) -> tuple[str, Value]:
+    kind, _, name = path.partition("/")
+    if kind not in _KINDS or not name:
+        _refuse(f"{path!r} is not something that is ever written")
+    form = (array.dtype.str[1:], array.ndim)
+    if kind == "array":
+        return name, array
+    if kind == "int" and form == ("u1", 1):
+        return name, int(array.tobytes(), 16)
+    if kind in ("str", "bytes") and form == ("u1", 1):
+        raw = array.tobytes()
+        return name, raw.decode() if kind == "str" else raw
+    if form == {"bool": ("b1", 0), "int": ("i8", 0), "float": ("f8", 0)}.get(kind):
+        scalar: bool | int | float = array.item()
+        return name, scalar
+    _refuse(f"{path!r} is not a {kind}")
+
+
+def _step_of(path: Path) -> int:
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path
+    return int(match[1])
+
+
+def _why(error: BaseException) -> str:
+    """A reason in few words."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror + (f" ({error.filename})" if error.filename else "")
+    return str(error) or type(error).__name__

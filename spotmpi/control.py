@@ -1,0 +1,128 @@
+"""The control word: a few flags that ride along with the data and are summed by it.
+
+All workers read the same sums, so all decide the same at the same round without a message of its
+own. The word takes the last `WORDS` elements of the first bucket, in the bucket's dtype: every
+field is a count or a small whole number that float32 adds exactly for up to `MOST_WORKERS`
+workers (but for the loss, which is a measurement). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from spotmpi.errors import LeftAlone, ReplicaMismatch
+from spotmpi.membership import WorkerId
+
+WORDS = 16
+MOST_WORKERS = 4096
+_PIECE = 12
+_PIECES = 6
+
+STEP, MEAN, END = 0, 1, 2
+KINDS = ("step()", "mean()", "the end of the training")
+_SAVE, _PUBLISHED, _STOP, _ENDER, _LOSS, _LOSS_WEIGHT, _DIGESTED, _DIGEST = range(3, 11)
+
+
+@dataclass(frozen=True)
+class Word:
+    """What one worker contributes to a round besides data."""
+
+    kind: int
+    worker: WorkerId
+    save: bool = False
+    """A checkpoint is wanted at this round's boundary."""
+    published: bool = False
+    """The checkpoint wanted last is on the disk."""
+    stop: bool = False
+    """Too few workers are left: stop at this round's boundary."""
+    loss: float = 0.0
+    loss_weight: float = 0.0
+    digest: int | None = None
+    """Of the parameters before this round."""
+
+    def encode(self) -> npt.NDArray[np.float64]:
+        """The numbers to be summed."""
+        word = np.zeros(WORDS)
+        word[self.kind] = 1
+        word[_SAVE], word[_PUBLISHED], word[_STOP] = self.save, self.published, self.stop
+        word[_ENDER] = self.worker if self.kind == END else 0
+        if self.loss_weight:
+            word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
+        if self.digest is not None:
+            word[_DIGESTED] = 1
+            word[_DIGEST:] = pieces(self.digest)
+        return word
+
+
+@dataclass(frozen=True)
+class Sum:
+    """The sum of all workers' words: equal on all of them."""
+
+    values: npt.NDArray[np.float64]
+    workers: int
+
+    @property
+    def save(self) -> bool:
+        """Somebody wants a checkpoint."""
+        return bool(self.values[_SAVE] > 0)
+
+    @property
+    def published(self) -> bool:
+        """The checkpoint wanted last is on the disk."""
+        return bool(self.values[_PUBLISHED] > 0)
+
+    @property
+    def stop(self) -> bool:
+        """Too few workers are left."""
+        return bool(self.values[_STOP] > 0)
+
+    @property
+    def loss(self) -> float | None:
+        """The workers' mean loss, weighted as their gradients are; None if nobody gave one."""
+        weight = float(self.values[_LOSS_WEIGHT])
+        return float(self.values[_LOSS]) / weight if weight else None
+
+    def check_kind(self, kind: int, number: int) -> None:
+        """All workers are in the same kind of round, or the script is wrong: say how."""
+        counts = [int(self.values[k]) for k in (STEP, MEAN, END)]
+        if counts[kind] == self.workers:
+            return
+        enders = counts[END]
+        if enders == 1 and kind != END:
+            raise LeftAlone(
+                f"worker {int(self.values[_ENDER])} left the training loop in round {number} while "
+                f"the other {self.workers - 1} go on: every worker must take every step; leave "
+                "the loop on something that is equal on all of them, such as trainer.mean(loss)"
+            )
+        calls = ", ".join(f"{count} in {KINDS[k]}" for k, count in enumerate(counts) if count)
+        raise LeftAlone(
+            f"the {self.workers} workers have come to different calls in round {number}: {calls}. "
+            "Every worker must make the same calls in the same order; do not put step() or mean() "
+            "behind a condition that differs between workers (such as trainer.leader)"
+        )
+
+    def check_digest(self, own: int | None, round_number: int) -> None:
+        """All replicas were bit-identical before this round, as far as they were compared."""
+        if own is None or int(self.values[_DIGESTED]) != self.workers:
+            return
+        expected = pieces(own) * self.workers
+        if np.array_equal(self.values[_DIGEST:], expected):
+            return
+        raise ReplicaMismatch(
+            f"the replicas differ before round {round_number}: something changed trainer.params on "
+            "some workers only. Change parameters through trainer.step() alone"
+        )
+
+
+def pieces(digest: int) -> npt.NDArray[np.float64]:
+    """A 64-bit digest as numbers so small that float32 adds those of all workers exactly."""
+    return np.array([(digest >> (_PIECE * i)) & ((1 << _PIECE) - 1) for i in range(_PIECES)], float)
+
+
+def total(values: Sequence[float], workers: int) -> Sum:
+    """The sum as read from the end of a reduced bucket."""
+    return Sum(np.asarray(values, dtype=np.float64), workers)

@@ -1,0 +1,47 @@
+"""Before the first round: every worker must have come with the same model and the same settings.
+
+Until all buffers are known to have one size, nothing else may be reduced: two sizes in one
+collective are undefined in MPI. The handshake's own size follows from the number of workers.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from spotmpi.errors import PeersLost, SpotmpiError, UsageError
+from spotmpi.fabric import Reduce, Revoke, Steps
+from spotmpi.membership import Membership, WorkerId
+
+
+def shake_hands(
+    me: WorkerId, membership: Membership, facts: Sequence[tuple[str, str]]
+) -> Steps[None]:
+    """Compare ``facts`` (what it is, this worker's value) with everybody's. Collective.
+
+    Raises UsageError, on all workers alike, naming the first worker that differs from worker 0 and
+    in what. A loss in here ends the job cleanly: nothing has been trained that could be kept.
+    """
+    mine = np.zeros((len(membership), len(facts)))
+    # A checksum of 32 bits is exact in a float64, and the sum has one addend that is not zero.
+    mine[membership.rank(me)] = [zlib.crc32(value.encode()) for _, value in facts]
+    everybody = np.zeros_like(mine)
+    try:
+        yield Reduce([mine.ravel()], [everybody.reshape(-1)])
+    except PeersLost:
+        yield Revoke()
+        raise SpotmpiError(
+            f"worker {me}: another worker was lost before the first step; "
+            "nothing is trained yet: start again"
+        ) from None
+    for rank, row in enumerate(everybody):
+        for column, (name, value) in enumerate(facts):
+            if row[column] != everybody[0, column]:
+                other = membership.ids[rank]
+                raise UsageError(
+                    f"worker {other} and worker {membership.ids[0]} differ in {name} "
+                    f"(worker {me} has {value}): all workers must run the same script with the "
+                    "same arguments, on the same version of spotmpi"
+                )

@@ -1,0 +1,154 @@
+"""One worker's replica of the model: its buffers, and what a committed round does to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from spotmpi import control
+from spotmpi.buffers import Layout, digest_of, flat_array, kept, like
+from spotmpi.errors import UsageError
+from spotmpi.fabric import Buffer
+from spotmpi.operators import Step
+from spotmpi.optimizers import Optimizer
+from spotmpi.strategies import Strategy
+
+P = TypeVar("P")
+
+_LEAST_VALUES = 64
+"""Numbers that fit beside the control word of however small a model."""
+
+
+class Replica(Generic[P]):
+    """Parameters, the optimizer's memory, and the buffers of rounds. Local, all of it.
+
+    ``contribution`` stays as it is until its round is committed, so that it can be reduced again.
+    ``scratch`` and ``record`` take turns: the last result stays until the next one is complete.
+    """
+
+    def __init__(self, params: P, optimizer: Optimizer, strategy: Strategy) -> None:
+        self._layout = layout = Layout.of(cast(Any, params))
+        first = layout.buckets[0].size
+        self._room = max(first, _LEAST_VALUES)
+        self._brought = 0
+        tail = self._room - first + control.WORDS
+        self._params = layout.allocate()
+        layout.pack(cast(Any, params), self._params, 1.0, what="params")
+        self.params = cast(P, layout.views(self._params))
+        self.contribution: list[Buffer] = layout.allocate(tail)
+        self.scratch: list[Buffer] = layout.allocate(tail)
+        self.record: list[Buffer] = layout.allocate(tail)
+        self._slots = {name: layout.allocate() for name in optimizer.slots}
+        self._strategy = strategy
+        self._step = Step(layout, optimizer, self._params, self._slots)
+
+    @property
+    def signature(self) -> int:
+        """Equal on two workers if their parameters have the same structure."""
+        return self._layout.signature
+
+    @property
+    def size(self) -> int:
+        """Parameters, counted as numbers."""
+        return sum(bucket.size for bucket in self._layout.buckets)
+
+    # Before a round: what this worker brings.
+
+    def bring(self, grads: Any, weight: float) -> None:
+        """A gradient that stands for ``weight`` samples; UsageError if it does not fit."""
+        self._strategy.contribute(self._step, grads, weight, self.contribution)
+
+    def bring_nothing(self) -> None:
+        """Nothing to add to the sum."""
+        for flat in self.contribution:
+            flat[...] = 0
+
+    def bring_params(self, mine: bool) -> None:
+        """The parameters themselves if they are the ones that count, else nothing."""
+        self.bring_nothing()
+        if mine:
+            for flat, params in zip(self.contribution, self._params, strict=True):
+                flat[: len(params)] = params
+
+    def bring_values(self, values: Buffer) -> None:
+        """A few numbers, one of the `parts`, in the place of a gradient."""
+        self.bring_nothing()
+        self.contribution[0][: len(values)] = values
+        self._brought = len(values)
+
+    def bring_word(self, word: control.Word) -> None:
+        """The control word, at the end of the first bucket."""
+        self.contribution[0][self._room :] = word.encode()
+
+    def first_not_finite(self) -> str | None:
+        """The name of an array of the gradient that holds a NaN or an infinity."""
+        return self._layout.check_finite(self.contribution)
+
+    # After a round: what its result does.
+
+    def keep_result(self) -> None:
+        """``scratch`` holds the round's sum: it is the record now."""
+        self.scratch, self.record = self.record, self.scratch
+
+    def word(self, workers: int) -> control.Sum:
+        """The sum of the round's control words."""
+        return control.total(self.record[0][self._room :], workers)
+
+    def apply(self, rate: float, scale: float) -> None:
+        """Move the parameters by the step whose sum is the record, all at once."""
+        step = self._step
+        step.update, step.rate, step.scale = self.record, rate, scale
+        self._strategy.complete(step)
+
+    def take_params(self) -> None:
+        """The record holds the parameters to begin with."""
+        for params, flat in zip(self._params, self.record, strict=True):
+            params[...] = flat[: len(params)]
+
+    def values(self, scale: float) -> Buffer:
+        """The numbers that the round summed, times ``scale``."""
+        return self.record[0][: self._brought] * scale
+
+    def digest(self) -> int:
+        """64 bits over the parameters' bits; one pass over memory."""
+        return digest_of(self._params)
+
+    # Values for a mean, in parts that fit.
+
+    def parts(self, x: Any) -> list[Buffer]:
+        """``x`` as flat arrays, each small enough to be brought to a round."""
+        flat = flat_array(x)
+        return [flat[i : i + self._room] for i in range(0, len(flat), self._room)]
+
+    @staticmethod
+    def join(x: Any, answers: Sequence[Buffer]) -> Any:
+        """The answers to `parts`, in the shape of ``x``."""
+        return like(x, answers)
+
+    # The registered state.
+
+    def state(self) -> dict[str, Any]:
+        """Parameters and the optimizer's memory by name: live arrays, to be copied or written."""
+        found: dict[str, Any] = {}
+        for name, flats in self._registered().items():
+            views = self._layout.views(flats)
+            items = views.items() if isinstance(views, dict) else enumerate(views)
+            found.update({f"{name}/{key}": view for key, view in items})
+        return found
+
+    def restore(self, state: Mapping[str, Any], where: str) -> None:
+        """Take over what `state` held; UsageError if it is of another model or optimizer."""
+        for name, array in self.state().items():
+            found = kept(state.get(name))
+            if found is None or found.shape != array.shape or found.dtype != array.dtype:
+                got = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
+                raise UsageError(
+                    f"the checkpoint {where} holds {got} for {name}, and this run needs "
+                    f"{array.dtype} of shape {array.shape}: resume with the script, the model and "
+                    "the optimizer that it was written by, or train without --resume"
+                )
+            array[...] = found
+
+    def _registered(self) -> dict[str, list[Buffer]]:
+        slots = {f"optimizer/{name}": flats for name, flats in self._slots.items()}
+        return {"params": self._params, **slots}

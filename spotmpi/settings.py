@@ -1,0 +1,178 @@
+"""What the surroundings of a worker say: the one reader of ``os.environ``.
+
+``spotmpi run`` writes these variables and its workers read them; whoever starts workers with plain
+``mpirun`` sets the same ones by hand. Nothing else in the package looks at the environment for
+settings of spotmpi.
+
+=======================  =====================================================================
+SPOTMPI_TRACE            file that the trace goes to
+SPOTMPI_CHECKPOINT       folder of the checkpoints
+SPOTMPI_CHECKPOINT_EVERY steps between two checkpoints
+SPOTMPI_RESUME           1: go on from the newest usable checkpoint
+SPOTMPI_MIN_WORKERS      with fewer workers than this, write a checkpoint and stop with code 75
+SPOTMPI_REVOKE           rehearsed revocations, as in ``2,5@40;1@60``: workers @ step
+SPOTMPI_JOB              set by ``spotmpi run`` only: the job's name, in every process of the job
+SPOTMPI_JOB_DIR          set by ``spotmpi run`` only: the job's private folder
+SPOTMPI_CHANNEL          set by ``spotmpi run`` only: descriptor that leads to the launcher
+=======================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from spotmpi.errors import UsageError
+
+__all__ = ["Revocation", "Settings", "check", "parse_revocation"]
+
+
+@dataclass(frozen=True)
+class Revocation:
+    """Workers that are to die together, by SIGKILL, during the all-reduce of a step."""
+
+    step: int
+    workers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"{','.join(map(str, self.workers))}@{self.step}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one process. ``world_size`` and ``rank`` are None without MPI."""
+
+    job: str | None = None
+    job_dir: Path | None = None
+    channel_fd: int | None = None
+    trace: Path | None = None
+    checkpoint: Path | None = None
+    checkpoint_every: int | None = None
+    resume: bool = False
+    min_workers: int = 1
+    revoke: tuple[Revocation, ...] = ()
+    world_size: int | None = None
+    rank: int | None = None
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Settings:
+        """Read the variables above and Open MPI's. Local; raises UsageError naming the variable.
+
+        An empty variable counts as absent, because shell scripts write ``SPOTMPI_TRACE=$TRACE``.
+        """
+        # Read at the call, not at import: a script may set variables before it trains.
+        found = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
+        return cls(
+            job=found.get("SPOTMPI_JOB"),
+            job_dir=_path(found, "SPOTMPI_JOB_DIR"),
+            channel_fd=_integer(found, "SPOTMPI_CHANNEL", least=0),
+            trace=_path(found, "SPOTMPI_TRACE"),
+            checkpoint=_path(found, "SPOTMPI_CHECKPOINT"),
+            checkpoint_every=_integer(found, "SPOTMPI_CHECKPOINT_EVERY", least=1),
+            resume=_flag(found, "SPOTMPI_RESUME"),
+            min_workers=_integer(found, "SPOTMPI_MIN_WORKERS", least=1) or 1,
+            revoke=_revocations(found, "SPOTMPI_REVOKE"),
+            world_size=_integer(found, "OMPI_COMM_WORLD_SIZE", least=1),
+            rank=_integer(found, "OMPI_COMM_WORLD_RANK", least=0),
+        )
+
+    def to_environ(self) -> dict[str, str]:
+        """Return the SPOTMPI_* variables from which ``from_environ`` reads these settings.
+
+        World size and rank are left out: they are mpirun's to set.
+        """
+        values = {
+            "SPOTMPI_JOB": self.job,
+            "SPOTMPI_JOB_DIR": self.job_dir,
+            "SPOTMPI_CHANNEL": self.channel_fd,
+            "SPOTMPI_TRACE": self.trace,
+            "SPOTMPI_CHECKPOINT": self.checkpoint,
+            "SPOTMPI_CHECKPOINT_EVERY": self.checkpoint_every,
+            "SPOTMPI_RESUME": 1 if self.resume else None,
+            "SPOTMPI_MIN_WORKERS": self.min_workers if self.min_workers > 1 else None,
+            "SPOTMPI_REVOKE": ";".join(map(str, self.revoke)) or None,
+        }
+        return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def parse_revocation(text: str) -> Revocation:
+    """Read ``W[,W..]@STEP``, as in ``2,5@40``. Raises UsageError."""
+    workers, at, step = text.partition("@")
+    names = workers.split(",")
+    # int() would take "1_0", " 1" and "²" as well; isascii and isdigit say what is meant here.
+    if not at or not all(word.isascii() and word.isdigit() for word in [*names, step]):
+        raise UsageError(
+            f"revocation {text!r} is not of the form W[,W..]@STEP, as in 2,5@40: "
+            "worker ids and a step, all counted from 0"
+        )
+    return Revocation(step=int(step), workers=tuple(map(int, names)))
+
+
+def check(settings: Settings, workers: int) -> None:
+    """Raise UsageError if ``settings`` make no sense for a job of ``workers`` workers. Local.
+
+    The launcher asks before it starts anything, the trainer again for those without a launcher.
+    """
+    _check_victims(settings.revoke, workers)
+    if settings.min_workers > workers:
+        raise UsageError(
+            f"at least {settings.min_workers} workers are asked for, but the job starts with "
+            f"{workers}; start more workers or ask for fewer"
+        )
+    if settings.checkpoint is None:
+        for asked, what in (
+            (settings.min_workers > 1, f"stopping below {settings.min_workers} workers"),
+            (settings.resume, "resuming"),
+            (settings.checkpoint_every is not None, "writing a checkpoint every few steps"),
+        ):
+            if asked:
+                raise UsageError(
+                    f"{what} needs --checkpoint DIR (SPOTMPI_CHECKPOINT), "
+                    "to have something to resume from"
+                )
+
+
+def _check_victims(revocations: Iterable[Revocation], workers: int) -> None:
+    seen: set[int] = set()
+    for revocation in revocations:
+        for victim in revocation.workers:
+            if victim >= workers:
+                raise UsageError(
+                    f"revocation {revocation}: there is no worker {victim}; "
+                    f"a job of {workers} has the workers 0 to {workers - 1}"
+                )
+            if victim in seen:
+                raise UsageError(
+                    f"revocation {revocation}: worker {victim} is named twice, "
+                    "but a worker dies only once"
+                )
+            seen.add(victim)
+
+
+def _path(found: Mapping[str, str], name: str) -> Path | None:
+    return Path(found[name]) if name in found else None
+
+
+def _integer(found: Mapping[str, str], name: str, least: int) -> int | None:
+    if name not in found:
+        return None
+    text = found[name]
+    if not (text.isascii() and text.isdigit()) or int(text) < least:
+        raise UsageError(f"{name}={text!r} is not a whole number of at least {least}")
+    return int(text)
+
+
+def _flag(found: Mapping[str, str], name: str) -> bool:
+    value = found.get(name, "0")
+    if value not in ("0", "1"):
+        raise UsageError(f"{name}={value!r} is neither 0 nor 1")
+    return value == "1"
+
+
+def _revocations(found: Mapping[str, str], name: str) -> tuple[Revocation, ...]:
+    try:
+        return tuple(parse_revocation(part) for part in found.get(name, "").split(";") if part)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}") from None
