@@ -240,6 +240,8 @@ class Trainer(Generic[P]):
         fabric, given = self._fabric, self._settings
         self._me = fabric.me
         found = self._restore()
+        if given.checkpoint is not None:
+            checkpoint.check_state(self._replica.state())
         yield from shake_hands(
             self._me,
             fabric.membership,
@@ -460,7 +462,10 @@ class Trainer(Generic[P]):
 
     def _restore(self) -> checkpoint.Checkpoint | None:
         given = self._settings
-        if not given.resume or given.checkpoint is None:
+        if given.checkpoint is None:
+            return None
+        if not given.resume:
+            checkpoint.check_unused(given.checkpoint)
             return None
         found = checkpoint.load_latest(given.checkpoint, _warn)
         self._restored = found.state
