@@ -23,11 +23,12 @@ Loops: TypeAlias = Mapping[Callable[..., Any], tuple[Any, ...]]
 
 
 def compiled(loops: Loops) -> SimpleNamespace:
-    """Machine code of each function in ``loops`` for the given types of its arguments, by name.
+    """Machine code of each function in ``loops`` for these types of its arguments.
 
-    Local; blocks for seconds the first time, for milliseconds once the code is in Numba's cache.
-    Of processes that start together for the first time, one compiles and the others wait. A cache
-    that cannot be used costs a RuntimeWarning and the compilation, nothing else.
+    A namespace that has each under its name, without leading underscores. Local; blocks for
+    seconds the first time, for milliseconds once the code is in Numba's cache. Of processes that
+    start together for the first time, one compiles and the others wait. A cache that cannot be
+    used costs a RuntimeWarning and the compilation, nothing else.
 
     The code takes positional arguments and believes that they have these types: whoever calls it
     checks them. It runs without the GIL.
@@ -54,7 +55,8 @@ def _jitted(loops: Loops, cache: bool) -> dict[Any, tuple[Any, ...]]:
 
 def _namespace(jitted: Mapping[Any, tuple[Any, ...]]) -> SimpleNamespace:
     # Calling the compiled function itself, not Numba's dispatcher, halves the cost of a call.
-    return SimpleNamespace(**{f.__name__: f.compile(types) for f, types in jitted.items()})
+    entries = {f.__name__.lstrip("_"): f.compile(types) for f, types in jitted.items()}
+    return SimpleNamespace(**entries)
 
 
 @contextmanager

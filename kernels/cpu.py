@@ -50,27 +50,27 @@ def warm() -> None:
 
 def accumulate(out: Array, x: Array) -> None:
     """out += x"""
-    _checked(out, x).accumulate_loop(out, x)
+    _checked(out, x).accumulate(out, x)
 
 
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
     """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
 
-    Any number of inputs but none; they may not overlap ``out``.
+    One input or more; none may overlap ``out``.
     """
     kernels = _checked(out, *inputs)
     if not inputs or len(inputs) != len(scales):
         raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
-    here = kernels.address_of(out)
-    addresses = [kernels.address_of(x) for x in inputs]
+    here = kernels.address(out)
+    addresses = [kernels.address(x) for x in inputs]
     if out.nbytes and min(abs(address - here) for address in addresses) < out.nbytes:
         raise ValueError("an input of the sum overlaps its output: give it an array of its own")
-    kernels.scaled_sum_loop(out, np.array(addresses, np.uintp), np.array(scales, np.float64))
+    kernels.scaled_sum(out, np.array(addresses, np.uintp), np.array(scales, np.float64))
 
 
 def sgd(params: Array, grads: Array, rate: float, scale: float) -> None:
     """params -= rate * (scale * grads)"""
-    _checked(params, grads).sgd_loop(params, grads, rate, scale)
+    _checked(params, grads).sgd(params, grads, rate, scale)
 
 
 def momentum(
@@ -78,7 +78,7 @@ def momentum(
 ) -> None:
     """velocity = beta * velocity + scale * grads; params -= rate * velocity"""
     kernels = _checked(params, velocity, grads, written=2)
-    kernels.momentum_loop(params, velocity, grads, rate, beta, scale)
+    kernels.momentum(params, velocity, grads, rate, beta, scale)
 
 
 def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
@@ -90,7 +90,7 @@ def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
     _check_pieces(out, tensors)
     start = 0
     for tensor in tensors:  # also for a scale of 1.0: this loop beats NumPy's copy
-        kernels.scale_loop(out, start, tensor.ravel(), scale)
+        kernels.scale(out, start, tensor.ravel(), scale)
         start += tensor.size
 
 
@@ -109,12 +109,12 @@ def digest(x: Array, offset: int = 0) -> int:
     """
     kernels = _checked(x, written=0)
     start = offset * (x.itemsize // 4) % 2**32
-    return int(kernels.digest_loop(x.view(np.uint32), start, POSITION, MIX))
+    return int(kernels.digest(x.view(np.uint32), start, POSITION, MIX))
 
 
 def finite(x: Array) -> bool:
     """Whether no element is NaN or infinite."""
-    return bool(_checked(x, written=0).finite_loop(x))
+    return bool(_checked(x, written=0).finite(x))
 
 
 def _checked(*arrays: Array, written: int = 1) -> SimpleNamespace:
@@ -170,14 +170,14 @@ class _Kernels(dict[np.dtype[Any], SimpleNamespace]):
         flat, words = real[::1], uint32[::1]
         self[dtype] = cache.compiled(
             {
-                accumulate_loop: (flat, flat),
-                scaled_sum_loop: (flat, uintp[::1], float64[::1]),
-                sgd_loop: (flat, flat, float64, float64),
-                momentum_loop: (flat, flat, flat, float64, float64, float64),
-                scale_loop: (flat, int64, flat, float64),
-                digest_loop: (words, uint32, uint32, uint32),
-                finite_loop: (flat,),
-                address_of: (flat,),
+                _accumulate: (flat, flat),
+                _scaled_sum: (flat, uintp[::1], float64[::1]),
+                _sgd: (flat, flat, float64, float64),
+                _momentum: (flat, flat, flat, float64, float64, float64),
+                _scale: (flat, int64, flat, float64),
+                _digest: (words, uint32, uint32, uint32),
+                _finite: (flat,),
+                _address: (flat,),
             }
         )
         return self[dtype]
@@ -189,19 +189,19 @@ _KERNELS = _Kernels()
 # would turn the whole loop into one over float64, which is slower and rounds differently.
 
 
-def accumulate_loop(out: Any, x: Any) -> None:
+def _accumulate(out: Any, x: Any) -> None:
     for i in range(out.size):
         out[i] += x[i]
 
 
-def sgd_loop(params: Any, grads: Any, rate: Any, scale: Any) -> None:
+def _sgd(params: Any, grads: Any, rate: Any, scale: Any) -> None:
     real = params.dtype.type
     r, s = real(rate), real(scale)
     for i in range(params.size):
         params[i] -= r * (s * grads[i])
 
 
-def momentum_loop(params: Any, velocity: Any, grads: Any, rate: Any, beta: Any, scale: Any) -> None:
+def _momentum(params: Any, velocity: Any, grads: Any, rate: Any, beta: Any, scale: Any) -> None:
     real = params.dtype.type
     r, b, s = real(rate), real(beta), real(scale)
     for i in range(params.size):
@@ -209,14 +209,14 @@ def momentum_loop(params: Any, velocity: Any, grads: Any, rate: Any, beta: Any, 
         params[i] -= r * velocity[i]
 
 
-def scale_loop(out: Any, start: Any, x: Any, scale: Any) -> None:
+def _scale(out: Any, start: Any, x: Any, scale: Any) -> None:
     piece = out[start : start + x.size]
     s = out.dtype.type(scale)
     for i in range(x.size):
         piece[i] = s * x[i]
 
 
-def finite_loop(x: Any) -> Any:
+def _finite(x: Any) -> Any:
     zero = x.dtype.type(0)
     broken = False
     for i in range(x.size):
@@ -224,7 +224,7 @@ def finite_loop(x: Any) -> Any:
     return not broken
 
 
-def digest_loop(words: Any, start: Any, position: Any, mix: Any) -> Any:
+def _digest(words: Any, start: Any, position: Any, mix: Any) -> Any:
     # The two constants are arguments: Numba's cache would not notice a change in another file.
     total = np.uint64(0)
     for i in range(words.size):
@@ -235,7 +235,7 @@ def digest_loop(words: Any, start: Any, position: Any, mix: Any) -> Any:
     return total
 
 
-def scaled_sum_loop(out: Any, addresses: Any, scales: Any) -> None:
+def _scaled_sum(out: Any, addresses: Any, scales: Any) -> None:
     # Inputs come as addresses, because Numba would compile a tuple anew for each length. Four are
     # added at a time: enough to keep memory busy, few enough to be written out. What is missing
     # to four is read from zeros with a weight of -0.0, which leaves every sum as it is, to the bit.
@@ -247,10 +247,10 @@ def scaled_sum_loop(out: Any, addresses: Any, scales: Any) -> None:
     for start in range(0, n, BLOCK):
         block = out[start : start + BLOCK]
         for i in range(0, count, 4):
-            p, a = weights[i], input_block(addresses, i, out, start, zeros)
-            q, b = weights[i + 1], input_block(addresses, i + 1, out, start, zeros)
-            r, c = weights[i + 2], input_block(addresses, i + 2, out, start, zeros)
-            s, d = weights[i + 3], input_block(addresses, i + 3, out, start, zeros)
+            p, a = weights[i], _input(addresses, i, out, start, zeros)
+            q, b = weights[i + 1], _input(addresses, i + 1, out, start, zeros)
+            r, c = weights[i + 2], _input(addresses, i + 2, out, start, zeros)
+            s, d = weights[i + 3], _input(addresses, i + 3, out, start, zeros)
             if i == 0:
                 for j in range(block.size):
                     block[j] = p * a[j] + q * b[j] + r * c[j] + s * d[j]
@@ -260,20 +260,20 @@ def scaled_sum_loop(out: Any, addresses: Any, scales: Any) -> None:
 
 
 @register_jitable
-def input_block(addresses: Any, i: Any, out: Any, start: Any, zeros: Any) -> Any:
+def _input(addresses: Any, i: Any, out: Any, start: Any, zeros: Any) -> Any:
     """The part of input ``i`` that belongs to the block of ``out`` at ``start``."""
     if i >= addresses.size:
         return zeros
-    return carray(pointer(addresses[i]), out.size, out.dtype)[start : start + BLOCK]
+    return carray(_as_pointer(addresses[i]), out.size, out.dtype)[start : start + BLOCK]
 
 
-def address_of(x: Any) -> Any:
+def _address(x: Any) -> Any:
     """Where ``x`` lies in memory: five times faster from compiled code than from NumPy."""
     return x.ctypes.data
 
 
 def _pointer(typing_context: Any, address: Any) -> Any:
-    """Numba's recipe for `pointer`: the types of the call, and what generates its code."""
+    """Numba's recipe for `_as_pointer`: the types of the call, and what generates its code."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
@@ -281,5 +281,5 @@ def _pointer(typing_context: Any, address: Any) -> Any:
     return types.voidptr(uintp), generate
 
 
-pointer: Any = intrinsic(_pointer)
-"""pointer(address): a number as a pointer, in compiled code."""
+_as_pointer: Any = intrinsic(_pointer)
+"""_as_pointer(address): a number as a pointer, in compiled code."""

@@ -40,7 +40,7 @@ def accumulate(out: Array, x: Array) -> None:
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
     """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
 
-    At least one input; none may overlap ``out``.
+    One input or more; none may overlap ``out``.
     """
     real = out.dtype.type
     out[...] = real(scales[0]) * inputs[0]

@@ -27,23 +27,20 @@ class Membership:
 
     generation: int
     workers: tuple[Worker, ...]
+    ids: tuple[WorkerId, ...] = field(init=False, repr=False, compare=False)
+    """The workers' ids in ring order."""
     _rank: dict[WorkerId, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        ranks = {worker.id: rank for rank, worker in enumerate(self.workers)}
-        if len(ranks) != len(self.workers):
+        object.__setattr__(self, "ids", tuple(worker.id for worker in self.workers))
+        object.__setattr__(self, "_rank", {worker: rank for rank, worker in enumerate(self.ids)})
+        if len(self._rank) != len(self.workers):
             raise ValueError(f"a worker appears twice in generation {self.generation}: {self.ids}")
-        object.__setattr__(self, "_rank", ranks)
 
     @classmethod
     def first(cls, hosts: Collection[str]) -> Membership:
         """Generation 0: one worker for each of ``hosts``, ids counting from 0."""
         return cls(0, tuple(Worker(i, host) for i, host in enumerate(hosts)))
-
-    @property
-    def ids(self) -> tuple[WorkerId, ...]:
-        """The workers' ids in ring order."""
-        return tuple(worker.id for worker in self.workers)
 
     def rank(self, worker: WorkerId) -> int:
         """The position of ``worker``; KeyError if it is no member."""

@@ -48,7 +48,7 @@ class Optimizer(ABC):
 class SGD(Optimizer):
     """Stochastic gradient descent, with parameters w and gradients g::
 
-        w <- w - rate * g
+    w <- w - rate * g
     """
 
     lr: float
@@ -74,8 +74,8 @@ class SGD(Optimizer):
 class Momentum(Optimizer):
     """Gradient descent with a velocity v, which decays by ``beta`` each step::
 
-        v <- beta * v + g
-        w <- w - rate * v
+    v <- beta * v + g
+    w <- w - rate * v
     """
 
     lr: float

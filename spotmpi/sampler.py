@@ -33,6 +33,7 @@ class Deal:
         return self.slices.get(worker, _NOTHING)
 
 
+_NUMBERS = ("pass", "cursor", "steps")
 _NOTHING: Indices = np.empty(0, dtype=np.int64)
 _NOTHING.setflags(write=False)
 
@@ -87,21 +88,23 @@ class Sampler:
 
     def state(self) -> dict[str, int | Indices]:
         """What a checkpoint or a joiner needs of it."""
-        return {"pass": self._pass, "cursor": self._cursor, "steps": self.steps, "pool": self._pool}
+        return {
+            "n": self.n,
+            "pass": self._pass,
+            "cursor": self._cursor,
+            "steps": self.steps,
+            "pool": self._pool,
+        }
 
     def restore(self, state: Mapping[str, object]) -> None:
         """Go on where the sampler with this `state` stood."""
-        numbers = [state[key] for key in ("pass", "cursor", "steps")]
-        pool = np.asarray(state["pool"], dtype=np.int64)
-        for number in numbers:
-            if not isinstance(number, int):
-                raise UsageError(f"a sampler's state holds {number!r} where a whole number belongs")
-        self._pass, self._cursor, self.steps = (int(str(number)) for number in numbers)
-        if self._cursor > self.n or (len(pool) and not 0 <= pool.min() <= pool.max() < self.n):
+        if state["n"] != self.n:
             raise UsageError(
-                f"the checkpoint's sampler stands at sample {self._cursor} of a larger data set; "
-                f"this one has {self.n}: resume with the same data"
+                f"the checkpoint was written while training on {state['n']} samples and this run "
+                f"has {self.n}: resume with the same data, or train without --resume"
             )
+        self._pass, self._cursor, self.steps = (int(str(state[k])) for k in _NUMBERS)
+        pool = np.asarray(state["pool"], dtype=np.int64)
         self._pool = pool
         self._order = self._shuffled()
         self._deal = None
@@ -113,9 +116,11 @@ class Sampler:
         dealt = np.concatenate([self._pool[:want], ahead])
         # At the end of a pass the rest is spread, so that nobody waits for one full batch.
         share, extra = divmod(want, len(workers))
-        ends = np.cumsum([share + (rank < extra) for rank in range(len(workers))])
-        parts = np.split(dealt, ends[:-1])
-        return dict(zip(workers, parts, strict=True))
+        slices, end = {}, 0
+        for rank, worker in enumerate(workers):
+            begin, end = end, end + share + (rank < extra)
+            slices[worker] = dealt[begin:end]
+        return slices
 
     def _shuffled(self) -> Indices:
         return np.random.default_rng([*self.seed, self._pass]).permutation(self.n).astype(np.int64)

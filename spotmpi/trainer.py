@@ -454,7 +454,11 @@ class Trainer(Generic[P]):
     def _state(self) -> dict[str, Any]:
         """Everything registered: what a checkpoint holds and a joiner needs."""
         assert self._reference is not None
-        state: dict[str, Any] = {"steps": self.steps, "lr/reference": self._reference}
+        state: dict[str, Any] = {
+            "steps": self.steps,
+            "seed": self.seed,
+            "lr/reference": self._reference,
+        }
         state.update(self._replica.state())
         for number, sampler in enumerate(self._samplers):
             state.update({f"sampler/{number}/{k}": v for k, v in sampler.state().items()})
@@ -469,6 +473,11 @@ class Trainer(Generic[P]):
             return None
         found = checkpoint.load_latest(given.checkpoint, _warn)
         self._restored = found.state
+        if found.state.get("seed") != self.seed:
+            raise UsageError(
+                f"{found.path} was written with seed={found.state.get('seed')} and this run has "
+                f"seed={self.seed}: samples would be used twice or never; resume with the same seed"
+            )
         self._replica.restore(found.state, str(found.path))
         self.steps = found.step
         if self._reference is None:

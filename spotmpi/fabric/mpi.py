@@ -22,7 +22,7 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402 - the setting above must come first
 
-from spotmpi.errors import PeersLost, SpotmpiError  # noqa: E402
+from spotmpi.errors import PeersLost, SpotmpiError, UsageError  # noqa: E402
 from spotmpi.fabric import Fabric, Poll, Rebuild, Reduce, Request, Revoke, Share  # noqa: E402
 from spotmpi.fabric.wire import decode, encode  # noqa: E402
 from spotmpi.membership import Membership, WorkerId  # noqa: E402
@@ -48,7 +48,13 @@ _PATIENT_PAUSE = 0.0002
 class MpiFabric(Fabric):
     """This process as a worker of the MPI job that it was started in. Starting is collective."""
 
+    _started = False
+
     def __init__(self) -> None:
+        if MpiFabric._started:
+            # The world may have dead members by now, and nothing can be duplicated from it.
+            raise UsageError("a process enters one Trainer: train all there is to train in it")
+        MpiFabric._started = True
         world = MPI.COMM_WORLD
         world.Set_errhandler(MPI.ERRORS_RETURN)
         self._data = _duplicate(world)

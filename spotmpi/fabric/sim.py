@@ -177,10 +177,13 @@ class Simulation:
             self.returned[worker] = stop.value
             del self.processes[worker]
             self._tell(worker, "returns")
-            self._gone(worker)
+            # A worker that left without a word looks to MPI like one that died. Usually all
+            # leave together, and nobody is there to be told by the time that one could be.
+            self._at(self.now + self.delays.collective, self._gone, worker)
             return
         process.waiting = request
-        self._tell(worker, _describe(request))
+        if self.transcript is not None or self.watch:
+            self._tell(worker, _describe(request))
         self._perform(worker, process, request)
 
     def _reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
@@ -201,7 +204,6 @@ class Simulation:
         self._gone(worker)
 
     def _gone(self, worker: WorkerId) -> None:
-        # A worker that left without a word looks to MPI like one that died.
         for peer in self.processes:
             self._after(self.delays.notice, self._learn, peer, worker)
         self._after(self.delays.notice, self._try_build)
@@ -351,7 +353,9 @@ class Simulation:
     # The build: Shrink and Agree, blocking and uniform.
 
     def _try_build(self) -> None:
-        if not self._build or any(w not in self._build for w in self.processes):
+        if not self._build or len(self._build) < len(self.processes):
+            return
+        if any(worker not in self._build for worker in self.processes):
             return
         alive = frozenset(self.processes)
         # A worker that died inside may have had its say in the agreement, or not.

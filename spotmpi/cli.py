@@ -1,0 +1,87 @@
+"""The command line: a table of commands, each of which lives in its own module.
+
+A command's module has ``add_arguments(parser)`` and ``main(options) -> exit code``, and is
+imported when the command is used: ``spotmpi --help`` must not wait for NumPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import NamedTuple, NoReturn
+
+from spotmpi import __version__
+from spotmpi.errors import SpotmpiError, UsageError
+
+__all__ = ["main"]
+
+_USAGE = 2
+
+
+class _Command(NamedTuple):
+    name: str
+    module: str
+    summary: str
+
+
+_COMMANDS = (
+    _Command("run", "spotmpi.launch.run", "train with several workers on this host"),
+    _Command("doctor", "spotmpi.launch.doctor", "show what a run would use, and what is wrong"),
+)
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says in one sentence what is wrong with an argument, and how to learn more."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    name, *rest = list(sys.argv[1:] if arguments is None else arguments) or [""]
+    if name in ("-h", "--help"):
+        print(_help())
+        return 0
+    if name == "--version":
+        print(__version__)
+        return 0
+    command = next((one for one in _COMMANDS if one.name == name), None)
+    if command is None:
+        said = f"spotmpi: there is no command {name!r}\n\n" if name else ""
+        print(f"{said}{_help()}", file=sys.stderr)
+        return _USAGE
+    prog = f"spotmpi {name}"
+    module = import_module(command.module)
+    parser = _Parser(
+        prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    module.add_arguments(parser)
+    try:
+        return int(module.main(parser.parse_args(rest)))
+    except UsageError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return _USAGE
+    except SpotmpiError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _help() -> str:
+    width = max(len(command.name) for command in _COMMANDS)
+    return "\n".join(
+        [
+            "usage: spotmpi COMMAND [ARGUMENTS...]",
+            "",
+            "Data-parallel training on nodes that can vanish at any moment.",
+            "",
+            "commands:",
+            *(f"  {command.name:<{width}}  {command.summary}" for command in _COMMANDS),
+            "",
+            "`spotmpi COMMAND --help` says more. example: spotmpi run -n 4 train.py",
+        ]
+    )

@@ -1,0 +1,67 @@
+"""A training script that dies when it is told to: run by the tests beside it, under real MPI.
+
+``CHAOS`` holds deaths as ``WORKER:MOMENT:COUNT``, comma-separated: that worker kills itself with
+SIGKILL right before it performs its COUNT-th request of the kind MOMENT (a class of
+spotmpi.fabric or spotmpi.recovery; counted from 1, recoveries only for Send, Poll, Rebuild and
+Share), or before its COUNT-th call of ``save`` (writing a checkpoint).
+"""
+
+import argparse
+import os
+import signal
+from collections import Counter
+
+import model
+
+import spotmpi
+from spotmpi import checkpoint
+from spotmpi.fabric import mpi
+from spotmpi.optimizers import Momentum
+from spotmpi.strategies import SSGD
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--passes", type=int, default=3)
+parser.add_argument("--means", action="store_true", help="a mean() in every step")
+arguments = parser.parse_args()
+
+deaths = {
+    (int(worker), moment, int(count))
+    for worker, moment, count in (
+        death.split(":") for death in os.environ.get("CHAOS", "").split(",") if death
+    )
+}
+seen: Counter[str] = Counter()
+perform, save = mpi.MpiFabric.perform, checkpoint.save
+
+
+def die_at(worker: int, moment: str) -> None:
+    seen[moment] += 1
+    if (worker, moment, seen[moment]) in deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def perform_or_die(fabric, request):
+    die_at(fabric.me, type(request).__name__)
+    return perform(fabric, request)
+
+
+def save_or_die(*args, **kwargs):
+    die_at(trainer.worker, "save")
+    return save(*args, **kwargs)
+
+
+mpi.MpiFabric.perform = perform_or_die
+checkpoint.save = save_or_die
+
+gradients = 0
+with spotmpi.Trainer(
+    model.params(), optimizer=Momentum(lr=0.02), strategy=SSGD(), seed=7
+) as trainer:
+    for batch in trainer.batches(model.SAMPLES, batch_size=4, passes=arguments.passes):
+        loss, grads = model.gradient(trainer.params, batch)
+        gradients += 1
+        trainer.step(grads, loss=loss)
+        if arguments.means:
+            assert trainer.mean(3.0) == 3.0
+final = trainer.worker, model.fingerprint(trainer.params), gradients, trainer.steps
+print("FINAL", *final, *(repr(float(value)) for value in model.values(trainer.params)))

@@ -1,0 +1,260 @@
+"""Workers that really die, at every kind of moment, under a real mpirun."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from spotmpi import trace
+from spotmpi.launch import installation
+from spotmpi.optimizers import Momentum
+from spotmpi.recovery import MESSAGES_PER_LOSS
+from spotmpi.replay import check_exactly_once, replay, steps
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import model  # noqa: E402 - the script's own module, beside it
+
+TIMEOUT = 100
+
+
+class Job:
+    """One finished run: what the launcher said, and what the trace proves."""
+
+    def __init__(self, done, path: Path, passes: int) -> None:
+        self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self.records = list(trace.read(path))
+        self.passes = passes
+        self.finals = [line.split()[1:] for line in done.stdout.splitlines() if "FINAL" in line]
+
+    def of(self, event: str) -> list[dict]:
+        """All records of a kind."""
+        return [record for record in self.records if record["event"] == event]
+
+    @property
+    def survivors(self) -> set[int]:
+        """Workers that reached the end of the script."""
+        return {int(final[0]) for final in self.finals}
+
+    def check(self) -> None:
+        """Everything that must hold whatever died."""
+        shown = self.out + self.err
+        assert self.code == 0, shown
+        assert len(self.of("end")) == 1, shown
+        assert set(self.of("end")[0]["workers"]) >= self.survivors
+        # Replicas are bit-identical, and no survivor computed a gradient twice.
+        assert len({final[1] for final in self.finals}) == 1, shown
+        done = steps(self.records)
+        assert {int(final[3]) for final in self.finals} == {len(done)}
+        for final in self.finals:
+            dealt = [
+                c
+                for r in done
+                for c in r["contributions"]
+                if c["worker"] == int(final[0]) and c["weight"]
+            ]
+            assert int(final[2]) == len(dealt)
+        # Every sample of every pass exactly once, and the parameters follow from the trace.
+        check_exactly_once(self.records, model.SAMPLES, self.passes)
+        again = replay(
+            self.records, model.params(), lambda p, s: model.gradient(p, s)[1], Momentum(lr=0.02)
+        )
+        trained = np.array([float(value) for value in self.finals[0][4:]])
+        # MPI chooses the order of summation, so the replay agrees to rounding.
+        np.testing.assert_allclose(trained, model.values(again), rtol=1e-4, atol=1e-5)
+        for recovery in self.of("recovery"):
+            assert recovery["lost_steps"] == recovery["recomputed_gradients"] == 0
+            assert recovery["verdict"] in ("repair", "retry")
+        for recovered in self.of("recovered"):
+            losses = {r["generation"]: len(r["lost"]) for r in self.of("recovery")}.get(
+                recovered["generation"]
+            )
+            if losses:
+                (sent,) = recovered["messages_sent"].values()
+                assert sent <= MESSAGES_PER_LOSS * losses
+
+
+@pytest.fixture
+def run(run_spotmpi, tmp_path):
+    """``run(n, "--revoke", ..., chaos=..., script_args=...)`` -> Job."""
+    path = tmp_path / "trace.jsonl"
+
+    def start(workers, *options, chaos="", script_args=(), passes=3) -> Job:
+        done = run_spotmpi(
+            [
+                "run",
+                "-n",
+                str(workers),
+                *options,
+                "--trace",
+                path,
+                HERE / "script.py",
+                "--passes",
+                str(passes),
+                *script_args,
+            ],
+            timeout=TIMEOUT,
+            env={"CHAOS": chaos},
+        )
+        return Job(done, path, passes)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    ("workers", "revocations"),
+    [
+        (2, ["1@5"]),
+        (2, ["0@5"]),
+        (4, ["1,2@10", "0@20"]),
+        (4, ["0,1,2@7"]),
+        (8, ["0,3,4@4", "7@5"]),
+        (8, ["1,2,3,4,5,6,7@6"]),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, list) else f"{value}-workers",
+)
+def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations) -> None:
+    """Whoever dies in the all-reduce, whoever leads, up to all but one."""
+    options = [part for r in revocations for part in ("--revoke", r)]
+    job = run(workers, *options)
+    job.check()
+    dead = {int(w) for r in revocations for w in r.split("@")[0].split(",")}
+    assert job.survivors == set(range(workers)) - dead
+    assert {w for r in job.of("recovery") for w in r["lost"]} == dead
+    assert all(r["total_ms"] > 0 for r in job.of("recovery"))
+
+
+def test_sixteen_workers_lose_three_at_once(run) -> None:
+    """The size of the paper's figure."""
+    job = run(16, "--revoke", "0,7,8@3", passes=4)
+    job.check()
+    assert len(job.survivors) == 13
+
+
+def test_a_worker_dies_in_the_first_step_and_one_in_the_last(run) -> None:
+    """Neither end of the training is special."""
+    last = len(run(3).of("step")) - 1
+    job = run(3, "--revoke", "0@0", "--revoke", f"2@{last}")
+    job.check()
+
+
+@pytest.mark.parametrize(
+    "chaos",
+    [
+        "2:Send:1",
+        "2:Poll:1",
+        "2:Poll:2",
+        "2:Rebuild:1",
+        "3:Rebuild:1,2:Rebuild:1",
+        "0:Send:1",
+        "0:Send:2",
+        "0:Send:3",
+        "0:Rebuild:1,2:Send:2,3:Poll:3",
+        "3:Share:1",
+        "0:Share:1",
+    ],
+)
+def test_workers_die_at_any_point_of_a_recovery(run, chaos) -> None:
+    """The first death is in the all-reduce; the others follow inside the recovery from it."""
+    job = run(5, "--revoke", "1@9", chaos=chaos)
+    job.check()
+    assert 1 not in job.survivors
+
+
+def test_a_worker_dies_while_others_take_a_mean(run) -> None:
+    """Rounds of another kind are recovered alike."""
+    job = run(4, chaos="2:Reduce:12", script_args=["--means"])
+    job.check()
+    assert job.survivors == {0, 1, 3}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_worker_dies_while_training_ends(run, count) -> None:
+    """In the door that all leave through."""
+    job = run(4, chaos=f"1:Poll:{count}")
+    job.check()
+    assert job.survivors >= {0, 2, 3}
+
+
+@pytest.mark.parametrize("worker", [0, 2])
+def test_a_death_in_the_last_build_harms_nobody(run, worker) -> None:
+    """The seal decides for all alike whether training is over."""
+    job = run(4, chaos=f"{worker}:Rebuild:1")
+    job.check()
+    assert len(job.survivors) == 3
+
+
+def test_a_checkpoint_is_written_by_the_next_leader_if_the_first_dies_writing_it(
+    run, tmp_path
+) -> None:
+    """No fixed master: whoever leads writes."""
+    folder = tmp_path / "checkpoints"
+    job = run(4, "--checkpoint", folder, "--checkpoint-every", "10", chaos="0:save:2,1:save:1")
+    job.check()
+    written = job.of("checkpoint")
+    assert {0, 2} <= {record["worker"] for record in written}
+    assert job.survivors == {2, 3}
+
+
+def test_below_min_workers_it_stops_with_a_checkpoint_and_resumes_on_another_number(
+    run, tmp_path
+) -> None:
+    """Code 75, and then every sample of the passes is still used exactly once."""
+    folder = tmp_path / "checkpoints"
+    first = run(4, "--min-workers", "3", "--checkpoint", folder, "--revoke", "0,2@12")
+    assert first.code == 75, first.out + first.err
+    assert first.of("end")[0]["outcome"] == "stopped"
+    assert first.of("checkpoint")[-1]["step"] == first.of("end")[0]["step"] == 13
+    second = run(3, "--checkpoint", folder, "--resume")
+    second.check()
+    assert second.of("resume")[0]["step"] == 13
+    assert len(second.of("step")) > 13
+
+
+def test_a_rehearsed_death_comes_at_varying_moments_of_the_all_reduce(run) -> None:
+    """Both verdicts are ordinary; the trace tells them apart."""
+    job = run(6, *[p for s in range(2, 7) for p in ("--revoke", f"{s - 2}@{s * 3}")])
+    job.check()
+    assert len(job.of("recovery")) == 5
+
+
+def test_without_a_launcher_plain_mpirun_does_the_same(tmp_path) -> None:
+    """An HPC user's habit: the same script, the same variables, no `spotmpi run`."""
+    found = installation.find()
+    path = tmp_path / "trace.jsonl"
+    done = subprocess.run(
+        [
+            found.mpirun,
+            "--allow-run-as-root",
+            "--oversubscribe",
+            "--with-ft",
+            "ulfm",
+            "--mca",
+            "coll",
+            "^han,cuda",
+            "--bind-to",
+            "none",
+            "-n",
+            "4",
+            sys.executable,
+            HERE / "script.py",
+        ],
+        env={
+            **os.environ,
+            "OPAL_PREFIX": str(found.prefix),
+            "SPOTMPI_REVOKE": "1,2@10;0@20",
+            "SPOTMPI_TRACE": str(path),
+        },
+        timeout=TIMEOUT,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    job = Job(done, path, 3)
+    job.check()
+    assert job.survivors == {3}
+    assert all(r["total_ms"] is None for r in job.of("recovery"))

@@ -1,0 +1,272 @@
+"""pytest support: a clean environment, nothing left behind, no silent skips, ``run_spotmpi``.
+
+What it adds to every test:
+
+* The environment: one thread for each process, no ``SPOTMPI_*`` of the caller, the checkout
+  importable from any folder, and a private ``TMPDIR`` for whatever the test starts.
+* After the test, :func:`nothing_left_behind`: a process, a shared-memory file or a temporary file
+  that the test left is an error, and is removed so that the next test starts clean.
+* With ``SPOTMPI_NO_SKIPS=1`` (CI) a run that skipped a test fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SHM = Path("/dev/shm")
+GRACE = 3.0
+"""Seconds in which what a test has ended may finish dying."""
+
+NO_SKIPS = os.environ.get("SPOTMPI_NO_SKIPS") == "1"
+for name in [name for name in os.environ if name.startswith("SPOTMPI_")]:
+    del os.environ[name]
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
+    os.environ[name] = "1"  # two cores, up to sixteen workers
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+
+# pytest keeps its own folders (tmp_path) where they always are, for a look after a failure.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+PRIVATE_TMP = Path(tempfile.mkdtemp(prefix="spotmpi-"))
+os.environ["TMPDIR"] = tempfile.tempdir = str(PRIVATE_TMP)
+
+# Every process started from here inherits this, however often it is reparented: the private
+# folder's name, which no other run has.
+MARK = f"TMPDIR={PRIVATE_TMP}".encode()
+
+hypothesis.settings.register_profile(
+    "spotmpi",
+    deadline=None,  # machines are shared and noisy; hangs are faulthandler_timeout's business
+    derandomize="CI" in os.environ,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.load_profile("spotmpi")
+
+
+def pytest_configure() -> None:
+    """Refuse a tree whose symlinks got lost (some zip tools): imports would fail one by one."""
+    lost = [n for n in ("bench", "jobs", "kernels") if not (ROOT / "spotmpi" / n).is_dir()]
+    if lost:
+        repair = " ".join(f"../{n}" for n in lost)
+        raise pytest.UsageError(
+            f"this copy of the project lost its symlinks {', '.join(f'spotmpi/{n}' for n in lost)}"
+            f"; restore them: (cd spotmpi && ln -sfn -t . {repair})"
+        )
+
+
+def pytest_unconfigure() -> None:
+    """Remove the private temporary folder."""
+    shutil.rmtree(PRIVATE_TMP, ignore_errors=True)
+
+
+# --- nothing is left behind ---------------------------------------------------------------------
+
+
+def _pids() -> set[int]:
+    return {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+
+
+def _status(pid: int) -> tuple[str, int] | None:
+    """State letter and parent of ``pid``; None when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+    except OSError:
+        return None
+    state, parent, *_ = stat.rpartition(")")[2].split()
+    return state, int(parent)
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a live process comes from this one.
+
+    It carries our mark, or (forked without exec, it has our own first environment) it descends
+    from us or is in our process group.
+    """
+    try:
+        if MARK in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            return True
+        if os.getpgid(pid) == os.getpgid(0):
+            return True
+    except OSError:
+        return False
+    ancestor = pid
+    while ancestor > 1:
+        status = _status(ancestor)
+        if status is None:
+            return False
+        ancestor = status[1]
+        if ancestor == os.getpid():
+            return True
+    return False
+
+
+def _started_since(before: set[int]) -> list[int]:
+    """Our processes that were not there ``before`` and run (zombies hold nothing)."""
+    found = []
+    for pid in _pids() - before - {os.getpid()}:
+        status = _status(pid)
+        if status is not None and status[0] not in "ZX" and _is_ours(pid):
+            found.append(pid)
+    return found
+
+
+def _wait_for_end(pids: Sequence[int], seconds: float) -> None:
+    """Block until all ``pids`` have ended, at most ``seconds``."""
+    deadline = time.monotonic() + seconds
+    for pid in pids:
+        try:
+            fd = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        finally:
+            os.close(fd)
+
+
+def _kill(pids: Sequence[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+    _wait_for_end(pids, GRACE)
+
+
+def _describe(pid: int) -> str:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        command = "(ended meanwhile)"
+    return f"process {pid}: {command[:300]}"
+
+
+def _shared_memory() -> set[str]:
+    return set(os.listdir(SHM)) if SHM.is_dir() else set()
+
+
+def _mapped(names: set[str]) -> set[str]:
+    """Those of ``names`` in /dev/shm that some live process uses: another run on this machine."""
+    used: set[str] = set()
+    for pid in _pids():
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        except OSError:
+            continue
+        used.update(name for name in names if f"{SHM}/{name}" in maps)
+    return used
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_behind() -> Iterator[None]:
+    """An error for whatever the test left: processes, shared memory, temporary files."""
+    processes, shared = _pids(), _shared_memory()
+    yield
+    _wait_for_end(_started_since(processes), GRACE)
+    running = _started_since(processes)
+    left = [_describe(pid) for pid in running]
+    _kill(running)
+    if files := _shared_memory() - shared:
+        for name in sorted(files - _mapped(files)):
+            left.append(f"shared memory {SHM / name}")
+            (SHM / name).unlink(missing_ok=True)
+    for path in sorted(PRIVATE_TMP.iterdir()):
+        left.append(f"temporary {path.name}")
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+    if left:
+        pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+# --- nothing is skipped where skipping is a failure ----------------------------------------------
+
+
+def _skipped(config: pytest.Config) -> int:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return len(reporter.stats.get("skipped", [])) if NO_SKIPS and reporter else 0
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """With ``SPOTMPI_NO_SKIPS=1`` a run that skipped a test has failed."""
+    if _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say why a run without a failed test failed."""
+    if count := _skipped(config):
+        terminalreporter.write_line(
+            f"SPOTMPI_NO_SKIPS=1: {count} skipped, so this run has failed: all must run",
+            red=True,
+        )
+
+
+# --- the command line as a user has it -----------------------------------------------------------
+
+RunSpotmpi = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def run_spotmpi(tmp_path: Path) -> RunSpotmpi:
+    """``run_spotmpi(args, timeout=60)``: run ``python -m spotmpi ARGS``, return code and output.
+
+    Blocks until the command and all that writes to its output have ended. Runs in ``tmp_path``
+    (or ``cwd``), standard input empty, ``env`` added to the environment. Past ``timeout`` seconds
+    all processes that it started are killed and the test fails with the output so far.
+    """
+
+    def run(
+        args: Sequence[str | os.PathLike[str]],
+        *,
+        timeout: float = 60,
+        cwd: Path = tmp_path,
+        env: Mapping[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        before = _pids()
+        command = [sys.executable, "-m", "spotmpi", *map(os.fspath, args)]
+        with subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired:
+                # Workers have process groups of their own, and their launcher may be the one
+                # that hangs: the mark finds them all.
+                running = _started_since(before)
+                _kill(running)
+                out, err = process.communicate()
+                pytest.fail(
+                    f"still running after {timeout} s: spotmpi {' '.join(command[3:])}\n"
+                    f"--- {len(running)} processes were killed\n"
+                    f"--- stdout\n{out}\n--- stderr\n{err}",
+                    pytrace=False,
+                )
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    return run
