@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import NamedTuple, NoReturn
 
-from spotmpi import __version__
 from spotmpi.errors import SpotmpiError, UsageError
 
 __all__ = ["main"]
@@ -46,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(_help())
         return 0
     if name == "--version":
-        print(__version__)
+        print(import_module("spotmpi").__version__)
         return 0
     command = next((one for one in _COMMANDS if one.name == name), None)
     if command is None:

@@ -160,16 +160,28 @@ def _shared_memory() -> set[str]:
     return set(os.listdir(SHM)) if SHM.is_dir() else set()
 
 
-def _mapped(names: set[str]) -> set[str]:
-    """Those of ``names`` in /dev/shm that some live process uses: another run on this machine."""
+def _in_use(names: set[str]) -> set[str]:
+    """Those of ``names`` in /dev/shm that a live process maps or holds open.
+
+    After the test's own processes have ended these belong to another run on this machine.
+    """
     used: set[str] = set()
     for pid in _pids():
-        try:
-            maps = Path(f"/proc/{pid}/maps").read_text(errors="replace")
-        except OSError:
-            continue
-        used.update(name for name in names if f"{SHM}/{name}" in maps)
+        holds = ""
+        with contextlib.suppress(OSError):
+            holds = Path(f"/proc/{pid}/maps").read_text(errors="replace")
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    holds += f"{fd.readlink()}\n"
+        used.update(name for name in names if f"{SHM}/{name}" in holds)
     return used
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 @pytest.fixture(autouse=True)
@@ -182,15 +194,13 @@ def nothing_left_behind() -> Iterator[None]:
     left = [_describe(pid) for pid in running]
     _kill(running)
     if files := _shared_memory() - shared:
-        for name in sorted(files - _mapped(files)):
+        # Another run's may have come and gone meanwhile: those that are gone are nobody's.
+        for name in sorted((files - _in_use(files)) & _shared_memory()):
             left.append(f"shared memory {SHM / name}")
-            (SHM / name).unlink(missing_ok=True)
+            _remove(SHM / name)
     for path in sorted(PRIVATE_TMP.iterdir()):
         left.append(f"temporary {path.name}")
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        _remove(path)
     if left:
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
 

@@ -1,0 +1,1 @@
+"""What a user runs or submits: training scripts, and launch scripts for plain ``mpirun``."""

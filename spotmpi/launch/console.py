@@ -1,0 +1,89 @@
+"""The launcher's two output streams, shared by all workers and the launcher itself."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spotmpi.launch.lines import Lines, Sink
+
+__all__ = ["Console", "read"]
+
+
+class Console:
+    """Passes on what workers write, line by line, and never blocks the launcher.
+
+    Callbacks are put into ``select`` (a selector whose keys' data are functions to call).
+    """
+
+    def __init__(self, select: selectors.BaseSelector) -> None:
+        self._select = select
+        self._sinks = (Sink(1), Sink(2))
+        self._lines: dict[int, Lines] = {}
+        self._held = False
+
+    def watch(self, descriptor: int, stream: int) -> None:
+        """Pass on what comes from ``descriptor`` to stream 1 (output) or 2 (error)."""
+        os.set_blocking(descriptor, False)
+        self._lines[descriptor] = Lines(self._sinks[stream - 1])
+        if not self._held:
+            self._listen(descriptor)
+
+    def say(self, text: str) -> None:
+        """Say something to the user, as the launcher."""
+        self._sinks[1].write(f"spotmpi: {text}\n".encode(errors="replace"))
+
+    def adjust(self) -> None:
+        """Decide what to wait for. To be called before every wait."""
+        for sink in self._sinks:
+            watched = sink.descriptor in self._select.get_map()
+            if sink.waiting and not watched:
+                self._select.register(sink.descriptor, selectors.EVENT_WRITE, sink.push)
+            elif watched and not sink.waiting:
+                self._select.unregister(sink.descriptor)
+        hold = any(sink.full for sink in self._sinks)
+        if hold != self._held:
+            self._held = hold
+            for descriptor in self._lines:
+                if hold:
+                    self._select.unregister(descriptor)
+                else:
+                    self._listen(descriptor)
+
+    @contextmanager
+    def closing(self) -> Iterator[None]:
+        """Read what dead workers have left; then, after the block, write it all. Blocking."""
+        for descriptor in list(self._lines):
+            while descriptor in self._lines and self._read(descriptor):
+                pass
+        for lines in self._lines.values():
+            lines.close()
+        yield
+        for sink in self._sinks:
+            sink.drain()
+
+    def _listen(self, descriptor: int) -> None:
+        self._select.register(descriptor, selectors.EVENT_READ, lambda: self._read(descriptor))
+
+    def _read(self, descriptor: int) -> bool:
+        data = read(descriptor)
+        if data:
+            self._lines[descriptor].feed(data)
+        elif data == b"":
+            self._lines.pop(descriptor).close()
+            if descriptor in self._select.get_map():
+                self._select.unregister(descriptor)
+            os.close(descriptor)
+        return bool(data)
+
+
+def read(descriptor: int) -> bytes | None:
+    """Read what is there: empty at the end of the stream, None when nothing is there yet."""
+    try:
+        return os.read(descriptor, 1 << 16)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""

@@ -1,0 +1,217 @@
+"""The launcher's side of its wrappers: who is there, what they say, and when they are gone."""
+
+from __future__ import annotations
+
+import os
+import select
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spotmpi.channel import LIMIT
+from spotmpi.launch import link as wire
+
+__all__ = ["Crew", "Heard"]
+
+_LAST = ("runtime", "ended", "cleared", "vanished")
+"""Ends, in the order in which they are passed on: mpirun's doing before what follows from it."""
+
+
+@dataclass(frozen=True)
+class Heard:
+    """One message of a worker or its wrapper; ``vanished`` says that a wrapper died unannounced."""
+
+    worker: int
+    event: str
+    fields: dict[str, Any]
+
+
+@dataclass
+class _Wrapper:
+    link: socket.socket
+    pidfd: int
+    ended: bool = False
+
+
+class Crew:
+    """All wrappers of a job. ``watch`` is given each worker's output and error descriptors."""
+
+    def __init__(
+        self,
+        selector: selectors.BaseSelector,
+        folder: Path,
+        workers: int,
+        watch: Callable[[int, int], None],
+    ) -> None:
+        self._select = selector
+        self._workers = workers
+        self._watch = watch
+        self._wrappers: dict[int, _Wrapper] = {}
+        self._strangers: list[socket.socket] = []
+        self._met: set[int] = set()
+        self._ending = False
+        self._listener = wire.listen(folder)
+        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    @property
+    def all_met(self) -> bool:
+        """Whether every worker's wrapper has been there."""
+        return len(self._met) == self._workers
+
+    @property
+    def gone(self) -> bool:
+        """Whether no wrapper is there (any more)."""
+        return not self._wrappers
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no worker lives under the wrappers that are there."""
+        return all(wrapper.ended for wrapper in self._wrappers.values())
+
+    def end(self) -> None:
+        """Have every wrapper kill its worker, but stay itself: MPI must see no death in this."""
+        self._ending = True
+        for wrapper in self._wrappers.values():
+            if not wrapper.ended:
+                wire.say(wrapper.link, wire.END)
+
+    def leave(self, worker: int) -> None:
+        """Let a wrapper go whose worker has ended."""
+        if worker in self._wrappers:
+            wire.say(self._wrappers[worker].link, wire.LEAVE)
+
+    def dismiss(self) -> None:
+        """Let every wrapper go, and meet no new ones."""
+        for worker in self._wrappers:
+            self.leave(worker)
+        for stranger in self._strangers:
+            self._refuse(stranger)
+        self._strangers.clear()
+        self._ignore(self._listener)
+        self._listener.close()
+
+    def hear(self) -> list[Heard]:
+        """Return all that was said, ends last.
+
+        An end that is known was preceded by whatever led to it on other connections: a worker
+        dies in a step only after all the others had told that they are ready for it.
+        """
+        for stranger in list(self._strangers):
+            self._meet(stranger)
+        # Seen now, acted upon after the last words were read.
+        dead = [one for one, wrapper in self._wrappers.items() if _ended(wrapper.pidfd)]
+        heard = [
+            Heard(worker, fields["event"], fields)
+            for worker, wrapper in self._wrappers.items()
+            for fields in self._messages(wrapper.link)
+        ]
+        for said in heard:
+            if said.event in ("ended", "cleared"):
+                self._wrappers[said.worker].ended = True
+        heard += [Heard(one, "vanished", {}) for one in dead if not self._wrappers[one].ended]
+        for one in dead:
+            self._part(self._wrappers.pop(one))
+        return sorted(heard, key=_order)
+
+    def _accept(self) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except OSError:
+            return
+        link.setblocking(False)
+        self._strangers.append(link)
+        self._select.register(link, selectors.EVENT_READ, _woken)
+
+    def _meet(self, link: socket.socket) -> None:
+        try:
+            message, descriptors, _, _ = socket.recv_fds(link, LIMIT + 1, 2)
+        except BlockingIOError:
+            return
+        except OSError:
+            message, descriptors = b"", []
+        self._strangers.remove(link)
+        fields = wire.decode(message) or {}
+        worker = fields.get("worker")
+        pid, user = _peer(link)
+        if (
+            fields.get("event") != "hello"
+            or not isinstance(worker, int)
+            or worker not in range(self._workers)
+            or worker in self._met
+            or user != os.getuid()
+            or len(descriptors) != 2
+        ):
+            self._refuse(link)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
+        self._met.add(worker)
+        for stream, descriptor in enumerate(descriptors, start=1):
+            self._watch(descriptor, stream)
+        # Not the end of the connection tells of a wrapper's death: the worker's children may
+        # have inherited it. The wrapper is mpirun's child, which reaps it, so it may be gone.
+        pidfd = _pidfd(pid)
+        self._wrappers[worker] = _Wrapper(link, pidfd)
+        self._select.register(pidfd, selectors.EVENT_READ, _woken)
+        if self._ending:
+            wire.say(link, wire.END)
+
+    def _messages(self, link: socket.socket) -> Iterator[dict[str, Any]]:
+        while True:
+            try:
+                message = link.recv(LIMIT + 1)
+            except OSError:
+                return
+            if not message:
+                self._ignore(link)
+                return
+            fields = wire.decode(message)
+            if fields is not None:
+                yield fields
+
+    def _part(self, wrapper: _Wrapper) -> None:
+        self._ignore(wrapper.link)
+        wrapper.link.close()
+        self._select.unregister(wrapper.pidfd)
+        os.close(wrapper.pidfd)
+
+    def _refuse(self, link: socket.socket) -> None:
+        self._ignore(link)
+        link.close()
+
+    def _ignore(self, link: socket.socket) -> None:
+        if link.fileno() in self._select.get_map():
+            self._select.unregister(link)
+
+
+def _order(heard: Heard) -> int:
+    return _LAST.index(heard.event) if heard.event in _LAST else -1
+
+
+def _woken() -> None:
+    """What woke the launcher up is dealt with in `hear`."""
+
+
+def _pidfd(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        # Dead and reaped: a descriptor that is readable from the start stands for it.
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def _peer(link: socket.socket) -> tuple[int, int]:
+    """Return process and user id of whoever connected, as the kernel knows them."""
+    credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iii"))
+    pid, user, _ = struct.unpack("=iii", credentials)
+    return pid, user

@@ -1,0 +1,160 @@
+"""Process trees: who descends from whom, and how to end all of them.
+
+Linux only: a process that asks to be a *subreaper* becomes the parent of every descendant whose
+own parent has died, so that nothing can escape by forking twice.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Collection, Iterator
+from contextlib import suppress
+
+__all__ = [
+    "adopt_orphans",
+    "children",
+    "descendants",
+    "die_with_parent",
+    "end_descendants",
+    "kill",
+    "kill_descendants",
+    "sweep",
+]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def adopt_orphans() -> None:
+    """From now on, be the parent of descendants whose parent dies."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send ``by`` to this process when the thread that forked it ends.
+
+    ``parent`` is the parent's process id as it knew itself before it forked: the parent may have
+    died before this call, and then nothing would be sent, so this process ends at once.
+    """
+    _prctl(_PR_SET_PDEATHSIG, by)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def children(of: int) -> list[int]:
+    """Return the direct children of a process, zombies included."""
+    return [pid for pid, parent in _parents() if parent == of]
+
+
+def descendants(of: int) -> list[int]:
+    """Return all descendants of a process, zombies included."""
+    below: dict[int, list[int]] = {}
+    for pid, parent in _parents():
+        below.setdefault(parent, []).append(pid)
+    found = list(below.get(of, ()))
+    for pid in found:  # grows while it is walked
+        found.extend(below.get(pid, ()))
+    return found
+
+
+def end_descendants(patience: float, keep: Collection[int] = ()) -> bool:
+    """Kill everything below this process, reap it, and return whether nothing is left.
+
+    Blocks for ``patience`` seconds at most: a process in an uninterruptible sleep dies later. The
+    children named in ``keep``, and what descends from those, are left alone. For the main thread
+    of a process that started its other children in ways that nobody else waits for.
+    """
+    deadline = time.monotonic() + patience
+    pause = 0.0005
+    while True:
+        # Again and again: one may fork between being listed and being killed.
+        mine = [pid for pid in _strays(keep) if not _reap(pid)]
+        if not mine:
+            return True
+        for child in mine:
+            for pid in [child, *descendants(child)]:
+                kill(pid)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+        pause = min(2 * pause, 0.02)
+
+
+def kill_descendants() -> None:
+    """Kill what is below this process now, without waiting for anything to be gone."""
+    if _strays(()):
+        for pid in descendants(os.getpid()):
+            kill(pid)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL a process that may be gone already."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def sweep(mark: str, patience: float) -> bool:
+    """Kill every process whose environment carries ``mark`` (``NAME=value``), except this one.
+
+    Blocks for ``patience`` seconds at most; returns whether none was left.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        marked = [pid for pid in _marked(mark.encode()) if pid != os.getpid()]
+        if not marked:
+            return True
+        for pid in marked:
+            kill(pid)
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.001)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _LIBC.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"prctl({option}): {os.strerror(error)}")
+
+
+def _strays(keep: Collection[int]) -> list[int]:
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []  # no child at all, and so no descendant: the usual case, for one system call
+    return [pid for pid in children(os.getpid()) if pid not in keep]
+
+
+def _reap(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Yield (process, its parent) for every process of the host."""
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    stat = file.read()
+            except OSError:
+                continue  # it has ended meanwhile
+            # The command's name stands in parentheses and may hold anything, also parentheses.
+            yield int(name), int(stat.rpartition(b")")[2].split()[1])
+
+
+def _marked(mark: bytes) -> Iterator[int]:
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    environ = file.read()
+            except OSError:
+                continue  # it has ended meanwhile, or is somebody else's
+            if mark in environ.split(b"\0"):
+                yield int(name)

@@ -1,0 +1,256 @@
+"""What the fates of the workers mean for the job: pure, fed by the launcher.
+
+==== =====================================================================================
+Code Meaning
+==== =====================================================================================
+0    at least one worker finished, every other one finished or was revoked
+1    the script is wrong: a worker raised, ended with a code other than 0 and 75, died by a
+     signal that is no revocation, or left early alone
+2    wrong arguments (`spotmpi.cli`)
+69   every worker was revoked
+71   the job could not start: mpirun failed, or a worker was lost before all were ready
+75   the workers stopped with a checkpoint written; a batch system may requeue the job
+128+ the launcher was ended by a signal: 130 is Ctrl-C
+==== =====================================================================================
+
+SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. Everything
+else is a bug of the script, and a bug ends the job before any survivor starts to recover from it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spotmpi.errors import EXIT_REQUEUE
+
+__all__ = ["Ending", "Verdict", "signal_name"]
+
+EXIT_BUG = 1
+EXIT_ALL_REVOKED = 69
+EXIT_NOT_STARTED = 71
+
+_REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How the job ends: its code, one sentence that says why and what to do, and what to show.
+
+    ``text`` is shown above the sentence (a traceback). ``runtime`` asks for what mpirun said.
+    """
+
+    code: int
+    sentence: str
+    text: str = ""
+    runtime: bool = False
+
+
+@dataclass
+class _Worker:
+    began: bool = False
+    ready: bool = False
+    done: bool = False
+    end: str = ""
+    """Empty while it lives, then "finished", "requeue" or "revoked"."""
+
+
+class Verdict:
+    """Collects what happens; ``ending`` is set as soon as the job must be ended.
+
+    ``lines`` is what to tell the user, in order; the launcher takes them out and prints them.
+    """
+
+    def __init__(self, workers: int, host: str) -> None:
+        self._host = host
+        self._workers = [_Worker() for _ in range(workers)]
+        self._started = False
+        self._generations: set[Any] = set()
+        self._checkpoints: set[Any] = set()
+        self.ending: Ending | None = None
+        self.lines: list[str] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has come to its end."""
+        return all(worker.end for worker in self._workers)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a worker asked for the job to be requeued, so that the others must follow."""
+        return any(worker.end == "requeue" for worker in self._workers)
+
+    def told(self, worker: int, event: str, fields: Mapping[str, Any]) -> None:
+        """Take an event of a worker's channel. Unknown ones are for newer launchers."""
+        state = self._workers[worker]
+        match event:
+            case "begin":
+                state.began, state.done = True, False
+                for other, left in enumerate(self._workers):
+                    if left.end == "finished" and not left.began:
+                        self._left_early(other)
+            case "ready":
+                state.ready = True
+                self._started = self._started or all(one.ready for one in self._workers)
+            case "done":
+                state.done = True
+            case "failed":
+                self._failed(worker, str(fields.get("traceback", "")))
+            case "recovery":
+                self._recovered(fields)
+            case "checkpoint":
+                self._saved(fields)
+
+    def ended(self, worker: int, status: int) -> None:
+        """Take the end of a worker's process; ``status`` is as waitpid() has it."""
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if number in _REVOCATIONS:
+                self.lost(worker, signal_name(number))
+            else:
+                self._bug(
+                    f"worker {worker} on {self._host} died by {signal_name(number)}, "
+                    "which is a crash and no revocation"
+                )
+            return
+        code = os.WEXITSTATUS(status)
+        state = self._workers[worker]
+        if code == EXIT_REQUEUE:
+            state.end = "requeue"
+        elif code != 0:
+            self._bug(f"worker {worker} on {self._host} ended with code {code}", runtime=True)
+        elif state.began and not state.done:
+            self._left_early(worker)
+        else:
+            state.end = "finished"
+            if not state.began and any(other.began for other in self._workers):
+                self._left_early(worker)
+
+    def lost(self, worker: int, how: str) -> None:
+        """Take the revocation of a worker; ``how`` names the signal."""
+        state = self._workers[worker]
+        if state.end:
+            return
+        state.end = "revoked"
+        if not self._started:
+            # The others would wait for it in MPI's start for ever.
+            self._end(
+                EXIT_NOT_STARTED,
+                f"worker {worker} on {self._host} was lost ({how}) before all workers were ready, "
+                "and MPI cannot start without it; start the job again",
+            )
+            return
+        left = sum(not one.end for one in self._workers)
+        self.lines.append(
+            f"worker {worker} on {self._host} was revoked ({how}); "
+            f"{left} of {len(self._workers)} workers are left"
+        )
+
+    def runtime_gave_up(self) -> None:
+        """Take the news that mpirun ended the job without being asked to."""
+        if self._started:
+            self._bug("Open MPI ended the job, as it does when a script calls Abort", runtime=True)
+        else:
+            self.not_started("mpirun failed before all workers were ready")
+
+    def runtime_killed(self, how: str) -> None:
+        """Take the death of mpirun, by whatever signal, with workers still there."""
+        if self._started:
+            self._end(
+                EXIT_ALL_REVOKED,
+                f"mpirun was killed ({how}), and no worker can go on without it; start the job "
+                "again, with --resume if it has a checkpoint",
+            )
+        else:
+            self._end(
+                EXIT_NOT_STARTED,
+                f"mpirun was killed ({how}) before all workers were ready; start the job again",
+            )
+
+    def not_started(self, why: str) -> None:
+        """End the job because it did not come into being."""
+        self._end(
+            EXIT_NOT_STARTED,
+            f"{why}; `spotmpi doctor` checks the installation",
+            runtime=True,
+        )
+
+    def not_stopping(self, why: str) -> None:
+        """End a job of which one part stopped to be requeued while the other went on."""
+        self._end(EXIT_REQUEUE, f"{why}; repeat the command with --resume")
+
+    def interrupted(self, number: int) -> None:
+        """End the job because the launcher got a signal."""
+        self._end(128 + number, f"{signal_name(number)}: the job was ended, and every worker in it")
+
+    def conclude(self) -> Ending:
+        """Return how the job ended, once every worker has."""
+        if self.ending:
+            return self.ending
+        ends = [worker.end for worker in self._workers]
+        if "requeue" in ends:
+            return Ending(
+                EXIT_REQUEUE,
+                "the workers stopped and ask to be started again (code 75): "
+                "repeat the command with --resume once there are enough workers",
+            )
+        if "finished" not in ends:
+            return Ending(
+                EXIT_ALL_REVOKED,
+                "every worker was revoked, and nobody is left to go on; start the job again, "
+                "with --resume if it has a checkpoint",
+            )
+        revoked = ends.count("revoked")
+        if revoked:
+            return Ending(0, f"{ends.count('finished')} workers finished, {revoked} were revoked")
+        return Ending(0, "")
+
+    def _end(self, code: int, sentence: str, text: str = "", runtime: bool = False) -> None:
+        if self.ending is None:  # the first cause counts; what follows is its consequence
+            self.ending = Ending(code, sentence, text, runtime)
+
+    def _bug(self, what: str, text: str = "", runtime: bool = False) -> None:
+        self._end(EXIT_BUG, f"{what}; the job was ended, fix the script", text, runtime)
+
+    def _failed(self, worker: int, traceback: str) -> None:
+        where = f"worker {worker} on {self._host}"
+        self._bug(f"the script failed on {where}", text=f"{where}:\n{traceback}")
+
+    def _left_early(self, worker: int) -> None:
+        self._bug(
+            f"worker {worker} on {self._host} ended early, without an error, while others train: "
+            "every worker must go through the whole training"
+        )
+
+    def _recovered(self, fields: Mapping[str, Any]) -> None:
+        generation = fields.get("generation")
+        if generation in self._generations:
+            return  # every survivor tells it
+        self._generations.add(generation)
+        lost = fields.get("lost") or []
+        names = ", ".join(map(str, lost)) if isinstance(lost, list) else str(lost)
+        took = fields.get("total_ms")
+        self.lines.append(
+            f"recovered from the loss of worker{'s' * (',' in names)} {names} "
+            f"at step {fields.get('step')}"
+            + (f" in {took:.1f} ms" if isinstance(took, (int, float)) else "")
+            + f": {fields.get('workers')} workers go on ({fields.get('verdict')}, "
+            f"generation {generation})"
+        )
+
+    def _saved(self, fields: Mapping[str, Any]) -> None:
+        saved = (fields.get("step"), fields.get("path"))
+        if saved not in self._checkpoints:
+            self._checkpoints.add(saved)
+            self.lines.append(f"checkpoint of step {saved[0]} written to {saved[1]}")
+
+
+def signal_name(number: int) -> str:
+    """Return SIGKILL for 9, and so on."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,179 @@
+"""mpirun's child: it forks the worker, watches it, and stands in for it towards mpirun.
+
+A worker that is revoked takes its wrapper along, by SIGKILL, which mpirun and ULFM understand. A
+worker that fails in any other way leaves its wrapper alive: MPI sees no death, so no survivor
+starts to recover from what is a bug, and the launcher ends the job in peace.
+
+Run as a file, ``python wrapper.py FOLDER``, by mpirun only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from array import array
+from typing import NoReturn
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(os.path.dirname(_HERE))
+
+if __name__ == "__main__":
+    # Run as a file this folder heads the module path, where it would shadow modules of a script.
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
+    if _ROOT not in sys.path:
+        sys.path.append(_ROOT)
+
+from pathlib import Path  # noqa: E402 - the path must be right first
+
+from spotmpi.channel import record_death  # noqa: E402
+from spotmpi.launch import folder as job_folder  # noqa: E402
+from spotmpi.launch import link as wire  # noqa: E402
+from spotmpi.launch import processes, worker  # noqa: E402
+
+_REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
+_HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_PATIENCE = 5.0
+"""Seconds to wait for killed processes to be gone."""
+
+
+def main(folder: Path) -> NoReturn:
+    """Be the wrapper of the worker that mpirun's environment names."""
+    me = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    processes.adopt_orphans()
+    signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
+    try:
+        link = wire.connect(folder)
+    except OSError:
+        os._exit(1)  # the launcher died, and mpirun with it
+    job_folder.hold(folder)
+    out, error = os.pipe(), os.pipe()
+    # Before the fork: nothing that the worker tells may overtake its wrapper's hello.
+    link.sendmsg(
+        [wire.encode("hello", worker=me, wrapper=os.getpid())],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [out[0], error[0]]))],
+    )
+    wrapper = os.getpid()
+    child = os.fork()
+    if child == 0:
+        processes.die_with_parent(wrapper)
+        os.setpgid(0, 0)  # what mpirun or a terminal sends to the wrapper's group is not for us
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
+        _redirect(out[1], error[1])
+        worker.main(folder, link.fileno())
+    for descriptor in (*out, *error):
+        os.close(descriptor)
+    _Watch(me, child, folder, link).run()
+
+
+class _Watch:
+    """The wrapper's wait for the first thing that happens to its worker, launcher or mpirun."""
+
+    def __init__(self, me: int, child: int, folder: Path, link: socket.socket) -> None:
+        self._me = me
+        self._child = child
+        self._folder = folder
+        self._link = link
+
+    def run(self) -> NoReturn:
+        death = os.pidfd_open(self._child)
+        signals = _signals()
+        poll = select.poll()
+        for descriptor in (death, signals, self._link.fileno()):
+            poll.register(descriptor, select.POLLIN)
+        while True:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            # A death first: it is what others wait for.
+            if death in ready:
+                self._mourn()
+            if self._link.fileno() in ready:
+                self._obey()
+            if signals in ready:
+                self._signalled(signals)
+
+    def _mourn(self) -> NoReturn:
+        _, status = os.waitpid(self._child, 0)
+        at = time.monotonic()
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _REVOCATIONS:
+            record_death(str(self._folder), self._me, at)
+            wire.say(self._link, wire.encode("ended", status=status, at=at))
+            self._vanish()
+        wire.say(self._link, wire.encode("ended", status=status, at=at))
+        processes.end_descendants(_PATIENCE)
+        self._await_leave()
+
+    def _vanish(self) -> NoReturn:
+        """Die as the worker died, so that MPI learns of it at once.
+
+        What the worker leaves behind is killed first, but not waited for: the launcher inherits
+        and buries it.
+        """
+        processes.kill_descendants()
+        os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+        raise AssertionError("outlived SIGKILL")
+
+    def _obey(self) -> None:
+        message = self._receive()
+        if message == wire.END:
+            processes.end_descendants(_PATIENCE)
+            wire.say(self._link, wire.encode("cleared"))
+            self._await_leave()
+
+    def _await_leave(self) -> NoReturn:
+        while self._receive() != wire.LEAVE:
+            pass
+        os._exit(0)
+
+    def _receive(self) -> bytes:
+        """Return the launcher's next word. Without a launcher, clean up after everybody."""
+        try:
+            message = self._link.recv(64)
+        except OSError:
+            message = b""
+        if not message:
+            processes.end_descendants(_PATIENCE)
+            job_folder.remove(self._folder)
+            os._exit(1)
+        return message
+
+    def _signalled(self, signals: int) -> None:
+        number, sender = _next_signal(signals)
+        if number == signal.SIGTERM:
+            if sender == os.getppid():
+                wire.say(self._link, wire.encode("runtime"))
+            # Anybody else's SIGTERM to a wrapper revokes its worker.
+            processes.kill(self._child)
+
+
+def _signals() -> int:
+    """Return a descriptor that delivers the blocked signals, with their senders."""
+    mask = ctypes.create_string_buffer(128)
+    libc = ctypes.CDLL(None)
+    libc.sigemptyset(mask)
+    for number in _HANDLED:
+        libc.sigaddset(mask, int(number))
+    return int(libc.signalfd(-1, mask, os.O_CLOEXEC))
+
+
+def _next_signal(signals: int) -> tuple[int, int]:
+    """Return (signal, process id of the sender): struct signalfd_siginfo."""
+    number, _, _, sender = struct.unpack_from("=IiiI", os.read(signals, 128))
+    return number, sender
+
+
+def _redirect(out: int, error: int) -> None:
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (out, 1), (error, 2)):
+        os.dup2(source, target)
+        if source > 2:
+            os.close(source)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

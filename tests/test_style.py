@@ -1,0 +1,123 @@
+"""Style held by test: what CONVENTIONS.md says and no linter knows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIBRARY = ("spotmpi", "kernels", "bench", "jobs")
+FOLDERS = (*LIBRARY, "tests", "docs", ".ci")
+MAX_LINES = 600
+
+
+def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]:
+    """The project's files under ``folders``, each once (not through the symlinks again)."""
+    for folder in folders:
+        for path in sorted((ROOT / folder).rglob("*")):
+            linked = any((ROOT / p).is_symlink() for p in path.relative_to(ROOT).parents)
+            wanted = path.suffix in suffixes and "__pycache__" not in path.parts
+            if wanted and not linked and path.is_file():
+                yield path
+
+
+def everything() -> Iterator[Path]:
+    """All text of the project: modules, scripts, pages and configuration."""
+    yield from files(*FOLDERS, suffixes=("", ".py", ".sh", ".md", ".txt", ".jsonl", ".toml"))
+    for pattern in ("*.md", "*.toml", "*.cfg", "*.in", ".gitignore"):
+        yield from sorted(ROOT.glob(pattern))
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def grep(pattern: str, paths: Iterator[Path]) -> list[str]:
+    """``file:line: text`` of each line that matches."""
+    return [
+        f"{name(path)}:{number}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(pattern, line)
+    ]
+
+
+def test_the_rules_see_the_project() -> None:
+    seen = {name(path) for path in files(*FOLDERS)}
+    assert {"spotmpi/errors.py", "bench/__init__.py", "tests/test_style.py"} <= seen
+    assert not any(path.startswith("spotmpi/bench/") for path in seen), "through a symlink"
+    assert {"pyproject.toml", "setup.cfg", ".ci/run"} <= {name(path) for path in everything()}
+
+
+def test_a_file_holds_one_idea() -> None:
+    lengths = {name(p): len(p.read_text(encoding="utf-8").splitlines()) for p in files(*FOLDERS)}
+    assert {file: lines for file, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_a_module_is_named_after_what_it_does() -> None:
+    vague = {"common", "helper", "helpers", "misc", "tools", "util", "utils"}
+    assert [name(path) for path in files(*FOLDERS) if vague & {path.stem, *path.parts}] == []
+
+
+def undocumented(path: Path) -> Iterator[str]:
+    """The public module, classes and functions of ``path`` that say nothing."""
+    module = parse(path)
+    if ast.get_docstring(module) is None:
+        yield name(path)
+    for node in module.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if not node.name.startswith("_") and ast.get_docstring(node) is None:
+            yield f"{name(path)}:{node.lineno}: {node.name}"
+
+
+def test_whatever_is_public_says_its_contract() -> None:
+    assert [finding for path in files(*LIBRARY) for finding in undocumented(path)] == []
+
+
+def test_nothing_read_can_execute_code() -> None:
+    forbidden = {"cloudpickle", "dill", "marshal", "pickle", "shelve"}
+    found = []
+    for path in files(*LIBRARY):
+        for node in ast.walk(parse(path)):
+            names: set[str] = set()
+            if isinstance(node, ast.Import):
+                names = {alias.name.split(".")[0] for alias in node.names} & forbidden
+            elif isinstance(node, ast.ImportFrom):
+                names = {(node.module or "").split(".")[0]} & forbidden
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                names = {node.func.id} & {"eval", "exec"}
+            elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
+                names = {"allow_pickle"}
+            found += [f"{name(path)}:{getattr(node, 'lineno', 0)}: {n}" for n in sorted(names)]
+    assert found == []
+
+
+def test_mpi_carries_buffers_and_no_pickles() -> None:
+    # mpi4py pickles whatever goes through a communicator's lower-case methods.
+    lower_case = r"omm\w*\.(i?send|i?recv|sendrecv|i?bcast|gather|scatter|(all)?reduce|all\w+)\("
+    assert grep(lower_case, files("spotmpi", "bench", "jobs")) == []
+
+
+def test_no_test_sleeps_to_wait_for_something() -> None:
+    sleeping = r"\b(time|asyncio)\.sleep\(|from time import .*\bsleep\b"
+    assert grep(sleeping, files("tests")) == []
+
+
+def test_an_epoch_is_a_word_of_training_and_a_generation_one_of_membership() -> None:
+    assert grep(r"(?i)epoch", files("spotmpi", "kernels")) == []
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    pattern = r"(^|[\s'\"`=(:])/(work|tmp/venv|tmp/notes|root)" + r"/|\bshared/[A-Z]+\.md"
+    assert grep(pattern, everything()) == []
+
+
+def test_modules_import_each_other_by_their_installed_names() -> None:
+    assert grep(r"^\s*(from|import) (kernels|bench|jobs)\b", files(*FOLDERS)) == []
