@@ -92,7 +92,7 @@ class Sum:
         if counts[kind] == self.workers:
             return
         enders = counts[END]
-        if enders == 1 and kind != END:
+        if enders == 1:
             raise LeftAlone(
                 f"worker {int(self.values[_ENDER])} left the training loop in round {number} while "
                 f"the other {self.workers - 1} go on: every worker must take every step; leave "

@@ -224,6 +224,8 @@ class Trainer(Generic[P]):
         trace: TracebackType | None,
     ) -> None:
         if isinstance(error, Stopped):
+            if self.leader and self._settings.job is None:  # a launcher would say it
+                print(f"spotmpi: {error}", file=sys.stderr, flush=True)
             return
         if error is not None:
             self._end_job(error)
