@@ -30,6 +30,7 @@ costs a stamp of its first view, one accept and one restart.
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -42,6 +43,7 @@ MESSAGES_PER_LOSS = 4
 """Tokens that one worker sends in a recovery, at most, per concurrent loss."""
 
 STORY_LENGTH = 50
+"""Events that a message about an impossible one tells of."""
 
 
 @dataclass(frozen=True)
@@ -240,22 +242,18 @@ class Recovery:
         self._verdict: Verdict | None = None
         self._started: frozenset[WorkerId] | None = None
         self._again = False
-        self._story: list[str] = []
+        self._story: deque[tuple[State, Event]] = deque(maxlen=STORY_LENGTH)
 
     def handle(self, event: Event) -> list[Command]:
         """Take one event; return the commands to execute, in order."""
         key: object = event.token.kind if isinstance(event, Received) else type(event)
         action = self.TRANSITIONS.get((self.state, key))
-        self._note(event)
+        self._story.append((self.state, event))
         if action is None:
-            raise InvalidTransition(self.state.value, str(event), tuple(self._story))
+            raise InvalidTransition(self.state.value, str(event), self.story)
         commands: list[Command] = action(self, event)
         self.sent += sum(isinstance(command, Send) for command in commands)
         return commands
-
-    def _note(self, event: Event) -> None:
-        self._story.append(f"{self.state.value} <- {event}")
-        del self._story[:-STORY_LENGTH]
 
     # Entering.
 
@@ -355,7 +353,7 @@ class Recovery:
     @property
     def story(self) -> tuple[str, ...]:
         """The last events, for a message about a transition that should not be."""
-        return tuple(self._story)
+        return tuple(f"{state.value} <- {event}" for state, event in self._story)
 
     def _grow(self, workers: frozenset[WorkerId]) -> None:
         # A loss from before the last seal is no member any more and says nothing new.
