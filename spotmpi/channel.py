@@ -16,6 +16,7 @@ import os
 import select
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,35 +42,39 @@ _ENTRY = struct.Struct("=d")
 class Channel:
     """The worker's end. Local; made by :meth:`open`."""
 
-    def __init__(self, link: socket.socket | None, deaths: int | None) -> None:
-        self._link = link
+    def __init__(self, descriptor: int | None, job_dir: Path, deaths: int | None) -> None:
+        self._descriptor = descriptor
+        self._peer = str(job_dir / LISTENER)
         self._deaths = deaths
 
     @classmethod
     def open(cls, settings: Settings) -> Channel:
         """Take the channel that the settings name, or a mute one if there is none."""
         if settings.job_dir is None or settings.channel_fd is None:
-            return cls(None, None)
-        link = _inherited(settings.channel_fd, settings.job_dir)
+            return cls(None, Path(), None)
         try:
             deaths = os.open(settings.job_dir / DEATHS, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
-            return cls(link, None)
-        return cls(link, deaths)
+            return cls(None, Path(), None)  # the job is over, and this process no worker of it
+        return cls(settings.channel_fd, settings.job_dir, deaths)
 
     def tell(self, event: str, **fields: Any) -> None:
         """Send one event. Returns at once unless the launcher is stopped; never raises."""
-        if self._link is None:
+        if self._descriptor is None:
             return
         message = json.dumps({"event": event, **fields}, default=str).encode()
         if len(message) >= LIMIT:
             message = json.dumps({"event": event}).encode()
-        try:
-            if not select.select([], [self._link], [], PATIENCE)[1]:
-                return
-            self._link.send(message + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except (OSError, ValueError):
-            pass  # the launcher is gone, and this worker is about to be ended for it
+        # A launcher that is gone is no error: this worker is about to be ended for it.
+        with suppress(OSError):
+            link = socket.socket(fileno=self._descriptor)
+            try:
+                # A program that the worker executes inherits the variable but not the descriptor,
+                # and the number may mean some other socket by now.
+                if link.getpeername() == self._peer and _writable(link):
+                    link.send(message + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            finally:
+                link.detach()
 
     def death_of(self, worker: int) -> float | None:
         """Return the ``time.monotonic()`` of a worker's death, None if alive or unknown."""
@@ -93,20 +98,7 @@ def record_death(job_dir: str, worker: int, at: float) -> None:
         os.close(board)
 
 
-def _inherited(descriptor: int, job_dir: Path) -> socket.socket | None:
-    """Return the socket behind a descriptor if it really leads to this job's launcher.
-
-    A program that the worker executes inherits the variable but not the descriptor, and the
-    number may by then mean some other file.
-    """
-    try:
-        link = socket.socket(fileno=os.dup(descriptor))
-    except OSError:
-        return None
-    try:
-        if link.getpeername() == str(job_dir / LISTENER):
-            return link
-    except OSError:
-        pass
-    link.close()
-    return None
+def _writable(link: socket.socket) -> bool:
+    poll = select.poll()  # select() would refuse descriptors above 1023
+    poll.register(link, select.POLLOUT)
+    return bool(poll.poll(PATIENCE * 1000))

@@ -2,25 +2,33 @@
 
 A small replica stands in for the trainer: its parameters are a fingerprint of everything that it
 ever committed, its gradient a fingerprint of the samples it was dealt. The driver, the recovery,
-the ledger and the sampler are the real ones.
+the ledger, the sampler and the journal are the real ones.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
+import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 
+from spotmpi import __version__
+from spotmpi.channel import Channel
 from spotmpi.driver import Driver, Recovered
-from spotmpi.errors import SpotmpiError
+from spotmpi.errors import UsageError
 from spotmpi.fabric import Steps
-from spotmpi.fabric.sim import Hang, Kill, Simulation
+from spotmpi.fabric.sim import Delays, Hang, Kill, Simulation
+from spotmpi.journal import Journal
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.recovery import MESSAGES_PER_LOSS
 from spotmpi.sampler import Deal, Dealer, Sampler
+from spotmpi.trace import Trace
 
 STEPS = 6
 """Training steps of one run, more or less: losses add some."""
@@ -102,10 +110,24 @@ class Court:
         self.member(recovered.after)
 
 
+class _Board(Channel):
+    """Knows every death, as the board of a real launcher does."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(None, None)
+        self._deaths = simulation.deaths
+
+    def death_of(self, worker: int) -> float | None:
+        """When ``worker`` died, None if it lives."""
+        return self._deaths.get(worker)
+
+
 class Replica:
     """One worker of the campaign: the driver's exchange and its script in one."""
 
-    def __init__(self, me: WorkerId, simulation: Simulation, court: Court, seed: int) -> None:
+    def __init__(
+        self, me: WorkerId, simulation: Simulation, court: Court, seed: int, trace: Trace
+    ) -> None:
         self.me = me
         self.court = court
         self._alive = simulation.processes
@@ -119,23 +141,39 @@ class Replica:
         membership = simulation.membership
         self._sampler = Sampler(BATCH * len(membership) * STEPS - 1, BATCH, 1, [seed])
         self._parts: Callable[[WorkerId], int] = lambda _worker: 0
-        self._stepping = False
+        self._deal: Deal | None = None
+        self._clock = simulation.clock
+        self._committed_at = 0.0
+        # Only a traced run pays for its records.
+        self._journal = Journal(trace, _Board(simulation), me) if trace.active else None
         self.driver = Driver(me, membership, self, simulation.clock)
 
     def script(self) -> Steps[list[int]]:
         """Train, with a round of another kind here and there; return the history."""
         while deal := self._dealer.draw(self._sampler, self.driver.membership):
             self.gradients += 1
-            yield from self._round(partial(_gradient, deal), stepping=True)
+            yield from self._round(partial(_gradient, deal), deal)
             if deal.number % 3 == 2:
                 yield from self._round(lambda worker: fingerprint(worker, -1, ()))
         yield from self._round(lambda worker: fingerprint(worker, -2, ()))
         self._publish(len(self.history) - 1)  # the end round itself holds nothing to publish
         yield from self.driver.finish()
+        if self._journal is not None:
+            self._journal.stable(len(self.history) + 1, self._leads())
+            if self._leads():
+                self._journal.trace.write(
+                    "end",
+                    step=self._dealer.committed,
+                    workers=self.driver.membership.ids,
+                    outcome="finished",
+                )
         return self.history
 
-    def _round(self, parts: Callable[[WorkerId], int], stepping: bool = False) -> Steps[None]:
-        self._parts, self._stepping = parts, stepping
+    def _leads(self) -> bool:
+        return self.driver.membership.ids[0] == self.me
+
+    def _round(self, parts: Callable[[WorkerId], int], deal: Deal | None = None) -> Steps[None]:
+        self._parts, self._deal = parts, deal
         self.contribution[0][0] = parts(self.me)
         yield from self.driver.round()
 
@@ -161,8 +199,32 @@ class Replica:
         self.history.append(hash((before, got)))
         self.court.commit(self.me, number, self.history[-1], self._alive)
         self._publish(number)
-        if self._stepping:
+        if self._journal is not None:
+            self._journal.stable(number, self._leads())
+        if self._deal is not None:
             self._dealer.count(contributors)
+            self._trace_step(number, contributors, self._deal)
+
+    def _trace_step(self, number: int, contributors: Sequence[WorkerId], deal: Deal) -> None:
+        if self._journal is None:
+            return
+        now = self._clock()
+        samples = {worker: deal.of(worker) for worker in contributors}
+        fields = {
+            "step": deal.number,
+            "generation": self.driver.ledger.generation,
+            "workers": contributors,
+            "contributions": [
+                {"worker": worker, "samples": part, "weight": len(part)}
+                for worker, part in samples.items()
+            ],
+            "loss": None,
+            "rate": None,
+            "digest": f"{self.history[-1] & _MASK:016x}",
+            "seconds": now - self._committed_at,
+        }
+        self._journal.step(number, fields, now, self.gradients - self._dealer.committed)
+        self._committed_at = now
 
     def dealt(self) -> tuple[int, int]:
         """From the real dealer."""
@@ -171,6 +233,8 @@ class Replica:
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
         """To the real dealer."""
         self.court.recover(recovered)
+        if self._journal is not None:
+            self._journal.recovered(recovered)
         self._dealer.resume(recovered.verdict.survey.dealt, dealt_for)
 
 
@@ -193,16 +257,34 @@ class Outcome:
     worst_messages: float
 
 
-def execute(run: Run, transcript: list[str] | None = None) -> Outcome:
-    """Run one schedule to its end; `Violation`, `Hang` or a spotmpi error if a promise breaks."""
+def execute(run: Run, transcript: list[str] | None = None, trace_to: Path | None = None) -> Outcome:
+    """Run one schedule to its end; raises if a promise breaks, `Violation`, `Hang` or whatever.
+
+    ``transcript`` gets a line for each event that matters, ``trace_to`` the trace of the run.
+    """
     membership = Membership.first(["sim"] * run.workers)
-    simulation = Simulation(membership, run.seed, run.kills)
+    simulation = Simulation(membership, run.seed, run.kills, _delays(run.seed))
     simulation.transcript = transcript
     court = Court(run.workers)
-    replicas = {w: Replica(w, simulation, court, run.seed) for w in membership.ids}
+    trace = Trace(trace_to, simulation.clock)
+    trace.begin(resume=False)
+    trace.write(
+        "start",
+        workers=membership.ids,
+        params=1,
+        seed=run.seed,
+        strategy="simulated",
+        optimizer="simulated",
+        lr=None,
+        version=__version__,
+    )
+    replicas = {w: Replica(w, simulation, court, run.seed, trace) for w in membership.ids}
     for worker, replica in replicas.items():
         simulation.start(worker, replica.script())
-    simulation.run()
+    try:
+        simulation.run()
+    finally:
+        trace.close()
     ends = {tuple(history) for history in simulation.returned.values()}
     if len(ends) > 1:
         raise Violation(f"{len(ends)} different histories at the end")
@@ -221,25 +303,39 @@ def execute(run: Run, transcript: list[str] | None = None) -> Outcome:
     )
 
 
+def _delays(seed: int) -> Delays:
+    """Other proportions in each run: what is usually slow may be fast, and the other way round."""
+    chance = random.Random(seed)
+    usual = Delays()
+    longest = {f.name: getattr(usual, f.name) * 10 ** chance.uniform(-1, 1) for f in fields(usual)}
+    return Delays(**longest)
+
+
 def schedules(workers: int, runs: int, seed: int) -> Iterator[Run]:
-    """Seeded runs with one death or more (now and then all), mostly close to each other."""
+    """Seeded runs with one death or more (now and then all), mostly close to each other.
+
+    Many begin in the last events, where training ends: few moments, and many ways to go wrong.
+    """
     length = execute(Run(workers, seed, ())).events
     for number in range(runs):
         chance = random.Random(f"{seed}/{number}")
-        losses = min(1 + int(chance.expovariate(0.5)), workers)
+        losses = 1 + int(chance.expovariate(0.5))
         if chance.random() < 0.1:
             losses = chance.randint(1, workers)
-        victims = chance.sample(range(workers), losses)
+        elif workers > 1:
+            losses = min(losses, workers - 1)
         moment = chance.randrange(length)
+        if chance.random() < 0.2:
+            moment = max(0, length - 1 - chance.randrange(30 * workers))
         kills = []
-        for victim in victims:
+        for victim in chance.sample(range(workers), min(losses, workers)):
             kills.append(Kill(victim, moment))
-            near = chance.random() < 0.8
-            moment = moment + chance.randrange(8 * workers) if near else chance.randrange(length)
+            # In the same recovery, in the round that it makes up for, or at any other time.
+            if near := chance.choice((8, 8, 40, 40, 0)):
+                moment += chance.randrange(near * workers)
+            else:
+                moment = chance.randrange(length)
         yield Run(workers, chance.randrange(1 << 32), tuple(kills))
-
-
-FAILURES = (Violation, Hang, SpotmpiError)
 
 
 @dataclass(frozen=True)
@@ -251,24 +347,137 @@ class Finding:
     transcript: list[str]
 
 
+def search(runs: Iterator[Run], tell: Callable[[Outcome], None] = lambda _: None) -> Run | None:
+    """The first of ``runs`` that breaks a promise; ``tell`` hears how each of the others went."""
+    for run in runs:
+        outcome = _outcome(run)
+        if isinstance(outcome, str):
+            return run
+        tell(outcome)
+    return None
+
+
 def shrink(run: Run) -> Finding:
     """Drop every kill without which ``run`` still fails; `run` must fail."""
     kills = list(run.kills)
     for kill in run.kills:
         fewer = Run(run.workers, run.seed, tuple(k for k in kills if k is not kill))
-        if _failure(fewer) is not None:
+        if isinstance(_outcome(fewer), str):
             kills.remove(kill)
     smallest = Run(run.workers, run.seed, tuple(kills))
     transcript: list[str] = []
-    failure = _failure(smallest, transcript)
-    if failure is None:
+    failure = _outcome(smallest, transcript)
+    if not isinstance(failure, str):
         raise ValueError("this run breaks no promise")
     return Finding(smallest, failure, transcript)
 
 
-def _failure(run: Run, transcript: list[str] | None = None) -> str | None:
+def _outcome(run: Run, transcript: list[str] | None = None) -> Outcome | str:
     try:
-        execute(run, transcript)
-    except FAILURES as failure:
+        return execute(run, transcript)
+    except Exception as failure:  # noqa: BLE001 - whatever it is, the run that shows it matters
         return f"{type(failure).__name__}: {failure}"
-    return None
+
+
+# The command: spotmpi simulate protocol.
+
+_PROGRESS_SECONDS = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What ``spotmpi simulate`` takes."""
+    parser.description = (
+        "Search for schedules that break a promise of the recovery protocol: workers die at any "
+        "event, messages are late, and everything is checked after each event. No MPI is used."
+    )
+    parser.epilog = "example: spotmpi simulate protocol --workers 16 --runs 2000 --seed 1"
+    parser.add_argument("what", choices=["protocol"], help="what to simulate")
+    parser.add_argument("--workers", type=int, default=16, metavar="W", help="default: 16")
+    parser.add_argument("--runs", type=int, default=1000, metavar="R", help="default: 1000")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the trace of the run that failed, or else of the last one, to FILE",
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run a campaign and say how it went; 1 if a promise broke."""
+    for name, least in (("workers", 1), ("runs", 1), ("seed", 0)):
+        if getattr(options, name) < least:
+            raise UsageError(f"--{name} is {getattr(options, name)}, expected at least {least}")
+    if options.trace is not None:
+        Trace(options.trace).close()  # a place that cannot be written to is known before the search
+    report = _Report(options.workers, options.runs)
+    last: list[Run] = []
+    failing = search(
+        _keep_last(schedules(options.workers, options.runs, options.seed), last), report.add
+    )
+    report.end()
+    if failing is None:
+        if options.trace is not None:
+            execute(last[0], trace_to=options.trace)
+        return 0
+    finding = shrink(failing)
+    if options.trace is not None:
+        _traced(finding.run, options.trace)
+    print(*finding.transcript, sep="\n")
+    kills = ", ".join(f"worker {kill.worker} at event {kill.at}" for kill in finding.run.kills)
+    print(
+        f"\n{finding.failure}\n\nThis is run {report.runs} of --workers {options.workers} --seed "
+        f"{options.seed}; its own seed is {finding.run.seed}, and all it takes is "
+        f"{f'the death of {kills}' if kills else 'no death at all'}."
+    )
+    return 1
+
+
+def _keep_last(runs: Iterator[Run], last: list[Run]) -> Iterator[Run]:
+    for run in runs:
+        last[:] = [run]
+        yield run
+
+
+def _traced(run: Run, path: Path) -> None:
+    try:
+        execute(run, trace_to=path)
+    except Exception:  # noqa: BLE001 - it is known to fail
+        return
+
+
+class _Report:
+    """Counts runs, says so while it goes on if somebody watches, and sums up."""
+
+    def __init__(self, workers: int, asked: int) -> None:
+        self._workers, self._asked = workers, asked
+        self.runs = self._events = self._recoveries = 0
+        self._worst = 0.0
+        self._begin = self._shown = time.monotonic()
+        self._watched = sys.stderr.isatty()
+
+    def add(self, outcome: Outcome) -> None:
+        """One more run broke no promise."""
+        self.runs += 1
+        self._events += outcome.events
+        self._recoveries += outcome.recoveries
+        self._worst = max(self._worst, outcome.worst_messages)
+        now = time.monotonic()
+        if self._watched and now - self._shown > _PROGRESS_SECONDS:
+            self._shown = now
+            rate = self.runs / (now - self._begin)
+            print(
+                f"\r{self.runs} of {self._asked} runs, {rate:.0f} a second", end="", file=sys.stderr
+            )
+
+    def end(self) -> None:
+        """The summary, on standard output."""
+        if self._watched:
+            print("\r\033[K", end="", file=sys.stderr)
+        seconds = time.monotonic() - self._begin
+        print(
+            f"{self.runs} runs of {self._workers} workers broke no promise: {self._events} events, "
+            f"{self._recoveries} recoveries, at most {self._worst:.2f} messages a worker and loss "
+            f"({MESSAGES_PER_LOSS} are allowed); {seconds:.1f} s, {self.runs / seconds:.0f} runs a "
+            "second"
+        )

@@ -103,7 +103,8 @@ class Simulation:
         self.events = 0
         self.processes: dict[WorkerId, _Process] = {}
         self.returned: dict[WorkerId, Any] = {}
-        self.dead: set[WorkerId] = set()
+        self.deaths: dict[WorkerId, float] = {}
+        """Who died, and when."""
         self.watch: list[Watch] = []
         """Called after every event with the worker it happened to and what happened."""
         self.transcript: list[str] | None = None
@@ -194,7 +195,7 @@ class Simulation:
         if process is None:
             return
         process.steps.close()
-        self.dead.add(worker)
+        self.deaths[worker] = self.now
         self._tell(worker, "dies")
         # Of what it sent last, some arrives and the rest does not; order is kept, so cut once.
         for receiver in set(self._in_flight.get(worker, {}).values()):

@@ -97,9 +97,7 @@ def _executable(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _examine(
-    mpirun: Path, bundled: bool, environ: Mapping[str, str]
-) -> Installation | Skipped:
+def _examine(mpirun: Path, bundled: bool, environ: Mapping[str, str]) -> Installation | Skipped:
     # /usr/bin/mpirun may be a link into the folder where the rest of the installation lies.
     folders = (mpirun.parent, mpirun.resolve().parent)
     info = next((f / "ompi_info" for f in folders if _executable(f / "ompi_info")), None)
@@ -128,11 +126,11 @@ def _examine(
     )
 
 
-def _own_prefix(
-    environ: Mapping[str, str], mpirun: Path, prefix: Path | None
-) -> dict[str, str]:
+def _own_prefix(environ: Mapping[str, str], mpirun: Path, prefix: Path | None) -> dict[str, str]:
     """Keep OPAL_PREFIX from leading one installation's programs to another's files."""
     result = dict(environ)
+    # Open MPI's programs refuse to start without one, and a container or a service may have none.
+    result.setdefault("HOME", os.path.expanduser("~").replace("~", "/"))
     if prefix is not None:
         result["OPAL_PREFIX"] = str(prefix)
     elif not mpirun.is_relative_to(result.get("OPAL_PREFIX", "/")):

@@ -56,9 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace", metavar="FILE", help="append what happens to FILE")
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
-    parser.add_argument(
-        "--checkpoint-every", metavar="S", help="write a checkpoint every S steps"
-    )
+    parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
     parser.add_argument(
         "--resume", action="store_true", help="go on from the newest usable checkpoint in DIR"
     )

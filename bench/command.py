@@ -1,0 +1,44 @@
+"""``spotmpi bench``: one question, one module."""
+
+from __future__ import annotations
+
+import argparse
+
+from spotmpi.bench import overhead, recovery
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.description = "Measure spotmpi against what it stands on, on this machine."
+    parser.epilog = "example: spotmpi bench recovery --workers 16 32 --lost 1 2 3"
+    benches = parser.add_subparsers(metavar="BENCH", required=True)
+    for name, summary, describe, run in (
+        (
+            "recovery",
+            "how long training stands still when workers die",
+            recovery.add_arguments,
+            recovery.main,
+        ),
+        (
+            "overhead",
+            "what a step costs more than a bare loop that does the same work",
+            overhead.add_arguments,
+            overhead.main,
+        ),
+    ):
+        bench = benches.add_parser(
+            name,
+            help=summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        describe(bench)
+        bench.set_defaults(run=run)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Run the bench that was asked for, and return its exit code. Blocking, minutes."""
+    code: int = options.run(options)
+    return code

@@ -1,0 +1,212 @@
+"""``spotmpi bench recovery``: how long training stands still when workers die (Fig. 4).
+
+Both sides run in turn on the same machine, with the same workers dying at the same moments:
+
+spotmpi  `training`: the real Trainer (SSGD, momentum) under ``spotmpi run --trace``
+floor    `floor`: bare ULFM (revoke, shrink, one MPI_Allreduce of the same size)
+
+*total* runs from the death of the first victim, as a pidfd tells it (`deaths`), until the last
+survivor has committed its first step afterwards (the floor: until it has the result of its
+all-reduce). *stall* is total minus a median step, of the undisturbed ones that the survivors take
+after it (the floor's step is its all-reduce). All victims of one recovery die at one moment, which
+is drawn from the length of an all-reduce; a new one begins when all have gone on for a while, and
+a job ends when a quarter of its workers is gone, so a cell of 16 workers holds recoveries of 13 to
+16 (each sample says of how many).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from spotmpi import trace
+from spotmpi.bench import launching, machine, summary
+from spotmpi.bench.deaths import Deaths
+from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
+from spotmpi.errors import TraceError, UsageError
+
+__all__ = ["add_arguments", "main"]
+
+_WORKERS, _PARAMS, _LOST = (16, 32), (1_000_000,), (1, 2, 3)
+_USUAL = (
+    *(Cell(workers, 1_000_000, lost) for workers in (16, 32) for lost in (1, 2, 3)),
+    Cell(4, 1_000_000, 1),
+    *(Cell(workers, 25_600_000, 1) for workers in (4, 8, 16)),
+)
+"""What is measured when nothing is asked for."""
+_RUNS = 6
+_COPIES = 8
+"""Arrays of the size of the model that a worker holds, with one to spare."""
+_WORKER = 200 << 20
+"""Bytes that a worker needs for anything else."""
+
+Results = dict[Cell, dict[summary.Side, list[Sample]]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Measure how long training stands still when workers die, and the same for bare ULFM."
+    )
+    parser.epilog = (
+        "example: spotmpi bench recovery --workers 16 32 --lost 1 2 3 --plot recovery.png\n\n"
+        "Without --workers, --params and --lost: 1 M floats on 4, 16 and 32 workers, 25.6 M on 4,\n"
+        "8 and 16; about 10 minutes on 2 cores. With any of them, all combinations; those left\n"
+        "out are 16 32, 1000000 and 1 2 3. Exit code 1 if a job failed; a target that is missed\n"
+        "is only reported."
+    )
+    for name, text in (
+        ("--workers", "numbers of workers"),
+        ("--params", "sizes of the model, in float32"),
+        ("--lost", "numbers of workers lost at once"),
+    ):
+        parser.add_argument(name, type=int, nargs="+", metavar="N", help=text)
+    parser.add_argument(
+        "--runs",
+        type=int,
+        default=_RUNS,
+        metavar="R",
+        help=f"recoveries of each, at least ({_RUNS})",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the box plot into FILE")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure, print the tables, write what was asked for; 1 if a job failed. Blocking, minutes."""
+    cells = _cells(options)
+    for file in filter(None, (options.json, options.plot)):
+        if not file.resolve().parent.is_dir():
+            raise UsageError(f"{file}: there is no folder {file.resolve().parent}; make it first")
+    head = machine.describe()
+    measured: Results = {cell: {"spotmpi": [], "floor": []} for cell in cells}
+    with launching.ended_by_signals():
+        failures = _measure(measured, options.runs)
+    if options.json:
+        results = to_json(head, measured, failures)
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    if options.plot:
+        from spotmpi import report  # matplotlib: nobody else waits for it
+
+        report.draw_boxes(to_json(head, measured, failures), options.plot)
+    print(*_page(head, measured), sep="\n")
+    return 1 if failures else 0
+
+
+def to_json(head: dict[str, Any], measured: Results, failures: list[str]) -> dict[str, Any]:
+    """All raw samples and what they were measured on, in the values of JSON."""
+    return {
+        "bench": "recovery",
+        **head,
+        "failures": failures,
+        "cells": [
+            {
+                **asdict(cell),
+                **{side: [sample.to_json() for sample in got] for side, got in sides.items()},
+            }
+            for cell, sides in measured.items()
+        ],
+    }
+
+
+def _cells(options: argparse.Namespace) -> list[Cell]:
+    asked = (options.workers, options.params, options.lost)
+    if options.runs < 1 or any(n < 1 for numbers in asked for n in numbers or ()):
+        raise UsageError("--workers, --params, --lost and --runs take numbers of at least 1")
+    if not any(asked):
+        cells = list(_USUAL)
+    else:
+        cells = [
+            Cell(workers, params, lost)
+            for params in options.params or _PARAMS
+            for workers in options.workers or _WORKERS
+            for lost in options.lost or _LOST
+        ]
+    for cell in cells:
+        if cell.lost >= cell.workers:
+            raise UsageError(
+                f"{cell.lost} of {cell.workers} workers cannot be lost: one must be left to recover"
+            )
+    return list(_fitting(cells))
+
+
+def _fitting(cells: Iterable[Cell]) -> Iterator[Cell]:
+    free = machine.free_memory()
+    for cell in cells:
+        need = cell.workers * (_WORKER + _COPIES * 4 * cell.params)
+        if need <= free:
+            yield cell
+        else:
+            _say(
+                f"left out: {cell.workers} workers with {summary.size(cell.params)} floats need "
+                f"{need >> 20} MiB of memory, and {free >> 20} MiB are free"
+            )
+
+
+def _measure(measured: Results, runs: int) -> list[str]:
+    """Fill ``measured``, cell after cell and side by side, so that both see the same machine."""
+    failures = []
+    jobs = {cell: -(-runs // cell.events) for cell in measured}
+    for turn in range(max(jobs.values(), default=0)):
+        for cell, sides in measured.items():
+            if turn >= jobs[cell]:
+                continue
+            events = schedule(cell, turn)
+            for side in random.Random(f"{cell} {turn}").sample(["spotmpi", "floor"], 2):
+                name = (
+                    f"{cell.workers} workers, {summary.size(cell.params)} floats, "
+                    f"{cell.lost} lost, job {turn + 1} of {jobs[cell]}, {side}"
+                )
+                begin = time.monotonic()
+                try:
+                    got = _job(side, cell, events)
+                except (JobFailed, TraceError) as error:
+                    failures.append(f"{name}: {error}")
+                    _say(f"FAILED {failures[-1]}")
+                    continue
+                sides[side] += got
+                totals = " ".join(f"{sample.total:.0f}" for sample in got)
+                _say(f"{name}: {totals} ms ({time.monotonic() - begin:.0f} s)")
+    return failures
+
+
+def _job(side: summary.Side, cell: Cell, events: list[Event]) -> list[Sample]:
+    """One job, one recovery after the other. JobFailed or TraceError; leaves nothing behind."""
+    limit = 60 + 2 * cell.workers + 2e-8 * cell.params * cell.workers * cell.steps
+    with launching.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
+        arguments = [str(folder), str(cell.params), str(cell.steps), to_text(events)]
+        if side == "floor":
+            program = [str(launching.HERE / "floor.py"), *arguments]
+            launching.by_mpirun(cell.workers, program, folder, limit)
+            records = list(trace.read(folder / "records"))
+        else:
+            program = [str(launching.HERE / "training.py"), *arguments]
+            launching.by_spotmpi(cell.workers, program, folder / "trace", folder, limit)
+            records = [*trace.read(folder / "records"), *trace.read(folder / "trace")]
+        return recoveries(cell, events, deaths.seen, records)
+
+
+def _page(head: dict[str, Any], measured: Results) -> Iterator[str]:
+    yield from summary.table(measured)
+    yield "\nWhere the last survivor's time goes, medians in ms (dying: from SIGKILL to death):"
+    yield from summary.phases(measured)
+    yield "\nTargets:"
+    for text, holds in summary.targets(measured):
+        yield f"  {'holds ' if holds else 'MISSED'}  {text}"
+    on, versions = head["machine"], head["versions"]
+    yield (
+        f"\n{on['cpu']}, {on['cores']} cores, {on['memory_gib']} GiB, Linux {on['kernel']}, load "
+        f"{on['load']:.1f} at the start; "
+        + ", ".join(f"{name} {number}" for name, number in versions.items())
+    )
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,33 @@
+"""The training whose recoveries are measured: all of spotmpi, and a gradient that costs nothing.
+
+A script for ``spotmpi run`` (`recovery` starts it): ``training.py FOLDER PARAMS STEPS SCHEDULE``,
+arguments as in `floor`. Victims die by `floor.Killer`, in the place of spotmpi's own rehearsal: at
+moments that the bench chooses, the same on both sides.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+import spotmpi
+from spotmpi.bench.floor import Killer
+from spotmpi.optimizers import Momentum
+from spotmpi.strategies import SSGD
+
+
+def main(folder: Path, params: int, steps: int, schedule: str) -> None:
+    """One worker of the job, to its end."""
+    weights = [np.zeros(params, np.float32)]
+    gradient = [np.full(params, 1e-3, np.float32)]
+    with spotmpi.Trainer(weights, optimizer=Momentum(lr=0.05), strategy=SSGD()) as trainer:
+        cast(Any, trainer)._rehearsal = Killer(schedule, trainer.worker, folder)
+        for _ in range(steps):
+            trainer.step(gradient, loss=0.0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])

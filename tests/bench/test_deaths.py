@@ -1,0 +1,49 @@
+"""`spotmpi.bench.deaths`: the moment of a death as the kernel has it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from spotmpi.bench.deaths import Deaths
+
+
+def test_a_death_is_seen_when_the_process_is_gone(tmp_path: Path) -> None:
+    with Deaths(tmp_path) as deaths:
+        with (
+            subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim,
+            open(tmp_path / "victims", "wb", buffering=0) as pipe,
+        ):
+            pipe.write(f"7 {victim.pid}\n".encode())
+            while victim.pid not in _watched():
+                os.sched_yield()
+            assert deaths.seen == {}
+            before = time.monotonic()
+            victim.send_signal(signal.SIGKILL)
+            victim.wait(timeout=10)
+            while not deaths.seen:
+                os.sched_yield()
+        after = time.monotonic()
+    assert before < deaths.seen[7] < after
+
+
+def test_watching_nobody_ends_at_once(tmp_path: Path) -> None:
+    with Deaths(tmp_path) as deaths:
+        pass
+    assert deaths.seen == {}
+
+
+def _watched() -> set[int]:
+    """The processes of which this one holds a pidfd."""
+    found = set()
+    for entry in Path("/proc/self/fdinfo").iterdir():
+        try:
+            lines = entry.read_text().splitlines()
+        except OSError:
+            continue
+        found |= {int(line.split()[1]) for line in lines if line.startswith("Pid:")}
+    return found

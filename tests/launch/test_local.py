@@ -1,0 +1,236 @@
+"""Exit codes and messages of real jobs whose workers really end in every way there is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TRAINING = SCRIPTS / "training.py"
+
+
+def test_a_script_that_never_trains_just_runs(run_spotmpi, tmp_path) -> None:
+    (tmp_path / "hello.py").write_text("print('hello')")
+    done = run_spotmpi(["run", "-n", "3", "hello.py"])
+    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n" * 3, "")
+
+
+def test_workers_that_train_finish(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING])
+    assert done.returncode == 0, done.stderr
+    expected = [f"worker {worker} trained with 3" for worker in range(3)]
+    assert sorted(done.stdout.splitlines()) == expected
+    assert done.stderr == "spotmpi: checkpoint of step 20 written to somewhere/step-20\n"
+
+
+@pytest.mark.parametrize("deed", ["kill", "term"])
+def test_survivors_go_on_without_a_revoked_worker(run_spotmpi, deed: str) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, f"{deed}:1@5"])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("recovered") == 2
+    assert "worker 0 trained with 2" in done.stdout
+    told = done.stderr.splitlines()
+    assert f"was revoked (SIG{deed.upper()}); 2 of 3 workers are left" in told[0]
+    assert told[1].startswith("spotmpi: recovered from the loss of worker 1 at step 5 in ")
+    assert told[1].endswith(" ms: 2 workers go on (retry, generation 1)")
+    assert told[-1] == "spotmpi: 2 workers finished, 1 were revoked"
+    assert len(told) == 4  # each told once, and the checkpoint
+
+
+def test_losing_all_but_one_still_ends_well(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "4", TRAINING, "kill:0@3", "kill:1@3", "kill:3@9"])
+    assert done.returncode == 0, done.stderr
+    assert "worker 2 trained with 1" in done.stdout
+
+
+def test_losing_everybody_is_code_69(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "2", TRAINING, "kill:all@4"])
+    assert done.returncode == 69
+    assert "every worker was revoked" in done.stderr
+
+
+@pytest.mark.parametrize("who", ["1", "all"])
+@pytest.mark.parametrize("moment", ["start", "begun", "ready", "5", "done"])
+def test_an_exception_ends_the_job_and_is_shown_once(run_spotmpi, who: str, moment: str) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, f"raise:{who}@{moment}"])
+    assert done.returncode == 1
+    assert "recovered" not in done.stdout
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert done.stderr.count("ValueError: planted in worker") == 1
+    assert 'in fail\n    raise ValueError(f"planted' in done.stderr
+    assert "runpy" not in done.stderr
+    assert "\nspotmpi: worker " in "\n" + done.stderr
+    assert done.stderr.splitlines()[-1].startswith("spotmpi: the script failed on worker ")
+
+
+@pytest.mark.parametrize(
+    ("deed", "sentence"),
+    [
+        ("exit3", "ended with code 3"),
+        ("crash", "died by SIGSEGV"),
+        ("sigabrt", "died by SIGABRT"),
+        ("sigint", "ended with code 130"),
+        ("exit0", "ended early"),
+        ("message", "a planted message"),
+        ("abort", "MPI_ABORT was invoked on rank 1"),
+    ],
+)
+def test_a_bug_ends_the_job_before_anybody_recovers(run_spotmpi, deed: str, sentence: str) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, f"{deed}:1@5"])
+    assert done.returncode == 1, done.stderr
+    assert "recovered" not in done.stdout
+    assert sentence in done.stderr
+    assert "fix the script" in done.stderr.splitlines()[-1]
+
+
+def test_a_crash_shows_where_the_script_was(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "2", TRAINING, "crash:1@5"])
+    assert "Segmentation fault" in done.stderr
+    assert "training.py" in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["start", "begun"])
+def test_leaving_without_training_while_others_do_is_a_bug(run_spotmpi, moment: str) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, f"exit0:1@{moment}"])
+    assert done.returncode == 1
+    assert "worker 1 on" in done.stderr
+    assert "ended early" in done.stderr
+
+
+@pytest.mark.parametrize("moment", ["start", "begun"])
+@pytest.mark.parametrize("who", ["1", "all"])
+def test_a_death_before_the_start_ends_the_job(run_spotmpi, moment: str, who: str) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, f"kill:{who}@{moment}"])
+    assert done.returncode == 71
+    assert "was lost (SIGKILL) before all workers were ready" in done.stderr
+
+
+def test_a_death_after_the_training_is_a_revocation(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, "kill:1@done"])
+    assert done.returncode == 0
+    assert "worker 1" in done.stderr
+
+
+def test_stopped_workers_make_the_job_end_with_75(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, "kill:0@5", "exit75:all@10"])
+    assert done.returncode == 75
+    assert "--resume" in done.stderr.splitlines()[-1]
+
+
+def test_a_bug_weighs_more_than_a_stop(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "3", TRAINING, "exit75:0@5", "raise:1@5"])
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("moment", ["start", "done", "7"])
+def test_a_signal_ends_everything(start, number: int, code: int, moment: str) -> None:
+    running = start("run", "-n", 2, TRAINING, f"wait:all@{moment}")
+    running.until("waits", times=2)
+    os.kill(running.pid, number)
+    assert running.wait() == code
+    assert signal.Signals(number).name in running.output
+
+
+def test_a_signal_that_was_ignored_from_the_start_stays_ignored(start) -> None:
+    running = start("run", "-n", 2, TRAINING, "wait:0@start", ignore=(signal.SIGINT,))
+    running.until("waits")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(running.pid, number)
+    assert running.wait() == 143
+
+
+def test_the_script_has_the_arguments_and_the_place_that_python_would_give(
+    run_spotmpi, tmp_path: Path
+) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "neighbour.py").write_text("")
+    (tmp_path / "below" / "script.py").write_text(
+        "import os, stat, sys\n"
+        "import neighbour\n"
+        "assert __name__ == '__main__'\n"
+        "assert stat.S_ISCHR(os.fstat(0).st_mode) and os.read(0, 1) == b''\n"
+        "print(sys.argv, os.getcwd())\n"
+    )
+    arguments = ["--help", "-n", "5", "--", ":", "ü", "--", "a b", ""]
+    done = run_spotmpi(["run", "-n", "1", "below/script.py", *arguments])
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{['below/script.py', *arguments]} {tmp_path}\n"
+
+
+def test_lines_of_many_workers_are_never_mixed(run_spotmpi, tmp_path: Path) -> None:
+    (tmp_path / "talk.py").write_text(
+        "import os, sys\n"
+        "me = os.environ['OMPI_COMM_WORLD_RANK']\n"
+        "for i in range(200):\n"
+        "    print(me * 50, end='')\n"
+        "    sys.stdout.flush()\n"
+        "    print(me * (i * 97 % 9000))\n"
+        "    print(me * 70, file=sys.stderr)\n"
+        "sys.stdout.write('the end, without a newline')\n"
+    )
+    done = run_spotmpi(["run", "-n", "4", "talk.py"])
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines.count("the end, without a newline") == 4
+    assert len(lines) == 804
+    assert all(len(set(line)) == 1 for line in lines if not line.startswith("the end"))
+    expected = sorted(50 + i * 97 % 9000 for i in range(200) for _ in range(4))
+    assert sorted(len(line) for line in lines if not line.startswith("the end")) == expected
+    errors = sorted(str(worker) * 70 for worker in range(4) for _ in range(200))
+    assert sorted(done.stderr.splitlines()) == errors
+
+
+def test_what_users_register_for_the_exit_runs(run_spotmpi, tmp_path: Path) -> None:
+    (tmp_path / "leave.py").write_text(
+        "import atexit, threading\n"
+        "atexit.register(print, 'at exit')\n"
+        "def later(): threading.Event().wait(0.1); print('from a thread')\n"
+        "threading.Thread(target=later).start()\n"
+    )
+    done = run_spotmpi(["run", "-n", "1", "leave.py"])
+    assert done.stdout == "from a thread\nat exit\n"
+
+
+def test_an_exception_in_a_process_that_the_script_forked_is_the_scripts_business(
+    run_spotmpi, tmp_path: Path
+) -> None:
+    (tmp_path / "fork.py").write_text(
+        "import os\n"
+        "if os.fork() == 0:\n"
+        "    raise ValueError('in the child')\n"
+        "print('child:', os.WEXITSTATUS(os.wait()[1]))\n"
+    )
+    done = run_spotmpi(["run", "-n", "2", "fork.py"])
+    assert (done.returncode, done.stdout) == (0, "child: 1\n" * 2)
+    assert done.stderr.count("ValueError: in the child") == 2
+
+
+def test_a_job_within_a_job_is_a_job_of_its_own(run_spotmpi, tmp_path: Path) -> None:
+    (tmp_path / "outer.py").write_text(
+        "import subprocess, sys\n"
+        f"inner = [sys.executable, '-m', 'spotmpi', 'run', '-n', '2', {str(TRAINING)!r}]\n"
+        "sys.exit(subprocess.run(inner).returncode)\n"
+    )
+    done = run_spotmpi(["run", "-n", "1", "outer.py"])
+    assert done.returncode == 0, done.stderr
+    assert "worker 1 trained with 2" in done.stdout
+
+
+def test_nothing_of_a_job_can_be_seen_by_others(start) -> None:
+    running = start("run", "-n", 2, TRAINING, "wait:all@done")
+    running.until("waits", times=2)
+    environ = Path(f"/proc/{running.wrappers[0]}/environ").read_bytes().split(b"\0")
+    (folder,) = (v.partition(b"=")[2] for v in environ if v.startswith(b"SPOTMPI_JOB_DIR="))
+    path = Path(folder.decode())
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert (path / "launcher").stat().st_mode & 0o777 == 0o600
+    assert list(path.glob("sm_segment.*")), "MPI's shared memory belongs there"
+    os.kill(running.pid, signal.SIGTERM)
+    assert running.wait() == 143
+    assert not path.exists()

@@ -1,0 +1,222 @@
+"""What the fates of workers mean for the job."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from spotmpi.launch.verdict import Verdict
+
+
+def exited(code: int) -> int:
+    return code << 8
+
+
+def started(workers: int) -> Verdict:
+    verdict = Verdict(workers, "here")
+    for event in ("begin", "ready"):
+        for worker in range(workers):
+            verdict.told(worker, event, {})
+    return verdict
+
+
+def code(verdict: Verdict) -> int | None:
+    return verdict.ending.code if verdict.ending else None
+
+
+def test_all_that_trained_finish() -> None:
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, "done", {})
+        assert not verdict.complete
+        verdict.ended(worker, exited(0))
+    assert verdict.complete
+    assert verdict.ending is None
+    assert (verdict.conclude().code, verdict.conclude().sentence) == (0, "")
+
+
+def test_scripts_that_never_train_finish() -> None:
+    verdict = Verdict(2, "here")
+    verdict.ended(0, exited(0))
+    verdict.ended(1, exited(0))
+    assert verdict.conclude().code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_revoked_worker_is_named_and_the_others_go_on(number: signal.Signals) -> None:
+    verdict = started(3)
+    verdict.ended(2, number)
+    assert verdict.ending is None
+    assert verdict.lines == [
+        f"worker 2 on here was revoked ({number.name}); 2 of 3 workers are left"
+    ]
+    for worker in range(2):
+        verdict.told(worker, "done", {})
+        verdict.ended(worker, exited(0))
+    assert verdict.conclude().code == 0
+    assert "2 workers finished" in verdict.conclude().sentence
+
+
+def test_nobody_left_is_a_code_of_its_own() -> None:
+    verdict = started(2)
+    verdict.ended(0, signal.SIGKILL)
+    verdict.lost(1, "SIGKILL")
+    assert verdict.complete
+    assert verdict.conclude().code == 69
+
+
+def test_a_worker_that_ends_after_its_revocation_is_counted_once() -> None:
+    verdict = started(2)
+    verdict.ended(0, signal.SIGKILL)
+    verdict.lost(0, "SIGKILL")
+    assert len(verdict.lines) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGINT, signal.SIGRTMIN])
+def test_a_crash_is_a_bug(number: int) -> None:
+    verdict = started(2)
+    verdict.ended(1, number)
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert verdict.ending.sentence.startswith("worker 1 on here died by ")
+
+
+@pytest.mark.parametrize("status", [1, 3, 130, 255])
+def test_an_exit_code_is_a_bug(status: int) -> None:
+    verdict = started(2)
+    verdict.ended(1, exited(status))
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert f"worker 1 on here ended with code {status}" in verdict.ending.sentence
+
+
+def test_the_first_exception_is_the_one_to_show() -> None:
+    verdict = started(2)
+    verdict.told(1, "failed", {"traceback": "ValueError: first\n"})
+    verdict.told(0, "failed", {"traceback": "ValueError: second\n"})
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert verdict.ending.text == "worker 1 on here:\nValueError: first\n"
+
+
+def test_who_ends_in_the_middle_of_a_training_has_left_early() -> None:
+    verdict = started(2)
+    verdict.ended(0, exited(0))
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert "worker 0 on here ended early" in verdict.ending.sentence
+
+
+def test_who_never_trains_while_others_do_has_left_early() -> None:
+    verdict = Verdict(2, "here")
+    verdict.told(0, "begin", {})
+    verdict.ended(1, exited(0))
+    assert code(verdict) == 1
+
+
+def test_who_had_ended_when_others_began_has_left_early() -> None:
+    verdict = Verdict(2, "here")
+    verdict.ended(1, exited(0))
+    assert code(verdict) is None
+    verdict.told(0, "begin", {})
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert "worker 1" in verdict.ending.sentence
+
+
+def test_a_second_training_may_be_left_early_too() -> None:
+    verdict = started(2)
+    for event in ("done", "begin"):
+        for worker in range(2):
+            verdict.told(worker, event, {})
+    verdict.ended(1, exited(0))
+    assert code(verdict) == 1
+
+
+@pytest.mark.parametrize("events", [[], ["begin"], ["begin", "ready"]])
+def test_a_loss_before_all_are_ready_keeps_the_job_from_starting(events: list[str]) -> None:
+    verdict = Verdict(2, "here")
+    for event in events:
+        verdict.told(0, event, {})
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) == 71
+
+
+def test_a_loss_in_a_second_training_is_an_ordinary_one() -> None:
+    verdict = started(2)
+    for event in ("done", "begin"):
+        for worker in range(2):
+            verdict.told(worker, event, {})
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) is None
+
+
+def test_stopped_workers_ask_to_be_requeued() -> None:
+    verdict = started(3)
+    verdict.lost(2, "SIGKILL")
+    verdict.told(0, "done", {})
+    assert not verdict.stopping
+    verdict.ended(0, exited(75))
+    assert verdict.stopping
+    verdict.ended(1, exited(75))
+    assert verdict.complete
+    assert verdict.conclude().code == 75
+    assert "--resume" in verdict.conclude().sentence
+
+
+def test_mpirun_that_gives_up_before_the_start_could_not_start() -> None:
+    verdict = Verdict(2, "here")
+    verdict.runtime_gave_up()
+    assert code(verdict) == 71
+    assert verdict.ending is not None
+    assert verdict.ending.runtime
+
+
+def test_mpirun_that_gives_up_later_was_told_to_by_the_script() -> None:
+    verdict = started(2)
+    verdict.runtime_gave_up()
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) == 1
+
+
+@pytest.mark.parametrize(("verdict", "expected"), [(Verdict(2, "here"), 71), (started(2), 69)])
+def test_mpirun_that_is_killed_takes_everybody_along(verdict: Verdict, expected: int) -> None:
+    verdict.runtime_killed("SIGKILL")
+    assert code(verdict) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_to_the_launcher_ends_the_job(number: int, expected: int) -> None:
+    verdict = started(2)
+    verdict.interrupted(number)
+    assert code(verdict) == expected
+
+
+def test_the_first_cause_counts() -> None:
+    verdict = started(2)
+    verdict.ended(0, exited(3))
+    verdict.interrupted(signal.SIGINT)
+    assert code(verdict) == 1
+
+
+def test_a_recovery_is_told_once() -> None:
+    verdict = started(4)
+    fields = {"generation": 1, "lost": [1, 3], "step": 40, "workers": 2, "verdict": "retry"}
+    verdict.told(0, "recovery", fields | {"total_ms": 12.34})
+    verdict.told(2, "recovery", fields | {"total_ms": 13.0})
+    verdict.told(2, "recovery", fields | {"generation": 2, "lost": [0], "total_ms": None})
+    after = "2 workers go on (retry, generation 1)"
+    assert verdict.lines == [
+        f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after}",
+        "recovered from the loss of worker 0 at step 40: 2 workers go on (retry, generation 2)",
+    ]
+
+
+def test_a_checkpoint_is_told_once() -> None:
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, "checkpoint", {"step": 7, "path": "x"})
+    assert verdict.lines == ["checkpoint of step 7 written to x"]

@@ -1,0 +1,59 @@
+"""The traceback that users get is that of their own code."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+from spotmpi.errors import UsageError
+from spotmpi.launch import worker
+
+
+def raised(script: Path, text: str) -> BaseException:
+    script.write_text(text)
+    with pytest.raises(BaseException) as caught:
+        runpy.run_path(str(script), run_name="__main__")
+    error = caught.value
+    # What stands above runpy's frames is this test.
+    assert error.__traceback__ is not None
+    return error.with_traceback(error.__traceback__.tb_next)
+
+
+def test_only_the_scripts_frames_are_shown(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    text = worker.describe(raised(script, "def f():\n    raise ValueError('x')\nf()\n"))
+    assert text.splitlines()[:2] == [
+        "Traceback (most recent call last):",
+        f'  File "{script}", line 3, in <module>',
+    ]
+    assert text.endswith("ValueError: x\n")
+    assert "runpy" not in text
+
+
+def test_a_syntax_error_shows_its_line(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    text = worker.describe(raised(script, "ok = 1\n1 +\n"))
+    assert f'File "{script}", line 2' in text
+    assert "runpy" not in text
+
+
+def test_a_wrong_call_ends_where_the_user_called(tmp_path: Path) -> None:
+    error = raised(
+        tmp_path / "script.py",
+        "from spotmpi.settings import parse_revocation\nparse_revocation('nonsense')\n",
+    )
+    assert isinstance(error, UsageError)
+    text = worker.describe(error)
+    assert "parse_revocation('nonsense')" in text
+    assert "settings.py" not in text
+
+
+def test_the_cause_of_an_exception_is_shown(tmp_path: Path) -> None:
+    error = raised(
+        tmp_path / "script.py",
+        "try:\n    1 / 0\nexcept ZeroDivisionError as e:\n    raise ValueError('x') from e\n",
+    )
+    text = worker.describe(error)
+    assert text.index("ZeroDivisionError") < text.index("ValueError")

@@ -1,0 +1,248 @@
+"""Whole training scripts in the simulator: the real `Trainer`, a simulated fabric, any deaths.
+
+Each worker's script runs in a thread of its own, but only one thread of all ever runs: a script
+hands the steps that it waits for to the simulation and goes on when they are done. So a run is as
+deterministic as the simulation is, and a worker can die at any of its events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spotmpi
+from spotmpi import trace
+from spotmpi import trainer as trainer_module
+from spotmpi.errors import SpotmpiError
+from spotmpi.fabric import Fabric, Steps
+from spotmpi.fabric.sim import Kill, Simulation
+from spotmpi.membership import Membership
+from spotmpi.optimizers import Momentum, Optimizer
+from spotmpi.strategies import SSGD
+
+
+class Killed(BaseException):
+    """Unwinds the script of a worker that died; nothing of spotmpi may notice."""
+
+
+class Seat(Fabric):
+    """The place of one worker's script in a simulation."""
+
+    _of_thread = threading.local()
+
+    def __init__(self, me: int, simulation: Simulation) -> None:
+        self.me = me
+        self.membership = simulation.membership
+        self._simulation = simulation
+        self._from_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._to_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
+
+    @classmethod
+    def mine(cls, _alone: bool) -> Seat:
+        """The seat of the calling thread: stands in for the trainer's connection to MPI."""
+        return cls._of_thread.seat
+
+    def clock(self) -> float:
+        """The simulation's."""
+        return self._simulation.clock()
+
+    def perform(self, request: Any) -> Any:
+        """Only whole generators are run here."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """A script raised, and its error is on its way out of the simulation anyway."""
+
+    def run(self, steps: Steps[Any]) -> Any:
+        """In the script's thread: wait until the simulation has performed ``steps``."""
+        self._from_script.put(("run", steps))
+        reply, error = self._to_script.get()
+        if error is not None:
+            raise error
+        return reply
+
+    def perform_script(self, script: Callable[[], Any]) -> Steps[Any]:
+        """In the simulation's thread: all that ``script`` asks for, until it returns."""
+        thread = threading.Thread(target=self._execute, args=(script,), daemon=True)
+        thread.start()
+        over = False
+        try:
+            while True:
+                what, value = self._from_script.get()
+                if what != "run":
+                    over = True
+                    if what == "raised":
+                        raise value
+                    return value
+                try:
+                    reply = (yield from value), None
+                except GeneratorExit:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - the script's to catch
+                    reply = None, error
+                self._to_script.put(reply)
+        finally:
+            if not over:
+                self._to_script.put((None, Killed()))
+            thread.join()
+
+    def _execute(self, script: Callable[[], Any]) -> None:
+        self._of_thread.seat = self
+        try:
+            self._from_script.put(("returned", script()))
+        except BaseException as error:  # noqa: BLE001 - raised again in the simulation's thread
+            self._from_script.put(("raised", error))
+
+
+def params(worker: int) -> dict[str, np.ndarray]:
+    """Two dtypes and an odd shape; only worker 0's values may count."""
+    return {"w": np.full(5, worker / 4, np.float32), "b": np.array(float(worker), np.float64)}
+
+
+def gradient(
+    params: dict[str, np.ndarray], samples: np.ndarray
+) -> dict[str, np.ndarray]:
+    """The mean gradient of least squares on made-up samples; its bits depend on all of them."""
+    x = np.sin(np.arange(1, 6, dtype=np.float32) * (samples[:, None] + 1)).astype(np.float32)
+    error = x @ params["w"] + np.float32(params["b"]) - np.cos(samples).astype(np.float32)
+    return {"w": (error[:, None] * x).mean(0), "b": np.array(error.mean(), np.float64)}
+
+
+def bits(params: dict[str, np.ndarray]) -> bytes:
+    """Equal if and only if every bit is."""
+    return b"".join(params[key].tobytes() for key in sorted(params))
+
+
+@dataclass(frozen=True)
+class Final:
+    """What one script saw at its end."""
+
+    bits: bytes
+    steps: int
+    gradients: Counter[int]
+    """How many it computed in each step."""
+    losses: tuple[float, ...]
+    stopped: bool
+    means: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job; everything about a run of it follows from these."""
+
+    folder: Path
+    workers: int = 4
+    seed: int = 0
+    kills: Sequence[Kill] = ()
+    samples: int = 37
+    batch_size: int = 2
+    passes: int = 2
+    optimizer: Callable[[], Optimizer] = lambda: Momentum(lr=0.05)
+    environ: dict[str, str] = field(default_factory=dict)
+    scale_lr: bool = True
+
+    @property
+    def trace(self) -> Path:
+        """The file that all runs of this job in this folder share."""
+        return self.folder / "trace.jsonl"
+
+    def script(self, worker: int) -> Final:
+        """What a user would write; one pass a loop, with a mean after each."""
+        gradients: Counter[int] = Counter()
+        losses, means, stopped = [], [], False
+        trainer = spotmpi.Trainer(
+            params(worker),
+            optimizer=self.optimizer(),
+            strategy=SSGD(),
+            seed=self.seed,
+            scale_lr=self.scale_lr,
+        )
+        try:
+            with trainer:
+                for _ in range(self.passes):
+                    for batch in trainer.batches(self.samples, self.batch_size):
+                        gradients[trainer.steps] += 1
+                        grads = gradient(trainer.params, batch)
+                        trainer.step(grads, loss=1.0)
+                        losses.append(trainer.loss)
+                    means.append(trainer.mean(2.0))
+        except spotmpi.Stopped:
+            stopped = True
+        final = bits(trainer.params), trainer.steps, gradients, tuple(losses)
+        return Final(*final, stopped, tuple(means))
+
+    def run(self) -> Result:
+        """Run it to its end in a simulation of its own."""
+        membership = Membership.first(["sim"] * self.workers)
+        simulation = Simulation(membership, self.seed, self.kills)
+        for worker in membership.ids:
+            script = self._script_of(worker)
+            simulation.start(worker, Seat(worker, simulation).perform_script(script))
+        lost_early = False
+        with self._surroundings():
+            try:
+                simulation.run()
+            except SpotmpiError as error:
+                # In the handshake a loss ends the job, with a plain SpotmpiError.
+                lost_early = type(error) is SpotmpiError
+                if not lost_early:
+                    raise
+            finally:
+                for process in list(simulation.processes.values()):
+                    process.steps.close()
+        finals = {} if lost_early else simulation.returned
+        return Result(self, finals, simulation.events, list(trace.read(self.trace)))
+
+    def _script_of(self, worker: int) -> Callable[[], Final]:
+        return lambda: self.script(worker)
+
+    @contextlib.contextmanager
+    def _surroundings(self) -> Iterator[None]:
+        environ = {
+            "SPOTMPI_JOB": "simulated",
+            "OMPI_COMM_WORLD_SIZE": str(self.workers),
+            "SPOTMPI_TRACE": str(self.trace),
+            **self.environ,
+        }
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environ.items():
+                patch.setenv(name, value)
+            patch.setattr(trainer_module, "_connect", Seat.mine)
+            yield
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to."""
+
+    job: Job
+    finals: dict[int, Final]
+    """Of the workers that reached the end of their script."""
+    events: int
+    records: list[trace.Record]
+
+    def of(self, event: str) -> list[trace.Record]:
+        """The trace's records of one kind."""
+        return [record for record in self.records if record["event"] == event]
+
+
+def deaths(workers: int, events: int, seed: int, at_most: int | None = None) -> tuple[Kill, ...]:
+    """A seeded schedule for a run of so many ``events``: one death or more, mostly near others."""
+    chance = random.Random(seed)
+    losses = min(1 + int(chance.expovariate(0.5)), at_most or workers)
+    moment, kills = chance.randrange(events), []
+    for victim in chance.sample(range(workers), losses):
+        kills.append(Kill(victim, moment))
+        near = chance.random() < 0.8
+        moment = moment + chance.randrange(8 * workers) if near else chance.randrange(events)
+    return tuple(kills)

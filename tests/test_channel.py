@@ -1,0 +1,90 @@
+"""A worker's words arrive whole; without a launcher they go nowhere, and harm nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spotmpi.channel import DEATHS, LIMIT, LISTENER, Channel, record_death
+from spotmpi.settings import Settings
+
+
+@pytest.fixture
+def ends(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The launcher's and the worker's end of a connection."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(tmp_path / LISTENER))
+    listener.listen()
+    worker = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    worker.connect(str(tmp_path / LISTENER))
+    launcher, _ = listener.accept()
+    launcher.settimeout(60)
+    yield launcher, worker
+    for one in (listener, worker, launcher):
+        one.close()
+
+
+@pytest.fixture
+def channel(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> Channel:
+    (tmp_path / DEATHS).write_bytes(bytes(16))
+    return Channel.open(Settings(job_dir=tmp_path, channel_fd=ends[1].fileno()))
+
+
+def test_an_event_is_one_line_of_json(channel: Channel, ends) -> None:
+    channel.tell("checkpoint", step=3, path=Path("/x"))
+    message = ends[0].recv(LIMIT)
+    assert message.endswith(b"\n")
+    assert json.loads(message) == {"event": "checkpoint", "step": 3, "path": "/x"}
+
+
+def test_an_event_that_is_too_long_arrives_without_its_fields(channel: Channel, ends) -> None:
+    channel.tell("failed", traceback="x" * LIMIT)
+    assert json.loads(ends[0].recv(LIMIT)) == {"event": "failed"}
+
+
+def test_a_launcher_that_is_gone_is_no_error(channel: Channel, ends) -> None:
+    ends[0].close()
+    channel.tell("done")
+
+
+def test_a_launcher_that_does_not_listen_delays_but_does_not_stop(
+    channel: Channel, ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotmpi.channel.PATIENCE", 0.01)
+    for _ in range(2000):
+        channel.tell("recovery", text="x" * 1000)
+    assert json.loads(ends[0].recv(LIMIT))["event"] == "recovery"
+
+
+def test_without_a_launcher_nothing_happens() -> None:
+    channel = Channel.open(Settings())
+    channel.tell("begin")
+    assert channel.death_of(0) is None
+
+
+def test_a_descriptor_that_means_something_else_is_not_written_to(tmp_path: Path) -> None:
+    with (tmp_path / "precious").open("w+b") as file:
+        Channel.open(Settings(job_dir=tmp_path, channel_fd=file.fileno())).tell("begin")
+        assert file.read() == b""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        Channel.open(Settings(job_dir=tmp_path, channel_fd=ours.fileno())).tell("begin")
+        theirs.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            theirs.recv(10)
+    Channel.open(Settings(job_dir=tmp_path, channel_fd=987)).tell("begin")
+
+
+def test_a_death_is_on_the_board_once(channel: Channel, tmp_path: Path) -> None:
+    assert channel.death_of(1) is None
+    record_death(str(tmp_path), 1, 12.5)
+    record_death(str(tmp_path), 1, 99.0)
+    assert channel.death_of(1) == 12.5
+    assert channel.death_of(0) is None
+    assert channel.death_of(7) is None
+    assert os.path.getsize(tmp_path / DEATHS) == 16

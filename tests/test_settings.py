@@ -1,0 +1,97 @@
+"""The environment says what a worker is to do; nonsense in it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spotmpi.errors import UsageError
+from spotmpi.settings import Revocation, Settings, check, parse_revocation
+
+FULL = Settings(
+    job="spotmpi-1",
+    job_dir=Path("/dev/shm/spotmpi-1"),
+    channel_fd=7,
+    trace=Path("/t/trace.jsonl"),
+    checkpoint=Path("/c"),
+    checkpoint_every=50,
+    resume=True,
+    min_workers=2,
+    revoke=(Revocation(40, (2, 5)), Revocation(60, (1,))),
+)
+
+
+@pytest.mark.parametrize("settings", [Settings(), FULL])
+def test_what_the_launcher_writes_the_worker_reads(settings: Settings) -> None:
+    assert Settings.from_environ(settings.to_environ()) == settings
+
+
+def test_an_empty_variable_is_an_absent_one() -> None:
+    assert Settings.from_environ(dict.fromkeys(FULL.to_environ(), "")) == Settings()
+
+
+def test_rank_and_world_are_mpirun_s() -> None:
+    found = Settings.from_environ({"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "0"})
+    assert (found.world_size, found.rank) == (4, 0)
+
+
+def test_the_process_s_own_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT", "/x")
+    assert Settings.from_environ().checkpoint == Path("/x")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SPOTMPI_CHANNEL", "x"),
+        ("SPOTMPI_CHECKPOINT_EVERY", "0"),
+        ("SPOTMPI_CHECKPOINT_EVERY", "1.5"),
+        ("SPOTMPI_MIN_WORKERS", "0"),
+        ("SPOTMPI_MIN_WORKERS", "1_0"),
+        ("SPOTMPI_RESUME", "yes"),
+        ("SPOTMPI_REVOKE", "2@4;nonsense"),
+    ],
+)
+def test_nonsense_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        Settings.from_environ({name: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2,5@40", Revocation(40, (2, 5))), ("0@0", Revocation(0, (0,)))],
+)
+def test_a_revocation_can_be_written_and_read(text: str, expected: Revocation) -> None:
+    assert parse_revocation(text) == expected
+    assert str(expected) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2", "2@", "@4", "2@-1", "-1@2", "a@1", "1,@2", "1@2@3", "²@1"]
+)
+def test_a_revocation_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"W\[,W..\]@STEP"):
+        parse_revocation(text)
+
+
+def test_sensible_settings_pass() -> None:
+    check(FULL, 6)
+    check(Settings(revoke=(Revocation(3, (0, 1)),)), 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (Settings(revoke=(Revocation(1, (4,)),)), "there is no worker 4; .* workers 0 to 3"),
+        (Settings(revoke=(Revocation(1, (2,)), Revocation(5, (2,)))), "worker 2 is named twice"),
+        (Settings(revoke=(Revocation(1, (2, 2)),)), "worker 2 is named twice"),
+        (Settings(min_workers=5, checkpoint=Path("/c")), "at least 5 workers .* starts with 4"),
+        (Settings(min_workers=2), "needs --checkpoint DIR"),
+        (Settings(resume=True), "resuming needs --checkpoint DIR"),
+        (Settings(checkpoint_every=5), "needs --checkpoint DIR"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings: Settings, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check(settings, 4)

@@ -1,0 +1,194 @@
+"""The real trainer, script and all, alone and in the simulator, with deaths at any event."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi import checkpoint
+from spotmpi.fabric.sim import Kill
+from spotmpi.optimizers import SGD, Momentum
+from spotmpi.replay import check_exactly_once, replay, steps
+from tests.simulated import Job, Result, bits, deaths, gradient, params
+
+
+def check(result: Result) -> None:
+    """All that a job promises, whoever died and whenever; by its trace and by its survivors."""
+    job, finals, done = result.job, result.finals, steps(result.records)
+    if not finals:
+        return
+    # Nothing is lost, nothing is used twice, and the replicas are what the trace says, to the bit.
+    check_exactly_once(result.records, job.samples, job.passes)
+    # Worker 0's parameters count, or the next one's if it died before it gave them to anybody.
+    given = range(done[0]["workers"][0] + 1)
+    truths = [bits(replay(done, params(first), gradient, job.optimizer())) for first in given]
+    assert len({final.bits for final in finals.values()}) == 1
+    assert next(iter(finals.values())).bits in truths
+    assert {final.steps for final in finals.values()} == {len(done)}
+    # Each step is in the trace once, and no survivor computed a gradient twice or in vain.
+    assert Counter(record["step"] for record in result.of("step")) == dict.fromkeys(
+        range(len(done)), 1
+    )
+    for worker, final in finals.items():
+        dealt = [
+            record["step"]
+            for record in done
+            for part in record["contributions"]
+            if part["worker"] == worker and part["weight"]
+        ]
+        assert final.gradients == Counter(dealt)
+        assert set(final.losses) <= {1.0}
+        assert final.means == pytest.approx([2.0] * job.passes)
+    for record in done:
+        active = sum(part["weight"] > 0 for part in record["contributions"])
+        assert record["rate"] == 0.05 * (active / job.workers if job.scale_lr else 1.0)
+        assert [part["worker"] for part in record["contributions"]] == record["workers"]
+    for record in result.of("recovery") + result.of("recovered"):
+        assert record["lost_steps"] == record["recomputed_gradients"] == 0
+    for record in result.of("recovered"):
+        assert record["settlement"] in ("retried", "received", "gave")
+    assert len(result.of("end")) <= 1
+
+
+def campaign(
+    folder: Path, workers: int, runs: int, first: int = 0, at_most: int | None = None, **fields: Any
+) -> list[Result]:
+    """Seeded runs of one kind of job; each is checked."""
+    calm = Job(folder / "calm", workers, **fields)
+    calm.folder.mkdir()
+    events = calm.run().events
+    results = []
+    for seed in range(first, first + runs):
+        kills = deaths(workers, events, seed, at_most)
+        job = replace(calm, folder=folder / f"{seed}", seed=seed, kills=kills)
+        job.folder.mkdir()
+        try:
+            result = job.run()
+            check(result)
+        except Exception as error:
+            raise AssertionError(f"a run of {workers} workers, seed {seed}, {kills}") from error
+        results.append(result)
+    return results
+
+
+def test_a_job_that_nobody_leaves(tmp_path: Path) -> None:
+    result = Job(tmp_path).run()
+    assert len(result.finals) == 4
+    assert [record["event"] for record in result.records[:1]] == ["start"]
+    assert len(result.of("end")) == 1
+    check(result)
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5, 8])
+def test_deaths_at_any_event_cost_no_step_and_no_gradient(tmp_path: Path, workers: int) -> None:
+    results = campaign(tmp_path, workers, runs=60)
+    assert sum(bool(result.of("recovery")) for result in results) > 20
+
+
+def test_everybody_but_one_may_die(tmp_path: Path) -> None:
+    results = campaign(tmp_path, 4, runs=40, first=1000, samples=23, at_most=3)
+    assert any(len(result.finals) == 1 for result in results)
+
+
+def test_a_fixed_learning_rate_stays_fixed(tmp_path: Path) -> None:
+    results = campaign(tmp_path, 4, runs=5, scale_lr=False, passes=1)
+    assert any(result.of("recovery") for result in results)
+
+
+def newest(result: Result) -> checkpoint.Checkpoint:
+    """The newest checkpoint of a run, which must be whole: no warning is expected."""
+    return checkpoint.load_latest(result.job.folder / "kept", pytest.fail)
+
+
+def values(found: checkpoint.Checkpoint) -> bytes:
+    """The parameters in a checkpoint, to compare bit by bit."""
+    state = {key: np.asarray(found.state[f"params/{key}"]) for key in ("w", "b")}
+    return bits(state)
+
+
+def keeping(folder: Path, **more: str) -> dict[str, str]:
+    """The environment of a job that keeps checkpoints in ``folder``."""
+    return {"SPOTMPI_CHECKPOINT": str(folder), "SPOTMPI_CHECKPOINT_EVERY": "3", **more}
+
+
+def test_a_checkpoint_that_was_due_is_written_whichever_leader_dies(tmp_path: Path) -> None:
+    """Its parameters are those that the trace gives for its step, to the bit."""
+    calm = Job(tmp_path, 4, passes=1, environ=keeping(tmp_path / "kept"))
+    events = calm.run().events
+    handed_over = 0
+    for seed in range(25):
+        folder = tmp_path / f"{seed}"
+        folder.mkdir()
+        kills = deaths(4, events, seed, at_most=3)
+        result = replace(
+            calm, folder=folder, seed=seed, kills=kills, environ=keeping(folder / "kept")
+        ).run()
+        if not result.finals:
+            continue
+        check(result)
+        done = steps(result.records)
+        found = newest(result)
+        assert found.step == len(done) // 3 * 3
+        first = [params(worker) for worker in range(done[0]["workers"][0] + 1)]
+        short = [r for r in done if r["step"] < found.step]
+        assert values(found) in [bits(replay(short, p, gradient, Momentum(lr=0.05))) for p in first]
+        handed_over += len({record["worker"] for record in result.of("checkpoint")}) > 1
+    assert handed_over > 0
+
+
+def test_a_job_below_its_least_number_of_workers_stops_and_resumes(tmp_path: Path) -> None:
+    """On another number of workers; together they use each sample once and end as one run."""
+    folder = tmp_path / "kept"
+    stopping = keeping(folder, SPOTMPI_MIN_WORKERS="3")
+    job = Job(tmp_path, 4, environ=stopping, optimizer=lambda: SGD(lr=0.05), scale_lr=False)
+    events = job.run().events
+    for seed in range(8):
+        place = tmp_path / f"{seed}"
+        place.mkdir()
+        kills = deaths(4, events * 2 // 3, seed, at_most=1) + deaths(4, events // 2, seed + 100)
+        environ = keeping(place / "kept", SPOTMPI_MIN_WORKERS="3")
+        cut = replace(job, folder=place, seed=seed, kills=kills, environ=environ).run()
+        if not cut.finals or not next(iter(cut.finals.values())).stopped:
+            continue
+        assert all(final.stopped for final in cut.finals.values())
+        assert len(cut.finals) < 3
+        assert newest(cut).step == len(steps(cut.records))
+        environ = keeping(place / "kept", SPOTMPI_RESUME="1")
+        whole = replace(job, folder=place, seed=seed, workers=5, environ=environ).run()
+        done = steps(whole.records)
+        check_exactly_once(whole.records, job.samples, job.passes)
+        assert {final.bits for final in whole.finals.values()} <= {
+            bits(replay(done, params(first), gradient, SGD(lr=0.05))) for first in range(4)
+        }
+        break
+    else:
+        pytest.fail("no seed stopped")
+
+
+def test_a_job_that_lost_every_worker_resumes_from_what_was_kept(tmp_path: Path) -> None:
+    environ = keeping(tmp_path / "kept")
+    job = Job(tmp_path, 3, environ=environ, optimizer=lambda: SGD(lr=0.05), scale_lr=False)
+    events = job.run().events
+    for seed in range(6):
+        place = tmp_path / f"{seed}"
+        place.mkdir()
+        moment = events * (seed + 4) // 11
+        kills = [Kill(worker, moment + 3 * worker) for worker in range(3)]
+        dead = replace(job, folder=place, seed=seed, kills=kills, environ=keeping(place / "kept"))
+        assert not dead.run().finals
+        environ = keeping(place / "kept", SPOTMPI_RESUME="1")
+        whole = replace(dead, workers=2, kills=(), environ=environ).run()
+        check_exactly_once(whole.records, job.samples, job.passes)
+        truth = bits(replay(whole.records, params(0), gradient, SGD(lr=0.05)))
+        assert {final.bits for final in whole.finals.values()} == {truth}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("workers", [2, 3, 4, 6, 16])
+def test_a_long_campaign_of_whole_scripts(tmp_path: Path, workers: int) -> None:
+    campaign(tmp_path, workers, runs=1000, first=10_000)
