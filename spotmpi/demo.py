@@ -62,12 +62,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"--plot {plot}: there is no folder {plot.parent}")
     with tempfile.TemporaryDirectory(prefix="spotmpi-demo-") as folder:
         trace = Path(folder) / "trace.jsonl"
-        command = ["-n", str(WORKERS)]
-        for revocation in REVOCATIONS:
-            command += ["--revoke", revocation]
-        command += ["--trace", str(trace), str(_SCRIPT), "--passes", str(PASSES)]
-        _say(_plan(command))
-        code = _run(command)
+        _say(_plan())
+        code = _run(_command(trace))
         if code != 0:
             return code
         records = list(read(trace))
@@ -99,11 +95,11 @@ def recoveries(records: Sequence[Record]) -> Iterator[str]:
             if record[f"{phase}_ms"] is not None
         )
         yield (
-            f"recovery {number}: {_named(record['lost'])} lost; {len(mine)} survivors had committed "
-            f"step {record['step']} {took} after the first death ({parts}; {record['verdict']})"
+            f"recovery {number}: {_named(record['lost'])} lost; {len(mine)} survivors have committed "
+            f"step {record['step']} {took} later ({parts} ms; {record['verdict']})"
         )
     steps = [1e3 * record["seconds"] for record in records if record["event"] == "step"]
-    yield f"an ordinary step: {statistics.median(steps):.1f} ms"
+    yield f"for comparison: an ordinary step took {statistics.median(steps):.1f} ms (median)"
 
 
 def proof(records: Sequence[Record], samples: int, passes: int) -> Iterator[str]:
@@ -139,11 +135,17 @@ def proof(records: Sequence[Record], samples: int, passes: int) -> Iterator[str]
     yield f"samples: each of {samples} images was used exactly once in each of {passes} passes"
 
 
-def _plan(command: Sequence[str]) -> str:
+def _command(trace: Path) -> list[str]:
+    revocations = [word for revocation in REVOCATIONS for word in ("--revoke", revocation)]
+    job = [str(_SCRIPT), "--passes", str(PASSES)]
+    return ["-n", str(WORKERS), *revocations, "--trace", str(trace), *job]
+
+
+def _plan() -> str:
     deaths = []
     for revocation in REVOCATIONS:
         workers, _, step = revocation.partition("@")
-        deaths.append(f"  step {step:>4}: {_named(workers.split(','))} get SIGKILL in the all-reduce")
+        deaths.append(f"  step {step:>4}: SIGKILL for {_named(workers.split(','))} in the all-reduce")
     return "\n".join(
         [
             f"{WORKERS} workers on this host are going to train a small network to read digits",
@@ -153,7 +155,7 @@ def _plan(command: Sequence[str]) -> str:
             "",
             "The script has no code for failures. You can do the same by hand:",
             "",
-            f"  spotmpi run {shlex.join(command)}",
+            f"  spotmpi run {shlex.join(_command(Path('run.jsonl')))}",
             "",
             "Starting the workers takes the longest.",
             "",

@@ -23,7 +23,7 @@ from spotmpi.channel import Channel
 from spotmpi.driver import Driver, Recovered
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Steps
-from spotmpi.fabric.sim import Delays, Hang, Kill, Simulation
+from spotmpi.fabric.sim import Delays, Kill, Simulation
 from spotmpi.journal import Journal
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.recovery import MESSAGES_PER_LOSS
@@ -111,15 +111,17 @@ class Court:
 
 
 class _Board(Channel):
-    """Knows every death, as the board of a real launcher does."""
+    """Knows every death, as the board of a real launcher does; there is nobody to tell."""
 
     def __init__(self, simulation: Simulation) -> None:
-        super().__init__(None, None)
-        self._deaths = simulation.deaths
+        self._simulation = simulation
+
+    def tell(self, event: str, **fields: object) -> None:
+        """No launcher listens."""
 
     def death_of(self, worker: int) -> float | None:
         """When ``worker`` died, None if it lives."""
-        return self._deaths.get(worker)
+        return self._simulation.deaths.get(worker)
 
 
 class Replica:
