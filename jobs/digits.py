@@ -119,7 +119,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--batch-size", type=int, default=BATCH_SIZE, help="images per worker (%(default)s)"
     )
     parser.add_argument(
-        "--lr", type=float, default=LR, help="learning rate of the workers at the start (%(default)s)"
+        "--lr",
+        type=float,
+        default=LR,
+        help="rate for the workers at the start (%(default)s)",
     )
     parser.add_argument("--seed", type=int, default=SEED, help="%(default)s")
     return parser.parse_args(argv)

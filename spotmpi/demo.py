@@ -95,8 +95,8 @@ def recoveries(records: Sequence[Record]) -> Iterator[str]:
             if record[f"{phase}_ms"] is not None
         )
         yield (
-            f"recovery {number}: {_named(record['lost'])} lost; {len(mine)} survivors have committed "
-            f"step {record['step']} {took} later ({parts} ms; {record['verdict']})"
+            f"recovery {number}: {_named(record['lost'])} lost; {len(mine)} survivors go on "
+            f"{took} later ({parts} ms; {record['verdict']})"
         )
     steps = [1e3 * record["seconds"] for record in records if record["event"] == "step"]
     yield f"for comparison: an ordinary step took {statistics.median(steps):.1f} ms (median)"
@@ -104,13 +104,12 @@ def recoveries(records: Sequence[Record]) -> Iterator[str]:
 
 def proof(records: Sequence[Record], samples: int, passes: int) -> Iterator[str]:
     """What was promised, each checked from the trace. TraceError for what does not hold."""
-    start, *_ = (record for record in records if record["event"] == "start")
-    *_, end = (record for record in records if record["event"] == "end")
+    start, end = _only(records, "start"), _only(records, "end")
     lost = {w for record in records if record["event"] == "recovery" for w in record["lost"]}
     _hold(lost.isdisjoint(end["workers"]), f"workers {sorted(lost)} were lost and yet finished")
     _hold(
         sorted([*lost, *end["workers"]]) == start["workers"],
-        f"of the workers {start['workers']} only {end['workers']} finished and {lost} were lost",
+        f"of {start['workers']} only {end['workers']} finished and {sorted(lost)} were lost",
     )
     yield f"survivors: {_named(end['workers'])} of {len(start['workers'])} finished"
 
@@ -145,7 +144,9 @@ def _plan() -> str:
     deaths = []
     for revocation in REVOCATIONS:
         workers, _, step = revocation.partition("@")
-        deaths.append(f"  step {step:>4}: SIGKILL for {_named(workers.split(','))} in the all-reduce")
+        deaths.append(
+            f"  step {step:>4}: SIGKILL for {_named(workers.split(','))} in the all-reduce"
+        )
     return "\n".join(
         [
             f"{WORKERS} workers on this host are going to train a small network to read digits",
@@ -180,6 +181,12 @@ def _named(workers: Sequence[object]) -> str:
     if len(names) == 1:
         return f"worker {names[0]}"
     return f"workers {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _only(records: Sequence[Record], event: str) -> Record:
+    found = [record for record in records if record["event"] == event]
+    _hold(len(found) == 1, f"it has {'more than one' if found else 'no'} {event}")
+    return found[0]
 
 
 def _hold(true: bool, otherwise: str) -> None:

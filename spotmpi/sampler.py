@@ -26,11 +26,18 @@ class Deal:
     number: int
     """Steps of this sampler before it."""
     pass_number: int
-    slices: Mapping[WorkerId, Indices]
+    workers: tuple[WorkerId, ...]
+    samples: Indices
+    """Of all workers, one after the other, shared as evenly as can be: the first have one more."""
 
     def of(self, worker: WorkerId) -> Indices:
         """The samples of ``worker``; none if it is not in the deal."""
-        return self.slices.get(worker, _NOTHING)
+        if worker not in self.workers:
+            return _NOTHING
+        rank = self.workers.index(worker)
+        share, extra = divmod(len(self.samples), len(self.workers))
+        begin = rank * share + min(rank, extra)
+        return self.samples[begin : begin + share + (rank < extra)]
 
 
 _NUMBERS = ("pass", "cursor", "steps")
@@ -64,7 +71,7 @@ class Sampler:
         until `count`.
         """
         if self._deal is None and self._pass < self.passes and self.n:
-            self._deal = Deal(self.steps, self._pass, self._slices(workers))
+            self._deal = Deal(self.steps, self._pass, tuple(workers), self._next(len(workers)))
         return self._deal
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
@@ -73,10 +80,9 @@ class Sampler:
         if deal is None:
             raise RuntimeError("no step of this sampler is dealt that could count")
         counted = frozenset(contributors)
-        pooled = len(self._pool)
-        used = sum(len(part) for part in deal.slices.values())
-        back = [part for worker, part in deal.slices.items() if worker not in counted]
-        # The slices were cut from the front of pool + order, so what follows them is untouched.
+        pooled, used = len(self._pool), len(deal.samples)
+        back = [deal.of(worker) for worker in deal.workers if worker not in counted]
+        # The deal was cut from the front of pool + order, so what follows them is untouched.
         self._pool = np.concatenate([*back, self._pool[used:]])
         self._cursor += max(0, used - pooled)
         self._deal = None
@@ -109,18 +115,12 @@ class Sampler:
         self._order = self._shuffled()
         self._deal = None
 
-    def _slices(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Indices]:
-        left = len(self._pool) + self.n - self._cursor
-        want = min(left, self.batch_size * len(workers))
-        ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
-        dealt = np.concatenate([self._pool[:want], ahead])
+    def _next(self, workers: int) -> Indices:
         # At the end of a pass the rest is spread, so that nobody waits for one full batch.
-        share, extra = divmod(want, len(workers))
-        slices, end = {}, 0
-        for rank, worker in enumerate(workers):
-            begin, end = end, end + share + (rank < extra)
-            slices[worker] = dealt[begin:end]
-        return slices
+        left = len(self._pool) + self.n - self._cursor
+        want = min(left, self.batch_size * workers)
+        ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
+        return np.concatenate([self._pool[:want], ahead])
 
     def _shuffled(self) -> Indices:
         return np.random.default_rng([*self.seed, self._pass]).permutation(self.n).astype(np.int64)

@@ -109,9 +109,7 @@ def params(worker: int) -> dict[str, np.ndarray]:
     return {"w": np.full(5, worker / 4, np.float32), "b": np.array(float(worker), np.float64)}
 
 
-def gradient(
-    params: dict[str, np.ndarray], samples: np.ndarray
-) -> dict[str, np.ndarray]:
+def gradient(params: dict[str, np.ndarray], samples: np.ndarray) -> dict[str, np.ndarray]:
     """The mean gradient of least squares on made-up samples; its bits depend on all of them."""
     x = np.sin(np.arange(1, 6, dtype=np.float32) * (samples[:, None] + 1)).astype(np.float32)
     error = x @ params["w"] + np.float32(params["b"]) - np.cos(samples).astype(np.float32)

@@ -55,8 +55,8 @@ def test_a_launcher_that_is_gone_is_no_error(channel: Channel, ends) -> None:
 def test_a_launcher_that_does_not_listen_delays_but_does_not_stop(
     channel: Channel, ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("spotmpi.channel.PATIENCE", 0.01)
-    for _ in range(2000):
+    monkeypatch.setattr("spotmpi.channel.PATIENCE", 0.001)
+    for _ in range(1000):
         channel.tell("recovery", text="x" * 1000)
     assert json.loads(ends[0].recv(LIMIT))["event"] == "recovery"
 

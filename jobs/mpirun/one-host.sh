@@ -14,7 +14,7 @@
 # of what goes wrong before the first step.
 set -euo pipefail
 
-if [ $# -lt 2 ]; then
+if [ $# -lt 2 ] || ! [[ $1 =~ ^[1-9][0-9]*$ ]]; then
     echo "usage: ${0##*/} N SCRIPT [ARGS...]" >&2
     exit 2
 fi

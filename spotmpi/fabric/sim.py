@@ -128,6 +128,10 @@ class Simulation:
         self.processes[worker] = _Process(steps, self._first)
         self._after(self.delays.compute, self._advance, worker, None)
 
+    def doom(self, worker: WorkerId) -> None:
+        """Let ``worker`` die as soon as the present event is over."""
+        self._kills.insert(0, Kill(worker, self.events))
+
     def run(self, limit: int = 10_000_000) -> None:
         """Until every worker has returned or died; `Hang` if that never happens."""
         while self._queue:

@@ -63,11 +63,6 @@ class Crew:
         return len(self._met) == self._workers
 
     @property
-    def gone(self) -> bool:
-        """Whether no wrapper is there (any more)."""
-        return not self._wrappers
-
-    @property
     def at_rest(self) -> bool:
         """Whether no worker lives under the wrappers that are there."""
         return all(wrapper.ended for wrapper in self._wrappers.values())
@@ -79,15 +74,10 @@ class Crew:
             if not wrapper.ended:
                 wire.say(wrapper.link, wire.END)
 
-    def leave(self, worker: int) -> None:
-        """Let a wrapper go whose worker has ended."""
-        if worker in self._wrappers:
-            wire.say(self._wrappers[worker].link, wire.LEAVE)
-
     def dismiss(self) -> None:
         """Let every wrapper go, and meet no new ones."""
-        for worker in self._wrappers:
-            self.leave(worker)
+        for wrapper in self._wrappers.values():
+            wire.say(wrapper.link, wire.LEAVE)
         for stranger in self._strangers:
             self._refuse(stranger)
         self._strangers.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import selectors
 import signal
 import subprocess
@@ -46,6 +47,9 @@ _FOR_STOPPING = 30.0
 _BEFORE_BURIAL = 0.25
 """Seconds from a death until orphans are looked for: survivors need the cores to recover."""
 
+_DESCRIPTORS = 8
+"""Descriptors for each worker that mpirun or the launcher may need, whichever needs more."""
+
 _LONGEST_COMPLAINT = 1 << 14
 """Bytes that are kept of what mpirun says, the last ones."""
 
@@ -63,17 +67,26 @@ def launch(
     descends from this process when the job ends (children that were there before are spared).
     The settings must have been checked.
     """
+    _allow_descriptors(_DESCRIPTORS * workers)
     job_folder.remove_abandoned()
     job, folder, lock = job_folder.create(workers)
     try:
         (folder / TASK).write_text(json.dumps([str(script), *arguments]))
         settings = replace(settings, job=job, job_dir=folder)
-        command = mpirun.command(installation, workers, folder)
+        command = mpirun.command(installation, workers, mpirun.wrapper(folder))
         environment = mpirun.environment(installation, workers, settings, os.environ, cores())
         return _Job(job, folder, workers).run(command, environment)
     finally:
         job_folder.remove(folder)
         os.close(lock)
+
+
+def _allow_descriptors(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 class _Job:
@@ -115,7 +128,9 @@ class _Job:
             self._after(_FOR_CLEARING, "clear", self._give_up_waiting)
         if self._ending:
             return self._out_of_patience or self._crew.at_rest
-        return self._verdict.complete and self._crew.gone
+        # Wrappers stay to the end: MPI would take one that leaves for a death, and while some
+        # workers have finished, others may still be in the middle of something.
+        return self._verdict.complete
 
     def _turn(self) -> None:
         """Wait for something to happen, and deal with all that has happened."""
@@ -148,8 +163,6 @@ class _Job:
             case "ended":
                 status = int(heard.fields["status"])
                 self._verdict.ended(heard.worker, status)
-                if self._verdict.ending is None:
-                    self._crew.leave(heard.worker)
                 if os.WIFSIGNALED(status):
                     self._after(_BEFORE_BURIAL, "bury", self._bury)
             case "vanished":

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotmpi.launch.installation import Installation
 from spotmpi.settings import Settings
 
-__all__ = ["command", "environment"]
+__all__ = ["command", "environment", "wrapper"]
 
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _MPI_VARIABLES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 
-def command(installation: Installation, workers: int, folder: Path) -> list[str]:
-    """Return the command that starts the wrappers.
+def wrapper(folder: Path) -> list[str]:
+    """Return the program that mpirun starts for each worker of the job with this folder.
 
     The script and its arguments are not part of it: mpirun would take a lone ``:`` among them
     for the beginning of another program.
     """
+    return [sys.executable, str(_WRAPPER), str(folder)]
+
+
+def command(installation: Installation, workers: int, program: Sequence[str]) -> list[str]:
+    """Return the command that starts ``workers`` times the ``program``, on this host."""
     return [
         str(installation.mpirun),
         *(["--allow-run-as-root"] if os.geteuid() == 0 else []),
@@ -29,7 +34,7 @@ def command(installation: Installation, workers: int, folder: Path) -> list[str]
         # Inside a batch allocation mpirun would start its daemons on the other nodes.
         *("--prtemca", "ras", "^slurm,pbs,tm,lsf,gridengine", "--prtemca", "plm", "ssh"),
         *("--host", f"localhost:{workers}", "-n", str(workers)),
-        *(sys.executable, str(_WRAPPER), str(folder)),
+        *program,
     ]
 
 

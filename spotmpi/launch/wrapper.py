@@ -24,10 +24,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _ROOT = os.path.dirname(os.path.dirname(_HERE))
 
 if __name__ == "__main__":
-    # Run as a file this folder heads the module path, where it would shadow modules of a script.
-    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
-    if _ROOT not in sys.path:
-        sys.path.append(_ROOT)
+    # Run as a file, this folder heads the module path. The launcher's own spotmpi must, for now:
+    # there may be another one installed.
+    sys.path[0] = _ROOT
 
 from pathlib import Path  # noqa: E402 - the path must be right first
 
@@ -176,4 +175,6 @@ def _redirect(out: int, error: int) -> None:
 
 
 if __name__ == "__main__":
+    # Last from here on: what lies beside spotmpi must not shadow anything of the script's.
+    sys.path.append(sys.path.pop(0))
     main(Path(sys.argv[1]))

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,15 @@ LIMIT = 60.0
 class Running:
     """A ``spotmpi`` command that runs. Its output is read as the test asks for it."""
 
-    def __init__(self, arguments: list[str], folder: Path, ignore: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, command: list[str], arguments: list[str], folder: Path, ignore: tuple[int, ...]
+    ) -> None:
         def set_up() -> None:
             for number in ignore:
                 signal.signal(number, signal.SIG_IGN)
 
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "spotmpi", *arguments],
+            [sys.executable, *command, *arguments],
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -49,10 +51,16 @@ class Running:
             if not self._read(deadline):
                 pytest.fail(f"{pattern!r} did not come {times} times:\n{self.output}")
 
+    def stop_reading(self) -> None:
+        """Close the reading end of the output."""
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
     def wait(self) -> int:
         """Read on to the end of the output, and return the command's exit code."""
         deadline = time.monotonic() + LIMIT
-        while self._read(deadline):
+        assert self._process.stdout is not None
+        while not self._process.stdout.closed and self._read(deadline):
             pass
         try:
             return self._process.wait(max(0.0, deadline - time.monotonic()))
@@ -79,7 +87,8 @@ class Running:
         """End it, if it has not ended."""
         if self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.communicate()
+        self._process.wait()
+        self.stop_reading()
 
     def _read(self, deadline: float) -> bool:
         assert self._process.stdout is not None
@@ -113,8 +122,12 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """``start("run", "-n", 2, script)`` starts a command and returns it as `Running`."""
     started: list[Running] = []
 
-    def start_one(*arguments: object, ignore: tuple[int, ...] = ()) -> Running:
-        started.append(Running(list(map(str, arguments)), tmp_path, ignore))
+    def start_one(
+        *arguments: object,
+        command: Sequence[str] = ("-m", "spotmpi"),
+        ignore: tuple[int, ...] = (),
+    ) -> Running:
+        started.append(Running(list(command), list(map(str, arguments)), tmp_path, ignore))
         return started[-1]
 
     yield start_one

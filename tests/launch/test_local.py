@@ -234,3 +234,66 @@ def test_nothing_of_a_job_can_be_seen_by_others(start) -> None:
     os.kill(running.pid, signal.SIGTERM)
     assert running.wait() == 143
     assert not path.exists()
+
+
+def impatient(start, names: str, *arguments: object):
+    """A job whose launcher waits for half a second only where ``names`` of `local` say so."""
+    program = (
+        "import sys; from spotmpi.cli import main; from spotmpi.launch import local\n"
+        f"for name in {names.split()}: setattr(local, name, 0.5)\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    return start(*arguments, command=["-c", program])
+
+
+def test_workers_that_do_not_follow_one_that_stopped_are_ended(start) -> None:
+    job = ["run", "-n", 2, TRAINING, "exit75:0@7"]
+    running = impatient(start, "_FOR_STOPPING", *job)
+    assert running.wait() == 75
+    assert "others went on for" in running.output
+
+
+@pytest.fixture
+def false_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Puts a program on PATH that passes for an mpirun with ULFM."""
+
+    def install(text: str) -> None:
+        facts = f"ompi:version:full:5.9\npath:prefix:{tmp_path}\noptions:ft_mpi_support:yes"
+        for name, body in (("mpirun", text), ("ompi_info", f"echo '{facts}'")):
+            program = tmp_path / "bin" / name
+            program.parent.mkdir(exist_ok=True)
+            program.write_text(f"#!/bin/sh\n{body}\n")
+            program.chmod(0o755)
+        (tmp_path / "lib").mkdir()
+        (tmp_path / "lib" / "libmpi.so.40").touch()
+        monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+
+    return install
+
+
+def test_an_mpirun_that_fails_is_quoted(run_spotmpi, false_mpirun) -> None:
+    false_mpirun("echo 'There are not enough slots'; exit 1")
+    done = run_spotmpi(["run", "-n", "2", TRAINING])
+    assert done.returncode == 71
+    assert "mpirun said:\nThere are not enough slots" in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "spotmpi: mpirun failed before all workers were ready; "
+        "`spotmpi doctor` checks the installation"
+    )
+
+
+def test_an_mpirun_that_does_nothing_is_given_up(start, false_mpirun) -> None:
+    false_mpirun("exec sleep 1000")
+    running = impatient(start, "_FOR_START _FOR_MPIRUN", "run", "-n", 1, TRAINING)
+    assert running.wait() == 71
+    assert "mpirun did not start all 1 workers in time" in running.output
+
+
+def test_a_reader_that_goes_away_does_not_end_the_training(start, tmp_path: Path) -> None:
+    script = tmp_path / "talk.py"
+    script.write_text("for i in range(100_000): print(i)\nopen('finished', 'w').close()")
+    running = start("run", "-n", 1, script)
+    running.until("^5$")
+    running.stop_reading()
+    assert running.wait() == 0
+    assert (tmp_path / "finished").exists()

@@ -1,0 +1,339 @@
+"""What every fabric guarantees, as scenarios that any of them can perform.
+
+A scenario is a generator of requests for one of four workers; it returns what this worker saw.
+`Die` raised from it ends the worker as a provider would. `expected` says what each survivor must
+return. Run as a script under mpirun, it performs the named scenarios over MPI and writes what was
+seen into a folder: ``contract.py FOLDER SCENARIO...``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Poll, Rebuild, Reduce, Request, Revoke, Share, Steps
+from spotmpi.recovery import (
+    Built,
+    ControlRevoked,
+    Kind,
+    Lost,
+    Received,
+    RevokeControl,
+    Send,
+    Survey,
+    Token,
+)
+
+WORKERS = 4
+ALL = frozenset(range(WORKERS))
+
+
+class Die(BaseException):
+    """This worker is revoked now."""
+
+
+Scenario = Callable[[int], Steps[Any]]
+SCENARIOS: dict[str, Scenario] = {}
+expected: dict[str, dict[int, Any]] = {}
+
+
+def scenario(**seen: Any) -> Callable[[Scenario], Scenario]:
+    """Register one: ``all`` is what everybody must see, or ``w0`` ... what worker 0 ... must."""
+
+    def register(function: Scenario) -> Scenario:
+        name = function.__name__
+        SCENARIOS[name] = function
+        expected[name] = {
+            worker: seen.get(f"w{worker}", seen.get("all"))
+            for worker in range(WORKERS)
+            if f"w{worker}" in seen or "all" in seen
+        }
+        for worker in seen.get("dead", ()):
+            del expected[name][worker]
+        return function
+
+    return register
+
+
+def attempt(request: Request) -> Steps[str]:
+    """Whether a collective came through on this worker."""
+    try:
+        yield request
+    except PeersLost:
+        return "lost"
+    return "done"
+
+
+def summed(me: int) -> Steps[list[float]]:
+    """An all-reduce of 10 ** me, in both of the types that are trained."""
+    send = [np.full(3, 10.0**me, np.float32), np.full(5, 10.0**me, np.float64)]
+    receive = [np.zeros(3, np.float32), np.zeros(5, np.float64)]
+    yield Reduce(send, receive)
+    assert (send[0] == 10**me).all()
+    assert (send[1] == 10**me).all()
+    assert (receive[0] == receive[0][0]).all()
+    assert (receive[1] == receive[0][0]).all()
+    return float(receive[0][0])
+
+
+def token(number: int) -> Token:
+    """One that can be told from others."""
+    survey = Survey(1, 2, 3, 4, 5, 6, False)
+    return Token(Kind.RECONCILE, number, 0, frozenset({1, number}), survey)
+
+
+def heard(*losses: int, tokens: int = 0) -> Steps[list[int]]:
+    """Wait until these are known to be dead, each told once, and so many tokens are here.
+
+    Returns what numbers the tokens have; only their order among themselves is promised.
+    """
+    missing, numbers = set(losses), []
+    while missing or len(numbers) < tokens:
+        event = yield Poll()
+        if isinstance(event, Lost):
+            assert event.workers <= missing, f"{event.workers} told, {missing} expected"
+            missing -= event.workers
+        else:
+            assert event == Received(token(event.token.attempt))
+            numbers.append(event.token.attempt)
+    return numbers
+
+
+def build(members: frozenset[int] | None) -> Steps[list[Any]]:
+    """What the build says: sealed or not, and who is alive."""
+    built = yield Rebuild(members)
+    assert isinstance(built, Built)
+    return [built.sealed, sorted(built.members)]
+
+
+# Without a death.
+
+
+@scenario(all=1111.0)
+def a_reduce_sums_over_all_members_and_leaves_what_is_sent(me: int) -> Steps[Any]:
+    """Array by array."""
+    return (yield from summed(me))
+
+
+@scenario(all=[2.0, 12.0])
+def a_share_copies_the_buffers_of_its_source(me: int) -> Steps[Any]:
+    """To all others."""
+    buffers = [np.full(4, me, np.float32), np.full(2, 10.0 + me)]
+    yield Share(2, buffers)
+    assert len({*buffers[0].tolist()}) == len({*buffers[1].tolist()}) == 1
+    return [float(buffers[0][0]), float(buffers[1][0])]
+
+
+@scenario(w0=[], w1=[3, 1, 2, 9], w2=[], w3=[])
+def tokens_arrive_whole_once_and_in_the_order_in_which_they_were_sent(me: int) -> Steps[Any]:
+    """Between one sender and one receiver."""
+    sent, seen = [3, 1, 2, 9], []
+    for number in sent:
+        if me == 0:
+            yield Send(1, token(number))
+        if me == 1:
+            event = yield Poll()
+            assert event == Received(token(event.token.attempt))
+            seen.append(event.token.attempt)
+    return seen
+
+
+@scenario(all=[7])
+def a_token_goes_round_the_ring(me: int) -> Steps[Any]:
+    """Everybody sends and receives."""
+    if me == 0:
+        yield Send(1, token(7))
+    event = yield Poll()
+    if me != 0:
+        yield Send((me + 1) % WORKERS, event.token)
+    return [event.token.attempt]
+
+
+@scenario(w0="lost", w1="lost", w2="lost", w3="revoked")
+def a_revocation_interrupts_those_who_wait_in_a_collective(me: int) -> Steps[Any]:
+    """Nobody is dead; worker 3 will never enter."""
+    if me == 3:
+        yield Revoke()
+        return "revoked"
+    return (yield from attempt(Reduce([np.ones(8)], [np.zeros(8)])))
+
+
+@scenario(w0=[False, [0, 1, 2, 3]], w1="told", w2="told", w3="told")
+def the_revocation_of_the_control_path_is_told_once_to_all_others(me: int) -> Steps[Any]:
+    """And a build that fails makes the control path anew."""
+    if me == 0:
+        yield RevokeControl()
+    else:
+        event = yield Poll()
+        assert event == ControlRevoked()
+    built = yield from build(None)
+    round_trip = yield from a_token_goes_round_the_ring(me)
+    assert round_trip == [7]
+    return built if me == 0 else "told"
+
+
+@scenario(all=[False, [0, 1, 2, 3]])
+def a_build_whose_members_differ_fails_for_all(me: int) -> Steps[Any]:
+    """One worker of four has another verdict."""
+    return (yield from build(ALL if me else ALL - {2}))
+
+
+@scenario(all=[False, [0, 1, 2, 3]])
+def a_build_without_a_verdict_fails_for_all(me: int) -> Steps[Any]:
+    """One worker of four has none."""
+    return (yield from build(ALL if me != 2 else None))
+
+
+@scenario(all=[[True, [0, 1, 2, 3]], 1111.0])
+def a_sealed_build_has_a_new_data_path(me: int) -> Steps[Any]:
+    """The old one was revoked."""
+    if me == 1:
+        yield Revoke()
+    built = yield from build(ALL)
+    return [built, (yield from summed(me))]
+
+
+# With deaths.
+
+
+@scenario(w0="lost", w2="lost", w3="lost")
+def a_reduce_that_a_dead_worker_never_entered_fails_on_all(me: int) -> Steps[Any]:
+    """Whoever is told revokes, so that nobody waits for ever."""
+    if me == 1:
+        raise Die
+    said = yield from attempt(Reduce([np.ones(8)], [np.zeros(8)]))
+    yield Revoke()
+    return said
+
+
+@scenario(w0="lost", w2="lost", w3="lost")
+def a_share_whose_source_is_dead_fails_on_all(me: int) -> Steps[Any]:
+    """It had nothing sent."""
+    if me == 1:
+        raise Die
+    said = yield from attempt(Share(1, [np.ones(1 << 16)]))
+    yield Revoke()
+    return said
+
+
+@scenario(w0="lost", w1="lost", w2="lost")
+def a_revocation_reaches_all_although_its_sender_dies_at_once(me: int) -> Steps[Any]:
+    """Who waits is interrupted by the one or by the other."""
+    if me == 3:
+        yield Revoke()
+        raise Die
+    return (yield from attempt(Reduce([np.ones(8)], [np.zeros(8)])))
+
+
+@scenario(w0="heard", w3="heard")
+def each_loss_is_told_once_to_everybody_alive(me: int) -> Steps[Any]:
+    """What comes after the losses is a token, and no loss again."""
+    if me in (1, 2):
+        raise Die
+    yield Send(3 - me, token(8))
+    yield from heard(1, 2, tokens=1)
+    yield Send(3 - me, token(9))
+    assert (yield from heard(tokens=1)) == [9]
+    return "heard"
+
+
+@scenario(w0="sent", w2="received", w3="heard")
+def a_token_to_a_dead_worker_is_no_error(me: int) -> Steps[Any]:
+    """And keeps no other from arriving."""
+    if me == 1:
+        raise Die
+    if me == 2:
+        assert (yield from heard(1, tokens=3)) == [5, 6, 7]
+        return "received"
+    yield from heard(1)
+    if me == 3:
+        return "heard"
+    for number in (5, 6, 7):
+        yield Send(1, token(4))
+        yield Send(2, token(number))
+    return "sent"
+
+
+@scenario(all=[[True, [0, 2, 3]], 1101.0, [7]], dead=[1])
+def a_build_is_sealed_when_all_alive_come_with_just_those_alive(me: int) -> Steps[Any]:
+    """Then the data path and the control path work among them."""
+    if me == 1:
+        raise Die
+    yield from heard(1)
+    yield Revoke()
+    built = yield from build(ALL - {1})
+    total = yield from summed(me)
+    following = {0: 2, 2: 3, 3: 0}
+    if me == 0:
+        yield Send(2, token(7))
+    numbers = yield from heard(tokens=1)
+    if me != 0:
+        yield Send(following[me], token(7))
+    return [built, total, numbers]
+
+
+@scenario(all=[[False, [0, 1, 2]], [True, [0, 1, 2]], 111.0], dead=[3])
+def a_build_notices_a_death_that_nobody_has_heard_of(me: int) -> Steps[Any]:
+    """It fails for all alike, and the next one is sealed."""
+    if me == 3:
+        raise Die
+    first = yield from build(ALL)
+    second = yield from build(ALL - {3})
+    return [first, second, (yield from summed(me))]
+
+
+@scenario(all=[[True, [0, 2, 3]], [True, [0, 2]], 101.0], dead=[1, 3])
+def one_loss_after_the_other_goes_through_the_same_door(me: int) -> Steps[Any]:
+    """The second build shrinks what the first has made."""
+    if me == 1:
+        raise Die
+    yield from heard(1)
+    yield Revoke()
+    first = yield from build(ALL - {1})
+    if me == 3:
+        raise Die
+    assert (yield from attempt(Reduce([np.ones(8)], [np.zeros(8)]))) == "lost"
+    yield Revoke()
+    second = yield from build(frozenset({0, 2}))
+    return [first, second, (yield from summed(me))]
+
+
+def deadly(name: str) -> bool:
+    """Whether somebody dies in this scenario."""
+    return len(expected[name]) < WORKERS
+
+
+def performed(name: str, me: int) -> Steps[Any]:
+    """The scenario; then wait for all others alive, and leave a fabric like a new one."""
+    seen = yield from SCENARIOS[name](me)
+    yield Rebuild(None)
+    if not deadly(name):
+        yield Rebuild(ALL)
+    return seen
+
+
+def main() -> None:
+    """Perform over MPI what the command line names."""
+    from spotmpi.fabric.mpi import MpiFabric
+
+    folder, *names = sys.argv[1:]
+    fabric = MpiFabric()
+    seen = {}
+    for name in names:
+        try:
+            seen[name] = fabric.run(performed(name, fabric.me))
+        except Die:
+            os.kill(os.getpid(), signal.SIGKILL)
+    Path(folder, f"{fabric.me}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""One suite for all fabrics: what the port promises holds in the simulator and over MPI."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.fabric import Poll, Steps
+from spotmpi.fabric.sim import Simulation
+from spotmpi.launch import installation, mpirun
+from spotmpi.membership import Membership
+from tests.fabric import contract
+from tests.fabric.contract import SCENARIOS, WORKERS, Die, deadly, expected, performed
+
+TIMEOUT = 60
+CALM = [name for name in SCENARIOS if not deadly(name)]
+DEADLY = [name for name in SCENARIOS if deadly(name)]
+
+
+def simulated(name: str, seed: int) -> dict[int, Any]:
+    """What the survivors of a scenario saw in the simulator."""
+    simulation = Simulation(Membership.first(["sim"] * WORKERS), seed)
+
+    def worker(me: int) -> Steps[Any]:
+        try:
+            return (yield from performed(name, me))
+        except Die:
+            simulation.doom(me)
+            yield Poll()
+            raise AssertionError("a dead worker was answered") from None
+
+    for me in range(WORKERS):
+        simulation.start(me, worker(me))
+    simulation.run()
+    return simulation.returned
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_simulator_keeps_the_contract(name: str) -> None:
+    for seed in range(60):
+        assert simulated(name, seed) == expected[name], f"seed {seed}"
+
+
+def over_mpi(folder: Path, *names: str) -> Iterator[tuple[str, dict[int, Any]]]:
+    """What the survivors of scenarios saw under a real mpirun, which is given so much time."""
+    found = installation.search(os.environ).found
+    assert found is not None, installation.NO_MPI
+    program = [sys.executable, contract.__file__, str(folder), *names]
+    with subprocess.Popen(
+        mpirun.command(found, WORKERS, program),
+        env={**found.environment(os.environ), "OMPI_MCA_coll": "^han,cuda"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            said, _ = process.communicate()
+            pytest.fail(f"{names}: no end after {TIMEOUT} s\n{said}")
+    seen = {int(path.stem): json.loads(path.read_text()) for path in folder.glob("*.json")}
+    for name in names:
+        assert set(expected[name]) == set(seen), said
+        yield name, {worker: results[name] for worker, results in seen.items()}
+
+
+def test_mpi_keeps_the_contract_while_nobody_dies(tmp_path: Path) -> None:
+    for name, seen in over_mpi(tmp_path, *CALM):
+        assert seen == expected[name], name
+
+
+@pytest.mark.parametrize("name", DEADLY)
+def test_mpi_keeps_the_contract_when_workers_die(name: str, tmp_path: Path) -> None:
+    for _, seen in over_mpi(tmp_path, name):
+        assert seen == expected[name]
