@@ -7,7 +7,6 @@ Importing this package starts nothing: no MPI, no threads, no compilation. MPI s
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from spotmpi.errors import (
@@ -23,6 +22,8 @@ from spotmpi.errors import (
 if TYPE_CHECKING:
     from spotmpi.trainer import Trainer
 
+    __version__: str
+
 __all__ = [
     "CheckpointError",
     "LeftAlone",
@@ -34,14 +35,20 @@ __all__ = [
     "UsageError",
 ]
 
-try:
-    __version__ = version("spotmpi")
-except PackageNotFoundError:  # a bare checkout that nobody installed
-    __version__ = "0+checkout"
-
-
 def __getattr__(name: str) -> Any:
-    # The trainer pulls in NumPy and Numba, which a launcher or `spotmpi --help` has no use for.
+    # The trainer pulls in NumPy and Numba, which a launcher or `spotmpi --help` has no use for;
+    # and to look up its own version would be a quarter of what a worker's start costs.
     if name == "Trainer":
         return import_module("spotmpi.trainer").Trainer
+    if name == "__version__":
+        return _version()
     raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("spotmpi")
+    except PackageNotFoundError:  # a bare checkout that nobody installed
+        return "0+checkout"

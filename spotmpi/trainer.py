@@ -214,7 +214,6 @@ class Trainer(Generic[P]):
             self._end_job(error)
             raise
         self._entered = True
-        self._channel.tell("ready")
         return self
 
     def __exit__(
@@ -255,6 +254,7 @@ class Trainer(Generic[P]):
                 ("the settings", str((given.trace, given.checkpoint_every, given.min_workers))),
             ],
         )
+        self._channel.tell("ready")  # from here on a loss is recovered from
         self._driver = Driver(self._me, fabric.membership, self, fabric.clock)
         self._journal = Journal(trace, self._channel, self._me)
         self._rehearsal = Rehearsal(given.revoke, self._me)
@@ -477,7 +477,7 @@ class Trainer(Generic[P]):
         self._restored = found.state
         if found.state.get("seed") != self.seed:
             raise UsageError(
-                f"{found.path} was written with seed={found.state.get('seed')} and this run has "
+                f"{found.path} was written with seed={found.state.get('seed')!r} and this run has "
                 f"seed={self.seed}: samples would be used twice or never; resume with the same seed"
             )
         self._replica.restore(found.state, str(found.path))

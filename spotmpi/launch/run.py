@@ -81,6 +81,8 @@ def main(options: argparse.Namespace) -> int:
         revoke=tuple(map(parse_revocation, options.revoke)),
     )
     check(settings, workers)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
     if not options.command:
         raise UsageError("the script to run is missing: spotmpi run -n N SCRIPT [ARGS...]")
     name, *arguments = options.command

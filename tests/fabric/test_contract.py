@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -49,14 +50,20 @@ def test_the_simulator_keeps_the_contract(name: str) -> None:
         assert simulated(name, seed) == expected[name], f"seed {seed}"
 
 
-def over_mpi(folder: Path, *names: str) -> Iterator[tuple[str, dict[int, Any]]]:
-    """What the survivors of scenarios saw under a real mpirun, which is given so much time."""
+@functools.cache
+def mpi() -> installation.Installation:
+    """The one that a run would use; asking for it starts processes."""
     found = installation.search(os.environ).found
     assert found is not None, installation.NO_MPI
+    return found
+
+
+def over_mpi(folder: Path, *names: str) -> Iterator[tuple[str, dict[int, Any]]]:
+    """What the survivors of scenarios saw under a real mpirun, which is given so much time."""
     program = [sys.executable, contract.__file__, str(folder), *names]
     with subprocess.Popen(
-        mpirun.command(found, WORKERS, program),
-        env={**found.environment(os.environ), "OMPI_MCA_coll": "^han,cuda"},
+        mpirun.command(mpi(), WORKERS, program),
+        env={**mpi().environment(os.environ), "OMPI_MCA_coll": "^han,cuda"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

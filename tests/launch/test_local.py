@@ -158,7 +158,7 @@ def test_the_script_has_the_arguments_and_the_place_that_python_would_give(
         "print(sys.argv, os.getcwd())\n"
     )
     arguments = ["--help", "-n", "5", "--", ":", "ü", "--", "a b", ""]
-    done = run_spotmpi(["run", "-n", "1", "below/script.py", *arguments])
+    done = run_spotmpi(["run", "-n", "1", "--", "below/script.py", *arguments])
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{['below/script.py', *arguments]} {tmp_path}\n"
 

@@ -1,0 +1,120 @@
+"""The simulator itself: as bad as MPI may be, repeatable, and never silent about a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Poll, Reduce, Revoke, Share, Steps
+from spotmpi.fabric.sim import Hang, Kill, Simulation
+from spotmpi.membership import Membership
+
+
+def simulate(
+    worker: Callable[[int], Steps[Any]], workers: int, seed: int, *kills: Kill
+) -> Simulation:
+    """Run the same generator as every worker."""
+    simulation = Simulation(Membership.first(["h"] * workers), seed, kills)
+    simulation.transcript = []
+    for me in range(workers):
+        simulation.start(me, worker(me))
+    simulation.run()
+    return simulation
+
+
+def reducing(me: int) -> Steps[str]:
+    """One all-reduce; whoever fails revokes."""
+    try:
+        yield Reduce([np.array([float(me)])], [np.zeros(1)])
+    except PeersLost:
+        yield Revoke()
+        return "lost"
+    return "done"
+
+
+def outcomes(workers: int, *kills: Kill) -> set[tuple[str, ...]]:
+    """What the survivors saw, over many seeds."""
+    found = (simulate(reducing, workers, seed, *kills).returned for seed in range(200))
+    return {tuple(sorted(set(returned.values()))) for returned in found}
+
+
+def test_a_failure_may_hit_some_members_and_not_others() -> None:
+    """Or all, or none: as ULFM is allowed to."""
+    seen: set[tuple[str, ...]] = set()
+    for moment in range(5, 16):
+        seen |= outcomes(4, Kill(1, moment))
+    assert seen == {("done",), ("lost",), ("done", "lost")}
+
+
+def test_a_share_may_be_over_at_its_source_although_another_never_enters() -> None:
+    """A small broadcast leaves at once."""
+
+    def sharing(_me: int) -> Steps[str]:
+        try:
+            yield Share(0, [np.ones(1)])
+        except PeersLost:
+            return "lost"
+        return "done"
+
+    seen = {simulate(sharing, 2, seed, Kill(1, 2)).returned[0] for seed in range(50)}
+    assert seen == {"done", "lost"}
+
+
+def test_sums_are_taken_in_ring_order() -> None:
+    """The order that a replay can repeat to the bit."""
+    values = [1e16, 1.0, -1e16, 1.0]
+    sums: set[float] = set()
+
+    def worker(me: int) -> Steps[None]:
+        result = [np.zeros(1)]
+        yield Reduce([np.array([values[me]])], result)
+        sums.add(float(result[0][0]))
+
+    for seed in range(20):
+        simulate(worker, 4, seed)
+    assert sums == {((values[0] + values[1]) + values[2]) + values[3]}
+
+
+def test_a_seed_and_its_kills_decide_everything() -> None:
+    first = simulate(reducing, 5, 7, Kill(2, 9)).transcript
+    assert first == simulate(reducing, 5, 7, Kill(2, 9)).transcript
+    assert first != simulate(reducing, 5, 8, Kill(2, 9)).transcript
+
+
+def test_the_dead_take_no_part_any_more() -> None:
+    simulation = simulate(reducing, 3, 0, Kill(0, 1), Kill(2, 1))
+    assert set(simulation.deaths) == {0, 2}
+    assert set(simulation.returned) == {1}
+
+
+def test_workers_that_wait_for_nothing_are_a_hang_that_names_them() -> None:
+    def worker(_me: int) -> Steps[None]:
+        yield Poll()
+
+    with pytest.raises(Hang, match=r"nothing can happen any more; waiting: 0 on Poll\(\); 1 on"):
+        simulate(worker, 2, 0)
+
+
+def test_a_run_without_end_is_a_hang() -> None:
+    def worker(_me: int) -> Steps[None]:
+        while True:
+            yield Revoke()
+
+    simulation = Simulation(Membership.first(["h"]), 0)
+    simulation.start(0, worker(0))
+    with pytest.raises(Hang, match="no end after 500 events"):
+        simulation.run(limit=500)
+
+
+def test_what_watches_hears_of_everything_that_workers_do() -> None:
+    heard: list[tuple[int, str]] = []
+    simulation = Simulation(Membership.first(["h"] * 2), 3, [Kill(1, 2)])
+    simulation.watch.append(lambda worker, what: heard.append((worker, what)))
+    for me in range(2):
+        simulation.start(me, reducing(me))
+    simulation.run()
+    assert {what for _, what in heard} == {"reduce", "dies", "revoke", "returns"}

@@ -1,0 +1,38 @@
+"""A worker alone: all of the port, with nobody to talk to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Share
+from spotmpi.fabric.solo import SoloFabric
+from spotmpi.recovery import Built
+
+
+def test_the_sum_over_one_is_what_it_brings() -> None:
+    fabric, receive = SoloFabric(), [np.zeros(3), np.zeros(1, np.float32)]
+    fabric.perform(Reduce([np.arange(3.0), np.ones(1, np.float32)], receive))
+    np.testing.assert_array_equal(receive[0], [0, 1, 2])
+    assert receive[1][0] == 1
+
+
+def test_a_build_is_sealed_at_once_but_never_without_a_verdict() -> None:
+    alone = frozenset({0})
+    assert SoloFabric().perform(Rebuild(alone)) == Built(True, alone)
+    assert SoloFabric().perform(Rebuild(None)) == Built(False, alone)
+
+
+def test_what_concerns_others_does_nothing_and_waiting_for_them_is_a_bug() -> None:
+    fabric = SoloFabric()
+    assert fabric.perform(Share(0, [np.ones(1)])) is None
+    assert fabric.perform(Revoke()) is None
+    with pytest.raises(RuntimeError, match="a worker alone was asked to"):
+        fabric.perform(Poll())
+
+
+def test_it_has_a_membership_of_one_and_a_clock_that_goes_forward() -> None:
+    fabric = SoloFabric()
+    assert fabric.membership.ids == (fabric.me,) == (0,)
+    assert fabric.clock() <= fabric.clock()
+    fabric.abort()

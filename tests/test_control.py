@@ -1,0 +1,82 @@
+"""The control word: exact in float32 for thousands of workers, and clear about wrong scripts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from spotmpi.control import END, MEAN, MOST_WORKERS, STEP, WORDS, Sum, Word, pieces, total
+from spotmpi.errors import LeftAlone, ReplicaMismatch
+
+DIGESTS = st.integers(0, 2**64 - 1)
+
+
+def combined(*words: Word, dtype: type = np.float32) -> Sum:
+    """As the all-reduce adds them up, in the dtype of the bucket."""
+    result = np.zeros(WORDS, dtype)
+    for word in words:
+        result += word.encode().astype(dtype)
+    return total(result, len(words))
+
+
+@pytest.mark.parametrize("flag", ["save", "published", "stop"])
+def test_one_worker_is_enough_for_a_flag(flag: str) -> None:
+    words = [Word(STEP, worker) for worker in range(5)]
+    assert not getattr(combined(*words), flag)
+    assert getattr(combined(*words, replace(words[3], **{flag: True})), flag)
+
+
+def test_the_loss_is_weighted_as_gradients_are() -> None:
+    words = [Word(STEP, 0, loss=1.0, loss_weight=3), Word(STEP, 1, loss=5.0, loss_weight=1)]
+    assert combined(*words, Word(STEP, 2)).loss == 2.0
+    assert combined(Word(STEP, 0, loss=7.0)).loss is None
+
+
+@given(DIGESTS)
+def test_a_digest_comes_back_whole_from_its_pieces(digest: int) -> None:
+    assert sum(int(piece) << (12 * i) for i, piece in enumerate(pieces(digest))) == digest
+
+
+@given(DIGESTS, st.sampled_from([1, 2, 3, 1000, MOST_WORKERS]))
+def test_digests_of_equal_replicas_are_equal_on_as_many_workers_as_there_can_be(
+    digest: int, workers: int
+) -> None:
+    """Each partial sum is exact in float32, in whatever order it is taken."""
+    everybody = Word(STEP, 0, digest=digest).encode().astype(np.float32)
+    assert (everybody * np.float32(workers) == everybody.astype(np.float64) * workers).all()
+    total(everybody * np.float32(workers), workers).check_digest(digest, 3)
+
+
+@given(DIGESTS, DIGESTS)
+def test_one_replica_that_differs_is_noticed_by_all(digest: int, other: int) -> None:
+    if digest == other:
+        return
+    words = [Word(STEP, worker, digest=digest) for worker in range(3)]
+    words[1] = replace(words[1], digest=other)
+    for own in (digest, other):
+        with pytest.raises(ReplicaMismatch, match="the replicas differ before round 9"):
+            combined(*words).check_digest(own, 9)
+
+
+def test_replicas_are_compared_only_when_all_have_a_digest() -> None:
+    """A worker that was repaired has none."""
+    combined(Word(STEP, 0, digest=5), Word(STEP, 1)).check_digest(5, 0)
+    combined(Word(STEP, 0, digest=5)).check_digest(None, 0)
+
+
+def test_the_one_worker_that_left_is_named_to_all_others() -> None:
+    words = [Word(STEP, 0), Word(END, 6), Word(STEP, 2)]
+    with pytest.raises(LeftAlone, match="worker 6 left the training loop in round 4 while the ot"):
+        combined(*words).check_kind(STEP, 4)
+    combined(*[Word(END, worker) for worker in range(3)]).check_kind(END, 4)
+
+
+def test_different_calls_are_counted() -> None:
+    words = [Word(STEP, 0), Word(MEAN, 1), Word(MEAN, 2)]
+    for kind in (STEP, MEAN):
+        with pytest.raises(LeftAlone, match=r"1 in step\(\), 2 in mean\(\)\. Every worker must"):
+            combined(*words).check_kind(kind, 0)

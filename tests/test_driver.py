@@ -1,0 +1,154 @@
+"""What a round asks of a fabric, request by request, when peers are lost in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi.driver import Driver, Recovered
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Share, Steps
+from spotmpi.fabric.solo import SoloFabric
+from spotmpi.ledger import Settlement
+from spotmpi.membership import Membership
+from spotmpi.recovery import Built, Kind, Lost, Received, Send, Survey, Token
+
+
+class Exchange:
+    """Buffers of one number, and a diary."""
+
+    def __init__(self) -> None:
+        self.contribution = [np.ones(1)]
+        self.scratch = [np.zeros(1)]
+        self.record = [np.zeros(1)]
+        self.diary: list[Any] = []
+
+    def prepare(self, membership: Membership) -> None:
+        """About to reduce."""
+        self.diary.append(("prepare", membership.ids))
+
+    def commit(self, contributors: Sequence[int]) -> None:
+        """It is there."""
+        self.diary.append(("commit", tuple(contributors)))
+
+    def dealt(self) -> tuple[int, int]:
+        """Nothing is dealt."""
+        return 0, 0
+
+    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
+        """Through the door."""
+        self.diary.append(("resume", recovered.after.ids, recovered.settlement))
+
+
+def begin(me: int, workers: int) -> tuple[Driver, Exchange, Steps[None], Any]:
+    """A worker in the midst of its first all-reduce."""
+    exchange = Exchange()
+    driver = Driver(me, Membership.first(["h"] * workers), exchange, lambda: 0.0)
+    steps = driver.round()
+    request = next(steps)
+    assert request == Reduce(exchange.contribution, exchange.scratch)
+    return driver, exchange, steps, request
+
+
+def over(steps: Steps[None], reply: Any = None) -> None:
+    """The last reply ends it."""
+    with pytest.raises(StopIteration):
+        steps.send(reply)
+
+
+def test_a_round_that_nothing_disturbs_is_one_all_reduce() -> None:
+    driver, exchange, steps, _ = begin(0, 2)
+    over(steps)
+    assert exchange.diary == [("prepare", (0, 1)), ("commit", (0, 1))]
+    assert driver.ledger.committed == 1
+
+
+def test_the_same_contribution_is_reduced_again_when_nobody_has_committed() -> None:
+    driver, exchange, steps, reduce = begin(1, 2)
+    assert steps.throw(PeersLost()) == Revoke()
+    assert steps.send(None) == Poll()
+    assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({1}))
+    assert steps.send(Built(True, frozenset({1}))) == reduce
+    over(steps)
+    assert exchange.diary == [
+        ("prepare", (0, 1)),
+        ("resume", (1,), Settlement.RETRY),
+        ("prepare", (1,)),
+        ("commit", (1,)),
+    ]
+    assert driver.membership.ids == (1,)
+
+
+def test_a_failed_build_is_tried_again_from_the_same_progress() -> None:
+    driver, _, steps, reduce = begin(2, 3)
+    steps.throw(PeersLost())
+    steps.send(None)
+    assert isinstance(steps.send(Lost(frozenset({0}))), Send)
+    assert steps.send(None) == Poll()
+    # Worker 1 dies in the door: the token that it was to pass on is lost with it.
+    assert steps.send(Lost(frozenset({1}))) == Rebuild(frozenset({2}))
+    assert steps.send(Built(False, frozenset({2}))) == Rebuild(frozenset({2}))
+    assert steps.send(Built(True, frozenset({2}))) == reduce
+    over(steps)
+    assert driver.membership.generation == 2
+
+
+def through_the_door(steps: Steps[None], survey: Survey) -> Any:
+    """Worker 2 of three, with worker 1 lost and worker 0 the starter; what it asks for then."""
+    lost = frozenset({1})
+    assert steps.throw(PeersLost()) == Revoke()
+    assert steps.send(None) == Poll()
+    request = steps.send(Received(Token(Kind.RECONCILE, 1, 0, lost, survey)))
+    assert isinstance(request, Send)
+    assert request.token.survey.low == 0
+    steps.send(None)
+    steps.send(Received(Token(Kind.ACCEPT, 1, 0, lost, request.token.survey)))
+    steps.send(None)
+    request = steps.send(Received(Token(Kind.RESTART, 1, 0, lost, request.token.survey)))
+    assert request == Rebuild(frozenset({0, 2}))
+    return steps.send(Built(True, frozenset({0, 2})))
+
+
+COMMITTED = Survey(1, 1, 0, 0, 0, 0, False)
+
+
+def test_a_record_that_a_survivor_has_is_taken_over_and_nothing_is_reduced_again() -> None:
+    driver, exchange, steps, _ = begin(2, 3)
+    assert through_the_door(steps, COMMITTED) == Share(0, exchange.scratch)
+    over(steps)
+    assert exchange.diary[1:] == [("commit", (0, 1, 2)), ("resume", (0, 2), Settlement.RECEIVE)]
+    assert driver.ledger.committed == 1
+
+
+def test_the_round_is_reduced_again_when_the_record_dies_with_its_only_holder() -> None:
+    _, exchange, steps, reduce = begin(2, 3)
+    through_the_door(steps, COMMITTED)
+    assert steps.throw(PeersLost()) == Revoke()
+    assert steps.send(None) == Poll()
+    assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({2}))
+    assert steps.send(Built(True, frozenset({2}))) == reduce
+    over(steps)
+    assert exchange.diary[1:] == [
+        ("resume", (2,), Settlement.RETRY),
+        ("prepare", (2,)),
+        ("commit", (2,)),
+    ]
+
+
+def test_a_worker_alone_ends_through_the_same_door() -> None:
+    fabric = SoloFabric()
+    driver = Driver(0, fabric.membership, Exchange(), fabric.clock)
+    for _ in range(3):
+        fabric.run(driver.round())
+    fabric.run(driver.finish())
+    assert driver.ledger.committed == 3
+    assert driver.ledger.ending
+
+
+def test_what_is_no_loss_of_a_peer_is_not_taken_for_one() -> None:
+    _, _, steps, _ = begin(0, 2)
+    with pytest.raises(MemoryError):
+        steps.throw(MemoryError())

@@ -1,0 +1,140 @@
+"""The trace of one worker among others: nothing is shown too early, twice or never."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi import trace
+from spotmpi.channel import Channel
+from spotmpi.driver import Recovered
+from spotmpi.journal import Journal
+from spotmpi.ledger import Settlement
+from spotmpi.membership import Membership
+from spotmpi.recovery import Survey, Verdict
+from spotmpi.trace import Trace
+
+
+class Launcher(Channel):
+    """Knows when workers died, and remembers what it was told."""
+
+    def __init__(self, **deaths: float) -> None:
+        self.deaths = {int(worker.removeprefix("w")): at for worker, at in deaths.items()}
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Note it."""
+        self.told.append((event, fields))
+
+    def death_of(self, worker: int) -> float | None:
+        """From the board."""
+        return self.deaths.get(worker)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The trace that all workers share."""
+    return tmp_path / "trace.jsonl"
+
+
+def journal(file: Path, me: int, launcher: Launcher | None = None) -> Journal:
+    """That of one worker."""
+    return Journal(Trace(file), launcher or Launcher(), me)
+
+
+def commit(book: Journal, number: int, leader: bool) -> None:
+    """Round ``number`` is complete, and was step ``number``."""
+    book.stable(number, leader)
+    book.step(number, {"step": number, "by": book._me}, now=float(number), gradients=0)
+
+
+def written(file: Path, event: str = "step") -> list[tuple[int, int]]:
+    """Which steps are in the trace, and who wrote them."""
+    return [(r["step"], r["by"]) for r in trace.read(file) if r["event"] == event]
+
+
+def recovered(lost: int = 1) -> Recovered:
+    """A passage through the door, with a time for each of its parts."""
+    before = Membership.first(["h"] * 3)
+    passage = Recovered(before, entered=10.0, detected=10.1, revoked=10.2, reconciled=10.3)
+    passage.accepted, passage.restarted, passage.settled = 10.4, 10.5, 10.6
+    passage.after = before.without({lost}, 2)
+    passage.verdict = Verdict(2, frozenset({lost}), Survey(4, 5, 0, 0, 5, 0, False))
+    passage.settlement, passage.progress, passage.messages = Settlement.RECEIVE, 4, 3
+    return passage
+
+
+def test_a_step_is_shown_when_a_later_round_is_complete(file: Path) -> None:
+    book = journal(file, 0)
+    commit(book, 0, leader=True)
+    assert written(file) == []
+    commit(book, 1, leader=True)
+    assert written(file) == [(0, 0)]
+
+
+def test_who_does_not_lead_writes_no_steps(file: Path) -> None:
+    book = journal(file, 2)
+    for number in range(5):
+        commit(book, number, leader=False)
+    assert written(file) == []
+
+
+@pytest.mark.parametrize("leader_got_to", [2, 3])
+def test_a_new_leader_writes_what_the_old_one_left_and_nothing_twice(
+    file: Path, leader_got_to: int
+) -> None:
+    """Whether the old one died before or after it showed the step that had just become stable."""
+    old, new = journal(file, 0), journal(file, 1)
+    for number in range(leader_got_to + 1):
+        commit(old, number, leader=True)
+    for number in range(4):
+        commit(new, number, leader=False)
+    commit(new, 4, leader=True)
+    commit(new, 5, leader=True)
+    assert [step for step, _ in written(file)] == [0, 1, 2, 3, 4]
+
+
+def test_a_recovery_is_timed_from_the_death_to_the_first_step_after_it(file: Path) -> None:
+    launcher = Launcher(w1=10.05)
+    book = journal(file, 0, launcher)
+    book.recovered(recovered())
+    book.stable(5, leader=True)
+    book.step(5, {"step": 5, "by": 0}, now=11.05, gradients=0)
+    book.stable(6, leader=True)
+    (shown,) = [r for r in trace.read(file) if r["event"] == "recovery"]
+    assert shown["lost"] == [1]
+    assert shown["generation"] == 2
+    parts = ["detect_ms", "revoke_ms", "reconcile_ms", "accept_ms", "restart_ms", "total_ms"]
+    assert [shown[part] for part in parts] == pytest.approx([50, 100, 100, 100, 200, 1000])
+    assert shown["verdict"] == "repair"
+    assert shown["settlement"] == "received"
+    assert shown["messages_sent"] == {"0": 3}
+    assert [event for event, _ in launcher.told] == ["recovery"]
+
+
+def test_a_death_before_the_worker_came_back_to_us_is_not_its_detection_time(file: Path) -> None:
+    """It was computing, perhaps for minutes."""
+    book = journal(file, 0, Launcher(w1=2.0))
+    book.recovered(recovered())
+    book.step(5, {"step": 5, "by": 0}, now=11.0, gradients=0)
+    (seen,) = [r for r in trace.read(file) if r["event"] == "recovered"]
+    assert seen["detect_ms"] == pytest.approx(100)
+    assert seen["total_ms"] == pytest.approx(9000)
+
+
+def test_an_unknown_moment_of_death_is_null(file: Path) -> None:
+    book = journal(file, 0)
+    book.recovered(recovered())
+    book.step(5, {"step": 5, "by": 0}, now=11.0, gradients=0)
+    (seen,) = [r for r in trace.read(file) if r["event"] == "recovered"]
+    assert seen["detect_ms"] is seen["total_ms"] is None
+
+
+def test_every_survivor_reports_what_it_saw_itself(file: Path) -> None:
+    for worker in (0, 2):
+        book = journal(file, worker)
+        book.recovered(recovered())
+        book.step(5, {"step": 5, "by": worker}, now=11.0, gradients=0)
+    assert [r["worker"] for r in trace.read(file) if r["event"] == "recovered"] == [0, 2]

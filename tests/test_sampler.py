@@ -1,0 +1,151 @@
+"""Every sample of a pass exactly once, whatever the membership does."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from spotmpi.errors import UsageError
+from spotmpi.membership import Membership
+from spotmpi.sampler import Dealer, Sampler, generator
+
+
+@given(
+    n=st.integers(0, 60),
+    batch_size=st.integers(1, 9),
+    passes=st.integers(0, 3),
+    workers=st.integers(1, 6),
+    fates=st.lists(st.sets(st.integers(0, 5)), max_size=40),
+)
+def test_each_sample_counts_once_in_each_pass(
+    n: int, batch_size: int, passes: int, workers: int, fates: list[set[int]]
+) -> None:
+    """Step by step some of the workers are lost (never all), with what they were dealt."""
+    sampler = Sampler(n, batch_size, passes, [3])
+    alive = list(range(workers))
+    counted: list[Counter[int]] = [Counter() for _ in range(passes)]
+    while (deal := sampler.deal(alive)) is not None:
+        assert max(len(deal.of(worker)) for worker in alive) <= batch_size
+        sizes = [len(deal.of(worker)) for worker in alive]
+        assert max(sizes) - min(sizes) <= 1
+        lost = fates.pop() if fates else set()
+        alive = [worker for worker in alive if worker not in lost] or alive[:1]
+        for worker in alive:
+            counted[deal.pass_number].update(deal.of(worker).tolist())
+        sampler.count(alive)
+    assert counted == [Counter(range(n))] * passes
+
+
+@given(
+    steps=st.integers(0, 20),
+    lost=st.sets(st.integers(1, 3), max_size=2),
+    workers=st.integers(1, 5),
+)
+def test_a_restored_sampler_goes_on_where_the_other_stood(
+    steps: int, lost: set[int], workers: int
+) -> None:
+    """Also with a pool, and on another number of workers."""
+    one = Sampler(37, 2, 3, [1, 0])
+    for _ in range(steps):
+        if one.deal(range(4)) is None:
+            break
+        one.count(set(range(4)) - lost)
+    other = Sampler(37, 2, 3, [1, 0])
+    other.restore(one.state())
+    while (deal := one.deal(range(workers))) is not None:
+        again = other.deal(range(workers))
+        assert again is not None
+        assert (again.number, again.pass_number) == (deal.number, deal.pass_number)
+        np.testing.assert_array_equal(again.samples, deal.samples)
+        one.count(range(workers))
+        other.count(range(workers))
+    assert other.deal(range(workers)) is None
+
+
+def test_a_deal_stands_until_it_counts() -> None:
+    sampler = Sampler(20, 2, 1, [0])
+    deal = sampler.deal([0, 1, 2])
+    assert deal is sampler.deal([0, 2])
+    sampler.count([0, 2])
+    following = sampler.deal([0, 2])
+    assert deal is not None
+    assert following is not None
+    # What worker 1 had comes back first.
+    np.testing.assert_array_equal(following.samples[:2], deal.of(1))
+    assert not len(following.of(1))
+
+
+def test_passes_and_seeds_have_orders_of_their_own() -> None:
+    def order(seed: int) -> list[list[int]]:
+        sampler, seen = Sampler(50, 50, 2, [seed]), []
+        while (deal := sampler.deal([0])) is not None:
+            seen.append(deal.of(0).tolist())
+            sampler.count([0])
+        return seen
+
+    first, second = order(0)
+    assert first != second != sorted(second)
+    assert order(0) == [first, second]
+    assert order(1) != [first, second]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"), [((-1, 1, 1), "n"), ((1, 0, 1), "batch_size"), ((1, 1, 1.5), "passes")]
+)
+def test_bad_arguments_are_named(arguments: tuple[int, int, int], name: str) -> None:
+    with pytest.raises(UsageError, match=f"batches: {name} must be a whole number"):
+        Sampler(*arguments, [0])
+
+
+def test_a_state_of_another_data_set_is_refused() -> None:
+    with pytest.raises(UsageError, match="resume with the same data"):
+        Sampler(10, 1, 1, [0]).restore(Sampler(11, 1, 1, [0]).state())
+
+
+def test_nothing_can_count_that_was_not_dealt() -> None:
+    with pytest.raises(RuntimeError, match="no step"):
+        Sampler(10, 1, 1, [0]).count([0])
+    with pytest.raises(RuntimeError, match="no step"):
+        Dealer().count([0])
+
+
+def test_dealers_that_drew_before_and_after_a_recovery_deal_the_same() -> None:
+    """One worker had drawn step 1 when worker 2 was lost, the other had not."""
+    before = Membership.first(["h"] * 3)
+    after = before.without({2}, 1)
+    dealers, samplers = [Dealer(), Dealer()], [Sampler(30, 2, 1, [0]) for _ in range(2)]
+    for dealer, sampler in zip(dealers, samplers, strict=True):
+        assert dealer.draw(sampler, before) is not None
+        dealer.count(before.ids)
+    early = dealers[0].draw(samplers[0], before)
+    dealt, generation = max(dealer.dealt for dealer in dealers)
+    assert (dealt, generation) == (2, 0)
+    for dealer in dealers:
+        dealer.resume(dealt, before)
+    late = dealers[1].draw(samplers[1], after)
+    assert early is not None
+    assert late is not None
+    np.testing.assert_array_equal(early.samples, late.samples)
+    assert early.workers == late.workers == before.ids
+
+
+def test_a_step_that_nobody_has_drawn_is_dealt_to_the_new_members() -> None:
+    before = Membership.first(["h"] * 3)
+    after = before.without({2}, 1)
+    dealer, sampler = Dealer(), Sampler(30, 2, 1, [0])
+    dealer.resume(0, before)
+    deal = dealer.draw(sampler, after)
+    assert deal is not None
+    assert deal.workers == after.ids
+
+
+def test_random_numbers_follow_from_seed_worker_and_step() -> None:
+    def draw(*key: int) -> float:
+        return float(generator(*key).random())
+
+    assert draw(1, 2, 3) == draw(1, 2, 3)
+    assert len({draw(1, 2, 3), draw(0, 2, 3), draw(1, 0, 3), draw(1, 2, 0)}) == 4
