@@ -77,12 +77,14 @@ def test_a_batch_that_is_not_used_is_noticed() -> None:
 
 def test_a_gradient_that_is_not_finite_is_refused_with_its_batch() -> None:
     wrong = {"w": np.full(5, np.nan, np.float32), "b": np.array(0.0)}
-    with (
-        pytest.raises(UsageError, match=r"worker 0, step 0: the gradient of .*w.* holds NaN"),
-        trainer(check_finite=True) as one,
-    ):
-        for _ in one.batches(10, 2):
-            one.step(wrong)
+
+    def train() -> None:
+        with trainer(check_finite=True) as one:
+            for _ in one.batches(10, 2):
+                one.step(wrong)
+
+    with pytest.raises(UsageError, match=r"worker 0, step 0: the gradient of .*w.* holds NaN"):
+        train()
 
 
 @pytest.mark.parametrize(
