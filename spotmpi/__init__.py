@@ -35,6 +35,7 @@ __all__ = [
     "UsageError",
 ]
 
+
 def __getattr__(name: str) -> Any:
     # The trainer pulls in NumPy and Numba, which a launcher or `spotmpi --help` has no use for;
     # and to look up its own version would be a quarter of what a worker's start costs.

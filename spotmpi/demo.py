@@ -79,8 +79,13 @@ def main(options: argparse.Namespace) -> int:
 
 
 def recoveries(records: Sequence[Record]) -> Iterator[str]:
-    """A line for each recovery: who was lost, how long it took, and what took how long."""
+    """A line for each recovery: who was lost, how long it took, and what took how long.
+
+    The whole step is given as well: the kernel reports a death only after it has taken down the
+    process's memory, and the survivors wait for that, too.
+    """
     told = {record["generation"]: record for record in records if record["event"] == "recovery"}
+    steps = {record["step"]: 1e3 * record["seconds"] for record in replay.steps(records)}
     for number, record in enumerate(told.values(), start=1):
         mine = [
             other
@@ -94,12 +99,15 @@ def recoveries(records: Sequence[Record]) -> Iterator[str]:
             for phase in ("detect", "revoke", "reconcile", "accept", "restart")
             if record[f"{phase}_ms"] is not None
         )
+        # After a repair the writer may name the step after the one in which it happened.
+        stretched = max(steps.get(record["step"] - back, 0.0) for back in (0, 1))
         yield (
-            f"recovery {number}: {_named(record['lost'])} lost; {len(mine)} survivors go on "
-            f"{took} later ({parts} ms; {record['verdict']})"
+            f"recovery {number}: {_named(record['lost'])} lost; {len(mine)} survivors go on {took} "
+            f"after the death ({parts}); {record['verdict']}; "
+            f"the whole step took {stretched:.0f} ms"
         )
-    steps = [1e3 * record["seconds"] for record in records if record["event"] == "step"]
-    yield f"for comparison: an ordinary step took {statistics.median(steps):.1f} ms (median)"
+    usual = statistics.median(steps.values())
+    yield f"for comparison: an ordinary step took {usual:.1f} ms (median)"
 
 
 def proof(records: Sequence[Record], samples: int, passes: int) -> Iterator[str]:

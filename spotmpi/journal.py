@@ -1,8 +1,8 @@
 """What a worker writes to the trace, and when: nothing is written that could be taken back.
 
 The record of a step waits until the step is *stable*: until a later round has completed, which
-says that everybody has committed it. The leader writes it then; the others keep it for one round
-more, after which the leader is known to have written. So whoever dies, each step is written once.
+says that everybody has committed it. The leader writes it then; the others keep it until they know
+that one who led has written it. So whoever dies, each step is written once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Journal:
         self._channel = channel
         self._me = me
         self._waiting: deque[_Entry] = deque()
-        self._writing = False
+        self._leader: WorkerId | None = None
+        self._led_since = 0
+        """The first round that was committed here under this leader."""
         self._recovered: list[Recovered] = []
 
     def recovered(self, recovered: Recovered) -> None:
@@ -63,23 +65,28 @@ class Journal:
         records.append(("step", fields))
         self._waiting.append(_Entry(number, step, records))
 
-    def stable(self, number: int, leader: bool) -> None:
-        """Round ``number`` is complete: what was committed before it may be shown."""
-        if not leader:
-            self._writing = False
-            while self._waiting and self._waiting[0].round < number - 1:
+    def stable(self, number: int, leader: WorkerId) -> None:
+        """Round ``number`` is complete under ``leader``: what came before it may be shown."""
+        written = None
+        if leader != self._leader:
+            self._leader, self._led_since = leader, number
+            written = self.trace.take_over() if leader == self._me else None
+        if leader != self._me:
+            # That the round is complete says that the leader committed the one before. It led when
+            # it did only if that came after the first one seen here: the first may have been a
+            # repair, of a round that it committed while another, who died, was to write.
+            while number - 1 > self._led_since and self._before(number - 1):
                 self._waiting.popleft()
             return
-        written = None
-        if not self._writing:
-            self._writing = True
-            written = self.trace.take_over()
-        while self._waiting and self._waiting[0].round < number:
+        while self._before(number):
             entry = self._waiting.popleft()
             if written is not None and entry.step <= written:
                 continue
             for event, fields in entry.records:
                 self.trace.write(event, **fields)
+
+    def _before(self, number: int) -> bool:
+        return bool(self._waiting) and self._waiting[0].round < number
 
     def _recovery(
         self, recovered: Recovered, step: int, now: float, gradients: int

@@ -161,8 +161,8 @@ class Replica:
         self._publish(len(self.history) - 1)  # the end round itself holds nothing to publish
         yield from self.driver.finish()
         if self._journal is not None:
-            self._journal.stable(len(self.history) + 1, self._leads())
-            if self._leads():
+            self._journal.stable(len(self.history) + 1, self._leader)
+            if self._leader == self.me:
                 self._journal.trace.write(
                     "end",
                     step=self._dealer.committed,
@@ -171,8 +171,9 @@ class Replica:
                 )
         return self.history
 
-    def _leads(self) -> bool:
-        return self.driver.membership.ids[0] == self.me
+    @property
+    def _leader(self) -> WorkerId:
+        return self.driver.membership.ids[0]
 
     def _round(self, parts: Callable[[WorkerId], int], deal: Deal | None = None) -> Steps[None]:
         self._parts, self._deal = parts, deal
@@ -202,7 +203,7 @@ class Replica:
         self.court.commit(self.me, number, self.history[-1], self._alive)
         self._publish(number)
         if self._journal is not None:
-            self._journal.stable(number, self._leads())
+            self._journal.stable(number, self._leader)
         if self._deal is not None:
             self._dealer.count(contributors)
             self._trace_step(number, contributors, self._deal)

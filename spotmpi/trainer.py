@@ -318,7 +318,7 @@ class Trainer(Generic[P]):
         # Nobody waits for this worker any more. Should the leader be among the lost, the next
         # one does what it left undone.
         leader, number = self._leads(), self._driver.ledger.committed
-        self._journal.stable(number + 1, leader)
+        self._journal.stable(number + 1, self.workers[0])
         self._keeper.finish(self.steps, leader, must=self._stopping)
         if leader:
             self._journal.trace.write(
@@ -376,7 +376,7 @@ class Trainer(Generic[P]):
         word.check_digest(self._digest, number)
         self._digest = None
         leader = self._leads()
-        self._journal.stable(number, leader)
+        self._journal.stable(number, self.workers[0])
         self._stopping = word.stop
         wanted = word.save
         if word.save:

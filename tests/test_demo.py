@@ -37,7 +37,7 @@ def test_it_trains_through_four_deaths_and_proves_it(run_spotmpi, tmp_path: Path
     places = [said.find(text) for text in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
-    assert len(re.findall(r"^  recovery \d: .*\d+\.\d ms later", said, re.MULTILINE)) == 2
+    assert len(re.findall(r"^  recovery \d: .*\d+\.\d ms after the death", said, re.MULTILINE)) == 2
     assert done.stderr.count("recovered from the loss of") == 2
     assert (tmp_path / "spotmpi-demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spotmpi-demo.png"]
@@ -124,8 +124,8 @@ def test_a_sound_trace_is_proven(records: Records) -> None:
 def test_a_recovery_is_told_in_one_line(records: Records) -> None:
     first, last = demo.recoveries(records)
     assert first == (
-        "recovery 1: worker 0 lost; 1 survivors go on 12.5 ms later "
-        "(detect 1.0, revoke 0.1, reconcile 2.0, accept 3.0, restart 4.0 ms; retry)"
+        "recovery 1: worker 0 lost; 1 survivors go on 12.5 ms after the death (detect 1.0, "
+        "revoke 0.1, reconcile 2.0, accept 3.0, restart 4.0); retry; the whole step took 2 ms"
     )
     assert last == "for comparison: an ordinary step took 2.0 ms (median)"
 

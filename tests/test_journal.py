@@ -44,8 +44,8 @@ def journal(file: Path, me: int, launcher: Launcher | None = None) -> Journal:
     return Journal(Trace(file), launcher or Launcher(), me)
 
 
-def commit(book: Journal, number: int, leader: bool) -> None:
-    """Round ``number`` is complete, and was step ``number``."""
+def commit(book: Journal, number: int, leader: int) -> None:
+    """Round ``number`` is complete under this leader, and was step ``number``."""
     book.stable(number, leader)
     book.step(number, {"step": number, "by": book._me}, now=float(number), gradients=0)
 
@@ -68,16 +68,16 @@ def recovered(lost: int = 1) -> Recovered:
 
 def test_a_step_is_shown_when_a_later_round_is_complete(file: Path) -> None:
     book = journal(file, 0)
-    commit(book, 0, leader=True)
+    commit(book, 0, leader=0)
     assert written(file) == []
-    commit(book, 1, leader=True)
+    commit(book, 1, leader=0)
     assert written(file) == [(0, 0)]
 
 
 def test_who_does_not_lead_writes_no_steps(file: Path) -> None:
     book = journal(file, 2)
     for number in range(5):
-        commit(book, number, leader=False)
+        commit(book, number, leader=0)
     assert written(file) == []
 
 
@@ -88,21 +88,39 @@ def test_a_new_leader_writes_what_the_old_one_left_and_nothing_twice(
     """Whether the old one died before or after it showed the step that had just become stable."""
     old, new = journal(file, 0), journal(file, 1)
     for number in range(leader_got_to + 1):
-        commit(old, number, leader=True)
+        commit(old, number, leader=0)
     for number in range(4):
-        commit(new, number, leader=False)
-    commit(new, 4, leader=True)
-    commit(new, 5, leader=True)
+        commit(new, number, leader=0)
+    commit(new, 4, leader=1)
+    commit(new, 5, leader=1)
     assert [step for step, _ in written(file)] == [0, 1, 2, 3, 4]
+
+
+def test_a_step_outlives_two_leaders_of_whom_neither_came_to_write_it(file: Path) -> None:
+    """Leader 0 dies in round 4. Leader 1 committed it while 0 led, and dies in round 5."""
+    book = journal(file, 2)
+    for number in range(4):
+        commit(book, number, leader=0)
+    commit(book, 4, leader=1)
+    commit(book, 5, leader=1)
+    commit(book, 6, leader=2)
+    assert written(file)[-3:] == [(3, 2), (4, 2), (5, 2)]
+
+
+def test_what_a_leader_has_written_is_not_kept_for_ever(file: Path) -> None:
+    book = journal(file, 2)
+    for number in range(50):
+        commit(book, number, leader=0 if number < 20 else 1)
+        assert len(book._waiting) <= 5
 
 
 def test_a_recovery_is_timed_from_the_death_to_the_first_step_after_it(file: Path) -> None:
     launcher = Launcher(w1=10.05)
     book = journal(file, 0, launcher)
     book.recovered(recovered())
-    book.stable(5, leader=True)
+    book.stable(5, leader=0)
     book.step(5, {"step": 5, "by": 0}, now=11.05, gradients=0)
-    book.stable(6, leader=True)
+    book.stable(6, leader=0)
     (shown,) = [r for r in trace.read(file) if r["event"] == "recovery"]
     assert shown["lost"] == [1]
     assert shown["generation"] == 2

@@ -116,29 +116,34 @@ def keeping(folder: Path, **more: str) -> dict[str, str]:
     return {"SPOTMPI_CHECKPOINT": str(folder), "SPOTMPI_CHECKPOINT_EVERY": "3", **more}
 
 
-def test_a_checkpoint_that_was_due_is_written_whichever_leader_dies(tmp_path: Path) -> None:
-    """Its parameters are those that the trace gives for its step, to the bit."""
-    calm = Job(tmp_path, 4, passes=1, environ=keeping(tmp_path / "kept"))
+def keeping_campaign(tmp_path: Path, workers: int, runs: int, first: int) -> int:
+    """Seeded runs with a checkpoint every third step; in how many of them two workers wrote."""
+    calm = Job(tmp_path, workers, passes=1, environ=keeping(tmp_path / "kept"))
     events = calm.run().events
     handed_over = 0
-    for seed in range(25):
+    for seed in range(first, first + runs):
         folder = tmp_path / f"{seed}"
         folder.mkdir()
-        kills = deaths(4, events, seed, at_most=3)
-        result = replace(
-            calm, folder=folder, seed=seed, kills=kills, environ=keeping(folder / "kept")
-        ).run()
+        kills = deaths(workers, events, seed, at_most=workers - 1)
+        environ = keeping(folder / "kept")
+        result = replace(calm, folder=folder, seed=seed, kills=kills, environ=environ).run()
         if not result.finals:
             continue
         check(result)
         done = steps(result.records)
         found = newest(result)
-        assert found.step == len(done) // 3 * 3
-        first = [params(worker) for worker in range(done[0]["workers"][0] + 1)]
-        short = [r for r in done if r["step"] < found.step]
-        assert values(found) in [bits(replay(short, p, gradient, Momentum(lr=0.05))) for p in first]
+        assert found.step == len(done) // 3 * 3, f"seed {seed}, {kills}"
+        given = [params(worker) for worker in range(done[0]["workers"][0] + 1)]
+        short = [record for record in done if record["step"] < found.step]
+        truths = [bits(replay(short, start, gradient, Momentum(lr=0.05))) for start in given]
+        assert values(found) in truths, f"seed {seed}, {kills}"
         handed_over += len({record["worker"] for record in result.of("checkpoint")}) > 1
-    assert handed_over > 0
+    return handed_over
+
+
+def test_a_checkpoint_that_was_due_is_written_whichever_leader_dies(tmp_path: Path) -> None:
+    """Its parameters are those that the trace gives for its step, to the bit."""
+    assert keeping_campaign(tmp_path, workers=4, runs=25, first=0) > 0
 
 
 def test_a_job_below_its_least_number_of_workers_stops_and_resumes(tmp_path: Path) -> None:
@@ -192,3 +197,9 @@ def test_a_job_that_lost_every_worker_resumes_from_what_was_kept(tmp_path: Path)
 @pytest.mark.parametrize("workers", [2, 3, 4, 6, 16])
 def test_a_long_campaign_of_whole_scripts(tmp_path: Path, workers: int) -> None:
     campaign(tmp_path, workers, runs=1000, first=10_000)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("workers", [3, 5])
+def test_a_long_campaign_of_checkpoints(tmp_path: Path, workers: int) -> None:
+    keeping_campaign(tmp_path, workers, runs=500, first=20_000)
