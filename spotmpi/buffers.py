@@ -31,6 +31,7 @@ __all__ = [
     "kept",
     "kernels_for",
     "like",
+    "read_only",
 ]
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -251,6 +252,13 @@ def like(x: Any, parts: Sequence[Array]) -> float | Array:
     shape: tuple[int, ...] = np.shape(x)
     flat = np.concatenate(parts)[: math.prod(shape)]
     return float(flat[0]) if shape == () else flat.reshape(shape)
+
+
+def read_only(tree: Tree) -> Tree:
+    """``tree``, whose arrays can be read but not be written through: a stray write is an error."""
+    for array in tree.values() if isinstance(tree, dict) else tree:
+        array.flags.writeable = False
+    return tree
 
 
 def kept(value: object) -> Array | None:

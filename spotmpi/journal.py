@@ -45,6 +45,11 @@ class Journal:
         """A recovery is through; its record waits for the first step committed after it."""
         self._recovered.append(recovered)
 
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the next step's record would go anywhere."""
+        return self.trace.active or bool(self._recovered)
+
     def step(self, number: int, fields: dict[str, Any], now: float, gradients: int) -> None:
         """Step ``fields["step"]`` is committed in round ``number`` at ``now``.
 
@@ -57,6 +62,7 @@ class Journal:
             self._channel.tell("recovery", workers=len(recovered.after), **record)
             self.trace.write(
                 "recovered",
+                at=now,
                 worker=self._me,
                 **{key: value for key, value in record.items() if key not in ("lost", "verdict")},
             )

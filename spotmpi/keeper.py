@@ -75,7 +75,8 @@ class Keeper:
         """All is stable now: write what is still due. ``must``: raise if it cannot be written."""
         if self.folder is None or self._due is None or not leader or self.published:
             return
-        self._write(*(self._copy or (step, self._state())))
+        if self._last != step:
+            self._write(*(self._copy or (step, self._state())))
         if must and self._last != step:
             raise CheckpointError(
                 f"the job stops at step {step} but its checkpoint could not be written into "

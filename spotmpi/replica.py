@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from spotmpi import control
-from spotmpi.buffers import Layout, digest_of, flat_array, kept, like
+from spotmpi.buffers import Layout, digest_of, flat_array, kept, like, read_only
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.operators import Step
@@ -34,7 +34,7 @@ class Replica(Generic[P]):
         tail = self._room - first + control.WORDS
         self._params = layout.allocate()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
-        self.params = cast(P, layout.views(self._params))
+        self.params = cast(P, read_only(layout.views(self._params)))
         self.contribution: list[Buffer] = layout.allocate(tail)
         self.scratch: list[Buffer] = layout.allocate(tail)
         self.record: list[Buffer] = layout.allocate(tail)

@@ -81,7 +81,10 @@ class Trainer(Generic[P]):
         self._weight = 0
         self._loss: float | None = None
         self._gradients = 0
+        """Gradients that this worker was given for steps ..."""
+        self._brought = False
         self._contributed = 0
+        """... and committed steps that it brought one to: their difference was computed in vain."""
         self._answer: Any = None
         self._stopping = False
         self._digest: int | None = None
@@ -285,6 +288,7 @@ class Trainer(Generic[P]):
                     f"{None if self._batch is None else self._batch.tolist()}"
                 )
             self._gradients += 1
+        self._brought = grads is not None
         self._weight, self._loss, self._batch = weight, loss, None
         self._kind = control.STEP
         self._rehearsal.arm(self.steps)
@@ -429,13 +433,12 @@ class Trainer(Generic[P]):
             self._deal = None
         self.loss = word.loss
         step, self.steps = self.steps, self.steps + 1
-        self._contributed = self._gradients
+        self._contributed += self._brought
         now = self._fabric.clock()
         if self._journal.trace.active:
             self._digest = self._replica.digest()
-        self._journal.step(
-            number,
-            {
+        if self._journal.wants_steps:
+            record = {
                 "step": step,
                 "generation": self._driver.ledger.generation,
                 "workers": contributors,
@@ -447,10 +450,8 @@ class Trainer(Generic[P]):
                 "rate": rate,
                 "digest": None if self._digest is None else f"{self._digest:016x}",
                 "seconds": now - self._committed_at,
-            },
-            now,
-            self._gradients - self._contributed,
-        )
+            }
+            self._journal.step(number, record, now, self._gradients - self._contributed)
         self._committed_at = now
 
     def _state(self) -> dict[str, Any]:
@@ -516,7 +517,9 @@ class Trainer(Generic[P]):
         traceback.print_exception(error)
         print(f"spotmpi: worker {worker} raised the error above; the job ends", file=sys.stderr)
         sys.stderr.flush()
-        _connect(False).abort()
+        from spotmpi.fabric.mpi import abort  # whether or not this worker came to connect
+
+        abort()
 
 
 def _connect(alone: bool) -> Fabric:

@@ -60,9 +60,6 @@ class Seat(Fabric):
         """Only whole generators are run here."""
         raise NotImplementedError
 
-    def abort(self) -> None:
-        """A script raised, and its error is on its way out of the simulation anyway."""
-
     def run(self, steps: Steps[Any]) -> Any:
         """In the script's thread: wait until the simulation has performed ``steps``."""
         self._from_script.put(("run", steps))

@@ -132,7 +132,8 @@ def keeping_campaign(tmp_path: Path, workers: int, runs: int, first: int) -> int
         check(result)
         done = steps(result.records)
         found = newest(result)
-        assert found.step == len(done) // 3 * 3, f"seed {seed}, {kills}"
+        # Whoever takes over from a writer that died writes the state of its own day.
+        assert len(done) // 3 * 3 <= found.step <= len(done), f"seed {seed}, {kills}"
         given = [params(worker) for worker in range(done[0]["workers"][0] + 1)]
         short = [record for record in done if record["step"] < found.step]
         truths = [bits(replay(short, start, gradient, Momentum(lr=0.05))) for start in given]

@@ -90,10 +90,6 @@ class Fabric(ABC):
     def clock(self) -> float:
         """Seconds, comparable between the workers of one host."""
 
-    @abstractmethod
-    def abort(self) -> None:
-        """End the whole job: this worker's script is wrong. Does not return where others exist."""
-
     def run(self, steps: Steps[T]) -> T:
         """Perform ``steps`` to their end; return what they return."""
         try:

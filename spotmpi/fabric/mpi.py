@@ -45,6 +45,11 @@ _PATIENT_PAUSE = 0.0002
 """Seconds between polls once a peer has kept us waiting: it may be evaluating for minutes."""
 
 
+def abort() -> None:
+    """End every process of the MPI job, this one included, with code 1. Does not return."""
+    MPI.COMM_WORLD.Abort(1)
+
+
 class MpiFabric(Fabric):
     """This process as a worker of the MPI job that it was started in. Starting is collective."""
 
@@ -95,10 +100,6 @@ class MpiFabric(Fabric):
             case Rebuild(members):
                 return self._rebuild(members)
         return None
-
-    def abort(self) -> None:
-        """Ends every process of the job, this one included, with code 1."""
-        MPI.COMM_WORLD.Abort(1)
 
     # The data path.
 

@@ -35,6 +35,3 @@ class SoloFabric(Fabric):
     def clock(self) -> float:
         """Monotonic seconds of this host."""
         return time.monotonic()
-
-    def abort(self) -> None:
-        """Nobody else to end."""

@@ -97,6 +97,10 @@ def main(options: argparse.Namespace) -> int:
         _must_take_files(settings.trace.parent, f"--trace {options.trace}")
     if settings.checkpoint is not None:
         _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
+        if not settings.resume:
+            from spotmpi.checkpoint import check_unused  # HDF5: only for those who need it
+
+            check_unused(settings.checkpoint)
     found = search(os.environ)
     wrong = problems(found, workers, os.environ)
     if wrong or found.found is None:

@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
         ("mean", "have come to different calls"),
         ("skip", "the batch of step 5 was not used"),
         ("exit", "worker 1 on"),
-        ("write", "the replicas differ"),
+        ("write", "read-only"),
         ("other-shape", "differ in the names, shapes or dtypes of the parameters"),
     ],
 )

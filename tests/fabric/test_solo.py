@@ -35,4 +35,3 @@ def test_it_has_a_membership_of_one_and_a_clock_that_goes_forward() -> None:
     fabric = SoloFabric()
     assert fabric.membership.ids == (fabric.me,) == (0,)
     assert fabric.clock() <= fabric.clock()
-    fabric.abort()

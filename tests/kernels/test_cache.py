@@ -116,6 +116,7 @@ def test_where_nothing_can_be_kept_everything_works_after_one_warning(tmp_path: 
     # No folder that Numba would use can be made, not even by root: a file stands in its place.
     package = tmp_path / "spotmpi"
     shutil.copytree(ROOT / "kernels", package / "kernels", ignore=shutil.ignore_patterns("__py*"))
+    (package / "__init__.py").touch()  # or else an installed spotmpi would come first
     (package / "kernels" / "__pycache__").write_text("a file")
     file = tmp_path / "file"
     file.write_text("a file")
