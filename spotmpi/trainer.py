@@ -140,7 +140,8 @@ class Trainer(Generic[P]):
         """The indices of this worker's batches: every one of ``n`` samples once in each pass.
 
         ``batch_size`` is per worker. Call `step` once for each batch. Collective in effect: every
-        worker takes as many steps, and one that is dealt nothing takes part unseen.
+        worker takes as many steps. At the end of a pass there may be fewer samples than workers:
+        some then see a sample of another worker's, and their gradient counts for nothing.
         """
         self._need_entered("batches()")
         sampler = Sampler(n, batch_size, passes, [self.seed, len(self._samplers)])
@@ -154,11 +155,10 @@ class Trainer(Generic[P]):
         while (deal := self._dealer.draw(sampler, self._driver.membership)) is not None:
             self._deal = deal
             mine = deal.of(self.worker)
-            if not len(mine):
-                self._fabric.run(self._step(None, None))
-                continue
-            self._batch = mine
-            yield mine
+            # With nothing of its own it borrows a sample and counts for nothing: the script stays
+            # the same on all workers, whatever else it calls in the loop.
+            self._batch = (mine if len(mine) else deal.samples[:1]).copy()
+            yield self._batch
             if self._batch is not None:
                 raise UsageError(
                     f"worker {self.worker}: the batch of step {self.steps} was not used: "
@@ -274,21 +274,20 @@ class Trainer(Generic[P]):
         yield from self._round()
         self._beginning = False
 
-    def _step(self, grads: P | None, loss: float | None) -> Steps[None]:
-        contribution = self._replica
+    def _step(self, grads: P, loss: float | None) -> Steps[None]:
         weight = 1 if self._deal is None else len(self._deal.of(self.worker))
-        if grads is None:
-            contribution.bring_nothing()
-        else:
-            contribution.bring(grads, weight)
-            if self._check_finite and (name := contribution.first_not_finite()) is not None:
+        if weight:
+            self._replica.bring(grads, weight)
+            if self._check_finite and (name := self._replica.first_not_finite()) is not None:
                 raise UsageError(
                     f"worker {self.worker}, step {self.steps}: the gradient of {name} holds NaN or "
                     "infinity; lower the learning rate, or look at this batch: "
                     f"{None if self._batch is None else self._batch.tolist()}"
                 )
             self._gradients += 1
-        self._brought = grads is not None
+        else:
+            self._replica.bring_nothing()
+        self._brought = weight > 0
         self._weight, self._loss, self._batch = weight, loss, None
         self._kind = control.STEP
         self._rehearsal.arm(self.steps)
@@ -428,10 +427,10 @@ class Trainer(Generic[P]):
         rate = self.optimizer.lr * (active / self._reference if self._scale_lr else 1.0)
         if total:  # a step whose only samples were the lost workers' moves nothing
             self._replica.apply(rate, 1.0 / total)
+            self.loss = word.loss
         if deal is not None:
             self._dealer.count(contributors)
             self._deal = None
-        self.loss = word.loss
         step, self.steps = self.steps, self.steps + 1
         self._contributed += self._brought
         now = self._fabric.clock()

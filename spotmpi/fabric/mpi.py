@@ -41,8 +41,9 @@ _FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
 _TAG = 1
 _HOST_BYTES = 256
 _EAGER_POLLS = 200
-_PATIENT_PAUSE = 0.0002
-"""Seconds between polls once a peer has kept us waiting: it may be evaluating for minutes."""
+"""Polls that only yield the core: about a millisecond, in which most tokens come."""
+_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 10e-6, 1e-3, 1.02
+"""Seconds between later polls: longer and longer, as a peer may be evaluating for minutes."""
 
 
 def abort() -> None:
@@ -123,12 +124,13 @@ class MpiFabric(Fabric):
         self._sending.append((sent, data))
 
     def _poll(self) -> Event:
-        polls = 0
+        polls, pause = 0, _FIRST_PAUSE
         while not self._events:
             self._listen()
             polls += 1
             if polls > _EAGER_POLLS:
-                time.sleep(_PATIENT_PAUSE)
+                time.sleep(pause)
+                pause = min(pause * _GROWTH, _LONGEST_PAUSE)
             else:
                 os.sched_yield()  # the peer that we wait for may need this core
         return self._events.popleft()

@@ -21,6 +21,7 @@ from spotmpi.strategies import SSGD
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
+parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
 arguments = parser.parse_args()
 
@@ -57,7 +58,9 @@ gradients = 0
 with spotmpi.Trainer(
     model.params(), optimizer=Momentum(lr=0.02), strategy=SSGD(), seed=7
 ) as trainer:
-    for batch in trainer.batches(model.SAMPLES, batch_size=4, passes=arguments.passes):
+    for batch in trainer.batches(
+        model.SAMPLES, batch_size=arguments.batch_size, passes=arguments.passes
+    ):
         loss, grads = model.gradient(trainer.params, batch)
         gradients += 1
         trainer.step(grads, loss=loss)

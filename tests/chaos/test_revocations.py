@@ -56,7 +56,7 @@ class Job:
                 c
                 for r in done
                 for c in r["contributions"]
-                if c["worker"] == int(final[0]) and c["weight"] and r["step"] >= resumed
+                if c["worker"] == int(final[0]) and r["step"] >= resumed
             ]
             assert int(final[2]) == len(dealt)
         # Every sample of every pass exactly once, and the parameters follow from the trace.
@@ -171,6 +171,14 @@ def test_a_worker_dies_while_others_take_a_mean(run) -> None:
     job = run(4, chaos="2:Reduce:12", script_args=["--means"])
     job.check()
     assert job.survivors == {0, 1, 3}
+
+
+def test_a_worker_that_is_dealt_nothing_calls_what_the_others_call(run) -> None:
+    """Three samples are left for the four workers at the end of each pass."""
+    assert 0 < model.SAMPLES % (4 * 41) < 4
+    job = run(4, "--revoke", "1@7", script_args=["--means", "--batch-size", "41"], passes=4)
+    job.check()
+    assert any(c["weight"] == 0 for step in job.of("step") for c in step["contributions"])
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4])
