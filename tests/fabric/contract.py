@@ -319,12 +319,21 @@ def performed(name: str, me: int) -> Steps[Any]:
     return seen
 
 
+def await_all(folder: Path, me: int) -> None:
+    """Return once every worker is here. Files tell it: no collective of MPI promises that nobody
+    is still in it when the first has left, and the first may be about to die."""
+    Path(folder, f"{me}.here").touch()
+    while len(list(folder.glob("*.here"))) < WORKERS:
+        os.sched_yield()
+
+
 def main() -> None:
     """Perform over MPI what the command line names."""
     from spotmpi.fabric.mpi import MpiFabric
 
     folder, *names = sys.argv[1:]
     fabric = MpiFabric()
+    await_all(Path(folder), fabric.me)
     seen = {}
     for name in names:
         try:
