@@ -8,10 +8,10 @@ does (see `recovery`), and then it is made anew as well.
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import mpi4py
@@ -24,6 +24,7 @@ from mpi4py import MPI  # noqa: E402 - the setting above must come first
 
 from spotmpi.errors import PeersLost, SpotmpiError, UsageError  # noqa: E402
 from spotmpi.fabric import Fabric, Poll, Rebuild, Reduce, Request, Revoke, Share  # noqa: E402
+from spotmpi.fabric.doorbell import ADDRESS_BYTES, Doorbell  # noqa: E402
 from spotmpi.fabric.wire import decode, encode  # noqa: E402
 from spotmpi.membership import Membership, WorkerId  # noqa: E402
 from spotmpi.recovery import (  # noqa: E402
@@ -40,10 +41,8 @@ from spotmpi.recovery import (  # noqa: E402
 _FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
 _TAG = 1
 _HOST_BYTES = 256
-_EAGER_POLLS = 200
-"""Polls that only yield the core: about a millisecond, in which most tokens come."""
-_FIRST_PAUSE, _LONGEST_PAUSE, _GROWTH = 10e-6, 1e-3, 1.02
-"""Seconds between later polls: longer and longer, as a peer may be evaluating for minutes."""
+_PAUSE = 1e-3
+"""Seconds between two looks for a loss, a revocation, or a token that came without a ring."""
 
 
 def abort() -> None:
@@ -66,7 +65,11 @@ class MpiFabric(Fabric):
         self._data = _duplicate(world)
         self._control = _duplicate(world)
         self.me = world.Get_rank()
-        self.membership = Membership.first(_hosts(world))
+        self._doorbell = Doorbell()
+        hosts, bells = _introduce(world, self._doorbell.address)
+        self.membership = Membership.first(hosts)
+        here = hosts[self.me]
+        self._bells = {w: bells[w] for w, host in enumerate(hosts) if host == here}
         self._data_ids = list(self.membership.ids)
         self._control_ids = list(self.membership.ids)
         self._control_rank = {worker: worker for worker in self._control_ids}
@@ -74,6 +77,7 @@ class MpiFabric(Fabric):
         self._revocation_told = False
         self._events: deque[Event] = deque()
         self._sending: list[tuple[MPI.Request, bytes]] = []
+        self._status = MPI.Status()
 
     def clock(self) -> float:
         """Monotonic seconds of this host, the same for all its processes."""
@@ -98,6 +102,7 @@ class MpiFabric(Fabric):
             case RevokeControl():
                 self._control.Revoke()
                 self._revocation_told = True
+                self._ring(self._control_ids)
             case Rebuild(members):
                 return self._rebuild(members)
         return None
@@ -122,38 +127,47 @@ class MpiFabric(Fabric):
         # Tokens are small enough to have left at once; the bytes must live until MPI says so.
         self._sending = [(r, d) for r, d in self._sending if not _done(r)]
         self._sending.append((sent, data))
+        self._ring([to])
+
+    def _ring(self, workers: Iterable[WorkerId]) -> None:
+        for worker in self._bells.keys() & workers:
+            self._doorbell.ring(self._bells[worker])
 
     def _poll(self) -> Event:
-        polls, pause = 0, _FIRST_PAUSE
-        while not self._events:
+        while True:
+            token = self._token()
+            if token is not None:
+                return Received(token)
             self._listen()
-            polls += 1
-            if polls > _EAGER_POLLS:
-                time.sleep(pause)
-                pause = min(pause * _GROWTH, _LONGEST_PAUSE)
-            else:
-                os.sched_yield()  # the peer that we wait for may need this core
-        return self._events.popleft()
+            if self._events:
+                return self._events.popleft()
+            self._doorbell.wait(_PAUSE)
+
+    def _token(self) -> Token | None:
+        """A token that has come; None also where a loss or a revocation keeps MPI from looking."""
+        if self._revocation_told:
+            return None
+        try:
+            # The first look makes MPI fetch what has come, the second one finds it.
+            message = self._control.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
+            message = message or self._control.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
+            if message is None:
+                return None
+            data = bytearray(self._status.Get_count(MPI.BYTE))
+            message.Recv([data, MPI.BYTE])
+        except MPI.Exception as error:
+            _told(error)
+            return None
+        return decode(data)
 
     def _listen(self) -> None:
+        """Look for what is no token."""
         lost = self._newly_dead()
         if lost:
             self._events.append(Lost(lost))
         if not self._revocation_told and self._control.Is_revoked():
             self._revocation_told = True
             self._events.append(ControlRevoked())
-            return
-        if self._revocation_told:
-            return
-        try:
-            status = MPI.Status()
-            message = self._control.Improbe(MPI.ANY_SOURCE, _TAG, status)
-            if message is not None:
-                data = bytearray(status.Get_count(MPI.BYTE))
-                message.Recv([data, MPI.BYTE])
-                self._events.append(Received(decode(bytes(data))))
-        except MPI.Exception as error:
-            _told(error)  # a loss or a revocation that the next turn of the loop reports
 
     def _newly_dead(self) -> frozenset[WorkerId]:
         failed = self._control.Get_failed()
@@ -229,12 +243,15 @@ def _duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     return copy
 
 
-def _hosts(world: MPI.Intracomm) -> list[str]:
-    mine = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
-    everybody = bytearray(_HOST_BYTES * world.Get_size())
-    world.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
-    rows = (everybody[i : i + _HOST_BYTES] for i in range(0, len(everybody), _HOST_BYTES))
-    return [row.rstrip(b"\0").decode(errors="replace") for row in rows]
+def _introduce(world: MPI.Intracomm, bell: bytes) -> tuple[list[str], list[bytes]]:
+    """Everybody's host name and doorbell, by rank. Collective."""
+    mine = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0") + bell
+    size = _HOST_BYTES + ADDRESS_BYTES
+    everybody = bytearray(size * world.Get_size())
+    world.Allgather([mine.ljust(size, b"\0"), MPI.BYTE], [everybody, MPI.BYTE])
+    rows = [everybody[i : i + size] for i in range(0, len(everybody), size)]
+    hosts = [row[:_HOST_BYTES].rstrip(b"\0").decode(errors="replace") for row in rows]
+    return hosts, [bytes(row[_HOST_BYTES:]).rstrip(b"\0") for row in rows]
 
 
 def _done(request: MPI.Request) -> bool:

@@ -30,7 +30,7 @@ def encode(token: Token) -> bytes:
     return head + b"".join(map(_ONE.pack, sorted(token.lost)))
 
 
-def decode(data: bytes) -> Token:
+def decode(data: bytes | bytearray) -> Token:
     """The token of these bytes; `SpotmpiError` if they are none."""
     try:
         kind, ending, attempt, origin, *numbers, count = _HEAD.unpack_from(data)
