@@ -1,9 +1,9 @@
-"""Steps of spotmpi and of a bare loop, in turn, in one MPI job.
+"""Steps of spotmpi and of bare loops, in turn, in one MPI job.
 
-Run by mpirun (`overhead` does): ``python paired.py FOLDER PARAMS PAIRS``. Every rank holds both: a
-Trainer, and the bare loop that does the same work with none of its promises. A pair is a block of
-steps of each, in an order that is drawn anew, each block between two barriers. The first rank
-writes FOLDER/pairs.json: a list of [bare, spotmpi], seconds per step.
+Run by mpirun (`overhead` does): ``python paired.py FOLDER PARAMS TURNS``. Every rank holds both: a
+Trainer, and the bare loop that does the same work with none of its promises, out of place and in
+place. A turn is a block of steps of each, in an order that is drawn anew, each block between two
+barriers. The first rank writes FOLDER/turns.json: lists of seconds per step, turn by turn.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _WARM_UP = 3
 _RATE, _BETA = 0.05, 0.9
 
 
-def main(folder: Path, params: int, pairs: int) -> None:
+def main(folder: Path, params: int, turns: int) -> None:
     """One rank of the job, to its end."""
     weights = [np.zeros(params, np.float32)]
     gradient = [np.full(params, 1e-3, np.float32)]
@@ -42,15 +42,23 @@ def main(folder: Path, params: int, pairs: int) -> None:
 
         comm = MPI.COMM_WORLD
         workers = comm.Get_size()
-        flat, total, own, velocity = (np.zeros(params, np.float32) for _ in range(4))
+        flat, total = (np.zeros(params, np.float32) for _ in range(2))
+        outside, inside = (np.zeros((2, params), np.float32) for _ in range(2))
 
         def bare() -> None:
             cpu.pack(flat, gradient, 1.0)
             comm.Allreduce(flat, total)
-            cpu.momentum(own, velocity, total, _RATE, _BETA, 1.0 / workers)
+            cpu.momentum(outside[0], outside[1], total, _RATE, _BETA, 1.0 / workers)
+
+        def in_place() -> None:
+            cpu.pack(flat, gradient, 1.0)
+            comm.Allreduce(MPI.IN_PLACE, flat)
+            cpu.momentum(inside[0], inside[1], flat, _RATE, _BETA, 1.0 / workers)
 
         def ours() -> None:
             trainer.step(gradient, loss=0.0)
+
+        sides = {"bare": bare, "in_place": in_place, "spotmpi": ours}
 
         def block(step: Callable[[], None], steps: int) -> float:
             comm.Barrier()
@@ -60,27 +68,23 @@ def main(folder: Path, params: int, pairs: int) -> None:
             comm.Barrier()
             return (time.perf_counter() - begin) / steps
 
-        for step in (bare, ours):
+        for step in sides.values():
             block(step, _WARM_UP)
-        steps = np.array([block(bare, _WARM_UP) * 1e9], np.int64)
-        comm.Bcast(steps, 0)
-        count = min(_MOST, max(_FEWEST, round(_BLOCK * 1e9 / int(steps[0]))))
-        order = random.Random(pairs)  # the same on every rank
-        found = []
-        for _ in range(pairs):
-            if order.random() < 0.5:
-                first = block(bare, count)
-                found.append((first, block(ours, count)))
-            else:
-                first = block(ours, count)
-                found.append((block(bare, count), first))
-        # Equal work, equal results: else the comparison would be of two different things.
-        steps_ours = _WARM_UP + pairs * count
-        steps_bare = 2 * _WARM_UP + pairs * count
-        _check(own, steps_bare)
-        _check(trainer.params[0], steps_ours)
+        usual = np.array([block(bare, _WARM_UP)])
+        comm.Bcast(usual, 0)
+        count = min(_MOST, max(_FEWEST, round(_BLOCK / float(usual[0]))))
+        order = random.Random(turns)  # the same on every rank
+        found: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(turns):
+            for name in order.sample(list(sides), len(sides)):
+                found[name].append(block(sides[name], count))
+        # Equal work, equal results: else the comparison would be of different things.
+        steps = _WARM_UP + turns * count
+        _check(outside[0], steps + _WARM_UP)
+        _check(inside[0], steps)
+        _check(trainer.params[0], steps)
         if comm.Get_rank() == 0:
-            (folder / "pairs.json").write_text(json.dumps({"block": count, "pairs": found}))
+            (folder / "turns.json").write_text(json.dumps({"block": count, **found}))
         comm.Barrier()
     os._exit(0)
 

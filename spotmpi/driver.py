@@ -1,8 +1,8 @@
 """Rounds that survive revocations: the protocol and the ledger, driven on a fabric.
 
-A round goes: prepare the contribution, reduce it, commit. If a peer is lost in it, the driver
-goes through the door (`recovery`) with its progress frozen, and then does what the ledger says:
-reduce the same contribution again, or take the record of those who have committed already.
+A round goes: prepare a contribution, reduce it in place, commit. If a peer is lost in it, the
+driver goes through the door (`recovery`) with its progress frozen, and then does what the ledger
+says: prepare and reduce the same again, or take the record of those who have committed already.
 Whatever happens, `round` returns with the round committed, once, on equal replicas.
 """
 
@@ -33,26 +33,25 @@ from spotmpi.recovery import (
 class Exchange(Protocol):
     """The buffers of a worker's rounds, and what to do when one is complete.
 
-    Neither ``scratch`` nor ``record`` is the parameters: no one ever sees half an update.
+    Neither ``buffers`` nor ``record`` is the parameters: no one ever sees half an update.
     """
 
     @property
-    def contribution(self) -> Sequence[Buffer]:
-        """What this worker brings to the open round."""
-
-    @property
-    def scratch(self) -> Sequence[Buffer]:
-        """Where the result of the open round arrives."""
+    def buffers(self) -> Sequence[Buffer]:
+        """The open round's: reduced in place."""
 
     @property
     def record(self) -> Sequence[Buffer]:
         """The result of the round committed last."""
 
     def prepare(self, membership: Membership) -> None:
-        """About to reduce ``contribution`` among ``membership``; called again for a retry."""
+        """Fill ``buffers`` with what this worker brings to a sum over ``membership``.
+
+        Called again for a retry, as a reduction that failed leaves rubbish in them.
+        """
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
-        """``scratch`` holds the sum over ``contributors``: make it the record and apply it."""
+        """``buffers`` hold the sum over ``contributors``: make it the record and apply it."""
 
     def dealt(self) -> tuple[int, int]:
         """Steps dealt to this worker so far, and the generation that the last was dealt for."""
@@ -113,14 +112,14 @@ class Driver:
         return self._recovery.membership
 
     def round(self) -> Steps[None]:
-        """Reduce the exchange's contribution over all members and commit it, whoever dies."""
+        """Reduce what all members bring and commit it, whoever dies."""
         exchange = self._exchange
         self.ledger.begin()
         while self.ledger.open:
             exchange.prepare(self.membership)
             entered = self._clock()
             try:
-                yield Reduce(exchange.contribution, exchange.scratch)
+                yield Reduce(exchange.buffers)
             except PeersLost:
                 yield from self._recover(entered)
             else:
@@ -152,10 +151,10 @@ class Driver:
             recovered.after = self.membership
             recovered.settlement = settlement = self.ledger.settle(verdict)
             if settlement is not Settlement.RETRY:
-                record = self._exchange.record, self._exchange.scratch
                 giving = verdict.survey.source == self._recovery.me
+                buffers = self._exchange.record if giving else self._exchange.buffers
                 try:
-                    yield Share(verdict.survey.source, record[0] if giving else record[1])
+                    yield Share(verdict.survey.source, buffers)
                 except PeersLost:
                     revoke = True
                     continue

@@ -24,12 +24,11 @@ def shake_hands(
     Raises UsageError, on all workers alike, naming the first worker that differs from worker 0 and
     in what. A loss in here ends the job cleanly: nothing has been trained that could be kept.
     """
-    mine = np.zeros((len(membership), len(facts)))
+    everybody = np.zeros((len(membership), len(facts)))
     # A checksum of 32 bits is exact in a float64, and the sum has one addend that is not zero.
-    mine[membership.rank(me)] = [zlib.crc32(value.encode()) for _, value in facts]
-    everybody = np.zeros_like(mine)
+    everybody[membership.rank(me)] = [zlib.crc32(value.encode()) for _, value in facts]
     try:
-        yield Reduce([mine.ravel()], [everybody.reshape(-1)])
+        yield Reduce([everybody.reshape(-1)])
     except PeersLost:
         yield Revoke()
         raise SpotmpiError(

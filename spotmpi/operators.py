@@ -40,7 +40,10 @@ class Operator:
     """It contributes to the step's round."""
 
     def contribute(self, step: Step, grads: Any, weight: float, contribution: list[Buffer]) -> None:
-        """Fill ``contribution`` from this worker's gradient. Collective operators only; local."""
+        """Fill ``contribution`` from this worker's gradient. Collective operators only; local.
+
+        Called again if the round is tried again: the same gradient, the same contribution.
+        """
         raise NotImplementedError(f"{self} takes no part in a round")
 
     def complete(self, step: Step) -> None:

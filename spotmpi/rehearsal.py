@@ -29,7 +29,7 @@ class Rehearsal:
         The moment is drawn anew each time, over the usual length of an all-reduce: the worker
         dies before it has sent anything, in the middle, or when all its peers have the result.
         """
-        if step not in self._steps:
+        if step not in self._steps or self._armed:
             return
         self._armed = True
         delay = random.SystemRandom().uniform(0, self._usual)

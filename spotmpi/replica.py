@@ -22,8 +22,9 @@ _LEAST_VALUES = 64
 class Replica(Generic[P]):
     """Parameters, the optimizer's memory, and the buffers of rounds. Local, all of it.
 
-    ``contribution`` stays as it is until its round is committed, so that it can be reduced again.
-    ``scratch`` and ``record`` take turns: the last result stays until the next one is complete.
+    ``buffers`` and ``record`` take turns: what a worker brings to a round becomes its sum in place,
+    and the sum stays until the next one is complete. What is kept for a retry are the arrays that
+    it was packed from: they are the script's, and the script waits (docs/adr/0005).
     """
 
     def __init__(self, params: P, optimizer: Optimizer, strategy: Strategy) -> None:
@@ -35,8 +36,7 @@ class Replica(Generic[P]):
         self._params = layout.allocate()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
         self.params = cast(P, read_only(layout.views(self._params)))
-        self.contribution: list[Buffer] = layout.allocate(tail)
-        self.scratch: list[Buffer] = layout.allocate(tail)
+        self.buffers: list[Buffer] = layout.allocate(tail)
         self.record: list[Buffer] = layout.allocate(tail)
         self._slots = {name: layout.allocate() for name in optimizer.slots}
         self._strategy = strategy
@@ -56,39 +56,39 @@ class Replica(Generic[P]):
 
     def bring(self, grads: Any, weight: float) -> None:
         """A gradient that stands for ``weight`` samples; UsageError if it does not fit."""
-        self._strategy.contribute(self._step, grads, weight, self.contribution)
+        self._strategy.contribute(self._step, grads, weight, self.buffers)
 
     def bring_nothing(self) -> None:
         """Nothing to add to the sum."""
-        for flat in self.contribution:
+        for flat in self.buffers:
             flat[...] = 0
 
     def bring_params(self, mine: bool) -> None:
         """The parameters themselves if they are the ones that count, else nothing."""
         self.bring_nothing()
         if mine:
-            for flat, params in zip(self.contribution, self._params, strict=True):
+            for flat, params in zip(self.buffers, self._params, strict=True):
                 flat[: len(params)] = params
 
     def bring_values(self, values: Buffer) -> None:
         """A few numbers, one of the `parts`, in the place of a gradient."""
         self.bring_nothing()
-        self.contribution[0][: len(values)] = values
+        self.buffers[0][: len(values)] = values
         self._brought = len(values)
 
     def bring_word(self, word: control.Word) -> None:
         """The control word, at the end of the first bucket."""
-        self.contribution[0][self._room :] = word.encode()
+        self.buffers[0][self._room :] = word.encode()
 
     def first_not_finite(self) -> str | None:
         """The name of an array of the gradient that holds a NaN or an infinity."""
-        return self._layout.check_finite(self.contribution)
+        return self._layout.check_finite(self.buffers)
 
     # After a round: what its result does.
 
     def keep_result(self) -> None:
-        """``scratch`` holds the round's sum: it is the record now."""
-        self.scratch, self.record = self.record, self.scratch
+        """``buffers`` hold the round's sum: it is the record now."""
+        self.buffers, self.record = self.record, self.buffers
 
     def word(self, workers: int) -> control.Sum:
         """The sum of the round's control words."""

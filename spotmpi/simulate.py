@@ -133,8 +133,7 @@ class Replica:
         self.me = me
         self.court = court
         self._alive = simulation.processes
-        self.contribution = [np.zeros(1, np.uint64)]
-        self.scratch = [np.zeros(1, np.uint64)]
+        self.buffers = [np.zeros(1, np.uint64)]
         self.record = [np.zeros(1, np.uint64)]
         self.history: list[int] = []
         self.gradients = 0
@@ -177,7 +176,6 @@ class Replica:
 
     def _round(self, parts: Callable[[WorkerId], int], deal: Deal | None = None) -> Steps[None]:
         self._parts, self._deal = parts, deal
-        self.contribution[0][0] = parts(self.me)
         yield from self.driver.round()
 
     def _publish(self, rounds: int) -> None:
@@ -190,14 +188,15 @@ class Replica:
     def prepare(self, membership: Membership) -> None:
         """Every attempt trains with the membership that all others have."""
         self.court.member(membership)
+        self.buffers[0][0] = self._parts(self.me)
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """The sum is that of just the contributors, and extends the one history."""
         number = len(self.history)
-        got = int(self.scratch[0][0])
+        got = int(self.buffers[0][0])
         if got != self.court.sum_of(number, contributors, self._parts):
             raise Violation(f"round {number} of worker {self.me} is no sum over {contributors}")
-        self.scratch, self.record = self.record, self.scratch
+        self.buffers, self.record = self.record, self.buffers
         before = self.history[-1] if self.history else 0
         self.history.append(hash((before, got)))
         self.court.commit(self.me, number, self.history[-1], self._alive)

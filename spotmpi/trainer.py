@@ -6,7 +6,8 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -75,6 +76,8 @@ class Trainer(Generic[P]):
         self._samplers: list[Sampler] = []
         self._restored: dict[str, Any] = {}
         self._kind = control.STEP
+        self._bring: Callable[[], None] = self._replica.bring_nothing
+        """Fills the open round's buffers, as often as it is tried."""
         self._beginning = False
         self._deal: Deal | None = None
         self._batch: Indices | None = None
@@ -270,40 +273,42 @@ class Trainer(Generic[P]):
         if self._leads():
             self._open_trace(trace, found)
         # The first worker's parameters: the sum over all, where all others bring zeros.
-        self._kind, self._beginning = control.MEAN, True
-        yield from self._round()
+        self._beginning = True
+        yield from self._round(control.MEAN, self._bring_params)
         self._beginning = False
+
+    def _bring_params(self) -> None:
+        self._replica.bring_params(self._leads())
 
     def _step(self, grads: P, loss: float | None) -> Steps[None]:
         weight = 1 if self._deal is None else len(self._deal.of(self.worker))
-        if weight:
-            self._replica.bring(grads, weight)
-            if self._check_finite and (name := self._replica.first_not_finite()) is not None:
-                raise UsageError(
-                    f"worker {self.worker}, step {self.steps}: the gradient of {name} holds NaN or "
-                    "infinity; lower the learning rate, or look at this batch: "
-                    f"{None if self._batch is None else self._batch.tolist()}"
-                )
-            self._gradients += 1
-        else:
-            self._replica.bring_nothing()
         self._brought = weight > 0
-        self._weight, self._loss, self._batch = weight, loss, None
-        self._kind = control.STEP
-        self._rehearsal.arm(self.steps)
-        yield from self._round()
+        self._gradients += self._brought
+        self._weight, self._loss = weight, loss
+        bring = partial(self._bring_gradient, grads, weight)
+        yield from self._round(control.STEP, bring if weight else self._replica.bring_nothing)
+        self._batch = None
+
+    def _bring_gradient(self, grads: P, weight: int) -> None:
+        self._replica.bring(grads, weight)
+        if self._check_finite and (name := self._replica.first_not_finite()) is not None:
+            raise UsageError(
+                f"worker {self.worker}, step {self.steps}: the gradient of {name} holds NaN or "
+                "infinity; lower the learning rate, or look at this batch: "
+                f"{None if self._batch is None else self._batch.tolist()}"
+            )
 
     def _mean(self, x: Any) -> Steps[Any]:
-        self._kind = control.MEAN
         answers = []
         for part in self._replica.parts(x):
-            self._replica.bring_values(part)
-            yield from self._round()
+            yield from self._round(control.MEAN, partial(self._replica.bring_values, part))
             answers.append(self._answer)
         return self._replica.join(x, answers)
 
-    def _round(self) -> Steps[None]:
+    def _round(self, kind: int, bring: Callable[[], None]) -> Steps[None]:
+        self._kind, self._bring = kind, bring
         yield from self._driver.round()
+        self._bring = self._replica.bring_nothing  # let go of the script's arrays
         if self._stopping and self._kind != control.END:
             least = self._settings.min_workers
             self._keeper.asked = True
@@ -314,9 +319,7 @@ class Trainer(Generic[P]):
             )
 
     def _finish(self, outcome: str) -> Steps[None]:
-        self._kind = control.END
-        self._replica.bring_nothing()
-        yield from self._round()
+        yield from self._round(control.END, self._replica.bring_nothing)
         yield from self._driver.finish()
         # Nobody waits for this worker any more. Should the leader be among the lost, the next
         # one does what it left undone.
@@ -334,14 +337,9 @@ class Trainer(Generic[P]):
     # The driver's exchange.
 
     @property
-    def contribution(self) -> Sequence[Buffer]:
-        """What this worker brings to the open round."""
-        return self._replica.contribution
-
-    @property
-    def scratch(self) -> Sequence[Buffer]:
-        """Where the result of the open round arrives."""
-        return self._replica.scratch
+    def buffers(self) -> Sequence[Buffer]:
+        """The open round's: reduced in place."""
+        return self._replica.buffers
 
     @property
     def record(self) -> Sequence[Buffer]:
@@ -349,10 +347,9 @@ class Trainer(Generic[P]):
         return self._replica.record
 
     def prepare(self, membership: Membership) -> None:
-        """Write the control word; in the first round, decide whose parameters count."""
+        """Pack what this worker brings, and write the control word."""
         me = self._me
-        if self._beginning:
-            self._replica.bring_params(membership.ids[0] == me)
+        self._bring()
         step = self._kind == control.STEP
         self._replica.bring_word(
             control.Word(
@@ -366,6 +363,8 @@ class Trainer(Generic[P]):
                 digest=self._digest,
             )
         )
+        if step:
+            self._rehearsal.arm(self.steps)
         self._reducing = self._fabric.clock()
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:

@@ -21,8 +21,7 @@ class Exchange:
     """Buffers of one number, and a diary."""
 
     def __init__(self) -> None:
-        self.contribution = [np.ones(1)]
-        self.scratch = [np.zeros(1)]
+        self.buffers = [np.ones(1)]
         self.record = [np.zeros(1)]
         self.diary: list[Any] = []
 
@@ -49,7 +48,7 @@ def begin(me: int, workers: int) -> tuple[Driver, Exchange, Steps[None], Any]:
     driver = Driver(me, Membership.first(["h"] * workers), exchange, lambda: 0.0)
     steps = driver.round()
     request = next(steps)
-    assert request == Reduce(exchange.contribution, exchange.scratch)
+    assert request == Reduce(exchange.buffers)
     return driver, exchange, steps, request
 
 
@@ -66,7 +65,7 @@ def test_a_round_that_nothing_disturbs_is_one_all_reduce() -> None:
     assert driver.ledger.committed == 1
 
 
-def test_the_same_contribution_is_reduced_again_when_nobody_has_committed() -> None:
+def test_the_same_is_prepared_and_reduced_again_when_nobody_has_committed() -> None:
     driver, exchange, steps, reduce = begin(1, 2)
     assert steps.throw(PeersLost()) == Revoke()
     assert steps.send(None) == Poll()
@@ -117,7 +116,7 @@ COMMITTED = Survey(1, 1, 0, 0, 0, 0, False)
 
 def test_a_record_that_a_survivor_has_is_taken_over_and_nothing_is_reduced_again() -> None:
     driver, exchange, steps, _ = begin(2, 3)
-    assert through_the_door(steps, COMMITTED) == Share(0, exchange.scratch)
+    assert through_the_door(steps, COMMITTED) == Share(0, exchange.buffers)
     over(steps)
     assert exchange.diary[1:] == [("commit", (0, 1, 2)), ("resume", (0, 2), Settlement.RECEIVE)]
     assert driver.ledger.committed == 1

@@ -35,10 +35,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Reduce:
-    """Sum ``send`` over all members into ``receive``, array by array. Collective."""
+    """Sum ``buffers`` over all members, each in place. Collective. Lost, they hold rubbish."""
 
-    send: Sequence[Buffer]
-    receive: Sequence[Buffer]
+    buffers: Sequence[Buffer]
 
 
 @dataclass(frozen=True)

@@ -86,9 +86,9 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Do it, blocking; what MPI reports of dead peers becomes `PeersLost`."""
         match request:
-            case Reduce(send, receive):
-                for source, target in zip(send, receive, strict=True):
-                    self._collective(self._data.Allreduce, source, target)
+            case Reduce(buffers):
+                for buffer in buffers:
+                    self._collective(self._data.Allreduce, MPI.IN_PLACE, buffer)
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:

@@ -24,6 +24,9 @@ from spotmpi.fabric import Buffer, Poll, Rebuild, Reduce, Request, Revoke, Share
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.recovery import Built, ControlRevoked, Event, Lost, Received, RevokeControl, Send
 
+RUBBISH = 77
+"""What a collective that failed leaves behind: nobody may build on it."""
+
 Watch = Callable[[WorkerId, str], None]
 
 
@@ -311,7 +314,7 @@ class Simulation:
         process.calls += 1
         collective.entered[worker] = request
         if isinstance(request, Reduce):
-            collective.brought[worker] = [buffer.copy() for buffer in request.send]
+            collective.brought[worker] = [buffer.copy() for buffer in request.buffers]
         elif request.source == worker:
             collective.result = [buffer.copy() for buffer in request.buffers]
         self._settle(data, collective)
@@ -335,9 +338,8 @@ class Simulation:
         collective.left.add(worker)
         request = collective.entered[worker]
         assert collective.result is not None
-        targets = request.receive if isinstance(request, Reduce) else request.buffers
         if not (isinstance(request, Share) and request.source == worker):
-            for target, value in zip(targets, collective.result, strict=True):
+            for target, value in zip(request.buffers, collective.result, strict=True):
                 target[...] = value
         self._reply(worker)
 
@@ -353,6 +355,9 @@ class Simulation:
         if collective.result is not None and self.random.random() < 0.5:
             return  # complete as far as this worker is concerned; its completion is on its way
         collective.left.add(worker)
+        if not (isinstance(process.waiting, Share) and process.waiting.source == worker):
+            for buffer in process.waiting.buffers:
+                buffer[...] = RUBBISH
         self._reply(worker, PeersLost("simulated"))
 
     # The build: Shrink and Agree, blocking and uniform.

@@ -24,15 +24,27 @@ def noisy(excess: float, n: int = 60) -> list[tuple[float, float]]:
     return pairs
 
 
+def overhead_of(params: int, pairs: list[tuple[float, float]]) -> Overhead:
+    """Two workers', whose bare loop takes half as long in place."""
+    return Overhead(2, params, 10, pairs, [bare / 2 for bare, _ in pairs])
+
+
+def test_what_reducing_in_place_saves_is_told_apart() -> None:
+    found = overhead_of(1_000_000, [(0.004, 0.003)] * 5)
+    assert found.percent[0] == pytest.approx(-25)
+    assert overhead.percent(found.pairs_in_place)[0] == pytest.approx(50)
+    assert overhead.milliseconds(found.pairs_in_place)[0] == pytest.approx(1)
+
+
 def test_an_overhead_that_is_there_is_found() -> None:
-    found = Overhead(2, 25_600_000, 10, noisy(0.10))
+    found = overhead_of(25_600_000, noisy(0.10))
     middle, lower, upper = found.percent
     assert 8 < lower <= middle <= upper < 12
     assert found.target == ("at most 3 %", False)
 
 
 def test_no_overhead_is_not_found() -> None:
-    found = Overhead(2, 25_600_000, 10, noisy(0.0))
+    found = overhead_of(25_600_000, noisy(0.0))
     _, lower, upper = found.percent
     assert lower < 0.5
     assert upper > -0.5
@@ -40,9 +52,9 @@ def test_no_overhead_is_not_found() -> None:
 
 
 def test_a_small_model_may_be_slower_by_a_constant() -> None:
-    assert Overhead(2, 1_000_000, 10, [(0.001, 0.0011)]).target == ("at most 3 % or 0.15 ms", True)
-    assert Overhead(2, 1_000_000, 10, [(0.001, 0.0012)]).target == ("at most 3 % or 0.15 ms", False)
-    assert Overhead(2, 1000, 10, [(0.001, 0.002)]).target is None
+    assert overhead_of(1_000_000, [(0.001, 0.0011)]).target == ("at most 3 % or 0.15 ms", True)
+    assert overhead_of(1_000_000, [(0.001, 0.0012)]).target == ("at most 3 % or 0.15 ms", False)
+    assert overhead_of(1000, [(0.001, 0.002)]).target is None
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -59,9 +71,12 @@ def test_both_sides_run_in_one_job(tmp_path: Path, capsys: pytest.CaptureFixture
     (cell,) = results["cells"]
     assert (cell["workers"], cell["params"], len(cell["pairs"])) == (2, 1000, 4)
     assert all(bare > 0 and ours > 0 for bare, ours in cell["pairs"])
+    assert len(cell["in_place"]) == 4
     assert results["failures"] == []
     assert results["machine"]["cores"] >= 1
-    assert "1 k" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1 k" in shown
+    assert "in place" in shown
 
 
 def test_wrong_arguments_are_refused_before_anything_starts(tmp_path: Path) -> None:

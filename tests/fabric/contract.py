@@ -74,14 +74,11 @@ def attempt(request: Request) -> Steps[str]:
 
 def summed(me: int) -> Steps[list[float]]:
     """An all-reduce of 10 ** me, in both of the types that are trained."""
-    send = [np.full(3, 10.0**me, np.float32), np.full(5, 10.0**me, np.float64)]
-    receive = [np.zeros(3, np.float32), np.zeros(5, np.float64)]
-    yield Reduce(send, receive)
-    assert (send[0] == 10**me).all()
-    assert (send[1] == 10**me).all()
-    assert (receive[0] == receive[0][0]).all()
-    assert (receive[1] == receive[0][0]).all()
-    return float(receive[0][0])
+    buffers = [np.full(3, 10.0**me, np.float32), np.full(5, 10.0**me, np.float64)]
+    yield Reduce(buffers)
+    assert (buffers[0] == buffers[0][0]).all()
+    assert (buffers[1] == buffers[0][0]).all()
+    return float(buffers[0][0])
 
 
 def token(number: int) -> Token:
@@ -163,7 +160,7 @@ def a_revocation_interrupts_those_who_wait_in_a_collective(me: int) -> Steps[Any
     if me == 3:
         yield Revoke()
         return "revoked"
-    return (yield from attempt(Reduce([np.ones(8)], [np.zeros(8)])))
+    return (yield from attempt(Reduce([np.ones(8)])))
 
 
 @scenario(w0=[False, [0, 1, 2, 3]], w1="told", w2="told", w3="told")
@@ -209,7 +206,7 @@ def a_reduce_that_a_dead_worker_never_entered_fails_on_all(me: int) -> Steps[Any
     """Whoever is told revokes, so that nobody waits for ever."""
     if me == 1:
         raise Die
-    said = yield from attempt(Reduce([np.ones(8)], [np.zeros(8)]))
+    said = yield from attempt(Reduce([np.ones(8)]))
     yield Revoke()
     return said
 
@@ -230,7 +227,7 @@ def a_revocation_reaches_all_although_its_sender_dies_at_once(me: int) -> Steps[
     if me == 3:
         yield Revoke()
         raise Die
-    return (yield from attempt(Reduce([np.ones(8)], [np.zeros(8)])))
+    return (yield from attempt(Reduce([np.ones(8)])))
 
 
 @scenario(w0="heard", w3="heard")
@@ -299,7 +296,7 @@ def one_loss_after_the_other_goes_through_the_same_door(me: int) -> Steps[Any]:
     first = yield from build(ALL - {1})
     if me == 3:
         raise Die
-    assert (yield from attempt(Reduce([np.ones(8)], [np.zeros(8)]))) == "lost"
+    assert (yield from attempt(Reduce([np.ones(8)]))) == "lost"
     yield Revoke()
     second = yield from build(frozenset({0, 2}))
     return [first, second, (yield from summed(me))]

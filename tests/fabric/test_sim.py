@@ -29,7 +29,7 @@ def simulate(
 def reducing(me: int) -> Steps[str]:
     """One all-reduce; whoever fails revokes."""
     try:
-        yield Reduce([np.array([float(me)])], [np.zeros(1)])
+        yield Reduce([np.array([float(me)])])
     except PeersLost:
         yield Revoke()
         return "lost"
@@ -70,8 +70,8 @@ def test_sums_are_taken_in_ring_order() -> None:
     sums: set[float] = set()
 
     def worker(me: int) -> Steps[None]:
-        result = [np.zeros(1)]
-        yield Reduce([np.array([values[me]])], result)
+        result = [np.array([values[me]])]
+        yield Reduce(result)
         sums.add(float(result[0][0]))
 
     for seed in range(20):

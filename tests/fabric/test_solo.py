@@ -11,10 +11,10 @@ from spotmpi.recovery import Built
 
 
 def test_the_sum_over_one_is_what_it_brings() -> None:
-    fabric, receive = SoloFabric(), [np.zeros(3), np.zeros(1, np.float32)]
-    fabric.perform(Reduce([np.arange(3.0), np.ones(1, np.float32)], receive))
-    np.testing.assert_array_equal(receive[0], [0, 1, 2])
-    assert receive[1][0] == 1
+    buffers = [np.arange(3.0), np.ones(1, np.float32)]
+    SoloFabric().perform(Reduce(buffers))
+    np.testing.assert_array_equal(buffers[0], [0, 1, 2])
+    assert buffers[1][0] == 1
 
 
 def test_a_build_is_sealed_at_once_but_never_without_a_verdict() -> None:
