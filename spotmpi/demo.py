@@ -133,9 +133,11 @@ def proof(records: Sequence[Record], samples: int, passes: int) -> Iterator[str]
 
     _hold(all(record["digest"] for record in steps), "a step has no digest of the parameters")
     _hold(end["outcome"] == "finished", f"the run did not finish, it {end['outcome']}")
+    compared = replay.check_replicas(records)
+    _hold(compared == len(recovered), f"only {compared} survivors digested their parameters")
     yield (
-        f"replicas: bit-identical; the workers compared {len(steps)} digests of their parameters, "
-        "one a step, and would have ended the job at the first that differs"
+        f"replicas: bit-identical in {compared} digests of survivors after recoveries; in the "
+        f"{len(steps)} steps the workers compared theirs, and would have ended the job"
     )
 
     replay.check_exactly_once(records, samples, passes)

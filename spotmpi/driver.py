@@ -1,8 +1,8 @@
 """Rounds that survive revocations: the protocol and the ledger, driven on a fabric.
 
-A round goes: prepare a contribution, reduce it in place, commit. If a peer is lost in it, the
-driver goes through the door (`recovery`) with its progress frozen, and then does what the ledger
-says: prepare and reduce the same again, or take the record of those who have committed already.
+A round goes: bring a contribution, reduce it in place, commit. If a peer is lost in it, the driver
+goes through the door (`recovery`) with its progress frozen, and then does what the ledger says:
+reduce the same once more, or take the record of those who have committed already.
 Whatever happens, `round` returns with the round committed, once, on equal replicas.
 """
 
@@ -44,11 +44,14 @@ class Exchange(Protocol):
     def record(self) -> Sequence[Buffer]:
         """The result of the round committed last."""
 
-    def prepare(self, membership: Membership) -> None:
-        """Fill ``buffers`` with what this worker brings to a sum over ``membership``.
+    def bring(self) -> None:
+        """Fill ``buffers`` with what this worker adds to the open round.
 
-        Called again for a retry, as a reduction that failed leaves rubbish in them.
+        Called again after a collective that failed, as that leaves rubbish in them.
         """
+
+    def prepare(self, membership: Membership) -> None:
+        """About to reduce ``buffers`` among ``membership``; called again for a retry."""
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """``buffers`` hold the sum over ``contributors``: make it the record and apply it."""
@@ -115,6 +118,7 @@ class Driver:
         """Reduce what all members bring and commit it, whoever dies."""
         exchange = self._exchange
         self.ledger.begin()
+        exchange.bring()
         while self.ledger.open:
             exchange.prepare(self.membership)
             entered = self._clock()
@@ -141,11 +145,15 @@ class Driver:
     def _recover(self, entered: float, revoke: bool = True) -> Steps[Recovered]:
         """Through the door until it is sealed and this worker is level with the others."""
         recovered = Recovered(self.membership, entered=entered, detected=self._clock())
+        recovered.revoked = recovered.detected
         recovered.progress = self.ledger.committed
         while True:
             if revoke:
                 yield Revoke()
-            recovered.revoked = self._clock()
+                recovered.revoked = self._clock()
+                # For a retry, which is not certain yet. But others may still have to be
+                # interrupted, and there is nothing to do but wait for them.
+                self._exchange.bring()
             verdict = yield from self._door(recovered)
             recovered.verdict = verdict
             recovered.after = self.membership
@@ -161,6 +169,8 @@ class Driver:
             if settlement is Settlement.RECEIVE:
                 self.ledger.repair(verdict)
                 self._exchange.commit(self.ledger.contributors)
+            elif settlement is Settlement.GIVE and not giving:
+                self._exchange.bring()  # the record, which it has, came where this had been
             recovered.settled = self._clock()
             if not verdict.ended:
                 dealt_for = self.ledger.members_of(verdict.survey.dealt_in)

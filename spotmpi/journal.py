@@ -64,6 +64,7 @@ class Journal:
                 "recovered",
                 at=now,
                 worker=self._me,
+                digest=fields.get("digest"),
                 **{key: value for key, value in record.items() if key not in ("lost", "verdict")},
             )
             records.append(("recovery", record))

@@ -16,7 +16,7 @@ from spotmpi.errors import TraceError
 from spotmpi.optimizers import Optimizer
 from spotmpi.trace import Record
 
-__all__ = ["check_exactly_once", "replay", "steps"]
+__all__ = ["check_exactly_once", "check_replicas", "replay", "steps"]
 
 
 def steps(records: Iterable[Record]) -> list[Record]:
@@ -69,6 +69,29 @@ def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
     if n and (done != passes or seen.any()):
         left = f", sample {int(seen.argmin())} is missing in the next" if seen.any() else ""
         raise TraceError(f"{done} of {passes} passes are complete{left}")
+
+
+def check_replicas(records: Iterable[Record]) -> int:
+    """After every recovery all survivors held the same parameters, to the bit.
+
+    Returns how many digests of survivors were compared. TraceError names the first that differs.
+    """
+    known: dict[Any, tuple[str, str]] = {}
+    compared = 0
+    for record in records:
+        event, step, digest = record["event"], record.get("step"), record.get("digest")
+        if event == "resume":
+            known = {before: said for before, said in known.items() if before < step}
+        if event not in ("recovered", "step") or digest is None:
+            continue
+        who = f"worker {record['worker']}" if event == "recovered" else "the leader"
+        first, other = known.setdefault(step, (digest, who))
+        if digest != first:
+            raise TraceError(
+                f"the replicas differ after step {step}: {other} has {first}, {who} {digest}"
+            )
+        compared += event == "recovered"
+    return compared
 
 
 def replay(

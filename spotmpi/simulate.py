@@ -185,10 +185,13 @@ class Replica:
 
     # The driver's exchange.
 
+    def bring(self) -> None:
+        """This worker's part of the sum."""
+        self.buffers[0][0] = self._parts(self.me)
+
     def prepare(self, membership: Membership) -> None:
         """Every attempt trains with the membership that all others have."""
         self.court.member(membership)
-        self.buffers[0][0] = self._parts(self.me)
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """The sum is that of just the contributors, and extends the one history."""

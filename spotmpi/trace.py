@@ -18,7 +18,8 @@ recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, ac
             messages_sent {worker: count}. As the leader saw it; two of one generation are one
             recovery, whose first writer died
 recovered   worker, generation, step, and what of the above this worker saw itself; one for each
-            survivor: ``at`` is the moment at which it committed its first step afterwards
+            survivor: ``at`` is the moment at which it committed its first step afterwards, and
+            digest that of its own parameters then
 checkpoint  step, path, seconds, worker
 resume      step, path; training goes on *with* this step, and what the trace said before of this
             step and later ones is void

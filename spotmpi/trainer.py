@@ -274,11 +274,8 @@ class Trainer(Generic[P]):
             self._open_trace(trace, found)
         # The first worker's parameters: the sum over all, where all others bring zeros.
         self._beginning = True
-        yield from self._round(control.MEAN, self._bring_params)
+        yield from self._round(control.MEAN, self._replica.bring_nothing)
         self._beginning = False
-
-    def _bring_params(self) -> None:
-        self._replica.bring_params(self._leads())
 
     def _step(self, grads: P, loss: float | None) -> Steps[None]:
         weight = 1 if self._deal is None else len(self._deal.of(self.worker))
@@ -314,7 +311,7 @@ class Trainer(Generic[P]):
             self._keeper.asked = True
             yield from self._finish("stopped")
             raise Stopped(
-                f"{len(self.workers)} workers are left, fewer than the {least} asked for; "
+                f"workers left: {len(self.workers)}, fewer than the {least} asked for; "
                 f"a checkpoint of step {self.steps} is in {self._settings.checkpoint}"
             )
 
@@ -346,10 +343,15 @@ class Trainer(Generic[P]):
         """The result of the round committed last."""
         return self._replica.record
 
-    def prepare(self, membership: Membership) -> None:
-        """Pack what this worker brings, and write the control word."""
-        me = self._me
+    def bring(self) -> None:
+        """Pack what this worker adds to the open round."""
         self._bring()
+
+    def prepare(self, membership: Membership) -> None:
+        """Write the control word; in the first round, decide whose parameters count."""
+        me = self._me
+        if self._beginning:
+            self._replica.bring_params(membership.ids[0] == me)
         step = self._kind == control.STEP
         self._replica.bring_word(
             control.Word(

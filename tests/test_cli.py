@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import cli
+from spotmpi.checkpoint import save
 
 COMMANDS = [command.name for command in cli._COMMANDS]
 
@@ -116,6 +117,17 @@ def test_what_is_wrong_is_said_in_one_sentence(
     assert shown.err.count("\n") == 1
     assert shown.err.startswith("spotmpi run: ")
     assert shown.out == ""
+
+
+def test_a_folder_with_an_earlier_runs_checkpoints_is_refused_before_anything_starts(
+    run_spotmpi, script: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "c").mkdir()
+    save(tmp_path / "c", 8, {"steps": 8})
+    done = run_spotmpi(["run", "-n", "2", "--checkpoint", "c", str(script)])
+    assert done.returncode == 2
+    assert "an earlier run, the last of step 8: resume it, or name an empty folder" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 def test_relative_places_are_meant_from_where_the_command_was_given(

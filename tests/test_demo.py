@@ -109,7 +109,7 @@ def records() -> Records:
     return [
         {"event": "start", "workers": [0, 1]},
         step(0, {0: [0], 1: [1]}),
-        {"event": "recovered", "worker": 1, **recovery},
+        {"event": "recovered", "worker": 1, "digest": f"{1:016x}", **recovery},
         {"event": "recovery", "lost": [0], "verdict": "retry", **recovery},
         step(1, {1: [2]}),
         step(2, {1: [3]}),
@@ -139,6 +139,8 @@ def broken(records: Records, event: str, **fields: object) -> Records:
     [
         ("recovered", {"lost_steps": 1}, "lost a step"),
         ("recovered", {"recomputed_gradients": 2}, "2 gradients were computed twice"),
+        ("recovered", {"digest": "f" * 16}, "the replicas differ after step 1"),
+        ("recovered", {"digest": None}, "only 0 survivors digested"),
         ("step", {"digest": None}, "no digest"),
         ("end", {"workers": [0, 1]}, "were lost and yet finished"),
         ("end", {"workers": []}, "only \\[\\] finished"),

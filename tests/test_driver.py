@@ -25,6 +25,10 @@ class Exchange:
         self.record = [np.zeros(1)]
         self.diary: list[Any] = []
 
+    def bring(self) -> None:
+        """Fill the buffers."""
+        self.diary.append("bring")
+
     def prepare(self, membership: Membership) -> None:
         """About to reduce."""
         self.diary.append(("prepare", membership.ids))
@@ -61,11 +65,11 @@ def over(steps: Steps[None], reply: Any = None) -> None:
 def test_a_round_that_nothing_disturbs_is_one_all_reduce() -> None:
     driver, exchange, steps, _ = begin(0, 2)
     over(steps)
-    assert exchange.diary == [("prepare", (0, 1)), ("commit", (0, 1))]
+    assert exchange.diary == ["bring", ("prepare", (0, 1)), ("commit", (0, 1))]
     assert driver.ledger.committed == 1
 
 
-def test_the_same_is_prepared_and_reduced_again_when_nobody_has_committed() -> None:
+def test_the_same_is_brought_and_reduced_again_when_nobody_has_committed() -> None:
     driver, exchange, steps, reduce = begin(1, 2)
     assert steps.throw(PeersLost()) == Revoke()
     assert steps.send(None) == Poll()
@@ -73,7 +77,9 @@ def test_the_same_is_prepared_and_reduced_again_when_nobody_has_committed() -> N
     assert steps.send(Built(True, frozenset({1}))) == reduce
     over(steps)
     assert exchange.diary == [
+        "bring",
         ("prepare", (0, 1)),
+        "bring",
         ("resume", (1,), Settlement.RETRY),
         ("prepare", (1,)),
         ("commit", (1,)),
@@ -118,7 +124,11 @@ def test_a_record_that_a_survivor_has_is_taken_over_and_nothing_is_reduced_again
     driver, exchange, steps, _ = begin(2, 3)
     assert through_the_door(steps, COMMITTED) == Share(0, exchange.buffers)
     over(steps)
-    assert exchange.diary[1:] == [("commit", (0, 1, 2)), ("resume", (0, 2), Settlement.RECEIVE)]
+    assert exchange.diary[2:] == [
+        "bring",
+        ("commit", (0, 1, 2)),
+        ("resume", (0, 2), Settlement.RECEIVE),
+    ]
     assert driver.ledger.committed == 1
 
 
@@ -130,11 +140,26 @@ def test_the_round_is_reduced_again_when_the_record_dies_with_its_only_holder() 
     assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({2}))
     assert steps.send(Built(True, frozenset({2}))) == reduce
     over(steps)
-    assert exchange.diary[1:] == [
+    assert exchange.diary[2:] == [
+        "bring",
+        "bring",  # what was to be received has spoilt it again
         ("resume", (2,), Settlement.RETRY),
         ("prepare", (2,)),
         ("commit", (2,)),
     ]
+
+
+def test_a_record_that_a_worker_has_does_not_stay_where_its_next_contribution_was() -> None:
+    driver, exchange, steps, _ = begin(2, 3)
+    over(steps)
+    steps = driver.round()
+    reduce = next(steps)
+    # Others lack round 0, and worker 0 is the one that gives it to them.
+    survey = Survey(0, 1, 0, 0, 0, 0, False)
+    assert through_the_door(steps, survey) == Share(0, exchange.buffers)
+    exchange.diary.clear()
+    assert steps.send(None) == reduce
+    assert exchange.diary == ["bring", ("resume", (0, 2), Settlement.GIVE), ("prepare", (0, 2))]
 
 
 def test_a_worker_alone_ends_through_the_same_door() -> None:

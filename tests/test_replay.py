@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.errors import TraceError
 from spotmpi.optimizers import SGD, Momentum, Optimizer
-from spotmpi.replay import check_exactly_once, replay, steps
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.sampler import Sampler
 from spotmpi.trace import Record
 
@@ -158,3 +158,34 @@ def test_samples_that_are_not_told_cannot_be_replayed() -> None:
     record["contributions"][0]["weight"] = 3
     with pytest.raises(TraceError, match="can be checked"):
         replay([record], start(), gradient, SGD(lr=1.0))
+
+
+def digested(event: str, step: int, digest: str | None, **fields: Any) -> Record:
+    return {"event": event, "at": 0.0, "step": step, "digest": digest, **fields}
+
+
+def test_survivors_that_hold_the_same_are_counted() -> None:
+    records = [
+        digested("recovered", 3, "aa", worker=0),
+        digested("recovered", 3, "aa", worker=2),
+        digested("step", 3, "aa"),
+        digested("step", 4, "bb"),
+        digested("recovered", 5, None, worker=2),
+    ]
+    assert check_replicas(records) == 2
+
+
+@pytest.mark.parametrize("liar", ["step", "recovered"])
+def test_a_survivor_that_holds_something_else_is_named(liar: str) -> None:
+    records = [digested("recovered", 3, "aa", worker=1), digested(liar, 3, "ab", worker=2)]
+    who = "worker 2" if liar == "recovered" else "the leader"
+    with pytest.raises(TraceError, match=f"step 3: worker 1 has aa, {who} ab"):
+        check_replicas(records)
+
+
+def test_what_a_resume_made_void_is_compared_with_nothing() -> None:
+    before = [digested("recovered", step, "aa", worker=0) for step in (3, 4)]
+    resume = {"event": "resume", "at": 0.0, "step": 4}
+    assert check_replicas([*before, resume, digested("recovered", 4, "bb", worker=0)]) == 3
+    with pytest.raises(TraceError, match="step 3"):
+        check_replicas([*before, resume, digested("recovered", 3, "bb", worker=0)])

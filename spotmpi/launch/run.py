@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="rehearse: kill these workers during this step's all-reduce; both count from 0",
     )
-    parser.add_argument("--trace", metavar="FILE", help="append what happens to FILE")
+    parser.add_argument("--trace", metavar="FILE", help="write what happens to FILE")
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
     parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
     parser.add_argument(

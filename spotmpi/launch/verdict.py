@@ -146,7 +146,7 @@ class Verdict:
         left = sum(not one.end for one in self._workers)
         self.lines.append(
             f"worker {worker} on {self._host} was revoked ({how}); "
-            f"{left} of {len(self._workers)} workers are left"
+            f"{left} of {_count(len(self._workers))} left"
         )
 
     def runtime_gave_up(self) -> None:
@@ -203,9 +203,10 @@ class Verdict:
                 "every worker was revoked, and nobody is left to go on; start the job again, "
                 "with --resume if it has a checkpoint",
             )
-        revoked = ends.count("revoked")
+        finished, revoked = ends.count("finished"), ends.count("revoked")
         if revoked:
-            return Ending(0, f"{ends.count('finished')} workers finished, {revoked} were revoked")
+            were = "was" if revoked == 1 else "were"
+            return Ending(0, f"{_count(finished)} finished, {revoked} {were} revoked")
         return Ending(0, "")
 
     def _end(self, code: int, sentence: str, text: str = "", runtime: bool = False) -> None:
@@ -237,7 +238,7 @@ class Verdict:
             f"recovered from the loss of worker{'s' * (',' in names)} {names} "
             f"at step {fields.get('step')}"
             + (f" in {took:.1f} ms" if isinstance(took, (int, float)) else "")
-            + f": {fields.get('workers')} workers go on ({fields.get('verdict')}, "
+            + f": {_count(fields.get('workers'))} left ({fields.get('verdict')}, "
             f"generation {generation})"
         )
 
@@ -246,6 +247,10 @@ class Verdict:
         if saved not in self._checkpoints:
             self._checkpoints.add(saved)
             self.lines.append(f"checkpoint of step {saved[0]} written to {saved[1]}")
+
+
+def _count(workers: object) -> str:
+    return f"{workers} worker" if workers == 1 else f"{workers} workers"
 
 
 def signal_name(number: int) -> str:

@@ -12,7 +12,7 @@ from spotmpi import trace
 from spotmpi.launch import installation
 from spotmpi.optimizers import Momentum
 from spotmpi.recovery import MESSAGES_PER_LOSS
-from spotmpi.replay import check_exactly_once, replay, steps
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -61,6 +61,8 @@ class Job:
             assert int(final[2]) == len(dealt)
         # Every sample of every pass exactly once, and the parameters follow from the trace.
         check_exactly_once(self.records, model.SAMPLES, self.passes)
+        survivors = sum(record["event"] == "recovered" for record in self.records)
+        assert check_replicas(self.records) == survivors
         again = replay(
             self.records, model.params(), lambda p, s: model.gradient(p, s)[1], Momentum(lr=0.02)
         )

@@ -66,7 +66,7 @@ def test_a_killed_wrapper_is_a_revoked_worker(start, number: signal.Signals) -> 
     os.kill(victim, number)
     assert running.wait() == 0
     assert "worker 1 on" in running.output
-    assert "was revoked (SIGKILL); 2 of 3 workers are left" in running.output
+    assert "was revoked (SIGKILL); 2 of 3 workers left" in running.output
     assert running.output.count("recovered\n") == 2
     assert "worker 0 trained with 2" in running.output
 

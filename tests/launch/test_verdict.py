@@ -48,9 +48,7 @@ def test_a_revoked_worker_is_named_and_the_others_go_on(number: signal.Signals) 
     verdict = started(3)
     verdict.ended(2, number)
     assert verdict.ending is None
-    assert verdict.lines == [
-        f"worker 2 on here was revoked ({number.name}); 2 of 3 workers are left"
-    ]
+    assert verdict.lines == [f"worker 2 on here was revoked ({number.name}); 2 of 3 workers left"]
     for worker in range(2):
         verdict.told(worker, "done", {})
         verdict.ended(worker, exited(0))
@@ -208,10 +206,10 @@ def test_a_recovery_is_told_once() -> None:
     verdict.told(0, "recovery", fields | {"total_ms": 12.34})
     verdict.told(2, "recovery", fields | {"total_ms": 13.0})
     verdict.told(2, "recovery", fields | {"generation": 2, "lost": [0], "total_ms": None})
-    after = "2 workers go on (retry, generation 1)"
+    after = "2 workers left (retry, generation 1)"
     assert verdict.lines == [
         f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after}",
-        "recovered from the loss of worker 0 at step 40: 2 workers go on (retry, generation 2)",
+        "recovered from the loss of worker 0 at step 40: 2 workers left (retry, generation 2)",
     ]
 
 
