@@ -40,6 +40,8 @@ class Journal:
         self._led_since = 0
         """The first round that was committed here under this leader."""
         self._recovered: list[Recovered] = []
+        self._undigested: list[Record] = []
+        """Of the last step: what still lacks the digest of the parameters after it."""
 
     def recovered(self, recovered: Recovered) -> None:
         """A recovery is through; its record waits for the first step committed after it."""
@@ -60,17 +62,21 @@ class Journal:
         for recovered in self._recovered:
             record = self._recovery(recovered, step, now, gradients)
             self._channel.tell("recovery", workers=len(recovered.after), **record)
-            self.trace.write(
-                "recovered",
-                at=now,
-                worker=self._me,
-                digest=fields.get("digest"),
-                **{key: value for key, value in record.items() if key not in ("lost", "verdict")},
-            )
+            own = {key: value for key, value in record.items() if key not in ("lost", "verdict")}
+            self._undigested.append(("recovered", {"at": now, "worker": self._me, **own}))
             records.append(("recovery", record))
         self._recovered.clear()
         records.append(("step", fields))
+        self._undigested.append(records[-1])
         self._waiting.append(_Entry(number, step, records))
+
+    def digested(self, digest: int) -> None:
+        """The parameters after the step given last, which nobody had to wait for."""
+        for event, fields in self._undigested:
+            fields["digest"] = f"{digest:016x}"
+            if event == "recovered":
+                self.trace.write(event, **fields)
+        self._undigested.clear()
 
     def stable(self, number: int, leader: WorkerId) -> None:
         """Round ``number`` is complete under ``leader``: what came before it may be shown."""

@@ -225,10 +225,10 @@ class Replica:
             ],
             "loss": None,
             "rate": None,
-            "digest": f"{self.history[-1] & _MASK:016x}",
             "seconds": now - self._committed_at,
         }
         self._journal.step(number, fields, now, self.gradients - self._dealer.committed)
+        self._journal.digested(self.history[-1] & _MASK)
         self._committed_at = now
 
     def dealt(self) -> tuple[int, int]:

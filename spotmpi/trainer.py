@@ -91,6 +91,8 @@ class Trainer(Generic[P]):
         self._answer: Any = None
         self._stopping = False
         self._digest: int | None = None
+        """Of the parameters, if they have been digested since they changed."""
+        self._digest_due = False
         self._compare_after: int | None = None
         self._me: WorkerId = 0
         self._entered = False
@@ -306,6 +308,9 @@ class Trainer(Generic[P]):
         self._kind, self._bring = kind, bring
         yield from self._driver.round()
         self._bring = self._replica.bring_nothing  # let go of the script's arrays
+        if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
+            self._digest = self._replica.digest()
+            self._journal.digested(self._digest)
         if self._stopping and self._kind != control.END:
             least = self._settings.min_workers
             self._keeper.asked = True
@@ -394,8 +399,8 @@ class Trainer(Generic[P]):
             self._answer = self._replica.values(1.0 / len(contributors))
         else:
             self._driver.ledger.end()
-        if number == self._compare_after and self._digest is None:
-            self._digest = self._replica.digest()
+        traced = self._kind == control.STEP and self._journal.trace.active
+        self._digest_due = traced or number == self._compare_after
         self._keeper.committed(number, self.steps, wanted, word.published, leader)
         if self._kind == control.END:
             self._keeper.finish(self.steps, leader, must=self._stopping)
@@ -410,7 +415,6 @@ class Trainer(Generic[P]):
         self._dealer.resume(survey.dealt, dealt_for)
         self._journal.recovered(recovered)
         self._compare_after = survey.high
-        self._digest = None  # a worker that was repaired has no digest to compare
 
     # The parts.
 
@@ -435,8 +439,6 @@ class Trainer(Generic[P]):
         step, self.steps = self.steps, self.steps + 1
         self._contributed += self._brought
         now = self._fabric.clock()
-        if self._journal.trace.active:
-            self._digest = self._replica.digest()
         if self._journal.wants_steps:
             record = {
                 "step": step,
@@ -448,7 +450,6 @@ class Trainer(Generic[P]):
                 ],
                 "loss": word.loss,
                 "rate": rate,
-                "digest": None if self._digest is None else f"{self._digest:016x}",
                 "seconds": now - self._committed_at,
             }
             self._journal.step(number, record, now, self._gradients - self._contributed)

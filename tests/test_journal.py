@@ -137,6 +137,7 @@ def test_a_death_before_the_worker_came_back_to_us_is_not_its_detection_time(fil
     book = journal(file, 0, Launcher(w1=2.0))
     book.recovered(recovered())
     book.step(5, {"step": 5, "by": 0}, now=11.0, gradients=0)
+    book.digested(7)
     (seen,) = [r for r in trace.read(file) if r["event"] == "recovered"]
     assert seen["detect_ms"] == pytest.approx(100)
     assert seen["total_ms"] == pytest.approx(9000)
@@ -146,6 +147,7 @@ def test_an_unknown_moment_of_death_is_null(file: Path) -> None:
     book = journal(file, 0)
     book.recovered(recovered())
     book.step(5, {"step": 5, "by": 0}, now=11.0, gradients=0)
+    book.digested(7)
     (seen,) = [r for r in trace.read(file) if r["event"] == "recovered"]
     assert seen["detect_ms"] is seen["total_ms"] is None
 
@@ -155,4 +157,17 @@ def test_every_survivor_reports_what_it_saw_itself(file: Path) -> None:
         book = journal(file, worker)
         book.recovered(recovered())
         book.step(5, {"step": 5, "by": worker}, now=11.0, gradients=0)
-    assert [r["worker"] for r in trace.read(file) if r["event"] == "recovered"] == [0, 2]
+        book.digested(7 + worker)
+    seen = [r for r in trace.read(file) if r["event"] == "recovered"]
+    assert [(r["worker"], r["at"], r["digest"]) for r in seen] == [
+        (0, 11.0, f"{7:016x}"),
+        (2, 11.0, f"{9:016x}"),
+    ]
+
+
+def test_a_step_has_the_digest_that_came_after_its_commit(file: Path) -> None:
+    book = journal(file, 0)
+    for number in range(3):
+        commit(book, number, leader=0)
+        book.digested(number)
+    assert [r["digest"] for r in trace.read(file)] == [f"{0:016x}", f"{1:016x}"]
