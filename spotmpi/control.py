@@ -4,15 +4,14 @@ All workers read the same sums, so all decide the same at the same round without
 own. The word takes the last `WORDS` elements of the first bucket, in the bucket's dtype: every
 field is a count or a small whole number that float32 adds exactly for up to `MOST_WORKERS`
 workers (but for the loss, which is a measurement). Pure.
+
+Every step makes one and reads one, when the caches hold nothing but gradients: hence plain numbers
+and tuples, which take a tenth of the time that arrays of this size do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, NamedTuple
 
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.membership import WorkerId
@@ -27,8 +26,7 @@ KINDS = ("step()", "mean()", "the end of the training")
 _SAVE, _PUBLISHED, _STOP, _ENDER, _LOSS, _LOSS_WEIGHT, _DIGESTED, _DIGEST = range(3, 11)
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """What one worker contributes to a round besides data."""
 
     kind: int
@@ -44,9 +42,9 @@ class Word:
     digest: int | None = None
     """Of the parameters before this round."""
 
-    def encode(self) -> npt.NDArray[np.float64]:
+    def encode(self) -> list[float]:
         """The numbers to be summed."""
-        word = np.zeros(WORDS)
+        word = [0.0] * WORDS
         word[self.kind] = 1
         word[_SAVE], word[_PUBLISHED], word[_STOP] = self.save, self.published, self.stop
         word[_ENDER] = self.worker if self.kind == END else 0
@@ -58,39 +56,38 @@ class Word:
         return word
 
 
-@dataclass(frozen=True)
-class Sum:
+class Sum(NamedTuple):
     """The sum of all workers' words: equal on all of them."""
 
-    values: npt.NDArray[np.float64]
+    values: list[float]
     workers: int
 
     @property
     def save(self) -> bool:
         """Somebody wants a checkpoint."""
-        return bool(self.values[_SAVE] > 0)
+        return self.values[_SAVE] > 0
 
     @property
     def published(self) -> bool:
         """The checkpoint wanted last is on the disk."""
-        return bool(self.values[_PUBLISHED] > 0)
+        return self.values[_PUBLISHED] > 0
 
     @property
     def stop(self) -> bool:
         """Too few workers are left."""
-        return bool(self.values[_STOP] > 0)
+        return self.values[_STOP] > 0
 
     @property
     def loss(self) -> float | None:
         """The workers' mean loss, weighted as their gradients are; None if nobody gave one."""
-        weight = float(self.values[_LOSS_WEIGHT])
-        return float(self.values[_LOSS]) / weight if weight else None
+        weight = self.values[_LOSS_WEIGHT]
+        return self.values[_LOSS] / weight if weight else None
 
     def check_kind(self, kind: int, number: int) -> None:
         """All workers are in the same kind of round, or the script is wrong: say how."""
-        counts = [int(self.values[k]) for k in (STEP, MEAN, END)]
-        if counts[kind] == self.workers:
+        if self.values[kind] == self.workers:
             return
+        counts = [int(self.values[k]) for k in (STEP, MEAN, END)]
         enders = counts[END]
         if enders == 1:
             raise LeftAlone(
@@ -107,10 +104,9 @@ class Sum:
 
     def check_digest(self, own: int | None, round_number: int) -> None:
         """All replicas were bit-identical before this round, as far as they were compared."""
-        if own is None or int(self.values[_DIGESTED]) != self.workers:
+        if own is None or self.values[_DIGESTED] != self.workers:
             return
-        expected = pieces(own) * self.workers
-        if np.array_equal(self.values[_DIGEST:], expected):
+        if self.values[_DIGEST:] == [piece * self.workers for piece in pieces(own)]:
             return
         raise ReplicaMismatch(
             f"the replicas differ before round {round_number}: something changed trainer.params on "
@@ -118,11 +114,11 @@ class Sum:
         )
 
 
-def pieces(digest: int) -> npt.NDArray[np.float64]:
+def pieces(digest: int) -> list[float]:
     """A 64-bit digest as numbers so small that float32 adds those of all workers exactly."""
-    return np.array([(digest >> (_PIECE * i)) & ((1 << _PIECE) - 1) for i in range(_PIECES)], float)
+    return [float((digest >> (_PIECE * i)) & ((1 << _PIECE) - 1)) for i in range(_PIECES)]
 
 
-def total(values: Sequence[float], workers: int) -> Sum:
-    """The sum as read from the end of a reduced bucket."""
-    return Sum(np.asarray(values, dtype=np.float64), workers)
+def total(values: Any, workers: int) -> Sum:
+    """The sum as read from the end of a reduced bucket, an array of whatever kind."""
+    return Sum(values.tolist(), workers)

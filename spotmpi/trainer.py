@@ -425,9 +425,9 @@ class Trainer(Generic[P]):
         self, number: int, contributors: Sequence[WorkerId], word: control.Sum
     ) -> None:
         deal = self._deal
-        samples = {w: None if deal is None else deal.of(w) for w in contributors}
-        weights = {w: 1 if part is None else len(part) for w, part in samples.items()}
-        total, active = sum(weights.values()), sum(map(bool, weights.values()))
+        samples = {} if deal is None else {w: deal.of(w) for w in contributors}
+        weights = [1] * len(contributors) if deal is None else list(map(len, samples.values()))
+        total, active = sum(weights), sum(map(bool, weights))
         assert self._reference is not None
         rate = self.optimizer.lr * (active / self._reference if self._scale_lr else 1.0)
         if total:  # a step whose only samples were the lost workers' moves nothing
@@ -445,8 +445,8 @@ class Trainer(Generic[P]):
                 "generation": self._driver.ledger.generation,
                 "workers": contributors,
                 "contributions": [
-                    {"worker": w, "samples": part, "weight": weights[w]}
-                    for w, part in samples.items()
+                    {"worker": w, "samples": samples.get(w), "weight": weight}
+                    for w, weight in zip(contributors, weights, strict=True)
                 ],
                 "loss": word.loss,
                 "rate": rate,

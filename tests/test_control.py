@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -19,7 +17,7 @@ def combined(*words: Word, dtype: type = np.float32) -> Sum:
     """As the all-reduce adds them up, in the dtype of the bucket."""
     result = np.zeros(WORDS, dtype)
     for word in words:
-        result += word.encode().astype(dtype)
+        result += np.array(word.encode(), dtype)
     return total(result, len(words))
 
 
@@ -27,7 +25,7 @@ def combined(*words: Word, dtype: type = np.float32) -> Sum:
 def test_one_worker_is_enough_for_a_flag(flag: str) -> None:
     words = [Word(STEP, worker) for worker in range(5)]
     assert not getattr(combined(*words), flag)
-    assert getattr(combined(*words, replace(words[3], **{flag: True})), flag)
+    assert getattr(combined(*words, words[3]._replace(**{flag: True})), flag)
 
 
 def test_the_loss_is_weighted_as_gradients_are() -> None:
@@ -46,7 +44,7 @@ def test_digests_of_equal_replicas_are_equal_on_as_many_workers_as_there_can_be(
     digest: int, workers: int
 ) -> None:
     """Each partial sum is exact in float32, in whatever order it is taken."""
-    everybody = Word(STEP, 0, digest=digest).encode().astype(np.float32)
+    everybody = np.array(Word(STEP, 0, digest=digest).encode(), np.float32)
     assert (everybody * np.float32(workers) == everybody.astype(np.float64) * workers).all()
     total(everybody * np.float32(workers), workers).check_digest(digest, 3)
 
@@ -56,7 +54,7 @@ def test_one_replica_that_differs_is_noticed_by_all(digest: int, other: int) -> 
     if digest == other:
         return
     words = [Word(STEP, worker, digest=digest) for worker in range(3)]
-    words[1] = replace(words[1], digest=other)
+    words[1] = words[1]._replace(digest=other)
     for own in (digest, other):
         with pytest.raises(ReplicaMismatch, match="the replicas differ before round 9"):
             combined(*words).check_digest(own, 9)
