@@ -22,9 +22,10 @@ The build blocks: a worker inside it hears no token. What makes that safe (docs/
   build without a verdict. The seal then fails for all alike, the control communicator is
   rebuilt, and the next attempt starts from the same frozen progress.
 
-Messages: a worker sends at most ``MESSAGES_PER_LOSS`` tokens for each concurrent loss. A loss
-makes a worker stamp at most one more view and causes at most one more attempt, and an attempt
-costs a stamp of its first view, one accept and one restart.
+Messages: a worker sends at most `most_messages` tokens: four for each concurrent loss, and three if
+the end of the training was under way when the first one was lost. A loss makes a worker stamp at
+most one more view and causes at most one more attempt, and an attempt costs a stamp of its first
+view, one accept and one restart.
 """
 
 from __future__ import annotations
@@ -40,7 +41,13 @@ from spotmpi.membership import Membership, WorkerId
 from spotmpi.topology import starter, successor
 
 MESSAGES_PER_LOSS = 4
-"""Tokens that one worker sends in a recovery, at most, per concurrent loss."""
+MESSAGES_OF_AN_END = 3
+
+
+def most_messages(losses: int) -> int:
+    """Tokens that one worker sends, at most, in a recovery from ``losses`` concurrent losses."""
+    return MESSAGES_PER_LOSS * losses + MESSAGES_OF_AN_END
+
 
 STORY_LENGTH = 50
 """Events that a message about an impossible one tells of."""
@@ -295,7 +302,8 @@ class Recovery:
 
     def _accepted_by_all(self, event: Received) -> list[Command]:
         token = event.token
-        if self._stale(token):
+        if self._stale(token) or token.lost != self.view:
+            # Of an older view: late word of a worker that has died since, who had begun alone.
             return []
         if token.origin != self.me:
             raise InvalidTransition(self.state.value, str(event), self.story)

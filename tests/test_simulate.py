@@ -26,6 +26,7 @@ from spotmpi.recovery import (
     Stamp,
     State,
     Survey,
+    most_messages,
 )
 from spotmpi.replay import check_exactly_once
 from spotmpi.sampler import Dealer
@@ -51,6 +52,12 @@ def test_messages_are_bounded_by_the_losses_and_not_by_the_workers(
     outcome = execute(Run(workers, 5, tuple(kills)))
     assert outcome.recoveries >= 1
     assert 0 < outcome.worst_messages <= MESSAGES_PER_LOSS
+
+
+def test_a_loss_that_interrupts_the_end_costs_no_more_than_both_of_them() -> None:
+    """Found by a campaign: the tokens of an end that nobody came to finish count as well."""
+    outcome = execute(Run(6, 1776331184, (Kill(1, 175),)))
+    assert MESSAGES_PER_LOSS < outcome.worst_messages <= most_messages(1)
 
 
 def test_a_thousand_workers_recover() -> None:
