@@ -22,10 +22,9 @@ The build blocks: a worker inside it hears no token. What makes that safe (docs/
   build without a verdict. The seal then fails for all alike, the control communicator is
   rebuilt, and the next attempt starts from the same frozen progress.
 
-Messages: a worker sends at most `most_messages` tokens: four for each concurrent loss, and three if
-the end of the training was under way when the first one was lost. A loss makes a worker stamp at
-most one more view and causes at most one more attempt, and an attempt costs a stamp of its first
-view, one accept and one restart.
+Messages: a worker sends at most `most_messages` tokens: three for each concurrent loss, and three if
+the end of the training was under way as well. An attempt costs a stamp of its first view, one accept
+and one restart; each further loss makes a worker stamp one more view, or fails the attempt.
 """
 
 from __future__ import annotations
@@ -40,13 +39,16 @@ from spotmpi.errors import InvalidTransition
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.topology import starter, successor
 
-MESSAGES_PER_LOSS = 4
+MESSAGES_PER_LOSS = 3
 MESSAGES_OF_AN_END = 3
 
 
-def most_messages(losses: int) -> int:
-    """Tokens that one worker sends, at most, in a recovery from ``losses`` concurrent losses."""
-    return MESSAGES_PER_LOSS * losses + MESSAGES_OF_AN_END
+def most_messages(losses: int, ending: bool) -> int:
+    """Tokens that one worker sends, at most, in a recovery from ``losses`` concurrent losses.
+
+    ``ending``: somebody had come to the end of the training before it.
+    """
+    return MESSAGES_PER_LOSS * losses + (MESSAGES_OF_AN_END if ending else 0)
 
 
 STORY_LENGTH = 50
