@@ -1,0 +1,160 @@
+"""The workers' connections to mpirun's PMIx server, carried through a trunk.
+
+A worker on another host cannot reach the server: it listens on the head's loopback only, and
+should. So the agent listens on the loopback of its own host, and each connection that is made
+there is one made on the head, `RELAY` frames between them. PMIx believes whatever user id a client
+claims, so the agent lets nobody in but processes of its own user.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["Doorway", "Relay", "server_port", "with_port"]
+
+_CHUNK = 1 << 16
+_URI = re.compile(r"(tcp4://127\.0\.0\.1):(\d+)")
+
+
+def server_port(environ: Mapping[str, str]) -> int | None:
+    """The port of the PMIx server that mpirun's environment names; None if it names none."""
+    for name, value in environ.items():
+        if name.startswith("PMIX_SERVER_URI") and (found := _URI.search(value)):
+            return int(found[2])
+    return None
+
+
+def with_port(environ: Mapping[str, str], port: int) -> dict[str, str]:
+    """``environ`` with another port for the PMIx server, for a worker behind a relay."""
+    moved = {
+        name: _URI.sub(rf"\1:{port}", value) if name.startswith("PMIX_SERVER_URI") else value
+        for name, value in environ.items()
+    }
+    # The server offers its data in shared memory, which does not reach other hosts.
+    return moved | {"PMIX_GDS_MODULE": "hash", "PMIX_MCA_gds": "hash"}
+
+
+class Relay:
+    """The connections at one end of a trunk. ``send(connection, data)`` carries on to the other."""
+
+    def __init__(self, select: selectors.BaseSelector, send: Callable[[int, bytes], None]) -> None:
+        self._select = select
+        self._send = send
+        self._links: dict[int, socket.socket] = {}
+        self._waiting: dict[int, bytearray] = {}
+        self._ending: set[int] = set()
+        """Closed at the other end, but with something to deliver yet."""
+
+    def __contains__(self, connection: int) -> bool:
+        return connection in self._links
+
+    def add(self, connection: int, link: socket.socket) -> None:
+        """Carry on what comes from ``link`` from now on."""
+        link.setblocking(False)
+        self._links[connection] = link
+        self._waiting[connection] = bytearray()
+        self._select.register(link, selectors.EVENT_READ, lambda: self._turn(connection))
+
+    def receive(self, connection: int, data: bytes) -> None:
+        """Take what the other end carried here; nothing closes the connection."""
+        if connection not in self._links:
+            return  # closed from this side, which the other does not know yet
+        if not data:
+            self._ending.add(connection)
+        self._waiting[connection] += data
+        self._write(connection)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in list(self._links):
+            self._close(connection)
+
+    def _turn(self, connection: int) -> None:
+        # It may have been closed by what came before it in the same round of the loop, or be now.
+        if connection in self._links:
+            self._write(connection)
+        if connection not in self._links:
+            return
+        try:
+            data = self._links[connection].recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._close(connection)
+        self._send(connection, data)
+
+    def _write(self, connection: int) -> None:
+        link, waiting = self._links[connection], self._waiting[connection]
+        try:
+            while waiting:
+                del waiting[: link.send(waiting, socket.MSG_NOSIGNAL)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._close(connection)
+            self._send(connection, b"")
+            return
+        if not waiting and connection in self._ending:
+            self._close(connection)
+            return
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waiting else 0)
+        key = self._select.get_key(link)
+        if key.events != events:
+            self._select.modify(link, events, key.data)
+
+    def _close(self, connection: int) -> None:
+        link = self._links.pop(connection)
+        del self._waiting[connection]
+        self._ending.discard(connection)
+        self._select.unregister(link)
+        link.close()
+
+
+class Doorway:
+    """Where the workers of an agent's host find their PMIx server: a port on the loopback."""
+
+    def __init__(self, select: selectors.BaseSelector, relay: Relay) -> None:
+        self._select = select
+        self._relay = relay
+        self._last = 0
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self._listener.setblocking(False)
+        self.port: int = self._listener.getsockname()[1]
+        select.register(self._listener, selectors.EVENT_READ, self._accept)
+
+    def close(self) -> None:
+        """Let nobody in any more."""
+        self._select.unregister(self._listener)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        try:
+            link, (_, port) = self._listener.accept()
+        except OSError:
+            return
+        if _owner(port, self.port) != os.getuid():
+            link.close()
+            return
+        self._last += 1
+        self._relay.add(self._last, link)
+
+
+def _owner(port: int, server: int) -> int | None:
+    """The user whose socket on this host is connected from ``port`` to ``server``."""
+    address = f"{struct.unpack('=I', socket.inet_aton('127.0.0.1'))[0]:08X}"
+    ends = [f"{address}:{port:04X}", f"{address}:{server:04X}"]
+    with suppress(OSError):
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[1:3] == ends:
+                return int(words[7])
+    return None

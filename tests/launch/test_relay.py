@@ -1,0 +1,123 @@
+"""Connections carried from the agent's loopback to the head's, and nobody else's."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spotmpi.launch import relay
+from spotmpi.launch.relay import Doorway, Relay
+
+URI = "prterun-x@0.0;tcp4://127.0.0.1:41000"
+
+
+def test_the_server_s_port_is_found_and_replaced_wherever_it_is_named() -> None:
+    environ = {"PMIX_SERVER_URI4": URI, "PMIX_SERVER_URI41": URI, "PMIX_RANK": "3"}
+    assert relay.server_port(environ) == 41000
+    moved = relay.with_port(environ, 77)
+    assert moved["PMIX_SERVER_URI41"] == "prterun-x@0.0;tcp4://127.0.0.1:77"
+    assert relay.server_port(moved) == 77
+    assert moved["PMIX_RANK"] == "3"
+    assert moved["PMIX_GDS_MODULE"] == "hash"
+    assert relay.server_port({"PMIX_RANK": "3"}) is None
+
+
+class Both:
+    """A doorway, and the relays at the two ends of what would be a trunk."""
+
+    def __init__(self) -> None:
+        self.select = selectors.PollSelector()
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.here = Relay(self.select, self._there)
+        self.there = Relay(
+            self.select, lambda connection, data: self.here.receive(connection, data)
+        )
+        self.doorway = Doorway(self.select, self.here)
+        self.accepted: socket.socket | None = None
+
+    def _there(self, connection: int, data: bytes) -> None:
+        if connection not in self.there and data:
+            link = socket.create_connection(self.server.getsockname())
+            self.accepted, _ = self.server.accept()
+            self.accepted.settimeout(10)
+            self.there.add(connection, link)
+        self.there.receive(connection, data)
+
+    def turn_until(self, done: Callable[[], bool]) -> None:
+        """Serve until something holds."""
+        while not done():
+            ready = self.select.select(10)
+            assert ready, "nothing happens any more"
+            for key, _ in ready:
+                key.data()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for part in (self.doorway, self.here, self.there, self.server, self.select):
+            part.close()
+        if self.accepted is not None:
+            self.accepted.close()
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    """Both ends in one loop."""
+    made = Both()
+    yield made
+    made.close()
+
+
+def test_bytes_travel_both_ways_and_an_end_ends_the_other(both: Both) -> None:
+    client = socket.create_connection(("127.0.0.1", both.doorway.port))
+    client.settimeout(10)
+    client.sendall(b"question")
+    both.turn_until(lambda: both.accepted is not None)
+    assert both.accepted is not None
+    assert both.accepted.recv(100) == b"question"
+    large = bytes(range(256)) * 4000
+    both.accepted.setblocking(False)
+    both.accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
+    sent = both.accepted.send(large)
+    client.setblocking(False)
+    got = bytearray()
+
+    def received() -> bool:
+        try:
+            got.extend(client.recv(1 << 20))
+        except BlockingIOError:
+            return False
+        return len(got) == sent
+
+    both.turn_until(received)
+    assert bytes(got) == large[:sent]
+    client.close()
+    both.turn_until(lambda: 1 not in both.here and 1 not in both.there)
+    both.accepted.setblocking(True)
+    assert both.accepted.recv(1) == b""
+
+
+def test_the_server_may_hang_up_first(both: Both) -> None:
+    client = socket.create_connection(("127.0.0.1", both.doorway.port))
+    client.settimeout(10)
+    client.sendall(b"x")
+    both.turn_until(lambda: both.accepted is not None)
+    assert both.accepted is not None
+    both.accepted.close()
+    both.turn_until(lambda: 1 not in both.here)
+    assert client.recv(1) == b""
+    client.close()
+
+
+def test_other_users_are_not_let_in(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay.os, "getuid", lambda: 54321)
+    with socket.create_connection(("127.0.0.1", both.doorway.port)) as client:
+        client.settimeout(10)
+        client.sendall(b"x")
+        for key, _ in both.select.select(10):
+            key.data()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    assert both.accepted is None
