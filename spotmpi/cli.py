@@ -27,7 +27,8 @@ class _Command(NamedTuple):
 
 _COMMANDS = (
     _Command("demo", "spotmpi.demo", "watch a training survive the loss of half its workers"),
-    _Command("run", "spotmpi.launch.run", "train with several workers on this host"),
+    _Command("run", "spotmpi.launch.run", "train with several workers, on this host or on many"),
+    _Command("agent", "spotmpi.launch.serve", "run workers of a job that another host launches"),
     _Command("doctor", "spotmpi.launch.doctor", "show what a run would use, and what is wrong"),
     _Command("bench", "spotmpi.bench.command", "measure recovery or overhead on this machine"),
     _Command("simulate", "spotmpi.simulate", "search for schedules that break the protocol"),

@@ -66,7 +66,7 @@ def test_the_module_is_the_command(run_spotmpi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["SCRIPT"], "the following arguments are required: -n"),
+        (["SCRIPT"], "give either -n N, for workers on this host, or --hosts FILE"),
         (["-n", "2"], "the script to run is missing"),
         (["-n", "0", "SCRIPT"], "-n 0: give a number of workers, 1 or more"),
         (["-n=-1", "SCRIPT"], "-n -1: give a number of workers"),

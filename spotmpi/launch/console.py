@@ -31,6 +31,15 @@ class Console:
         if not self._held:
             self._listen(descriptor)
 
+    def lines(self, stream: int, prefix: str) -> Lines:
+        """Where to put what comes from elsewhere for stream 1 (output) or 2 (error)."""
+        return Lines(self._sinks[stream - 1], prefix)
+
+    @property
+    def held(self) -> bool:
+        """Whether nobody reads the launcher's own streams as fast as workers write."""
+        return self._held
+
     def say(self, text: str) -> None:
         """Say something to the user, as the launcher."""
         self._sinks[1].write(f"spotmpi: {text}\n".encode(errors="replace"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import select
 import selectors
+import signal
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,15 +17,18 @@ from typing import Any
 from spotmpi.channel import LIMIT
 from spotmpi.launch import link as wire
 
-__all__ = ["Crew", "Heard"]
+__all__ = ["Crew", "Heard", "in_order"]
 
-_LAST = ("runtime", "ended", "cleared", "vanished")
+_LAST = ("runtime", "ended", "cleared", "vanished", "lost")
 """Ends, in the order in which they are passed on: mpirun's doing before what follows from it."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """One message of a worker or its wrapper; ``vanished`` says that a wrapper died unannounced."""
+    """One message of a worker or its wrapper.
+
+    ``vanished`` says that a wrapper died unannounced, ``lost`` that its host did.
+    """
 
     worker: int
     event: str
@@ -38,18 +43,20 @@ class _Wrapper:
 
 
 class Crew:
-    """All wrappers of a job. ``watch`` is given each worker's output and error descriptors."""
+    """All wrappers of a job on one host, or all stand-ins.
+
+    ``watch`` is given each worker, and its output (1) and error (2) descriptors.
+    """
 
     def __init__(
         self,
         selector: selectors.BaseSelector,
         folder: Path,
-        workers: int,
-        watch: Callable[[int, int], None],
+        watch: Callable[[int, int, int], None],
     ) -> None:
         self._select = selector
-        self._workers = workers
         self._watch = watch
+        self._expected: set[int] = set()
         self._wrappers: dict[int, _Wrapper] = {}
         self._strangers: list[socket.socket] = []
         self._met: set[int] = set()
@@ -60,12 +67,34 @@ class Crew:
     @property
     def all_met(self) -> bool:
         """Whether every worker's wrapper has been there."""
-        return len(self._met) == self._workers
+        return self._met == self._expected
 
     @property
     def at_rest(self) -> bool:
         """Whether no worker lives under the wrappers that are there."""
         return all(wrapper.ended for wrapper in self._wrappers.values())
+
+    @property
+    def gone(self) -> bool:
+        """Whether no wrapper is there any more."""
+        return not self._wrappers
+
+    def pause(self) -> None:
+        """Nothing ever happens without waking the selector up."""
+
+    def expect(self, workers: Iterable[int]) -> None:
+        """Let the wrappers of these workers in, once each."""
+        self._expected.update(workers)
+
+    def revoke(self, worker: int) -> None:
+        """Have a worker killed, as if its host had been taken away."""
+        if worker in self._wrappers:
+            self._signal(worker, signal.SIGTERM)
+
+    def kill(self, worker: int) -> None:
+        """Kill the wrapper itself: what mpirun and MPI take for the worker's death."""
+        if worker in self._wrappers:
+            self._signal(worker, signal.SIGKILL)
 
     def end(self) -> None:
         """Have every wrapper kill its worker, but stay itself: MPI must see no death in this."""
@@ -90,11 +119,10 @@ class Crew:
         An end that is known was preceded by whatever led to it on other connections: a worker
         dies in a step only after all the others had told that they are ready for it.
         """
-        for stranger in list(self._strangers):
-            self._meet(stranger)
+        heard = [met for stranger in list(self._strangers) for met in self._meet(stranger)]
         # Seen now, acted upon after the last words were read.
         dead = [one for one, wrapper in self._wrappers.items() if _ended(wrapper.pidfd)]
-        heard = [
+        heard += [
             Heard(worker, fields["event"], fields)
             for worker, wrapper in self._wrappers.items()
             for fields in self._messages(wrapper.link)
@@ -105,7 +133,7 @@ class Crew:
         heard += [Heard(one, "vanished", {}) for one in dead if not self._wrappers[one].ended]
         for one in dead:
             self._part(self._wrappers.pop(one))
-        return sorted(heard, key=_order)
+        return in_order(heard)
 
     def _accept(self) -> None:
         try:
@@ -116,7 +144,7 @@ class Crew:
         self._strangers.append(link)
         self._select.register(link, selectors.EVENT_READ, _woken)
 
-    def _meet(self, link: socket.socket) -> None:
+    def _meet(self, link: socket.socket) -> Iterator[Heard]:
         try:
             message, descriptors, _, _ = socket.recv_fds(link, LIMIT + 1, 2)
         except BlockingIOError:
@@ -130,10 +158,9 @@ class Crew:
         if (
             fields.get("event") != "hello"
             or not isinstance(worker, int)
-            or worker not in range(self._workers)
-            or worker in self._met
+            or worker not in self._expected - self._met
             or user != os.getuid()
-            or len(descriptors) != 2
+            or len(descriptors) not in (0, 2)  # a stand-in has no streams
         ):
             self._refuse(link)
             for descriptor in descriptors:
@@ -141,7 +168,7 @@ class Crew:
             return
         self._met.add(worker)
         for stream, descriptor in enumerate(descriptors, start=1):
-            self._watch(descriptor, stream)
+            self._watch(worker, descriptor, stream)
         # Not the end of the connection tells of a wrapper's death: the worker's children may
         # have inherited it. The wrapper is mpirun's child, which reaps it, so it may be gone.
         pidfd = _pidfd(pid)
@@ -149,6 +176,11 @@ class Crew:
         self._select.register(pidfd, selectors.EVENT_READ, _woken)
         if self._ending:
             wire.say(link, wire.END)
+        yield Heard(worker, "hello", fields)
+
+    def _signal(self, worker: int, number: signal.Signals) -> None:
+        with suppress(OSError):  # it may have ended
+            signal.pidfd_send_signal(self._wrappers[worker].pidfd, number)
 
     def _messages(self, link: socket.socket) -> Iterator[dict[str, Any]]:
         while True:
@@ -178,8 +210,9 @@ class Crew:
             self._select.unregister(link)
 
 
-def _order(heard: Heard) -> int:
-    return _LAST.index(heard.event) if heard.event in _LAST else -1
+def in_order(heard: Iterable[Heard]) -> list[Heard]:
+    """The same, ends last."""
+    return sorted(heard, key=lambda one: _LAST.index(one.event) if one.event in _LAST else -1)
 
 
 def _woken() -> None:

@@ -60,10 +60,11 @@ class Sink:
 
 
 class Lines:
-    """One stream of one worker, cut into lines."""
+    """One stream of one worker, cut into lines, each of which ``prefix`` begins."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, prefix: str = "") -> None:
         self.sink = sink
+        self._prefix = prefix.encode()
         self._begun = b""
 
     def feed(self, data: bytes) -> None:
@@ -74,11 +75,16 @@ class Lines:
         if len(data) - end > _LONGEST:
             end = len(data)
         if end:
-            self.sink.write(data[:end])
+            self._pass_on(data[:end])
         self._begun = data[end:]
 
     def close(self) -> None:
         """Pass on a last line that the worker did not live to end."""
         if self._begun:
-            self.sink.write(self._begun + b"\n")
+            self._pass_on(self._begun + b"\n")
             self._begun = b""
+
+    def _pass_on(self, data: bytes) -> None:
+        if self._prefix:
+            data = b"".join(self._prefix + line for line in data.splitlines(keepends=True))
+        self.sink.write(data)

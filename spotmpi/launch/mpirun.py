@@ -10,9 +10,10 @@ from pathlib import Path
 from spotmpi.launch.installation import Installation
 from spotmpi.settings import Settings
 
-__all__ = ["command", "environment", "wrapper"]
+__all__ = ["command", "environment", "of_mpi", "on_host", "stand_in", "wrapper"]
 
 _WRAPPER = Path(__file__).with_name("wrapper.py")
+_STAND_IN = Path(__file__).with_name("standin.py")
 _MPI_VARIABLES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 
@@ -23,6 +24,11 @@ def wrapper(folder: Path) -> list[str]:
     for the beginning of another program.
     """
     return [sys.executable, str(_WRAPPER), str(folder)]
+
+
+def stand_in(folder: Path) -> list[str]:
+    """Return the program that mpirun starts for each worker that lives on another host."""
+    return [sys.executable, str(_STAND_IN), str(folder)]
 
 
 def command(installation: Installation, workers: int, program: Sequence[str]) -> list[str]:
@@ -44,8 +50,13 @@ def environment(
     settings: Settings,
     environ: Mapping[str, str],
     cores: int,
+    transport: str = "sm",
 ) -> dict[str, str]:
-    """Return the environment of mpirun, and so of all workers. ``environ`` is the launcher's."""
+    """Return the environment of mpirun, and so of all workers. ``environ`` is the launcher's.
+
+    ``transport`` carries the workers' data: "sm" opens no port and starts faster, but takes all
+    workers to be on one host.
+    """
     assert settings.job_dir is not None
     folder = str(settings.job_dir)
     result = {name: value for name, value in environ.items() if not name.startswith("SPOTMPI_")}
@@ -58,8 +69,7 @@ def environment(
         "PRTE_MCA_prte_tmpdir_base": folder,
         "OMPI_MCA_btl_sm_backing_directory": folder,
         "OMPI_MCA_osc_sm_backing_directory": folder,
-        # All workers are on one host: no TCP ports are opened, and the start is faster.
-        "OMPI_MCA_btl": "self,sm",
+        "OMPI_MCA_btl": f"self,{transport}",
         # Members of a merged communicator may decide differently in `han`: it hangs.
         "OMPI_MCA_coll": "^han,cuda",
         # It declares workers dead that merely compute; the wrappers see deaths at once.
@@ -73,3 +83,30 @@ def environment(
     # One worker's BLAS threads would otherwise fight with those of all the others.
     result.setdefault("OMP_NUM_THREADS", str(max(1, cores // workers)))
     return result
+
+
+def of_mpi(environ: Mapping[str, str]) -> dict[str, str]:
+    """What mpirun told a stand-in, and its worker must know; where things lie differs by host."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_MPI_VARIABLES) and not name.endswith("_PREFIX")
+    }
+
+
+def on_host(
+    installation: Installation,
+    slots: int,
+    settings: Settings,
+    environ: Mapping[str, str],
+    given: Mapping[str, str],
+    cores: int,
+) -> dict[str, str]:
+    """Return the environment of a worker on an agent's host.
+
+    ``installation`` and ``environ`` are the agent's, ``given`` is the stand-in's, by `of_mpi`.
+    """
+    own = environment(installation, slots, settings, environ, cores, "tcp")
+    places = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_btl_sm_backing_directory")
+    kept = {name: own[name] for name in (*places, "OMPI_MCA_osc_sm_backing_directory")}
+    return own | dict(given) | kept

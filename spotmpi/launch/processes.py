@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 
 __all__ = [
@@ -19,14 +20,21 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "end_descendants",
+    "helper",
     "kill",
     "kill_descendants",
+    "lower_priority",
+    "next_signal",
+    "raise_priority",
+    "signals",
     "sweep",
 ]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_PRIORITY = -10
+_usual_priority = os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def adopt_orphans() -> None:
@@ -95,6 +103,46 @@ def kill(pid: int) -> None:
     """SIGKILL a process that may be gone already."""
     with suppress(ProcessLookupError, PermissionError):
         os.kill(pid, signal.SIGKILL)
+
+
+def helper(parent: int) -> Callable[[], None]:
+    """What a child of ``parent`` calls before it becomes a program that serves it.
+
+    It must not outlive its parent, nor run before those that compute as that may.
+    """
+
+    def in_child() -> None:
+        lower_priority()
+        die_with_parent(parent)
+
+    return in_child
+
+
+def lower_priority() -> None:
+    """Undo `raise_priority`, in a child."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _usual_priority)
+
+
+def raise_priority() -> None:
+    """Have this process run before those that compute, where that is allowed."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+
+
+def signals(handled: Collection[signal.Signals]) -> int:
+    """Return a descriptor that delivers these signals, which must be blocked, with senders."""
+    mask = ctypes.create_string_buffer(128)
+    _LIBC.sigemptyset(mask)
+    for number in handled:
+        _LIBC.sigaddset(mask, int(number))
+    return int(_LIBC.signalfd(-1, mask, os.O_CLOEXEC))
+
+
+def next_signal(signals: int) -> tuple[int, int]:
+    """Return (signal, process id of the sender): struct signalfd_siginfo."""
+    number, _, _, sender = struct.unpack_from("=IiiI", os.read(signals, 128))
+    return number, sender
 
 
 def sweep(mark: str, patience: float) -> bool:

@@ -6,24 +6,33 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from spotmpi.errors import UsageError
+from spotmpi.launch import local, remote, token
 from spotmpi.launch.doctor import problems
+from spotmpi.launch.entrance import bind
+from spotmpi.launch.hosts import Host, parse
 from spotmpi.launch.installation import search
-from spotmpi.launch.local import launch
+from spotmpi.launch.remote import Door
+from spotmpi.launch.serve import parse_address
 from spotmpi.launch.verdict import EXIT_NOT_STARTED
 from spotmpi.settings import Settings, check, parse_revocation
 
 __all__ = ["add_arguments", "main"]
 
+_DETECT_MS = "200"
+
 _DESCRIPTION = """\
-Train with N workers on this host. SCRIPT is an ordinary Python script; whatever stands after it
-is for the script. Workers that are revoked (SIGKILL, SIGTERM) are trained without."""
+Train with N workers on this host, or on the hosts of a file. SCRIPT is an ordinary Python script;
+whatever stands after it is for the script. Workers that are revoked (SIGKILL, SIGTERM, a lost
+host) are trained without."""
 
 _EPILOG = """\
 example:
   spotmpi run -n 8 --revoke 2,5@40 train.py --passes 10
+  spotmpi run --hosts hosts.txt --min-workers 4 --checkpoint /shared/run1 train.py
 
 exit codes:
   0    the workers that were not revoked finished
@@ -37,10 +46,28 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.usage = "spotmpi run -n N [options] SCRIPT [ARGS...]"
+    parser.usage = "spotmpi run (-n N | --hosts FILE) [options] SCRIPT [ARGS...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
-    parser.add_argument("-n", "--workers", metavar="N", required=True, help="workers to start with")
+    parser.add_argument("-n", "--workers", metavar="N", help="workers to start with, on this host")
+    parser.add_argument(
+        "--hosts", metavar="FILE", help="train on these hosts; one a line: name [slots=2]"
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="wait for N workers of `spotmpi agent`s that come by themselves, to this address",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="F",
+        help="the secret that these agents must know; written if it is not there",
+    )
+    parser.add_argument(
+        "--detect-ms",
+        metavar="MS",
+        help="a host that is silent for so long is lost (default: 200)",
+    )
     parser.add_argument(
         "--min-workers",
         metavar="M",
@@ -67,7 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Check everything that can be checked beforehand, then run the job. Blocking."""
-    workers = _whole("-n", options.workers, "workers")
+    hosts = _hosts(options)
+    if options.workers is not None:
+        workers = _whole("-n", options.workers, "workers")
+    else:
+        workers = sum(host.slots for host in hosts)
     settings = Settings(
         trace=_absolute(options.trace),
         checkpoint=_absolute(options.checkpoint),
@@ -102,12 +133,51 @@ def main(options: argparse.Namespace) -> int:
 
             check_unused(settings.checkpoint)
     found = search(os.environ)
-    wrong = problems(found, workers, os.environ)
+    elsewhere = hosts or options.listen is not None
+    wrong = problems(found, 1 if elsewhere else workers, os.environ)
     if wrong or found.found is None:
         for problem in wrong:
             print(f"spotmpi run: {problem}", file=sys.stderr)
         return EXIT_NOT_STARTED
-    return launch(script, arguments, workers, settings, found.found)
+    if not hosts and options.listen is None:
+        return local.launch(script, arguments, workers, settings, found.found)
+    detect_ms = float(_whole("--detect-ms", options.detect_ms or _DETECT_MS, "milliseconds"))
+    door = None if options.listen is None else _door(options, workers)
+    return remote.launch(script, arguments, hosts, settings, found.found, detect_ms, door)
+
+
+def _door(options: argparse.Namespace, workers: int) -> Door:
+    if options.token_file is None:
+        raise UsageError("--listen needs --token-file F: whoever has that file may run workers")
+    host, port = parse_address(options.listen, "--listen")
+    secret = token.of_file(Path(options.token_file), make=True)
+    try:
+        return Door(bind(host, port), secret, workers)
+    except OSError as error:
+        raise UsageError(
+            f"--listen {options.listen}: {error.strerror}; choose another address or port"
+        ) from error
+
+
+def _hosts(options: argparse.Namespace) -> Sequence[Host]:
+    if (options.workers is None) == (options.hosts is None):
+        raise UsageError("give either -n N, for workers on this host, or --hosts FILE")
+    for option, value, needs in (
+        ("--detect-ms", options.detect_ms, options.hosts or options.listen),
+        ("--token-file", options.token_file, options.listen),
+    ):
+        if value is not None and needs is None:
+            raise UsageError(
+                f"{option} is about other hosts: give --hosts FILE or --listen as well"
+            )
+    if options.listen is not None and options.hosts is not None:
+        raise UsageError("give either --hosts FILE or --listen HOST:PORT -n N")
+    if options.hosts is None:
+        return ()
+    try:
+        return parse(Path(options.hosts).read_text().splitlines(), options.hosts)
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--hosts {options.hosts} cannot be read: {error}") from error
 
 
 def _whole(option: str, text: str, what: str) -> int:

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.errors import EXIT_REQUEUE
 
-__all__ = ["Ending", "Verdict", "signal_name"]
+__all__ = ["Ending", "Verdict", "count", "signal_name"]
 
 EXIT_BUG = 1
 EXIT_ALL_REVOKED = 69
@@ -51,6 +51,7 @@ class Ending:
 
 @dataclass
 class _Worker:
+    host: str
     began: bool = False
     ready: bool = False
     done: bool = False
@@ -64,14 +65,17 @@ class Verdict:
     ``lines`` is what to tell the user, in order; the launcher takes them out and prints them.
     """
 
-    def __init__(self, workers: int, host: str) -> None:
-        self._host = host
-        self._workers = [_Worker() for _ in range(workers)]
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
         self._started = False
         self._generations: set[Any] = set()
         self._checkpoints: set[Any] = set()
         self.ending: Ending | None = None
         self.lines: list[str] = []
+
+    def expect(self, hosts: Iterable[str]) -> None:
+        """Take in workers, numbered from 0, by their hosts."""
+        self._workers += map(_Worker, hosts)
 
     @property
     def complete(self) -> bool:
@@ -112,7 +116,7 @@ class Verdict:
                 self.lost(worker, signal_name(number))
             else:
                 self._bug(
-                    f"worker {worker} on {self._host} died by {signal_name(number)}, "
+                    f"{self._named(worker)} died by {signal_name(number)}, "
                     "which is a crash and no revocation"
                 )
             return
@@ -121,7 +125,10 @@ class Verdict:
         if code == EXIT_REQUEUE:
             state.end = "requeue"
         elif code != 0:
-            self._bug(f"worker {worker} on {self._host} ended with code {code}", runtime=True)
+            self._bug(
+                f"{self._named(worker)} ended with code {code}",
+                runtime=True,
+            )
         elif state.began and not state.done:
             self._left_early(worker)
         else:
@@ -139,14 +146,13 @@ class Verdict:
             # The others would wait for it in MPI's start for ever.
             self._end(
                 EXIT_NOT_STARTED,
-                f"worker {worker} on {self._host} was lost ({how}) before all workers were ready, "
+                f"{self._named(worker)} was lost ({how}) before all workers were ready, "
                 "and MPI cannot start without it; start the job again",
             )
             return
         left = sum(not one.end for one in self._workers)
         self.lines.append(
-            f"worker {worker} on {self._host} was revoked ({how}); "
-            f"{left} of {_count(len(self._workers))} left"
+            f"{self._named(worker)} was revoked ({how}); {left} of {count(len(self._workers))} left"
         )
 
     def runtime_gave_up(self) -> None:
@@ -169,6 +175,10 @@ class Verdict:
                 EXIT_NOT_STARTED,
                 f"mpirun was killed ({how}) before all workers were ready; start the job again",
             )
+
+    def too_few(self, why: str) -> None:
+        """End the job because too few of its hosts are there."""
+        self._end(EXIT_NOT_STARTED, f"{why}; nothing was started")
 
     def not_started(self, why: str) -> None:
         """End the job because it did not come into being."""
@@ -206,7 +216,7 @@ class Verdict:
         finished, revoked = ends.count("finished"), ends.count("revoked")
         if revoked:
             were = "was" if revoked == 1 else "were"
-            return Ending(0, f"{_count(finished)} finished, {revoked} {were} revoked")
+            return Ending(0, f"{count(finished)} finished, {revoked} {were} revoked")
         return Ending(0, "")
 
     def _end(self, code: int, sentence: str, text: str = "", runtime: bool = False) -> None:
@@ -216,13 +226,16 @@ class Verdict:
     def _bug(self, what: str, text: str = "", runtime: bool = False) -> None:
         self._end(EXIT_BUG, f"{what}; the job was ended, fix the script", text, runtime)
 
+    def _named(self, worker: int) -> str:
+        return f"worker {worker} on {self._workers[worker].host}"
+
     def _failed(self, worker: int, traceback: str) -> None:
-        where = f"worker {worker} on {self._host}"
+        where = self._named(worker)
         self._bug(f"the script failed on {where}", text=f"{where}:\n{traceback}")
 
     def _left_early(self, worker: int) -> None:
         self._bug(
-            f"worker {worker} on {self._host} ended early, without an error, while others train: "
+            f"{self._named(worker)} ended early, without an error, while others train: "
             "every worker must go through the whole training"
         )
 
@@ -238,7 +251,7 @@ class Verdict:
             f"recovered from the loss of worker{'s' * (',' in names)} {names} "
             f"at step {fields.get('step')}"
             + (f" in {took:.1f} ms" if isinstance(took, (int, float)) else "")
-            + f": {_count(fields.get('workers'))} left ({fields.get('verdict')}, "
+            + f": {count(fields.get('workers'))} left ({fields.get('verdict')}, "
             f"generation {generation})"
         )
 
@@ -249,7 +262,8 @@ class Verdict:
             self.lines.append(f"checkpoint of step {saved[0]} written to {saved[1]}")
 
 
-def _count(workers: object) -> str:
+def count(workers: object) -> str:
+    """So many workers, as one says it."""
     return f"{workers} worker" if workers == 1 else f"{workers} workers"
 
 

@@ -9,12 +9,10 @@ Run as a file, ``python wrapper.py FOLDER``, by mpirun only.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
 import socket
-import struct
 import sys
 import time
 from array import array
@@ -81,7 +79,7 @@ class _Watch:
 
     def run(self) -> NoReturn:
         death = os.pidfd_open(self._child)
-        signals = _signals()
+        signals = processes.signals(_HANDLED)
         poll = select.poll()
         for descriptor in (death, signals, self._link.fileno()):
             poll.register(descriptor, select.POLLIN)
@@ -142,28 +140,12 @@ class _Watch:
         return message
 
     def _signalled(self, signals: int) -> None:
-        number, sender = _next_signal(signals)
+        number, sender = processes.next_signal(signals)
         if number == signal.SIGTERM:
             if sender == os.getppid():
                 wire.say(self._link, wire.encode("runtime"))
             # Anybody else's SIGTERM to a wrapper revokes its worker.
             processes.kill(self._child)
-
-
-def _signals() -> int:
-    """Return a descriptor that delivers the blocked signals, with their senders."""
-    mask = ctypes.create_string_buffer(128)
-    libc = ctypes.CDLL(None)
-    libc.sigemptyset(mask)
-    for number in _HANDLED:
-        libc.sigaddset(mask, int(number))
-    return int(libc.signalfd(-1, mask, os.O_CLOEXEC))
-
-
-def _next_signal(signals: int) -> tuple[int, int]:
-    """Return (signal, process id of the sender): struct signalfd_siginfo."""
-    number, _, _, sender = struct.unpack_from("=IiiI", os.read(signals, 128))
-    return number, sender
 
 
 def _redirect(out: int, error: int) -> None:

@@ -3,101 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import select
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-SCRIPTS = Path(__file__).parent / "scripts"
-LIMIT = 60.0
-"""Seconds that anything that is waited for may take, on a loaded machine."""
-
-
-class Running:
-    """A ``spotmpi`` command that runs. Its output is read as the test asks for it."""
-
-    def __init__(
-        self, command: list[str], arguments: list[str], folder: Path, ignore: tuple[int, ...]
-    ) -> None:
-        def set_up() -> None:
-            for number in ignore:
-                signal.signal(number, signal.SIG_IGN)
-
-        self._process = subprocess.Popen(
-            [sys.executable, *command, *arguments],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            preexec_fn=set_up,
-        )
-        self.pid = self._process.pid
-        self.output = ""
-
-    def until(self, pattern: str, times: int = 1) -> list[re.Match[str]]:
-        """Read on until the output has ``times`` matches of ``pattern``; return them."""
-        deadline = time.monotonic() + LIMIT
-        while True:
-            found = list(re.finditer(pattern, self.output, re.MULTILINE))
-            if len(found) >= times:
-                return found
-            if not self._read(deadline):
-                pytest.fail(f"{pattern!r} did not come {times} times:\n{self.output}")
-
-    def stop_reading(self) -> None:
-        """Close the reading end of the output."""
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-
-    def wait(self) -> int:
-        """Read on to the end of the output, and return the command's exit code."""
-        deadline = time.monotonic() + LIMIT
-        assert self._process.stdout is not None
-        while not self._process.stdout.closed and self._read(deadline):
-            pass
-        try:
-            return self._process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            pytest.fail(f"still running after {LIMIT} s:\n{self.output}")
-
-    def children(self, of: int) -> list[int]:
-        """The process ids of a process's children, from the kernel."""
-        lists = Path(f"/proc/{of}/task").glob("*/children")
-        return [int(pid) for file in lists for pid in file.read_text().split()]
-
-    @property
-    def mpirun(self) -> int:
-        """mpirun's process id."""
-        (pid,) = self.children(self.pid)
-        return pid
-
-    @property
-    def wrappers(self) -> list[int]:
-        """The wrappers' process ids."""
-        return self.children(self.mpirun)
-
-    def close(self) -> None:
-        """End it, if it has not ended."""
-        if self._process.poll() is None:
-            os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait()
-        self.stop_reading()
-
-    def _read(self, deadline: float) -> bool:
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
-        if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            pytest.fail(f"nothing came for {LIMIT} s:\n{self.output}")
-        data = os.read(descriptor, 1 << 16)
-        self.output += data.decode(errors="replace")
-        return bool(data)
+from tests.running import LIMIT, Running
 
 
 @pytest.fixture
@@ -127,7 +40,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         command: Sequence[str] = ("-m", "spotmpi"),
         ignore: tuple[int, ...] = (),
     ) -> Running:
-        started.append(Running(list(command), list(map(str, arguments)), tmp_path, ignore))
+        words = [sys.executable, *command, *map(str, arguments)]
+        started.append(Running(words, tmp_path, ignore))
         return started[-1]
 
     yield start_one

@@ -51,6 +51,14 @@ def test_a_progress_bar_is_shown_as_it_moves(pipe: Pipe) -> None:
     assert pipe.shown() == b"10 %\r20 %\r"
 
 
+def test_every_line_has_the_prefix_once(pipe: Pipe) -> None:
+    lines = Lines(pipe.sink, "[3] ")
+    lines.feed(b"one\ntw")
+    lines.feed(b"o\r\n50 %\rlast")
+    lines.close()
+    assert pipe.shown() == b"[3] one\n[3] two\r\n[3] 50 %\r[3] last\n"
+
+
 def test_a_line_without_end_is_not_kept_for_ever(pipe: Pipe) -> None:
     lines = Lines(pipe.sink)
     lines.feed(b"x" * (1 << 20))

@@ -57,6 +57,25 @@ def test_variables_of_an_outer_mpi_job_are_dropped_and_those_of_the_user_kept() 
     assert not {"PMIX_RANK", "OMPI_MCA_num_procs", "PRTE_LAUNCHED"} & told.keys()
 
 
+def test_a_worker_on_another_host_has_its_own_places_and_mpirun_s_word() -> None:
+    given = mpirun.of_mpi(
+        {
+            "PMIX_RANK": "3",
+            "OMPI_MCA_btl": "self,tcp",
+            "PRTE_MCA_prte_tmpdir_base": "/on/the/head",
+            "PMIX_PREFIX": "/on/the/head",
+            "HOME": "/on/the/head",
+        }
+    )
+    settings = Settings(job="spotmpi-x", job_dir=FOLDER)
+    told = mpirun.on_host(SITE, 2, settings, {"HOME": "/here"}, given, 4)
+    assert told["PMIX_RANK"] == "3"
+    assert told["OMPI_MCA_btl"] == "self,tcp"
+    assert told["SPOTMPI_JOB_DIR"] == str(FOLDER)
+    assert told["HOME"] == "/here"
+    assert not any("/on/the/head" in value for value in told.values())
+
+
 def test_workers_yield_where_they_share_cores() -> None:
     name = "OMPI_MCA_mpi_yield_when_idle"
     assert name not in environment(workers=4, cores=4)

@@ -13,8 +13,14 @@ def exited(code: int) -> int:
     return code << 8
 
 
+def expecting(workers: int) -> Verdict:
+    verdict = Verdict()
+    verdict.expect(["here"] * workers)
+    return verdict
+
+
 def started(workers: int) -> Verdict:
-    verdict = Verdict(workers, "here")
+    verdict = expecting(workers)
     for event in ("begin", "ready"):
         for worker in range(workers):
             verdict.told(worker, event, {})
@@ -37,7 +43,7 @@ def test_all_that_trained_finish() -> None:
 
 
 def test_scripts_that_never_train_finish() -> None:
-    verdict = Verdict(2, "here")
+    verdict = expecting(2)
     verdict.ended(0, exited(0))
     verdict.ended(1, exited(0))
     assert verdict.conclude().code == 0
@@ -107,14 +113,14 @@ def test_who_ends_in_the_middle_of_a_training_has_left_early() -> None:
 
 
 def test_who_never_trains_while_others_do_has_left_early() -> None:
-    verdict = Verdict(2, "here")
+    verdict = expecting(2)
     verdict.told(0, "begin", {})
     verdict.ended(1, exited(0))
     assert code(verdict) == 1
 
 
 def test_who_had_ended_when_others_began_has_left_early() -> None:
-    verdict = Verdict(2, "here")
+    verdict = expecting(2)
     verdict.ended(1, exited(0))
     assert code(verdict) is None
     verdict.told(0, "begin", {})
@@ -134,7 +140,7 @@ def test_a_second_training_may_be_left_early_too() -> None:
 
 @pytest.mark.parametrize("events", [[], ["begin"], ["begin", "ready"]])
 def test_a_loss_before_all_are_ready_keeps_the_job_from_starting(events: list[str]) -> None:
-    verdict = Verdict(2, "here")
+    verdict = expecting(2)
     for event in events:
         verdict.told(0, event, {})
     verdict.lost(0, "SIGKILL")
@@ -164,7 +170,7 @@ def test_stopped_workers_ask_to_be_requeued() -> None:
 
 
 def test_mpirun_that_gives_up_before_the_start_could_not_start() -> None:
-    verdict = Verdict(2, "here")
+    verdict = expecting(2)
     verdict.runtime_gave_up()
     assert code(verdict) == 71
     assert verdict.ending is not None
@@ -178,7 +184,7 @@ def test_mpirun_that_gives_up_later_was_told_to_by_the_script() -> None:
     assert code(verdict) == 1
 
 
-@pytest.mark.parametrize(("verdict", "expected"), [(Verdict(2, "here"), 71), (started(2), 69)])
+@pytest.mark.parametrize(("verdict", "expected"), [(expecting(2), 71), (started(2), 69)])
 def test_mpirun_that_is_killed_takes_everybody_along(verdict: Verdict, expected: int) -> None:
     verdict.runtime_killed("SIGKILL")
     assert code(verdict) == expected

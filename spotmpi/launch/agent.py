@@ -1,0 +1,296 @@
+"""``spotmpi agent``: on each host, it runs the head's workers and says what becomes of them.
+
+It is small and computes nothing, so that its silence means that the host is gone; when the head
+is silent, or the connection breaks, it kills the workers: whoever is excluded must not go on.
+
+To the head:
+
+``hello``    first: name, slots, version, mpi (its version), problem (why it cannot run workers)
+``ready``    to the welcome: all that the job needs is here
+``unfit``    instead: why not
+``heard``    what a worker or its wrapper said: worker, said, fields (`link`, `channel`)
+``cleared``  everything was killed, as the head asked
+
+From the head:
+
+``welcome``  first: what the job is (`Assignment`)
+``refused``  instead: why
+``start``    run a worker: worker, environ (what mpirun gave to its stand-in)
+``kill``     revoke a worker
+``hold``     stop reading what workers write, or (on: false) go on
+``died``     a worker on some host: worker, ago (seconds)
+``end``      kill everything, say ``cleared``
+``leave``    the job is over
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from spotmpi import __version__
+from spotmpi.channel import record_death
+from spotmpi.launch import folder as job_folder
+from spotmpi.launch import mpirun, processes, relay, trunk
+from spotmpi.launch.console import read
+from spotmpi.launch.crew import Crew, Heard
+from spotmpi.launch.doctor import cores
+from spotmpi.launch.installation import NO_MPI, search
+from spotmpi.launch.seal import Frame, Seal
+from spotmpi.launch.worker import TASK
+from spotmpi.settings import Settings
+
+__all__ = ["BEATS", "Agent", "Assignment", "Outcome"]
+
+BEATS = 8
+"""Beats in the time after which a silent end counts as lost."""
+
+_FENCE = 2
+"""Times that time, after which an agent gives up a silent head: later than the head the agent, so
+that a host which the head still counts on does not end by itself."""
+
+_FOR_WELCOME = 30.0
+"""Seconds for the head to prove itself and to say what the job is."""
+
+_FOR_CLEARING = 6.0
+"""Seconds for killed processes to be gone."""
+
+_BEFORE_BURIAL = 0.25
+"""Seconds from a death until orphans are looked for: survivors need the cores to recover."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an agent's service ended.
+
+    ``over``: there is no point in trying again; else the connection broke. ``why`` is empty where
+    all is well. ``served``: it was part of a job.
+    """
+
+    over: bool
+    why: str
+    served: bool = False
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What every host of a job has in common."""
+
+    folder: str
+    """Working directory of the scripts."""
+    task: list[str]
+    """The script and its arguments."""
+    environ: dict[str, str]
+    """Variables of the launcher's that travel, and spotmpi's settings."""
+    detect_ms: float
+    """A host that is silent for so long is lost."""
+
+
+class Agent:
+    """One host's part of one job, from the connection to its end.
+
+    ``descriptors`` lead from and to the head; the seal is this end's.
+    """
+
+    def __init__(self, descriptors: tuple[int, int], seal: Seal, name: str, slots: int) -> None:
+        self._select = selectors.PollSelector()
+        self._slots = slots
+        self._name = name
+        self._assignment: Assignment | None = None
+        self._installation = search(os.environ).found
+        self._outcome: Outcome | None = None
+        self._wrappers: dict[int, subprocess.Popen[bytes]] = {}
+        self._streams: dict[int, tuple[int, int]] = {}
+        self._held = False
+        self._next_beat = 0.0
+        self._bury_at: float | None = None
+        self._mark, self._folder, self._lock = job_folder.create(0)
+        self._crew = Crew(self._select, self._folder, self._watch)
+        self._trunk = trunk.Trunk(self._select, descriptors, seal, self._take, self._cut)
+        self._relay = relay.Relay(self._select, self._trunk.relay)
+        self._doorway = relay.Doorway(self._select, self._relay)
+        self._connected = time.monotonic()
+        self._introduced = False
+
+    def run(self) -> Outcome:
+        """Serve until there is nothing more to serve. Blocking; leaves nothing on the host."""
+        processes.adopt_orphans()
+        try:
+            while self._outcome is None:
+                self._turn()
+            return self._outcome
+        finally:
+            self._clean_up()
+
+    def _turn(self) -> None:
+        self._watch_output()
+        for key, _ in self._select.select(self._pause()):
+            key.data()
+        for heard in self._crew.hear():
+            self._pass_on(heard)
+        now = time.monotonic()
+        if self._trunk.open and not self._introduced:
+            self._introduced = True
+            self._introduce()
+        if self._bury_at is not None and self._bury_at <= now:
+            self._bury_at = None
+            self._bury()
+        if self._assignment is None:
+            if now - self._connected > _FOR_WELCOME:
+                self._cut("the head did not answer")
+            return
+        if self._next_beat <= now:
+            self._next_beat = now + self._assignment.detect_ms / 1e3 / BEATS
+            self._trunk.beat()
+        silence = now - self._trunk.heard
+        if silence > _FENCE * self._assignment.detect_ms / 1e3 and not self._trunk.readable:
+            self._cut(f"the head was silent for {silence * 1e3:.0f} ms")
+
+    def _pause(self) -> float:
+        if self._assignment is None:
+            return 0.1
+        at = self._next_beat if self._bury_at is None else min(self._next_beat, self._bury_at)
+        return max(0.0, at - time.monotonic())
+
+    def _introduce(self) -> None:
+        problem = None if self._installation else f"{NO_MPI} (on {self._name})"
+        self._trunk.tell(
+            "hello",
+            name=self._name,
+            slots=self._slots,
+            version=__version__,
+            mpi=self._installation.version if self._installation else None,
+            cores=cores(),
+            problem=problem,
+        )
+
+    # What the head says.
+
+    def _cut(self, reason: str) -> None:
+        if self._outcome is None:
+            self._outcome = Outcome(False, reason, served=self._assignment is not None)
+
+    def _take(self, frame: Frame) -> None:
+        if frame.kind == trunk.RELAY:
+            self._relay.receive(*trunk.relayed(frame))
+        if frame.kind != trunk.MESSAGE:
+            return
+        fields = trunk.message(frame)
+        match fields.pop("event"):
+            case "welcome":
+                self._take_on(Assignment(**fields))
+            case "refused":
+                self._outcome = Outcome(True, f"the head refused this host: {fields['why']}")
+            case "start":
+                self._start(int(fields["worker"]), fields["environ"])
+            case "kill":
+                self._crew.revoke(int(fields["worker"]))
+            case "hold":
+                self._held = bool(fields["on"])
+            case "died":
+                at = time.monotonic() - float(fields["ago"])
+                record_death(str(self._folder), int(fields["worker"]), at)
+            case "end":
+                self._crew.end()
+            case "leave":
+                self._crew.dismiss()
+                self._outcome = Outcome(True, "")
+
+    def _take_on(self, assignment: Assignment) -> None:
+        script = assignment.task[0]
+        if not os.path.isdir(assignment.folder):
+            self._decline(f"there is no folder {assignment.folder} on {self._name}")
+        elif not os.path.isfile(script):
+            self._decline(f"there is no script {script} on {self._name}")
+        else:
+            self._assignment = assignment
+            (self._folder / TASK).write_text(json.dumps(assignment.task))
+            self._trunk.tell("ready")
+
+    def _decline(self, why: str) -> None:
+        self._trunk.tell("unfit", why=why)
+        self._outcome = Outcome(True, why)
+
+    def _start(self, worker: int, given: dict[str, str]) -> None:
+        assert self._assignment is not None
+        assert self._installation is not None
+        settings = Settings(job=self._mark, job_dir=self._folder)
+        environ = mpirun.on_host(
+            self._installation,
+            self._slots,
+            settings,
+            os.environ,
+            relay.with_port(given, self._doorway.port),
+            cores(),
+        )
+        self._crew.expect([worker])
+        self._wrappers[worker] = subprocess.Popen(
+            mpirun.wrapper(self._folder),
+            env=environ | self._assignment.environ,
+            cwd=self._assignment.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=2,  # a trunk through ssh is standard output
+            preexec_fn=processes.lower_priority,  # safe: this process has one thread
+        )
+
+    # What workers and wrappers say.
+
+    def _pass_on(self, heard: Heard) -> None:
+        if heard.event in ("ended", "vanished"):
+            self._bury_at = time.monotonic() + _BEFORE_BURIAL
+        fields = {k: v for k, v in heard.fields.items() if k != "event"}
+        self._trunk.tell("heard", worker=heard.worker, said=heard.event, fields=fields)
+
+    def _watch(self, worker: int, descriptor: int, stream: int) -> None:
+        os.set_blocking(descriptor, False)
+        self._streams[descriptor] = worker, stream
+
+    def _watch_output(self) -> None:
+        """Read what workers write, as far as it can be carried on."""
+        wait = self._held or self._trunk.congested
+        for descriptor in self._streams:
+            watched = descriptor in self._select.get_map()
+            if watched and wait:
+                self._select.unregister(descriptor)
+            elif not watched and not wait:
+                self._select.register(
+                    descriptor, selectors.EVENT_READ, partial(self._read, descriptor)
+                )
+
+    def _read(self, descriptor: int) -> bool:
+        data = read(descriptor)
+        if data is not None:
+            self._trunk.pass_output(*self._streams[descriptor], data)
+        if data == b"":
+            del self._streams[descriptor]
+            if descriptor in self._select.get_map():
+                self._select.unregister(descriptor)
+            os.close(descriptor)
+        return bool(data)
+
+    # The end.
+
+    def _bury(self) -> None:
+        living = [w.pid for w in self._wrappers.values() if w.poll() is None]
+        processes.end_descendants(1.0, keep=living)
+
+    def _clean_up(self) -> None:
+        """Kill everything that this job has on the host, and remove its folder. Blocking."""
+        processes.end_descendants(_FOR_CLEARING)
+        processes.sweep(f"SPOTMPI_JOB={self._mark}", _FOR_CLEARING)
+        for descriptor in list(self._streams):
+            while descriptor in self._streams and self._read(descriptor):
+                pass
+        self._trunk.flush(_FOR_CLEARING)
+        self._doorway.close()
+        self._relay.close()
+        job_folder.remove(self._folder)
+        os.close(self._lock)
+        # Last: a launcher on the same host kills what is left of an agent that has gone.
+        self._trunk.close()
+        self._select.close()

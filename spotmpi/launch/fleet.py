@@ -1,0 +1,338 @@
+"""The head's side of its agents: which hosts are there, who runs where, and who is gone.
+
+To the launcher it looks as a `Crew` does: it is told what is said and ended. Towards mpirun each
+worker has a stand-in on the head, which is killed as soon as the worker, its agent or its host is
+gone: that is all that MPI ever learns of a host.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spotmpi import __version__
+from spotmpi.launch import relay, trunk
+from spotmpi.launch.agent import BEATS, Assignment
+from spotmpi.launch.crew import Crew, Heard, in_order
+from spotmpi.launch.seal import Frame, Seal
+
+__all__ = ["Fleet", "Registered"]
+
+_FOR_A_WORD = 0.2
+"""Seconds for a refusal to be sent."""
+
+_REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
+
+
+@dataclass
+class _Guest:
+    """Who connected, and is no host of the job yet."""
+
+    until: float
+    """When it must be in."""
+    gone: Callable[[str], None]
+    hello: dict[str, Any] | None = None
+
+
+@dataclass
+class Registered:
+    """A host whose agent is there."""
+
+    name: str
+    slots: int
+    trunk: trunk.Trunk
+    relay: relay.Relay
+    workers: list[int] = field(default_factory=list)
+
+
+class Fleet:
+    """All hosts of a job.
+
+    ``say`` tells the user something; ``write(worker, stream, data)`` passes on what a worker wrote,
+    as long as the output is not ``held``.
+    """
+
+    def __init__(
+        self,
+        select: selectors.BaseSelector,
+        assignment: Assignment,
+        say: Callable[[str], None],
+        write: Callable[[int, int, bytes], None],
+        held: Callable[[], bool],
+    ) -> None:
+        self._select = select
+        self._assignment = assignment
+        self._say = say
+        self._write = write
+        self._held = held
+        self._told_held = False
+        self._stand_ins: Crew | None = None
+        self._hosts: dict[str, Registered] = {}
+        self._guests: dict[trunk.Trunk, _Guest] = {}
+        self._home: dict[int, Registered] = {}
+        self._ended: set[int] = set()
+        """Workers of which nothing lives any more, as far as the head knows."""
+        self._heard: list[Heard] = []
+        self._pmix: int | None = None
+        self._next_beat = 0.0
+
+    # Hosts come.
+
+    def meet(
+        self,
+        descriptors: tuple[int, int],
+        seal: Seal,
+        patience: float,
+        gone: Callable[[str], None],
+    ) -> None:
+        """Talk to an agent that may be at the other end.
+
+        It becomes a host of the job, or ``gone`` is called with the reason, after ``patience``
+        seconds at the latest.
+        """
+        link = trunk.Trunk(
+            self._select,
+            descriptors,
+            seal,
+            lambda frame: self._hear_guest(link, frame),
+            lambda why: self._part(link, why),
+        )
+        self._guests[link] = _Guest(time.monotonic() + patience, gone)
+
+    @property
+    def hosts(self) -> Sequence[Registered]:
+        """Those that are there."""
+        return tuple(self._hosts.values())
+
+    @property
+    def guests(self) -> int:
+        """Connections that have not become hosts yet."""
+        return len(self._guests)
+
+    def _part(self, link: trunk.Trunk, why: str) -> None:
+        link.close()
+        guest = self._guests.pop(link, None)
+        if guest is not None:
+            guest.gone(why)
+
+    def _hear_guest(self, link: trunk.Trunk, frame: Frame) -> None:
+        guest = self._guests[link]
+        fields = trunk.message(frame)
+        match fields["event"]:
+            case "hello" if guest.hello is None:
+                problem = fields["problem"]
+                if fields["version"] != __version__:
+                    problem = f"it has spotmpi {fields['version']}, and the head {__version__}"
+                if self._stand_ins is not None:
+                    problem = "the job has begun, and takes in no host any more"
+                if problem is None:
+                    guest.hello = fields
+                    link.tell("welcome", **asdict(self._assignment))
+                else:
+                    self._refuse(link, problem)
+            case "ready" if guest.hello is not None and self._stand_ins is None:
+                del self._guests[link]
+                self._take_in(link, guest.hello)
+            case "unfit":
+                self._part(link, str(fields["why"]))
+            case _:
+                self._refuse(link, "the job has begun, and takes in no host any more")
+
+    def _refuse(self, link: trunk.Trunk, why: str) -> None:
+        link.tell("refused", why=why)
+        link.flush(_FOR_A_WORD)
+        self._part(link, why)
+
+    def _take_in(self, link: trunk.Trunk, hello: dict[str, Any]) -> None:
+        name = self._free_name(str(hello["name"]))
+        connections = relay.Relay(self._select, link.relay)
+        host = Registered(name, int(hello["slots"]), link, connections)
+        link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
+        self._hosts[name] = host
+
+    def _free_name(self, name: str) -> str:
+        number, free = 1, name
+        while free in self._hosts:
+            number += 1
+            free = f"{name}#{number}"
+        return free
+
+    # Workers come.
+
+    def place(self, order: Sequence[str], folder: Path) -> list[str]:
+        """Give each slot of the hosts that are there a worker; return the hosts by worker.
+
+        Their stand-ins are to be started next, and find the head in ``folder``.
+        """
+        names: list[str] = []
+        for name in order:
+            if (host := self._hosts.get(name)) is None:
+                continue
+            for _ in range(host.slots):
+                worker = len(names)
+                host.workers.append(worker)
+                self._home[worker] = host
+                names.append(host.name)
+        self._stand_ins = Crew(self._select, folder, _no_streams)
+        self._stand_ins.expect(self._home)
+        return names
+
+    @property
+    def all_met(self) -> bool:
+        """Whether every worker's stand-in has been there."""
+        return self._stand_ins is not None and self._stand_ins.all_met
+
+    # What the launcher does with a crew.
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no worker lives on the hosts that are there."""
+        return all(self._ended.issuperset(host.workers) for host in self._hosts.values())
+
+    def end(self) -> None:
+        """Have every worker killed, while the stand-ins stay."""
+        for host in self._hosts.values():
+            host.trunk.tell("end")
+
+    def dismiss(self) -> None:
+        """Let stand-ins and agents go, and meet no new ones."""
+        if self._stand_ins is not None:
+            self._stand_ins.dismiss()
+        for link in self._guests:
+            link.close()
+        self._guests.clear()
+        for host in self._hosts.values():
+            host.trunk.tell("leave")
+
+    @property
+    def gone(self) -> bool:
+        """Whether nobody is there any more."""
+        return not self._hosts and (self._stand_ins is None or self._stand_ins.gone)
+
+    def hear(self) -> list[Heard]:
+        """Return all that was said, ends last; look for hosts that fell silent."""
+        self._watch_over_hosts()
+        if self._held() != self._told_held:
+            self._told_held = self._held()
+            for host in self._hosts.values():
+                host.trunk.tell("hold", on=self._told_held)
+        for heard in self._stand_ins.hear() if self._stand_ins is not None else ():
+            worker = heard.worker
+            match heard.event:
+                case "hello":
+                    self._start(worker, heard.fields["environ"])
+                case "vanished":
+                    if worker not in self._ended:
+                        self._ended.add(worker)
+                        self._home[worker].trunk.tell("kill", worker=worker)
+                        self._heard.append(heard)
+                case "runtime":
+                    self._heard.append(heard)
+        heard_now, self._heard = self._heard, []
+        return in_order(heard_now)
+
+    def pause(self) -> float:
+        """Seconds until `hear` must be called again, whatever happens."""
+        return max(0.0, self._next_beat - time.monotonic())
+
+    def _start(self, worker: int, environ: dict[str, str]) -> None:
+        self._pmix = self._pmix or relay.server_port(environ)
+        host = self._home[worker]
+        if host.name in self._hosts:
+            host.trunk.tell("start", worker=worker, environ=environ)
+        else:
+            self._kill_stand_in(worker)
+
+    # What agents say.
+
+    def _take(self, host: Registered, frame: Frame) -> None:
+        if frame.kind == trunk.RELAY:
+            self._carry(host, *trunk.relayed(frame))
+        elif frame.kind == trunk.OUTPUT:
+            worker, stream, data = trunk.output(frame)
+            if worker in host.workers and stream in (1, 2):
+                self._write(worker, stream, data)
+        elif frame.kind == trunk.MESSAGE:
+            fields = trunk.message(frame)
+            if fields["event"] == "heard" and fields["worker"] in host.workers:
+                self._hear_from(host, fields["worker"], str(fields["said"]), fields["fields"])
+
+    def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
+        if worker in self._ended or said == "hello":
+            return
+        if said == "vanished" or (said == "ended" and _revoked(int(fields["status"]))):
+            self._bury(worker, 0.0)
+        elif said in ("ended", "cleared"):
+            self._ended.add(worker)
+        self._heard.append(Heard(worker, said, fields))
+
+    def _kill_stand_in(self, worker: int) -> None:
+        if self._stand_ins is not None:
+            self._stand_ins.kill(worker)
+
+    def _bury(self, worker: int, ago: float) -> None:
+        """A worker is gone: MPI must know at once, and every host when it was."""
+        self._ended.add(worker)
+        self._kill_stand_in(worker)
+        for other in self._hosts.values():
+            other.trunk.tell("died", worker=worker, ago=ago)
+
+    def _carry(self, host: Registered, connection: int, data: bytes) -> None:
+        if connection not in host.relay and data and self._pmix is not None:
+            link = socket.socket()
+            link.setblocking(True)
+            try:
+                link.connect(("127.0.0.1", self._pmix))
+            except OSError:
+                link.close()
+                host.trunk.relay(connection, b"")
+                return
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            host.relay.add(connection, link)
+        host.relay.receive(connection, data)
+
+    # Hosts go.
+
+    def _watch_over_hosts(self) -> None:
+        now = time.monotonic()
+        limit = self._assignment.detect_ms / 1e3
+        if self._next_beat <= now:
+            self._next_beat = now + limit / BEATS
+            for host in self._hosts.values():
+                host.trunk.beat()
+        for link, guest in list(self._guests.items()):
+            if guest.until < now:
+                self._part(link, "it did not introduce itself in time")
+        for host in list(self._hosts.values()):
+            silence = now - host.trunk.heard
+            # What has come but was not read yet is the head's own delay, and no silence.
+            if silence > limit and not host.trunk.readable:
+                host.trunk.close()
+                self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
+
+    def _lose(self, host: Registered, how: str) -> None:
+        del self._hosts[host.name]
+        ago = time.monotonic() - host.trunk.heard
+        lost = [worker for worker in host.workers if worker not in self._ended]
+        for worker in lost:  # first of all: this is what the others wait for
+            self._kill_stand_in(worker)
+        for worker in lost:
+            self._bury(worker, ago)
+            self._heard.append(Heard(worker, "lost", {"how": f"host {host.name} {how}"}))
+        host.relay.close()
+
+
+def _revoked(status: int) -> bool:
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) in _REVOCATIONS
+
+
+def _no_streams(worker: int, descriptor: int, stream: int) -> None:
+    os.close(descriptor)

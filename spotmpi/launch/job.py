@@ -1,0 +1,347 @@
+"""One job under its launcher: started, watched, ended, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+from spotmpi.channel import record_death
+from spotmpi.errors import EXIT_REQUEUE
+from spotmpi.launch import processes
+from spotmpi.launch.console import Console, read
+from spotmpi.launch.crew import Heard
+from spotmpi.launch.verdict import Ending, Verdict, signal_name
+
+__all__ = ["Job", "Start", "Workers"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+_FOR_START = 60.0
+"""Seconds for mpirun to start the wrappers; and one more for each worker."""
+
+_FOR_CLEARING = 6.0
+"""Seconds for killed processes to be gone."""
+
+_FOR_MPIRUN = 2.0
+"""Seconds for mpirun to end after its last wrapper; it hangs at times."""
+
+_FOR_STOPPING = 30.0
+"""Seconds for the other workers to stop after one did with code 75."""
+
+_BEFORE_BURIAL = 0.25
+"""Seconds from a death until orphans are looked for: survivors need the cores to recover."""
+
+_DESCRIPTORS = 8
+"""Descriptors for each worker that mpirun or the launcher may need, whichever needs more."""
+
+_LONGEST_COMPLAINT = 1 << 14
+"""Bytes that are kept of what mpirun says, the last ones."""
+
+
+class Workers(Protocol):
+    """The processes that mpirun starts, and what stands behind them."""
+
+    @property
+    def all_met(self) -> bool:
+        """Whether all of them have been there."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no worker lives, as far as that can be known."""
+
+    def hear(self) -> list[Heard]:
+        """All that was said, ends last."""
+
+    def pause(self) -> float | None:
+        """Seconds until `hear` must be called, even if nothing happens."""
+
+    def end(self) -> None:
+        """Have every worker killed, without MPI seeing a death."""
+
+    def dismiss(self) -> None:
+        """Let all go."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether all have gone."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What mpirun is started with, once all is there."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+    hosts: Sequence[str]
+    """Of each worker."""
+    folder: Path
+    """The job's, whose name marks all its processes on this host (SPOTMPI_JOB)."""
+
+
+class Job:
+    """One job, from its first process's start to the last one's end: an event loop.
+
+    Whatever else takes part puts callbacks into
+    ``select``, a selector whose keys' data are functions to call.
+    """
+
+    def __init__(self) -> None:
+        self._folder = Path()
+        self._crew: Workers
+        self._verdict = Verdict()
+        self.select = selectors.PollSelector()  # epoll would refuse regular files
+        self.console = Console(self.select)
+        self._mpirun: subprocess.Popen[bytes] | None = None
+        self._spared = processes.children(os.getpid())
+        """Children that were there before ..."""
+        self._serving: list[int] = []
+        """... and those that serve the job."""
+        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
+        self._complaints = bytearray()
+        self._mpirun_gone = True
+        self._ending = False
+        self._out_of_patience = False
+
+    def spare(self, pid: int) -> None:
+        """Take a child for one that serves the job: it is killed at the end, and no orphan."""
+        self._serving.append(pid)
+
+    def too_few(self, why: str) -> None:
+        """End the job before it begins: its hosts are not there."""
+        self._verdict.too_few(why)
+
+    def run(self, crew: Workers, begin: Callable[[], Start | None]) -> int:
+        """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
+        self._crew = crew
+        processes.adopt_orphans()
+        with _signals_as_events(self.select, self._verdict.interrupted):
+            while not self._over():
+                if self._mpirun is None and (start := begin()) is not None:
+                    self._start(start)
+                self._turn()
+            self._finish()
+        ending = self._verdict.conclude()
+        with self.console.closing():
+            self._explain(ending)
+        return ending.code
+
+    def _over(self) -> bool:
+        if self._verdict.ending is not None and not self._ending:
+            self._ending = True
+            self._timers.clear()
+            self._crew.end()
+            self._after(_FOR_CLEARING, "clear", self._give_up_waiting)
+        if self._ending:
+            return self._out_of_patience or self._crew.at_rest
+        if self._mpirun is None:
+            return False
+        # Wrappers stay to the end: MPI would take one that leaves for a death, and while some
+        # workers have finished, others may still be in the middle of something.
+        return self._verdict.complete
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and deal with all that has happened."""
+        self.console.adjust()
+        for key, _ in self.select.select(self._until_next_timer()):
+            key.data()
+        self._listen()
+        now = time.monotonic()
+        for name, (at, action) in list(self._timers.items()):
+            if at <= now:
+                del self._timers[name]
+                action()
+        for line in self._verdict.lines:
+            self.console.say(line)
+        self._verdict.lines.clear()
+
+    def _listen(self) -> None:
+        for heard in self._crew.hear():
+            self._take(heard)
+        if self._crew.all_met:
+            self._timers.pop("start", None)
+
+    def _take(self, heard: Heard) -> None:
+        match heard.event:
+            case "cleared":
+                return
+            case "runtime":
+                # Not to be mistaken for the revocation of everybody that follows from it.
+                self._verdict.runtime_gave_up()
+            case "ended":
+                status = int(heard.fields["status"])
+                self._verdict.ended(heard.worker, status)
+                if os.WIFSIGNALED(status):
+                    self._after(_BEFORE_BURIAL, "bury", self._bury)
+            case "vanished":
+                record_death(str(self._folder), heard.worker, time.monotonic())
+                self._verdict.lost(heard.worker, "SIGKILL")
+                self._after(_BEFORE_BURIAL, "bury", self._bury)
+            case "lost":
+                self._verdict.lost(heard.worker, str(heard.fields["how"]))
+            case _:
+                self._verdict.told(heard.worker, heard.event, heard.fields)
+        if self._verdict.stopping and "stop" not in self._timers and not self._ending:
+            self._after(_FOR_STOPPING, "stop", self._not_stopping)
+
+    def _start(self, start: Start) -> None:
+        workers = len(start.hosts)
+        self._folder = start.folder
+        self._verdict.expect(start.hosts)
+        self._after(_FOR_START + workers, "start", self._not_started)
+        _allow_descriptors(_DESCRIPTORS * workers)
+        self._mpirun = subprocess.Popen(
+            start.command,
+            env=start.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for the launcher alone
+            preexec_fn=processes.helper(os.getpid()),  # safe: this process has one thread
+        )
+        self._mpirun_gone = False
+        self.spare(self._mpirun.pid)
+        assert self._mpirun.stdout is not None
+        said = self._mpirun.stdout.fileno()
+        os.set_blocking(said, False)
+        self.select.register(said, selectors.EVENT_READ, lambda: self._read_complaints(said))
+        self._pidfd = os.pidfd_open(self._mpirun.pid)
+        ended = partial(self._mpirun_ended, self._mpirun)
+        self.select.register(self._pidfd, selectors.EVENT_READ, ended)
+
+    def _read_complaints(self, said: int) -> None:
+        data = read(said)
+        if data == b"":
+            self.select.unregister(said)
+        elif data:
+            self._complaints += data
+            del self._complaints[:-_LONGEST_COMPLAINT]
+
+    def _mpirun_ended(self, running: subprocess.Popen[bytes]) -> None:
+        self.select.unregister(self._pidfd)
+        os.close(self._pidfd)
+        self._mpirun_gone = True
+        code = running.wait()
+        # The last words of wrappers come first: they may have ended mpirun, and not it them.
+        self._listen()
+        if self._verdict.complete:
+            return
+        if code < 0:
+            self._verdict.runtime_killed(signal_name(-code))
+        else:
+            self._verdict.runtime_gave_up()
+
+    def _finish(self) -> None:
+        """Let wrappers and mpirun go, then kill whatever is left."""
+        self._crew.dismiss()
+        deadline = time.monotonic() + _FOR_MPIRUN
+        while not (self._mpirun_gone and self._crew.gone) and time.monotonic() < deadline:
+            self.console.adjust()
+            for key, _ in self.select.select(max(0.0, deadline - time.monotonic())):
+                key.data()
+            self._crew.hear()
+        if self._mpirun is not None:
+            self._take_leave_of(self._mpirun)
+        # Not even what hid from its wrapper, or started while all this ended, may stay.
+        processes.end_descendants(_FOR_CLEARING, keep=self._spared)
+        if self._folder.name:
+            processes.sweep(f"SPOTMPI_JOB={self._folder.name}", _FOR_CLEARING)
+
+    def _take_leave_of(self, mpirun: subprocess.Popen[bytes]) -> None:
+        if not self._mpirun_gone:
+            mpirun.kill()
+            mpirun.wait()
+        assert mpirun.stdout is not None
+        while data := read(mpirun.stdout.fileno()):
+            self._complaints += data
+        mpirun.stdout.close()
+
+    def _explain(self, ending: Ending) -> None:
+        if ending.runtime:
+            complaints = self._complaints.decode(errors="replace").strip()
+            if complaints:
+                self.console.say(f"mpirun said:\n{complaints}")
+        if ending.text:
+            self.console.say(ending.text.rstrip("\n"))
+        if ending.sentence:
+            self.console.say(ending.sentence)
+
+    def _bury(self) -> None:
+        """Kill what dead workers left behind and this process has inherited."""
+        processes.end_descendants(1.0, keep=[*self._spared, *self._serving])
+
+    # Time.
+
+    def _after(self, seconds: float, name: str, action: Callable[[], None]) -> None:
+        self._timers[name] = (time.monotonic() + seconds, action)
+
+    def _until_next_timer(self) -> float | None:
+        now = time.monotonic()
+        pauses = [max(0.0, at - now) for at, _ in self._timers.values()]
+        if (pause := self._crew.pause()) is not None:
+            pauses.append(pause)
+        return min(pauses, default=None)
+
+    def _give_up_waiting(self) -> None:
+        self._out_of_patience = True
+
+    def _not_started(self) -> None:
+        self._verdict.not_started("mpirun did not start all workers in time")
+
+    def _not_stopping(self) -> None:
+        self._verdict.not_stopping(
+            f"a worker stopped with code {EXIT_REQUEUE}, but others went on for "
+            f"{_FOR_STOPPING:.0f} s and were ended"
+        )
+
+
+def _allow_descriptors(count: int) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+@contextmanager
+def _signals_as_events(
+    select: selectors.BaseSelector, take: Callable[[int], None]
+) -> Iterator[None]:
+    """Inside, call ``take`` from the event loop for each signal that asks this process to end."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    os.set_blocking(writing, False)
+
+    def woken() -> None:
+        for number in read(reading) or b"":
+            if number in handled:
+                take(number)
+
+    # One that is ignored stays so: `nohup spotmpi run`, or `spotmpi run &` in a shell script.
+    handled = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {one: signal.signal(one, _noted) for one in handled}
+    previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    select.register(reading, selectors.EVENT_READ, woken)
+    try:
+        yield
+    finally:
+        select.unregister(reading)
+        signal.set_wakeup_fd(previous)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(reading)
+        os.close(writing)
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The wake-up descriptor carries the signal into the event loop."""

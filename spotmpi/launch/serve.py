@@ -1,0 +1,138 @@
+"""``spotmpi agent``: its arguments, and its way to the head."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import secrets
+import socket
+import sys
+import time
+from pathlib import Path
+
+from spotmpi.errors import UsageError
+from spotmpi.launch import folder as job_folder
+from spotmpi.launch import processes, token
+from spotmpi.launch.agent import Agent, Outcome
+from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
+
+__all__ = ["add_arguments", "main", "parse_address"]
+
+_LONGEST_TOKEN = 256
+_FOR_CONNECTING = 5.0
+_PAUSE = 0.5
+"""Seconds between two attempts to reach the head."""
+
+_PERSISTENCE = 120.0
+"""Seconds without a head after which an agent gives up."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.usage = "spotmpi agent --head HOST:PORT --token-file F [options]"
+    parser.description = (
+        "Run workers of a job on this host. The job was started elsewhere by `spotmpi run "
+        "--listen`, whose token this host must have in a file that nobody else can read."
+    )
+    parser.epilog = (
+        "example: spotmpi agent --head head.cluster:7700 --token-file ~/.job-token --slots 2\n\n"
+        "exit codes: 0 the job is over; 1 the head is gone, or refused this host; 2 wrong arguments"
+    )
+    parser.add_argument("--head", metavar="HOST:PORT", help="where the job's launcher listens")
+    parser.add_argument("--token-file", metavar="F", type=Path, help="file with the job's token")
+    parser.add_argument(
+        "--pipe",
+        action="store_true",
+        help="the launcher is at this command's input and output (`spotmpi run --hosts` does this)",
+    )
+    parser.add_argument("--slots", metavar="N", default="1", help="workers here (default: 1)")
+    parser.add_argument(
+        "--name", metavar="NAME", default=platform.node(), help="what to call this host"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Serve one job; see the exit codes above. Blocking."""
+    slots = options.slots
+    if not (slots.isascii() and slots.isdigit()) or int(slots) < 1:
+        raise UsageError(f"--slots {slots}: give a number of workers, 1 or more")
+    if options.pipe == (options.head is not None):
+        raise UsageError("give --head HOST:PORT, where the job's launcher listens")
+    job_folder.remove_abandoned()
+    processes.raise_priority()
+    if options.pipe:
+        outcome = _serve_pipe(options.name, int(slots))
+    else:
+        if options.token_file is None:
+            raise UsageError("give --token-file F, with the token that `spotmpi run` has written")
+        secret = token.of_file(options.token_file)
+        host, port = parse_address(options.head, "--head")
+        outcome = _serve_head(host, port, secret, options.name, int(slots))
+    if outcome.why:
+        print(f"spotmpi agent on {options.name}: {outcome.why}", file=sys.stderr)
+    return 0 if outcome.over and not outcome.why else 1
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """Host and port of HOST:PORT; an IPv6 address stands in brackets. Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise UsageError(f"{option} {text}: give HOST:PORT")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _serve_pipe(name: str, slots: int) -> Outcome:
+    reading, writing = os.dup(0), os.dup(1)
+    os.dup2(2, 1)  # nothing else may be written to what is the head's
+    secret = _token_line(reading)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    return _serve((reading, writing), secret, name, slots)
+
+
+def _serve_head(host: str, port: int, secret: bytes, name: str, slots: int) -> Outcome:
+    last = time.monotonic()
+    told = ""
+    while True:
+        why = ""
+        try:
+            link = socket.create_connection((host, port), timeout=_FOR_CONNECTING)
+        except OSError as error:
+            why = f"the head at {host}:{port} does not answer ({error.strerror or error})"
+        else:
+            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            descriptor = link.detach()
+            outcome = _serve((descriptor, descriptor), secret, name, slots)
+            if outcome.over:
+                return outcome
+            why = outcome.why
+            if outcome.served:
+                last = time.monotonic()
+        if time.monotonic() - last > _PERSISTENCE:
+            return Outcome(True, f"{why}; given up after {_PERSISTENCE:.0f} s")
+        if why != told:
+            print(f"spotmpi agent on {name}: {why}; trying again", file=sys.stderr, flush=True)
+            told = why
+        time.sleep(_PAUSE)
+
+
+def _serve(descriptors: tuple[int, int], secret: bytes, name: str, slots: int) -> Outcome:
+    seal = Seal(Role.AGENT, secret, secrets.token_bytes(NONCE_BYTES))
+    return Agent(descriptors, seal, name, slots).run()
+
+
+def _token_line(descriptor: int) -> bytes:
+    line = b""
+    while not line.endswith(b"\n") and len(line) < _LONGEST_TOKEN:
+        byte = os.read(descriptor, 1)  # not one more: what follows belongs to the trunk
+        if not byte:
+            break
+        line += byte
+    try:
+        return token.of_text(line.decode())
+    except ValueError as error:
+        raise UsageError(
+            f"the first line of the input is no token ({error}): `spotmpi run` starts such agents"
+        ) from error

@@ -1,0 +1,219 @@
+"""The one connection between the head and an agent, and what travels on it.
+
+It is a TCP connection, or two pipes that ssh holds at their other end; `seal` proves both ends to
+each other and every frame. Four kinds of frames:
+
+``MESSAGE``  one JSON object, its key ``event`` names it (the tables in `agent` and `fleet`)
+``OUTPUT``   what a worker wrote: worker id, stream (1 or 2), bytes
+``RELAY``    bytes of one of the workers' connections to the PMIx server; none: it is closed
+``BEAT``     nothing: the other end lives. Sent all the time, both ways
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import struct
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from spotmpi.launch.seal import Frame, Refused, Seal
+
+__all__ = [
+    "BEAT",
+    "MESSAGE",
+    "OUTPUT",
+    "RELAY",
+    "Trunk",
+    "message",
+    "output",
+    "relayed",
+]
+
+MESSAGE, OUTPUT, RELAY, BEAT = range(4)
+
+_CHUNK = 1 << 16
+_CONGESTED = 1 << 18
+_OUTPUT = struct.Struct("!IB")
+_RELAY = struct.Struct("!I")
+
+
+class Trunk:
+    """One end, in an event loop: a selector whose keys' data are functions to call.
+
+    Never blocks. ``take`` is called with each frame that is none of the `Trunk`'s own, ``gone``
+    once with the reason when nothing can be sent or received any more; the descriptors are closed
+    by then.
+    """
+
+    def __init__(
+        self,
+        select: selectors.BaseSelector,
+        descriptors: tuple[int, int],
+        seal: Seal,
+        take: Callable[[Frame], None],
+        gone: Callable[[str], None],
+    ) -> None:
+        self._select = select
+        self._reading, self._writing = descriptors
+        self._seal = seal
+        self._take = take
+        self._gone = gone
+        self._waiting = bytearray()
+        self._closed = False
+        self._deaf = False
+        self.heard = time.monotonic()
+        """When the last authentic frame came."""
+        for descriptor in set(descriptors):
+            os.set_blocking(descriptor, False)
+        select.register(self._reading, selectors.EVENT_READ, self._read)
+        self._push(seal.greeting())
+
+    @property
+    def open(self) -> bool:
+        """Whether both ends have proved themselves, and nothing is wrong since."""
+        return self._seal.open and not self._closed
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits to be sent that nothing should be added that can wait."""
+        return len(self._waiting) > _CONGESTED
+
+    @property
+    def readable(self) -> bool:
+        """Whether something has come that was not read yet."""
+        if self._closed:
+            return False
+        with selectors.PollSelector() as look:
+            look.register(self._reading, selectors.EVENT_READ)
+            return bool(look.select(0))
+
+    def reassign(self, take: Callable[[Frame], None], gone: Callable[[str], None]) -> None:
+        """Call others from now on."""
+        self._take, self._gone = take, gone
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Send a message."""
+        self._send(MESSAGE, json.dumps({"event": event, **fields}).encode())
+
+    def pass_output(self, worker: int, stream: int, data: bytes) -> None:
+        """Send what a worker wrote."""
+        self._send(OUTPUT, _OUTPUT.pack(worker, stream) + data)
+
+    def relay(self, connection: int, data: bytes) -> None:
+        """Send what came on a connection; nothing says that it is closed."""
+        self._send(RELAY, _RELAY.pack(connection) + data)
+
+    def beat(self) -> None:
+        """Say that this end lives, unless something that says so still waits to be sent."""
+        if not self._waiting:
+            self._send(BEAT, b"")
+
+    def close(self) -> None:
+        """Let go of the connection at once; ``gone`` is not called."""
+        if not self._closed:
+            self._closed = True
+            for descriptor in {self._reading, self._writing}:
+                if descriptor in self._select.get_map():
+                    self._select.unregister(descriptor)
+                os.close(descriptor)
+
+    def flush(self, patience: float) -> None:
+        """Send what waits. Blocks for ``patience`` seconds at most."""
+        deadline = time.monotonic() + patience
+        with selectors.PollSelector() as look:
+            while self._waiting and not self._closed and time.monotonic() < deadline:
+                look.register(self._writing, selectors.EVENT_WRITE)
+                look.select(max(0.0, deadline - time.monotonic()))
+                look.unregister(self._writing)
+                self._push(b"")
+
+    def _send(self, kind: int, payload: bytes) -> None:
+        if self.open:
+            self._push(self._seal.wrap(kind, payload))
+
+    def _read(self) -> None:
+        if self._closed:  # by what came before it in the same round of the loop
+            return
+        try:
+            data = os.read(self._reading, _CHUNK)
+        except BlockingIOError:
+            data = None
+        except OSError as error:
+            self._end(error.strerror or str(error))
+            return
+        if data == b"":
+            self._end("the connection was closed")
+            return
+        if data:
+            try:
+                answer, frames = self._seal.feed(data)
+            except Refused as refused:
+                self._end(str(refused))
+                return
+            self._push(answer)
+            if self._seal.open and (frames or answer):
+                self.heard = time.monotonic()
+            for frame in frames:
+                # What one frame asks for may end the connection.
+                if frame.kind != BEAT and self.open:
+                    self._take(frame)
+        if self._waiting:
+            self._push(b"")
+
+    def _push(self, data: bytes) -> None:
+        if self._closed or self._deaf:
+            return
+        self._waiting += data
+        try:
+            while self._waiting:
+                written = os.write(self._writing, self._waiting[:_CHUNK])
+                del self._waiting[:written]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # Nobody is there to receive. That is for the reading side to find, or the silence:
+            # whoever sends is in the middle of something, and not to be called back.
+            self._deaf = True
+            self._waiting.clear()
+        self._watch_writing(bool(self._waiting))
+
+    def _watch_writing(self, on: bool) -> None:
+        registered = self._writing in self._select.get_map()
+        if self._reading == self._writing:
+            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if on else 0)
+            if registered and self._select.get_key(self._writing).events != events:
+                self._select.modify(self._writing, events, self._read)
+        elif on and not registered:
+            self._select.register(self._writing, selectors.EVENT_WRITE, lambda: self._push(b""))
+        elif registered and not on:
+            self._select.unregister(self._writing)
+
+    def _end(self, reason: str) -> None:
+        if not self._closed:
+            self.close()
+            self._gone(reason)
+
+
+def message(frame: Frame) -> dict[str, Any]:
+    """The fields of a MESSAGE; an empty event for what is none."""
+    with suppress(ValueError):
+        fields = json.loads(frame.payload)
+        if isinstance(fields, dict) and isinstance(fields.get("event"), str):
+            return fields
+    return {"event": ""}
+
+
+def output(frame: Frame) -> tuple[int, int, bytes]:
+    """Worker, stream and bytes of an OUTPUT."""
+    worker, stream = _OUTPUT.unpack_from(frame.payload)
+    return worker, stream, frame.payload[_OUTPUT.size :]
+
+
+def relayed(frame: Frame) -> tuple[int, bytes]:
+    """Connection and bytes of a RELAY."""
+    (connection,) = _RELAY.unpack_from(frame.payload)
+    return connection, frame.payload[_RELAY.size :]

@@ -1,0 +1,106 @@
+"""Whole hosts vanish from a training over ssh, and it goes on without them."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spotmpi import trace
+from tests.hosts.conftest import Network
+from tests.running import LIMIT, Running
+
+SCRIPT = Path(__file__).parent.parent / "chaos" / "script.py"
+
+
+class Training:
+    """A training on all hosts of a network, and what its trace says."""
+
+    def __init__(self, network: Network, *options: object, passes: int = 60) -> None:
+        self.trace = network.folder / "trace.jsonl"
+        hosts = network.hosts_file(*(f"{name} slots=2" for name in network.names))
+        command = network.in_head(
+            *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", self.trace),
+            *(*options, SCRIPT, "--passes", passes),
+        )
+        self.running = Running(command, network.folder, environ=network.environ)
+
+    def until_step(self, step: int) -> None:
+        """Wait until the trace has this step."""
+        while self.steps() <= step:
+            assert self.running.alive, self.running.wait()
+
+    def steps(self) -> int:
+        """Steps in the trace so far."""
+        text = self.trace.read_text() if self.trace.exists() else ""
+        return text.count('"event": "step"') + text.count('"event":"step"')
+
+    def check(self, survivors: set[int]) -> None:
+        """They finished, with equal replicas; every sample counted once."""
+        assert self.running.wait() == 0, self.running.output
+        finals = [line.split() for line in self.running.output.splitlines() if "FINAL" in line]
+        assert {int(words[2]) for words in finals} == survivors, self.running.output
+        assert len({words[3] for words in finals}) == 1
+        records = list(trace.read(self.trace))
+        assert records[-1]["event"] == "end"
+
+
+@pytest.fixture
+def train(network: Callable[[int], Network]) -> Iterator[Callable[..., tuple[Network, Training]]]:
+    """``train(3)`` trains on three hosts."""
+    made: list[Training] = []
+
+    def start(hosts: int, *options: object, **more: int) -> tuple[Network, Training]:
+        there = network(hosts)
+        made.append(Training(there, *options, **more))
+        return there, made[-1]
+
+    yield start
+    for training in made:
+        training.running.close()
+
+
+def test_workers_on_three_hosts_train_together(train) -> None:
+    network, training = train(3, passes=3)
+    training.check({0, 1, 2, 3, 4, 5})
+    assert "[5] FINAL 5" in training.running.output
+    assert all(network.processes(name, "spotmpi agent") == [] for name in network.names)
+
+
+@pytest.mark.parametrize("victim", ["h1", "h3"])
+def test_a_killed_host_costs_its_workers_only(train, victim: str) -> None:
+    network, training = train(3)
+    training.until_step(20)
+    network.kill(victim)
+    training.check({2, 3, 4, 5} if victim == "h1" else {0, 1, 2, 3})
+    assert f"host {victim}" in training.running.output
+
+
+def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> None:
+    network, training = train(3)
+    training.until_step(20)
+    there = network.processes("h2", "agent") + network.processes("h2", "wrapper")
+    assert len(there) >= 3
+    watched = [os.pidfd_open(pid) for pid in there]
+    network.link("h2", "down")
+    training.check({0, 1, 4, 5})
+    assert "host h2 was silent for" in training.running.output
+    for descriptor in watched:
+        assert select.select([descriptor], [], [], LIMIT)[0], "a worker outlived its exclusion"
+        os.close(descriptor)
+
+
+def test_a_frozen_host_is_lost_and_does_not_come_back_to_life(train) -> None:
+    network, training = train(2)
+    training.until_step(20)
+    frozen = network.processes("h2", "")
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    training.check({0, 1})
+    for pid in frozen:
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,157 @@
+"""Agents that come by themselves, and everybody else who knocks at the same port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
+from tests.running import Running
+
+TRAINING = Path(__file__).parent / "scripts" / "training.py"
+
+
+class Gate:
+    """A job that waits for agents, and its port."""
+
+    def __init__(self, start: Callable[..., Running], folder: Path, *arguments: object) -> None:
+        self.folder = folder
+        self.token = folder / "token"
+        self.running = start(
+            *("run", "--listen", "127.0.0.1:0", "--token-file", self.token, "-n", 2),
+            *(TRAINING, *arguments),
+        )
+        (told,) = self.running.until(r"waiting for 2 workers at 127\.0\.0\.1:(\d+)")
+        self.port = int(told[1])
+
+    def connect(self) -> socket.socket:
+        """A connection to the port."""
+        link = socket.create_connection(("127.0.0.1", self.port), timeout=30)
+        link.settimeout(30)
+        return link
+
+
+@pytest.fixture
+def gate(start, tmp_path: Path) -> Callable[..., Gate]:
+    """``gate()`` starts a job that waits for two workers."""
+    return lambda *arguments: Gate(start, tmp_path, *arguments)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    """``agent(gate)`` starts an agent by hand."""
+    started: list[Running] = []
+
+    def begin(gate: Gate, *options: object, token: Path | None = None) -> Running:
+        command = [sys.executable, "-m", "spotmpi", "agent", "--head", f"127.0.0.1:{gate.port}"]
+        command += ["--token-file", str(token or gate.token), *map(str, options)]
+        started.append(Running(command, tmp_path))
+        return started[-1]
+
+    yield begin
+    for running in started:
+        running.close()
+
+
+def test_agents_that_know_the_token_bring_their_workers(gate, agent) -> None:
+    there = gate()
+    assert there.token.stat().st_mode & 0o777 == 0o600
+    one, other = (agent(there, "--name", name) for name in ("a", "b"))
+    assert there.running.wait() == 0, there.running.output
+    assert "[0] worker 0 trained with 2" in there.running.output
+    assert (one.wait(), other.wait()) == (0, 0)
+
+
+def test_an_agent_that_is_killed_is_a_lost_host(gate, agent) -> None:
+    there = gate("wait:1@7")
+    agent(there, "--name", "a")
+    there.running.until("a is here: 1 of 2 workers")
+    other = agent(there, "--name", "b")
+    there.running.until(r"\[1\] worker 1 waits")
+    os.kill(other.pid, signal.SIGKILL)
+    assert there.running.wait() == 0, there.running.output
+    assert "worker 1 on b was revoked (host b was lost: " in there.running.output
+    assert "[0] worker 0 trained with 1" in there.running.output
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 5000, b"spotmpi1" + bytes(NONCE_BYTES - 1)]
+)
+def test_a_stranger_does_no_harm_and_learns_nothing(gate, agent, said: bytes) -> None:
+    there = gate()
+    stranger = there.connect()
+    stranger.sendall(said)
+    if not said.startswith(b"spotmpi1") and said:
+        there.running.until(r"refused a connection from 127\.0\.0\.1: it does not speak")
+        assert stranger.recv(100) == b""
+    for name in ("a", "b"):  # while it still hangs there
+        agent(there, "--name", name)
+    assert there.running.wait() == 0, there.running.output
+    stranger.close()
+
+
+def test_a_replayed_conversation_is_refused(gate) -> None:
+    there = gate()
+    seal = Seal(
+        Role.AGENT, bytes.fromhex(there.token.read_text()), secrets.token_bytes(NONCE_BYTES)
+    )
+    genuine = there.connect()
+    hello = seal.greeting()
+    genuine.sendall(hello)
+    proof, _ = seal.feed(genuine.recv(1000))
+    replay = there.connect()
+    replay.sendall(hello + proof)
+    there.running.until("refused a connection from 127.0.0.1: it does not know the job's token")
+    genuine.close()
+    replay.close()
+
+
+def test_another_token_is_refused_by_both_sides(gate, agent, tmp_path: Path) -> None:
+    there = gate()
+    wrong = tmp_path / "wrong"
+    wrong.write_text(secrets.token_hex(32))
+    wrong.chmod(0o600)
+    stranger = agent(there, token=wrong)
+    stranger.until("it does not know the job's token; trying again")
+    there.running.until("refused a connection from 127.0.0.1")
+
+
+def test_who_fails_again_and_again_is_not_listened_to(gate) -> None:
+    there = gate()
+    for _ in range(5):
+        with there.connect() as link:
+            link.sendall(b"x" * 100)
+            assert link.recv(10) == b""
+    there.running.until("nothing is heard from there for 30 s")
+    with there.connect() as link:
+        link.sendall(b"x" * 100)
+        with contextlib.suppress(ConnectionResetError):  # closed before it was read: as good
+            assert link.recv(10) == b""
+    refusals = re.findall("refused a connection", there.running.output)
+    assert len(refusals) == 5
+
+
+def test_a_token_that_others_may_read_is_not_used(start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o644)
+    running = start("run", "--listen", "127.0.0.1:0", "--token-file", token, "-n", 2, TRAINING)
+    assert running.wait() == 2
+    assert "others may read it" in running.output
+
+
+def test_a_name_that_is_taken_gets_a_number(gate, agent) -> None:
+    there = gate("kill:1@7")
+    agent(there, "--name", "twin")
+    agent(there, "--name", "twin")
+    assert there.running.wait() == 0, there.running.output
+    assert "worker 1 on twin#2 was revoked" in there.running.output

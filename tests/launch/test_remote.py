@@ -1,0 +1,139 @@
+"""A job whose workers are behind an agent: here on the launcher's own host, without ssh."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent / "scripts"
+TRAINING = SCRIPTS / "training.py"
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    """Two workers on this host, by a hosts file."""
+    file = tmp_path / "hosts"
+    file.write_text("localhost slots=2\n")
+    return file
+
+
+def descendants(running, of: int) -> list[int]:
+    """All processes below one, from the kernel."""
+    found = running.children(of)
+    for pid in found:
+        found += running.children(pid)
+    return found
+
+
+def test_output_comes_back_with_the_worker_s_id(start, hosts: Path) -> None:
+    running = start("run", "--hosts", hosts, TRAINING)
+    assert running.wait() == 0
+    assert "[0] worker 0 trained with 2" in running.output
+    assert "[1] worker 1 trained with 2" in running.output
+
+
+def test_an_exception_ends_the_job_and_is_shown_once(start, hosts: Path) -> None:
+    running = start("run", "--hosts", hosts, TRAINING, "raise:1@7")
+    assert running.wait() == 1
+    assert running.output.count("ValueError: planted in worker 1") == 1
+    assert "the script failed on worker 1 on localhost" in running.output
+    assert "recovered" not in running.output
+
+
+@pytest.mark.parametrize("deed", ["kill", "term"])
+def test_a_revoked_worker_costs_the_others_nothing(start, hosts: Path, deed: str) -> None:
+    running = start("run", "--hosts", hosts, TRAINING, f"{deed}:1@7")
+    assert running.wait() == 0, running.output
+    assert "worker 1 on localhost was revoked (SIG" in running.output
+    assert "[0] worker 0 trained with 1" in running.output
+
+
+def test_an_agent_that_is_killed_loses_its_workers_and_leaves_nothing(
+    start, ended, hosts: Path
+) -> None:
+    running = start("run", "--hosts", hosts, TRAINING, "wait:all@7")
+    running.until("waits", times=2)
+    everything = descendants(running, running.pid)
+    (agent,) = [p for p in running.children(running.pid) if b"--pipe" in cmdline(p)]
+    os.kill(agent, signal.SIGKILL)
+    assert running.wait() == 69
+    assert "worker 0 on localhost was revoked (host localhost was lost: the connection was" in (
+        running.output
+    )
+    assert len(everything) >= 8
+    assert all(ended(pid) for pid in everything)
+
+
+@pytest.mark.parametrize("moment", ["start", "7", "done"])
+def test_a_killed_launcher_takes_agents_and_workers_along(
+    start, ended, hosts: Path, moment: str
+) -> None:
+    running = start("run", "--hosts", hosts, TRAINING, f"wait:all@{moment}")
+    running.until("waits", times=2)
+    everything = descendants(running, running.pid)
+    os.kill(running.pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    assert all(ended(pid) for pid in everything)
+
+
+def test_ctrl_c_ends_everything(start, ended, hosts: Path) -> None:
+    running = start("run", "--hosts", hosts, TRAINING, "wait:all@7")
+    running.until("waits", times=2)
+    everything = descendants(running, running.pid)
+    os.kill(running.pid, signal.SIGINT)
+    assert running.wait() == 130
+    assert all(ended(pid) for pid in everything)
+
+
+def test_a_stand_in_that_is_killed_revokes_its_worker(start, hosts: Path) -> None:
+    running = start("run", "--hosts", hosts, TRAINING, "wait:1@7")
+    running.until("waits")
+    (mpirun,) = [p for p in running.children(running.pid) if b"--pipe" not in cmdline(p)]
+    victim = next(
+        pid
+        for pid in running.children(mpirun)
+        if b"OMPI_COMM_WORLD_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    )
+    os.kill(victim, signal.SIGKILL)
+    assert running.wait() == 0, running.output
+    assert "worker 1 on localhost was revoked (SIGKILL)" in running.output
+    assert "[0] worker 0 trained with 1" in running.output
+
+
+def test_a_host_that_cannot_be_reached_is_named_and_the_rest_begins(start, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost slots=2\nno-such-host.invalid slots=3\n")
+    running = start("run", "--hosts", "hosts", TRAINING)
+    assert running.wait() == 0
+    assert "no-such-host.invalid cannot be reached by ssh" in running.output
+    assert "starting with 2 of 5 workers" in running.output
+
+
+def test_too_few_hosts_start_nothing(start, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost\nlocalhost2 python=/nonexistent slots=2\n")
+    running = start(
+        "run", "--hosts", "hosts", "--min-workers", 2, "--checkpoint", "checkpoints", TRAINING
+    )
+    assert running.wait() == 71
+    assert "of 3 workers only 1 can be started, and --min-workers asks for 2" in running.output
+
+
+@pytest.mark.parametrize("arguments", [("-n", "2", "--hosts", "hosts"), ()])
+def test_workers_are_either_here_or_on_hosts(start, arguments: tuple[str, ...]) -> None:
+    running = start("run", *arguments, TRAINING)
+    assert running.wait() == 2
+    assert "give either -n N, for workers on this host, or --hosts FILE" in running.output
+
+
+@pytest.mark.parametrize("option", ["--detect-ms", "--token-file"])
+def test_an_option_that_would_do_nothing_is_refused(start, option: str) -> None:
+    running = start("run", "-n", 2, option, "100", TRAINING)
+    assert running.wait() == 2
+    assert f"{option} is about other hosts" in running.output
+
+
+def cmdline(pid: int) -> bytes:
+    """The words of a process."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -1,0 +1,141 @@
+"""The connection of head and agent, over real sockets and pipes."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from spotmpi.launch import trunk
+from spotmpi.launch.seal import Frame, Role, Seal
+from spotmpi.launch.trunk import Trunk
+
+TOKEN = bytes(range(32))
+
+
+class End:
+    """One end, and what came out of it."""
+
+    def __init__(self, select: selectors.BaseSelector, fds: tuple[int, int], seal: Seal) -> None:
+        self.frames: list[Frame] = []
+        self.gone: list[str] = []
+        self.trunk = Trunk(select, fds, seal, self.frames.append, self.gone.append)
+
+
+class Pair:
+    """Head and agent in one loop."""
+
+    def __init__(self, head: tuple[int, int], agent: tuple[int, int], token: bytes) -> None:
+        self.select = selectors.PollSelector()
+        self.agent = End(self.select, agent, Seal(Role.AGENT, token, bytes(32)))
+        self.head = End(self.select, head, Seal(Role.HEAD, TOKEN, bytes([1]) * 32))
+
+    def turn_until(self, done: Callable[[], bool]) -> None:
+        """Serve both ends until something holds."""
+        while not done():
+            ready = self.select.select(10)
+            assert ready, "nothing happens any more"
+            for key, _ in ready:
+                key.data()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self.head.trunk.close()
+        self.agent.trunk.close()
+        self.select.close()
+
+
+def descriptors(kind: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Two connected ends: sockets, or two pipes as ssh holds them."""
+    if kind == "socket":
+        one, other = (s.detach() for s in socket.socketpair())
+        return (one, one), (other, other)
+    down, up = os.pipe(), os.pipe()
+    return (up[0], down[1]), (down[0], up[1])
+
+
+@pytest.fixture
+def pair(request: pytest.FixtureRequest) -> Iterator[Callable[..., Pair]]:
+    """``pair("socket")`` connects a head and an agent."""
+    made: list[Pair] = []
+
+    def make(kind: str = "socket", token: bytes = TOKEN, met: bool = True) -> Pair:
+        one = Pair(*descriptors(kind), token)
+        made.append(one)
+        if met:
+            one.turn_until(lambda: one.head.trunk.open and one.agent.trunk.open)
+        return one
+
+    yield make
+    for one in made:
+        one.close()
+
+
+@pytest.mark.parametrize("kind", ["socket", "pipe"])
+def test_all_kinds_of_frames_arrive_both_ways(pair, kind: str) -> None:
+    both = pair(kind)
+    for sender, receiver in ((both.head, both.agent), (both.agent, both.head)):
+        sender.trunk.tell("start", worker=3)
+        sender.trunk.pass_output(3, 2, b"text\n")
+        sender.trunk.relay(7, b"")
+        both.turn_until(lambda end=receiver: len(end.frames) == 3)
+        first, second, third = receiver.frames
+        assert trunk.message(first) == {"event": "start", "worker": 3}
+        assert trunk.output(second) == (3, 2, b"text\n")
+        assert trunk.relayed(third) == (7, b"")
+
+
+@pytest.mark.parametrize("kind", ["socket", "pipe"])
+def test_more_than_fits_waits_without_blocking_and_is_not_lost(pair, kind: str) -> None:
+    both = pair(kind)
+    sent = [bytes([i]) * 60_000 for i in range(40)]
+    for data in sent:
+        both.agent.trunk.pass_output(0, 1, data)
+    assert both.agent.trunk.congested
+    both.turn_until(lambda: len(both.head.frames) == len(sent))
+    assert [trunk.output(frame)[2] for frame in both.head.frames] == sent
+    assert not both.agent.trunk.congested
+
+
+def test_a_beat_is_heard_and_is_no_frame_for_anybody(pair) -> None:
+    both = pair()
+    before = both.head.trunk.heard
+    both.agent.trunk.beat()
+    both.turn_until(lambda: both.head.trunk.heard > before)
+    assert both.head.frames == []
+
+
+def test_nothing_is_said_to_an_end_that_has_not_proved_itself(pair) -> None:
+    both = pair(met=False)
+    both.head.trunk.tell("start", worker=1)
+    assert not both.head.trunk.open
+    both.turn_until(lambda: both.agent.trunk.open)
+    assert both.agent.frames == []
+
+
+def test_another_token_ends_the_connection_and_says_why(pair) -> None:
+    both = pair(token=bytes(32), met=False)
+    both.turn_until(lambda: bool(both.agent.gone))
+    assert both.agent.gone == ["it does not know the job's token"]
+    both.turn_until(lambda: bool(both.head.gone))
+    assert both.head.gone == ["the connection was closed"]
+
+
+@pytest.mark.parametrize("kind", ["socket", "pipe"])
+def test_an_end_that_goes_is_noticed_once(pair, kind: str) -> None:
+    both = pair(kind)
+    both.agent.trunk.close()
+    for _ in range(3):
+        both.head.trunk.tell("anybody there")  # and nobody is called back in the middle of this
+    both.turn_until(lambda: bool(both.head.gone))
+    assert len(both.head.gone) == 1
+    both.head.trunk.tell("still")
+    assert not both.head.trunk.open
+
+
+def test_garbage_in_a_message_is_no_event() -> None:
+    for payload in (b"", b"{", b"[]", b'{"event": 3}', b"\xff"):
+        assert trunk.message(Frame(trunk.MESSAGE, payload)) == {"event": ""}
