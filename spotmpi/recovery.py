@@ -22,9 +22,9 @@ The build blocks: a worker inside it hears no token. What makes that safe (docs/
   build without a verdict. The seal then fails for all alike, the control communicator is
   rebuilt, and the next attempt starts from the same frozen progress.
 
-Messages: a worker sends at most `most_messages` tokens: three for each concurrent loss, and three if
-the end of the training was under way as well. An attempt costs a stamp of its first view, one accept
-and one restart; each further loss makes a worker stamp one more view, or fails the attempt.
+Messages: a worker sends at most `most_messages` tokens: three for each concurrent loss, and three
+if the end of the training was under way as well. An attempt costs a stamp of its first view, one
+accept and one restart; each further loss makes a worker stamp one more view, or fails the attempt.
 """
 
 from __future__ import annotations
