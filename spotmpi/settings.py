@@ -11,6 +11,7 @@ SPOTMPI_CHECKPOINT_EVERY steps between two checkpoints
 SPOTMPI_RESUME           1: go on from the newest usable checkpoint
 SPOTMPI_MIN_WORKERS      with fewer workers than this, write a checkpoint and stop with code 75
 SPOTMPI_REVOKE           rehearsed revocations, as in ``2,5@40;1@60``: workers @ step
+SPOTMPI_DETECT_MS        milliseconds after which what is silent or stopped counts as lost
 SPOTMPI_JOB              set by ``spotmpi run`` only: the job's name, in every process of the job
 SPOTMPI_JOB_DIR          set by ``spotmpi run`` only: the job's private folder
 SPOTMPI_CHANNEL          set by ``spotmpi run`` only: descriptor that leads to the launcher
@@ -26,7 +27,10 @@ from pathlib import Path
 
 from spotmpi.errors import UsageError
 
-__all__ = ["Revocation", "Settings", "check", "parse_revocation"]
+__all__ = ["DETECT_MS", "Revocation", "Settings", "check", "parse_revocation"]
+
+DETECT_MS = 200
+"""Milliseconds for which a host may be silent, or a worker be stopped, unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class Settings:
     resume: bool = False
     min_workers: int = 1
     revoke: tuple[Revocation, ...] = ()
+    detect_ms: int = DETECT_MS
     world_size: int | None = None
     rank: int | None = None
 
@@ -74,6 +79,7 @@ class Settings:
             resume=_flag(found, "SPOTMPI_RESUME"),
             min_workers=_integer(found, "SPOTMPI_MIN_WORKERS", least=1) or 1,
             revoke=_revocations(found, "SPOTMPI_REVOKE"),
+            detect_ms=_integer(found, "SPOTMPI_DETECT_MS", least=1) or DETECT_MS,
             world_size=_integer(found, "OMPI_COMM_WORLD_SIZE", least=1),
             rank=_integer(found, "OMPI_COMM_WORLD_RANK", least=0),
         )
@@ -92,6 +98,7 @@ class Settings:
             "SPOTMPI_CHECKPOINT_EVERY": self.checkpoint_every,
             "SPOTMPI_RESUME": 1 if self.resume else None,
             "SPOTMPI_MIN_WORKERS": self.min_workers if self.min_workers > 1 else None,
+            "SPOTMPI_DETECT_MS": None if self.detect_ms == DETECT_MS else self.detect_ms,
             "SPOTMPI_REVOKE": ";".join(map(str, self.revoke)) or None,
         }
         return {name: str(value) for name, value in values.items() if value is not None}

@@ -504,6 +504,7 @@ class Trainer(Generic[P]):
             optimizer=type(self.optimizer).__name__,
             lr=self.optimizer.lr,
             version=spotmpi.__version__,
+            detect_ms=None if self._settings.job is None else self._settings.detect_ms,
         )
         if found is not None:
             trace.write("resume", step=found.step, path=str(found.path))

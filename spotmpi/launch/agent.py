@@ -45,14 +45,7 @@ from spotmpi.launch.seal import Frame, Seal
 from spotmpi.launch.worker import TASK
 from spotmpi.settings import Settings
 
-__all__ = ["BEATS", "Agent", "Assignment", "Outcome"]
-
-BEATS = 8
-"""Beats in the time after which a silent end counts as lost."""
-
-_FENCE = 2
-"""Times that time, after which an agent gives up a silent head: later than the head the agent, so
-that a host which the head still counts on does not end by itself."""
+__all__ = ["Agent", "Assignment", "Outcome"]
 
 _FOR_WELCOME = 30.0
 """Seconds for the head to prove itself and to say what the job is."""
@@ -87,7 +80,7 @@ class Assignment:
     """The script and its arguments."""
     environ: dict[str, str]
     """Variables of the launcher's that travel, and spotmpi's settings."""
-    detect_ms: float
+    detect_ms: int
     """A host that is silent for so long is lost."""
 
 
@@ -145,10 +138,10 @@ class Agent:
                 self._cut("the head did not answer")
             return
         if self._next_beat <= now:
-            self._next_beat = now + self._assignment.detect_ms / 1e3 / BEATS
+            self._next_beat = now + self._assignment.detect_ms / 1e3 / trunk.BEATS
             self._trunk.beat()
         silence = now - self._trunk.heard
-        if silence > _FENCE * self._assignment.detect_ms / 1e3 and not self._trunk.readable:
+        if silence > trunk.FENCE * self._assignment.detect_ms / 1e3 and not self._trunk.readable:
             self._cut(f"the head was silent for {silence * 1e3:.0f} ms")
 
     def _pause(self) -> float:

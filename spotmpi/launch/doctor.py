@@ -19,6 +19,8 @@ from spotmpi import __version__
 from spotmpi.errors import UsageError
 from spotmpi.launch import folder
 from spotmpi.launch.installation import NO_MPI, Installation, Search, search
+from spotmpi.launch.trunk import BEATS, FENCE
+from spotmpi.settings import DETECT_MS
 
 __all__ = ["Report", "add_arguments", "cores", "examine", "main", "problems"]
 
@@ -31,6 +33,10 @@ _FOR_THE_JOB = 8 * _MIB
 
 _DETECTOR = (
     "off: Open MPI's takes busy workers for dead; each worker's wrapper sees its death at once"
+)
+_LOST_AFTER = (
+    f"a host: {DETECT_MS} ms of silence, {BEATS} beats in that time; it ends its own workers after "
+    f"{FENCE * DETECT_MS} ms. A stopped worker: {DETECT_MS} ms (--detect-ms)"
 )
 _PACKAGES = ("mpi4py", "numpy", "numba", "h5py")
 
@@ -117,6 +123,7 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
     memory = f"{where}: {_mib(_free(where))} free, {workers} workers may need {need}"
     rows += [
         ("shared memory", memory),
+        ("lost after", _LOST_AFTER),
         ("cores", f"{count} for {workers} workers{crowd}"),
         ("GPU", _gpu()),
         ("python", f"{platform.python_version()} ({sys.executable})"),

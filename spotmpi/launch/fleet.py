@@ -20,7 +20,7 @@ from typing import Any
 
 from spotmpi import __version__
 from spotmpi.launch import relay, trunk
-from spotmpi.launch.agent import BEATS, Assignment
+from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.seal import Frame, Seal
 
@@ -305,7 +305,7 @@ class Fleet:
         now = time.monotonic()
         limit = self._assignment.detect_ms / 1e3
         if self._next_beat <= now:
-            self._next_beat = now + limit / BEATS
+            self._next_beat = now + limit / trunk.BEATS
             for host in self._hosts.values():
                 host.trunk.beat()
         for link, guest in list(self._guests.items()):

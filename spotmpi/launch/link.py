@@ -8,6 +8,7 @@ To the launcher, one line of JSON each:
 ``hello``    the wrapper is there: worker, its process id; with the reading ends of the worker's
              output and error streams as ancillary data
 ``ended``    the worker ended by itself: ``status`` as waitpid() has it, ``at`` monotonic seconds
+``stopped``  the worker has been stopped (SIGSTOP) for ``seconds``, and is killed for it
 ``runtime``  mpirun told the wrapper to end, which it does when MPI gives up
 ``cleared``  the worker and all below it were killed, as the launcher asked
 

@@ -52,7 +52,6 @@ def launch(
     hosts: Sequence[Host],
     settings: Settings,
     installation: Installation,
-    detect_ms: float,
     door: Door | None,
 ) -> int:
     """Run a job on ``hosts`` to its end and return its exit code, as `local.launch` does.
@@ -66,7 +65,7 @@ def launch(
         folder=str(Path.cwd()),
         task=[str(script.absolute()), *arguments],
         environ=travelling | settings.to_environ(),
-        detect_ms=detect_ms,
+        detect_ms=settings.detect_ms,
     )
     job = Job()
     output = _Output(job)

@@ -18,11 +18,9 @@ from spotmpi.launch.installation import search
 from spotmpi.launch.remote import Door
 from spotmpi.launch.serve import parse_address
 from spotmpi.launch.verdict import EXIT_NOT_STARTED
-from spotmpi.settings import Settings, check, parse_revocation
+from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
 
 __all__ = ["add_arguments", "main"]
-
-_DETECT_MS = "200"
 
 _DESCRIPTION = """\
 Train with N workers on this host, or on the hosts of a file. SCRIPT is an ordinary Python script;
@@ -66,7 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--detect-ms",
         metavar="MS",
-        help="a host that is silent for so long is lost (default: 200)",
+        default=str(DETECT_MS),
+        help=f"a host that is silent, or a worker stopped, for so long is lost ({DETECT_MS})",
     )
     parser.add_argument(
         "--min-workers",
@@ -110,6 +109,7 @@ def main(options: argparse.Namespace) -> int:
         resume=options.resume,
         min_workers=_whole("--min-workers", options.min_workers, "workers"),
         revoke=tuple(map(parse_revocation, options.revoke)),
+        detect_ms=_whole("--detect-ms", options.detect_ms, "milliseconds"),
     )
     check(settings, workers)
     if options.command[:1] == ["--"]:
@@ -141,9 +141,8 @@ def main(options: argparse.Namespace) -> int:
         return EXIT_NOT_STARTED
     if not hosts and options.listen is None:
         return local.launch(script, arguments, workers, settings, found.found)
-    detect_ms = float(_whole("--detect-ms", options.detect_ms or _DETECT_MS, "milliseconds"))
     door = None if options.listen is None else _door(options, workers)
-    return remote.launch(script, arguments, hosts, settings, found.found, detect_ms, door)
+    return remote.launch(script, arguments, hosts, settings, found.found, door)
 
 
 def _door(options: argparse.Namespace, workers: int) -> Door:
@@ -162,14 +161,8 @@ def _door(options: argparse.Namespace, workers: int) -> Door:
 def _hosts(options: argparse.Namespace) -> Sequence[Host]:
     if (options.workers is None) == (options.hosts is None):
         raise UsageError("give either -n N, for workers on this host, or --hosts FILE")
-    for option, value, needs in (
-        ("--detect-ms", options.detect_ms, options.hosts or options.listen),
-        ("--token-file", options.token_file, options.listen),
-    ):
-        if value is not None and needs is None:
-            raise UsageError(
-                f"{option} is about other hosts: give --hosts FILE or --listen as well"
-            )
+    if options.token_file is not None and options.listen is None:
+        raise UsageError("--token-file is for agents that come by themselves: give --listen too")
     if options.listen is not None and options.hosts is not None:
         raise UsageError("give either --hosts FILE or --listen HOST:PORT -n N")
     if options.hosts is None:

@@ -24,6 +24,8 @@ from spotmpi.launch.seal import Frame, Refused, Seal
 
 __all__ = [
     "BEAT",
+    "BEATS",
+    "FENCE",
     "MESSAGE",
     "OUTPUT",
     "RELAY",
@@ -34,6 +36,13 @@ __all__ = [
 ]
 
 MESSAGE, OUTPUT, RELAY, BEAT = range(4)
+
+BEATS = 8
+"""Beats in the time after which a silent end counts as lost."""
+
+FENCE = 2
+"""Times that time, after which an agent gives up a silent head: later than the head the agent, so
+that a host which the head still counts on does not end by itself."""
 
 _CHUNK = 1 << 16
 _CONGESTED = 1 << 18

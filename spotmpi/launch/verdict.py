@@ -55,6 +55,8 @@ class _Worker:
     began: bool = False
     ready: bool = False
     done: bool = False
+    stopped: float | None = None
+    """Seconds for which it was stopped before it was killed for that."""
     end: str = ""
     """Empty while it lives, then "finished", "requeue" or "revoked"."""
 
@@ -101,6 +103,8 @@ class Verdict:
                 self._started = self._started or all(one.ready for one in self._workers)
             case "done":
                 state.done = True
+            case "stopped":
+                state.stopped = float(fields["seconds"])
             case "failed":
                 self._failed(worker, str(fields.get("traceback", "")))
             case "recovery":
@@ -142,6 +146,8 @@ class Verdict:
         if state.end:
             return
         state.end = "revoked"
+        if state.stopped is not None:
+            how = f"it was stopped for {1e3 * state.stopped:.0f} ms"
         if not self._started:
             # The others would wait for it in MPI's start for ever.
             self._end(

@@ -32,9 +32,10 @@ from spotmpi.channel import record_death  # noqa: E402
 from spotmpi.launch import folder as job_folder  # noqa: E402
 from spotmpi.launch import link as wire  # noqa: E402
 from spotmpi.launch import processes, worker  # noqa: E402
+from spotmpi.settings import Settings  # noqa: E402
 
 _REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
-_HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+_HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _PATIENCE = 5.0
 """Seconds to wait for killed processes to be gone."""
 
@@ -76,6 +77,9 @@ class _Watch:
         self._child = child
         self._folder = folder
         self._link = link
+        self._limit = Settings.from_environ().detect_ms / 1e3
+        self._stopped: float | None = None
+        """When the worker was stopped (SIGSTOP), if it has not gone on since."""
 
     def run(self) -> NoReturn:
         death = os.pidfd_open(self._child)
@@ -84,7 +88,7 @@ class _Watch:
         for descriptor in (death, signals, self._link.fileno()):
             poll.register(descriptor, select.POLLIN)
         while True:
-            ready = {descriptor for descriptor, _ in poll.poll()}
+            ready = {descriptor for descriptor, _ in poll.poll(self._patience())}
             # A death first: it is what others wait for.
             if death in ready:
                 self._mourn()
@@ -92,6 +96,8 @@ class _Watch:
                 self._obey()
             if signals in ready:
                 self._signalled(signals)
+            if self._patience() == 0.0:
+                self._give_up()
 
     def _mourn(self) -> NoReturn:
         _, status = os.waitpid(self._child, 0)
@@ -139,8 +145,27 @@ class _Watch:
             os._exit(1)
         return message
 
+    def _patience(self) -> float | None:
+        """Milliseconds for which a worker that is stopped may stay so."""
+        if self._stopped is None:
+            return None
+        return 1e3 * max(0.0, self._stopped + self._limit - time.monotonic())
+
+    def _give_up(self) -> None:
+        """The worker holds up all others, and may never go on: it is as good as revoked."""
+        wire.say(self._link, wire.encode("stopped", seconds=self._limit))
+        self._stopped = None
+        processes.kill(self._child)
+
+    def _look_at_child(self) -> None:
+        changes = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
+        while (change := os.waitid(os.P_PID, self._child, changes)) is not None:
+            self._stopped = time.monotonic() if change.si_code == os.CLD_STOPPED else None
+
     def _signalled(self, signals: int) -> None:
         number, sender = processes.next_signal(signals)
+        if number == signal.SIGCHLD:
+            self._look_at_child()
         if number == signal.SIGTERM:
             if sender == os.getppid():
                 wire.say(self._link, wire.encode("runtime"))

@@ -69,6 +69,19 @@ class Network:
         """Set a host's link ``up`` or ``down``, at the head's end: the host hears only silence."""
         run("ip", "-n", self._space("head"), "link", "set", f"to-{name}", state)
 
+    def separate(self, *names: str) -> None:
+        """Partition: these hosts reach each other, and nobody else does."""
+        head = self._space("head")
+        run("ip", "-n", head, "link", "add", "apart", "type", "bridge")
+        run("ip", "-n", head, "link", "set", "apart", "up")
+        for name in names:
+            run("ip", "-n", head, "link", "set", f"to-{name}", "master", "apart")
+
+    def stutter(self, name: str, seconds: float) -> None:
+        """Set a host's link down and, so much later, up again."""
+        port = f"ip -n {self._space('head')} link set to-{name}"
+        run("sh", "-c", f"{port} down && sleep {seconds} && {port} up")
+
     def processes(self, name: str, mark: str) -> list[int]:
         """The processes of a host whose command line holds ``mark``."""
         found = []

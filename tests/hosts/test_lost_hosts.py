@@ -104,3 +104,53 @@ def test_a_frozen_host_is_lost_and_does_not_come_back_to_life(train) -> None:
     training.check({0, 1})
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_two_hosts_lost_almost_at_once(train) -> None:
+    network, training = train(3)
+    training.until_step(20)
+    network.kill("h1")
+    network.kill("h3")
+    training.check({2, 3})
+
+
+def test_a_host_lost_during_the_recovery_from_another(train) -> None:
+    network, training = train(3)
+    training.until_step(20)
+    network.link("h2", "down")
+    training.running.until("host h2 was silent")  # and the others have just begun to recover
+    network.kill("h3")
+    training.check({0, 1})
+
+
+def test_one_side_of_a_partition_trains_on_and_it_is_the_head_s(train) -> None:
+    network, training = train(3, "--min-workers", 2, "--checkpoint", "checkpoints")
+    training.until_step(20)
+    apart = [pid for name in ("h2", "h3") for pid in network.processes(name, "wrapper")]
+    watched = [os.pidfd_open(pid) for pid in apart]
+    network.separate("h2", "h3")
+    training.check({0, 1})
+    for descriptor in watched:
+        assert select.select([descriptor], [], [], LIMIT)[0], "two trainings"
+        os.close(descriptor)
+
+
+def test_a_head_cut_off_from_all_hosts_ends_and_so_do_they(train) -> None:
+    network, training = train(2)
+    training.until_step(20)
+    there = [pid for name in network.names for pid in network.processes(name, "wrapper")]
+    watched = [os.pidfd_open(pid) for pid in there]
+    for name in network.names:
+        network.link(name, "down")
+    assert training.running.wait() == 69, training.running.output
+    for descriptor in watched:
+        assert select.select([descriptor], [], [], LIMIT)[0]
+        os.close(descriptor)
+
+
+def test_a_stutter_shorter_than_the_limit_loses_nobody(train) -> None:
+    network, training = train(3, "--detect-ms", 3000)
+    training.until_step(20)
+    network.stutter("h2", seconds=0.5)
+    training.check({0, 1, 2, 3, 4, 5})
+    assert "revoked" not in training.running.output

@@ -137,3 +137,48 @@ def test_the_moment_of_a_death_is_on_the_board(start) -> None:
     assert running.wait() == 0
     (took,) = re.findall(r"recovered from .* in ([\d.]+) ms", running.output)
     assert 0 < float(took) < 60_000
+
+
+def worker_of(running, wrapper: int) -> int:
+    """The process id of a wrapper's worker."""
+    (pid,) = running.children(wrapper)
+    return pid
+
+
+def state_of(pid: int) -> str:
+    """The letter that the kernel has for a process's state."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def wrapper_of(running, rank: int) -> int:
+    """The wrapper of a worker."""
+    mark = f"OMPI_COMM_WORLD_RANK={rank}".encode()
+    return next(
+        wrapper
+        for wrapper in running.wrappers
+        if mark in Path(f"/proc/{wrapper}/environ").read_bytes().split(b"\0")
+    )
+
+
+def test_a_worker_that_stays_stopped_is_revoked(start) -> None:
+    running = start("run", "-n", 3, TRAINING, "wait:1@7")
+    running.until("^worker 1 waits")
+    os.kill(worker_of(running, wrapper_of(running, 1)), signal.SIGSTOP)
+    assert running.wait() == 0, running.output
+    assert "was revoked (it was stopped for 200 ms); 2 of 3 workers left" in running.output
+    assert "worker 0 trained with 2" in running.output
+
+
+def test_a_worker_that_is_stopped_for_a_moment_goes_on(start) -> None:
+    running = start("run", "-n", 2, "--detect-ms", 60_000, TRAINING, "wait:1@7")
+    running.until("^worker 1 waits")
+    worker = worker_of(running, wrapper_of(running, 1))
+    os.kill(worker, signal.SIGSTOP)
+    while state_of(worker) != "T":
+        pass
+    os.kill(worker, signal.SIGCONT)
+    while state_of(worker) == "T":
+        pass
+    os.kill(worker, signal.SIGTERM)  # it waits for a signal
+    assert running.wait() == 0, running.output
+    assert "was revoked (SIGTERM)" in running.output
