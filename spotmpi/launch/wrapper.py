@@ -16,6 +16,7 @@ import socket
 import sys
 import time
 from array import array
+from contextlib import suppress
 from typing import NoReturn
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -159,8 +160,9 @@ class _Watch:
 
     def _look_at_child(self) -> None:
         changes = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
-        while (change := os.waitid(os.P_PID, self._child, changes)) is not None:
-            self._stopped = time.monotonic() if change.si_code == os.CLD_STOPPED else None
+        with suppress(ChildProcessError):  # it has ended, which its descriptor will tell
+            while (change := os.waitid(os.P_PID, self._child, changes)) is not None:
+                self._stopped = time.monotonic() if change.si_code == os.CLD_STOPPED else None
 
     def _signalled(self, signals: int) -> None:
         number, sender = processes.next_signal(signals)
