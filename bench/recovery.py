@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import trace
-from spotmpi.bench import launching, machine, summary
+from spotmpi.bench import hosts, launching, machine, summary
 from spotmpi.bench.deaths import Deaths
 from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
 from spotmpi.errors import TraceError, UsageError
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "example: spotmpi bench recovery --workers 16 32 --lost 1 2 3 --plot recovery.png\n\n"
         "Without --workers, --params and --lost: 1 M floats on 4, 16 and 32 workers, 25.6 M on 4,\n"
         "8 and 16; about 10 minutes on 2 cores. With any of them, all combinations; those left\n"
-        "out are 16 32, 1000000 and 1 2 3. Exit code 1 if a job failed; a target that is missed\n"
-        "is only reported."
+        "out are 16 32, 1000000 and 1 2 3. --hosts 3 6 measures the loss of hosts, beside that of\n"
+        "a process. Exit code 1 if a job failed; a target that is missed is only reported."
     )
     for name, text in (
         ("--workers", "numbers of workers"),
@@ -68,6 +68,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--lost", "numbers of workers lost at once"),
     ):
         parser.add_argument(name, type=int, nargs="+", metavar="N", help=text)
+    parser.add_argument(
+        "--hosts",
+        type=int,
+        nargs="+",
+        metavar="N",
+        help="measure the loss of one of N hosts instead (needs root)",
+    )
     parser.add_argument(
         "--runs",
         type=int,
@@ -81,10 +88,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print the tables, write what was asked for; 1 if a job failed. Blocking, minutes."""
-    cells = _cells(options)
     for file in filter(None, (options.json, options.plot)):
         if not file.resolve().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {file.resolve().parent}; make it first")
+    if options.hosts:
+        if options.workers or options.params or options.lost or options.plot:
+            raise UsageError("--hosts goes with --runs and --json only")
+        return hosts.main(options)
+    cells = _cells(options)
     head = machine.describe()
     measured: Results = {cell: {"spotmpi": [], "floor": []} for cell in cells}
     with launching.ended_by_signals():

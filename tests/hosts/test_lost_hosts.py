@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import trace
-from tests.hosts.conftest import Network
+from spotmpi.bench.network import Network
 from tests.running import LIMIT, Running
 
 SCRIPT = Path(__file__).parent.parent / "chaos" / "script.py"
