@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
@@ -148,7 +149,7 @@ class _Job:
             stdin=subprocess.DEVNULL,
             stdout=self._said,
             stderr=subprocess.STDOUT,
-            preexec_fn=processes.helper(os.getpid()),
+            preexec_fn=partial(processes.die_with_parent, os.getpid()),
         )
 
     def until_step(self, step: int) -> None:

@@ -5,8 +5,8 @@ whole or not at all) and tells its launcher where it is. One message is one line
 a launcher every call does nothing.
 
 Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabric is up),
-``recovery``, ``checkpoint``, ``done`` (training is sealed; ordinary code follows) and ``failed``
-(the script raised; with its traceback).
+``recovery``, ``checkpoint``, ``done`` (training is sealed; ordinary code follows), ``failed``
+(the script raised; with its traceback) and ``left`` (it ends with this code).
 """
 
 from __future__ import annotations

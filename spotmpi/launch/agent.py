@@ -16,6 +16,7 @@ From the head:
 ``welcome``  first: what the job is (`Assignment`)
 ``refused``  instead: why
 ``start``    run a worker: worker, environ (what mpirun gave to its stand-in)
+``started``  all workers of the job are ready: from now on silence is short
 ``kill``     revoke a worker
 ``hold``     stop reading what workers write, or (on: false) go on
 ``died``     a worker on some host: worker, ago (seconds)
@@ -55,6 +56,9 @@ _FOR_CLEARING = 6.0
 
 _BEFORE_BURIAL = 0.25
 """Seconds from a death until orphans are looked for: survivors need the cores to recover."""
+
+_BETWEEN_BURIALS = 0.05
+"""Seconds until those that were killed are looked for again."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,7 @@ class Agent:
         self._wrappers: dict[int, subprocess.Popen[bytes]] = {}
         self._streams: dict[int, tuple[int, int]] = {}
         self._held = False
+        self._started = False
         self._next_beat = 0.0
         self._bury_at: float | None = None
         self._mark, self._folder, self._lock = job_folder.create(0)
@@ -141,7 +146,10 @@ class Agent:
             self._next_beat = now + self._assignment.detect_ms / 1e3 / trunk.BEATS
             self._trunk.beat()
         silence = now - self._trunk.heard
-        if silence > trunk.FENCE * self._assignment.detect_ms / 1e3 and not self._trunk.readable:
+        limit = trunk.FENCE * self._assignment.detect_ms / 1e3
+        if not self._started:
+            limit = max(limit, trunk.FENCE * trunk.AT_START)
+        if silence > limit and not self._trunk.readable:
             self._cut(f"the head was silent for {silence * 1e3:.0f} ms")
 
     def _pause(self) -> float:
@@ -181,6 +189,8 @@ class Agent:
                 self._outcome = Outcome(True, f"the head refused this host: {fields['why']}")
             case "start":
                 self._start(int(fields["worker"]), fields["environ"])
+            case "started":
+                self._started = True
             case "kill":
                 self._crew.revoke(int(fields["worker"]))
             case "hold":
@@ -222,14 +232,15 @@ class Agent:
             cores(),
         )
         self._crew.expect([worker])
-        self._wrappers[worker] = subprocess.Popen(
+        wrapper = subprocess.Popen(
             mpirun.wrapper(self._folder),
             env=environ | self._assignment.environ,
             cwd=self._assignment.folder,
             stdin=subprocess.DEVNULL,
             stdout=2,  # a trunk through ssh is standard output
-            preexec_fn=processes.lower_priority,  # safe: this process has one thread
         )
+        processes.lower_priority(wrapper.pid)
+        self._wrappers[worker] = wrapper
 
     # What workers and wrappers say.
 
@@ -270,7 +281,9 @@ class Agent:
 
     def _bury(self) -> None:
         living = [w.pid for w in self._wrappers.values() if w.poll() is None]
-        processes.end_descendants(1.0, keep=living)
+        # Without waiting for any of them to be gone: the head waits for beats.
+        if not processes.end_descendants(0.0, keep=living):
+            self._bury_at = time.monotonic() + _BETWEEN_BURIALS
 
     def _clean_up(self) -> None:
         """Kill everything that this job has on the host, and remove its folder. Blocking."""

@@ -82,6 +82,9 @@ class Fleet:
         """Workers of which nothing lives any more, as far as the head knows."""
         self._heard: list[Heard] = []
         self._pmix: int | None = None
+        self._ready: set[int] = set()
+        self._started: float | None = None
+        """When all workers were ready."""
         self._next_beat = 0.0
 
     # Hosts come.
@@ -273,6 +276,12 @@ class Fleet:
         elif said in ("ended", "cleared"):
             self._ended.add(worker)
         self._heard.append(Heard(worker, said, fields))
+        if said == "ready" and self._started is None:
+            self._ready.add(worker)
+            if self._ready.issuperset(self._home):
+                self._started = time.monotonic()
+                for other in self._hosts.values():
+                    other.trunk.tell("started")
 
     def _kill_stand_in(self, worker: int) -> None:
         if self._stand_ins is not None:
@@ -312,11 +321,14 @@ class Fleet:
             if guest.until < now:
                 self._part(link, "it did not introduce itself in time")
         for host in list(self._hosts.values()):
-            silence = now - host.trunk.heard
+            silence = now - max(host.trunk.heard, self._started or 0.0)
             # What has come but was not read yet is the head's own delay, and no silence.
-            if silence > limit and not host.trunk.readable:
+            if silence > self._allowed(limit) and not host.trunk.readable:
                 host.trunk.close()
                 self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
+
+    def _allowed(self, limit: float) -> float:
+        return limit if self._started is not None else max(limit, trunk.AT_START)
 
     def _lose(self, host: Registered, how: str) -> None:
         del self._hosts[host.name]

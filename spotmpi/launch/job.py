@@ -42,6 +42,9 @@ _FOR_STOPPING = 30.0
 _BEFORE_BURIAL = 0.25
 """Seconds from a death until orphans are looked for: survivors need the cores to recover."""
 
+_BETWEEN_BURIALS = 0.05
+"""Seconds until those that were killed are looked for again."""
+
 _DESCRIPTORS = 8
 """Descriptors for each worker that mpirun or the launcher may need, whichever needs more."""
 
@@ -207,8 +210,10 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for the launcher alone
-            preexec_fn=processes.helper(os.getpid()),  # safe: this process has one thread
+            # Safe: this process has one thread.
+            preexec_fn=partial(processes.die_with_parent, os.getpid()),
         )
+        processes.lower_priority(self._mpirun.pid)
         self._mpirun_gone = False
         self.spare(self._mpirun.pid)
         assert self._mpirun.stdout is not None
@@ -278,7 +283,9 @@ class Job:
 
     def _bury(self) -> None:
         """Kill what dead workers left behind and this process has inherited."""
-        processes.end_descendants(1.0, keep=[*self._spared, *self._serving])
+        # Without waiting for any of them to be gone: agents wait for beats.
+        if not processes.end_descendants(0.0, keep=[*self._spared, *self._serving]):
+            self._after(_BETWEEN_BURIALS, "bury", self._bury)
 
     # Time.
 

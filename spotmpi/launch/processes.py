@@ -11,7 +11,7 @@ import os
 import signal
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "end_descendants",
-    "helper",
     "kill",
     "kill_descendants",
     "lower_priority",
@@ -105,23 +104,14 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def helper(parent: int) -> Callable[[], None]:
-    """What a child of ``parent`` calls before it becomes a program that serves it.
+def lower_priority(child: int) -> None:
+    """Undo `raise_priority` in a child that has just been started.
 
-    It must not outlive its parent, nor run before those that compute as that may.
+    By its parent, and not by itself before it becomes a program: the parent waits for that, and
+    would wait for long where processes of usual priority fill the cores.
     """
-
-    def in_child() -> None:
-        lower_priority()
-        die_with_parent(parent)
-
-    return in_child
-
-
-def lower_priority() -> None:
-    """Undo `raise_priority`, in a child."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _usual_priority)
+        os.setpriority(os.PRIO_PROCESS, child, _usual_priority)
 
 
 def raise_priority() -> None:

@@ -183,8 +183,10 @@ class _Gathering:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the launcher alone
-            preexec_fn=processes.helper(os.getpid()),  # safe: this process has one thread
+            # Safe: this process has one thread.
+            preexec_fn=partial(processes.die_with_parent, os.getpid()),
         )
+        processes.lower_priority(agent.pid)
         self._job.spare(agent.pid)
         self._running[host.name] = agent
         assert agent.stdin is not None

@@ -23,6 +23,7 @@ from typing import Any
 from spotmpi.launch.seal import Frame, Refused, Seal
 
 __all__ = [
+    "AT_START",
     "BEAT",
     "BEATS",
     "FENCE",
@@ -43,6 +44,10 @@ BEATS = 8
 FENCE = 2
 """Times that time, after which an agent gives up a silent head: later than the head the agent, so
 that a host which the head still counts on does not end by itself."""
+
+AT_START = 5.0
+"""Seconds of silence that are allowed until all workers are ready, if that is more: interpreters
+that start fill all cores, and a loss is no more than a failed start."""
 
 _CHUNK = 1 << 16
 _CONGESTED = 1 << 18

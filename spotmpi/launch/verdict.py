@@ -91,6 +91,8 @@ class Verdict:
 
     def told(self, worker: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take an event of a worker's channel. Unknown ones are for newer launchers."""
+        if self.ending is not None:
+            return  # what happens while all are being killed is of no interest
         state = self._workers[worker]
         match event:
             case "begin":
@@ -103,6 +105,8 @@ class Verdict:
                 self._started = self._started or all(one.ready for one in self._workers)
             case "done":
                 state.done = True
+            case "left":
+                self._left_with(worker, int(fields["code"]))
             case "stopped":
                 state.stopped = float(fields["seconds"])
             case "failed":
@@ -129,10 +133,7 @@ class Verdict:
         if code == EXIT_REQUEUE:
             state.end = "requeue"
         elif code != 0:
-            self._bug(
-                f"{self._named(worker)} ended with code {code}",
-                runtime=True,
-            )
+            self._left_with(worker, code)
         elif state.began and not state.done:
             self._left_early(worker)
         else:
@@ -238,6 +239,9 @@ class Verdict:
     def _failed(self, worker: int, traceback: str) -> None:
         where = self._named(worker)
         self._bug(f"the script failed on {where}", text=f"{where}:\n{traceback}")
+
+    def _left_with(self, worker: int, code: int) -> None:
+        self._bug(f"{self._named(worker)} ended with code {code}", runtime=True)
 
     def _left_early(self, worker: int) -> None:
         self._bug(

@@ -10,6 +10,7 @@ import os
 import runpy
 import sys
 import threading
+import time
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from types import TracebackType
 from typing import NoReturn, cast
 
 from spotmpi.channel import Channel
-from spotmpi.errors import UsageError
+from spotmpi.errors import EXIT_REQUEUE, UsageError
 from spotmpi.settings import Settings
 
 __all__ = ["TASK", "main"]
@@ -27,6 +28,9 @@ TASK = "task"
 
 _LONGEST = 8000
 """Characters of a traceback that are sent, the last ones: each may take 6 bytes in JSON."""
+
+_TO_BE_ENDED = 5.0
+"""Seconds that a worker with an error waits for the launcher to end it."""
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + os.sep
 
@@ -45,11 +49,18 @@ def main(folder: Path, channel: int) -> NoReturn:
     sys.argv[:] = [script, *arguments]
     sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
     os.environ.update(Settings(channel_fd=channel).to_environ())
-    code = _run(script, Channel.open(Settings(job_dir=folder, channel_fd=channel)))
+    worker = os.getpid()
+    launcher = Channel.open(Settings(job_dir=folder, channel_fd=channel))
+    code = _run(script, launcher)
     # What the interpreter does at its end, up to the point where it would finalise MPI.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     _flush()
+    if code not in (0, EXIT_REQUEUE) and os.getpid() == worker:
+        # Over TCP the others would see this process end, and recover from what is a bug. So the
+        # launcher is to end them first, and this one with them.
+        launcher.tell("left", code=code)
+        time.sleep(_TO_BE_ENDED)
     os._exit(code)
 
 

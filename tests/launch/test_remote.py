@@ -40,7 +40,8 @@ def test_an_exception_ends_the_job_and_is_shown_once(start, hosts: Path) -> None
     assert running.wait() == 1
     assert running.output.count("ValueError: planted in worker 1") == 1
     assert "the script failed on worker 1 on localhost" in running.output
-    assert "recovered" not in running.output
+    # (The script itself may see one die while all are being killed: that is no recovery of ours.)
+    assert "recovered from the loss" not in running.output
 
 
 @pytest.mark.parametrize("deed", ["kill", "term"])
