@@ -1,4 +1,4 @@
-"""Starting, watching and ending the processes of a job on one host.
+"""Starting, watching and ending the processes of a job, on one host or on many.
 
 ::
 

@@ -5,11 +5,10 @@ is silent, or the connection breaks, it kills the workers: whoever is excluded m
 
 To the head:
 
-``hello``    first: name, slots, version, mpi (its version), problem (why it cannot run workers)
+``hello``    first: name, slots, version, problem (why it cannot run workers)
 ``ready``    to the welcome: all that the job needs is here
 ``unfit``    instead: why not
 ``heard``    what a worker or its wrapper said: worker, said, fields (`link`, `channel`)
-``cleared``  everything was killed, as the head asked
 
 From the head:
 
@@ -20,7 +19,7 @@ From the head:
 ``kill``     revoke a worker
 ``hold``     stop reading what workers write, or (on: false) go on
 ``died``     a worker on some host: worker, ago (seconds)
-``end``      kill everything, say ``cleared``
+``end``      kill all workers
 ``leave``    the job is over
 """
 
@@ -165,8 +164,6 @@ class Agent:
             name=self._name,
             slots=self._slots,
             version=__version__,
-            mpi=self._installation.version if self._installation else None,
-            cores=cores(),
             problem=problem,
         )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.launch import relay, trunk
+from spotmpi.launch import processes, relay, trunk
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.seal import Frame, Seal
@@ -28,8 +27,6 @@ __all__ = ["Fleet", "Registered"]
 
 _FOR_A_WORD = 0.2
 """Seconds for a refusal to be sent."""
-
-_REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
 
 
 @dataclass
@@ -56,21 +53,19 @@ class Registered:
 class Fleet:
     """All hosts of a job.
 
-    ``say`` tells the user something; ``write(worker, stream, data)`` passes on what a worker wrote,
-    as long as the output is not ``held``.
+    ``write(worker, stream, data)`` passes on what a worker wrote; agents are told to wait with it
+    while the output is ``held``.
     """
 
     def __init__(
         self,
         select: selectors.BaseSelector,
         assignment: Assignment,
-        say: Callable[[str], None],
         write: Callable[[int, int, bytes], None],
         held: Callable[[], bool],
     ) -> None:
         self._select = select
         self._assignment = assignment
-        self._say = say
         self._write = write
         self._held = held
         self._told_held = False
@@ -146,8 +141,10 @@ class Fleet:
                 self._take_in(link, guest.hello)
             case "unfit":
                 self._part(link, str(fields["why"]))
-            case _:
-                self._refuse(link, "the job has begun, and takes in no host any more")
+            case "ready" if guest.hello is not None:
+                self._refuse(link, "the job has begun meanwhile, and takes in no host any more")
+            case said:
+                self._refuse(link, f"it says {said!r} where it should introduce itself")
 
     def _refuse(self, link: trunk.Trunk, why: str) -> None:
         link.tell("refused", why=why)
@@ -271,7 +268,7 @@ class Fleet:
     def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
         if worker in self._ended or said == "hello":
             return
-        if said == "vanished" or (said == "ended" and _revoked(int(fields["status"]))):
+        if said == "vanished" or (said == "ended" and processes.was_revoked(int(fields["status"]))):
             self._bury(worker, 0.0)
         elif said in ("ended", "cleared"):
             self._ended.add(worker)
@@ -340,10 +337,6 @@ class Fleet:
             self._bury(worker, ago)
             self._heard.append(Heard(worker, "lost", {"how": f"host {host.name} {how}"}))
         host.relay.close()
-
-
-def _revoked(status: int) -> bool:
-    return os.WIFSIGNALED(status) and os.WTERMSIG(status) in _REVOCATIONS
 
 
 def _no_streams(worker: int, descriptor: int, stream: int) -> None:

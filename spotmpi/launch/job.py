@@ -95,8 +95,8 @@ class Start:
 class Job:
     """One job, from its first process's start to the last one's end: an event loop.
 
-    Whatever else takes part puts callbacks into
-    ``select``, a selector whose keys' data are functions to call.
+    Whatever else takes part puts callbacks into ``select``, a selector whose keys' data are
+    functions to call.
     """
 
     def __init__(self) -> None:

@@ -6,7 +6,8 @@ in which things happened to a worker is the order in which the launcher hears of
 To the launcher, one line of JSON each:
 
 ``hello``    the wrapper is there: worker, its process id; with the reading ends of the worker's
-             output and error streams as ancillary data
+             output and error streams as ancillary data. A stand-in sends none of these, but
+             ``environ``, what mpirun gave it
 ``ended``    the worker ended by itself: ``status`` as waitpid() has it, ``at`` monotonic seconds
 ``stopped``  the worker has been stopped (SIGSTOP) for ``seconds``, and is killed for it
 ``runtime``  mpirun told the wrapper to end, which it does when MPI gives up

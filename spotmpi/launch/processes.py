@@ -27,11 +27,13 @@ __all__ = [
     "raise_priority",
     "signals",
     "sweep",
+    "was_revoked",
 ]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
 _PRIORITY = -10
 _usual_priority = os.getpriority(os.PRIO_PROCESS, 0)
 
@@ -39,6 +41,11 @@ _usual_priority = os.getpriority(os.PRIO_PROCESS, 0)
 def adopt_orphans() -> None:
     """From now on, be the parent of descendants whose parent dies."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def was_revoked(status: int) -> bool:
+    """Whether a process ended as one does whose host is taken away; ``status`` as of waitpid()."""
+    return os.WIFSIGNALED(status) and os.WTERMSIG(status) in _REVOCATIONS
 
 
 def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:

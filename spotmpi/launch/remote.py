@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,7 +69,7 @@ def launch(
     )
     job = Job()
     output = _Output(job)
-    fleet = Fleet(job.select, assignment, job.console.say, output.write, lambda: job.console.held)
+    fleet = Fleet(job.select, assignment, output.write, lambda: job.console.held)
     if door is not None:
         host, port, *_ = door.listener.getsockname()
         job.console.say(f"waiting for {count(door.workers)} at {host}:{port}")
@@ -177,23 +177,28 @@ class _Gathering:
         return names.index(name)
 
     def _start(self, host: Host) -> None:
-        agent = subprocess.Popen(
-            ssh.command(host, self._folder),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the launcher alone
-            # Safe: this process has one thread.
-            preexec_fn=partial(processes.die_with_parent, os.getpid()),
-        )
+        command = ssh.command(host, self._folder)
+        try:
+            agent = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the launcher alone
+                # Safe: this process has one thread.
+                preexec_fn=partial(processes.die_with_parent, os.getpid()),
+            )
+        except OSError as error:
+            self._missing[host.name] = f"{host.name}: {command[0]} cannot be run ({error.strerror})"
+            return
         processes.lower_priority(agent.pid)
         self._job.spare(agent.pid)
         self._running[host.name] = agent
         assert agent.stdin is not None
         assert agent.stdout is not None
         assert agent.stderr is not None
-        agent.stdin.write(self._token.hex().encode() + b"\n")
-        agent.stdin.flush()
+        with suppress(BrokenPipeError):  # it has ended already: the trunk will find that
+            os.write(agent.stdin.fileno(), self._token.hex().encode() + b"\n")
         seal = Seal(Role.HEAD, self._token, secrets.token_bytes(NONCE_BYTES))
         # The trunk closes its descriptors itself.
         ends = os.dup(agent.stdout.fileno()), os.dup(agent.stdin.fileno())

@@ -26,14 +26,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.errors import EXIT_REQUEUE
+from spotmpi.launch.processes import was_revoked
 
 __all__ = ["Ending", "Verdict", "count", "signal_name"]
 
 EXIT_BUG = 1
 EXIT_ALL_REVOKED = 69
 EXIT_NOT_STARTED = 71
-
-_REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Verdict:
         """Take the end of a worker's process; ``status`` is as waitpid() has it."""
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            if number in _REVOCATIONS:
+            if was_revoked(status):
                 self.lost(worker, signal_name(number))
             else:
                 self._bug(

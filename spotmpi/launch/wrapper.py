@@ -1,10 +1,10 @@
-"""mpirun's child: it forks the worker, watches it, and stands in for it towards mpirun.
+"""mpirun's child (or an agent's): it forks the worker, watches it, and stands in for it.
 
 A worker that is revoked takes its wrapper along, by SIGKILL, which mpirun and ULFM understand. A
 worker that fails in any other way leaves its wrapper alive: MPI sees no death, so no survivor
 starts to recover from what is a bug, and the launcher ends the job in peace.
 
-Run as a file, ``python wrapper.py FOLDER``, by mpirun only.
+Run as a file, ``python wrapper.py FOLDER``, by mpirun, or by an `agent` in its environment.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ from spotmpi.launch import link as wire  # noqa: E402
 from spotmpi.launch import processes, worker  # noqa: E402
 from spotmpi.settings import Settings  # noqa: E402
 
-_REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _PATIENCE = 5.0
 """Seconds to wait for killed processes to be gone."""
@@ -103,7 +102,7 @@ class _Watch:
     def _mourn(self) -> NoReturn:
         _, status = os.waitpid(self._child, 0)
         at = time.monotonic()
-        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in _REVOCATIONS:
+        if processes.was_revoked(status):
             record_death(str(self._folder), self._me, at)
             wire.say(self._link, wire.encode("ended", status=status, at=at))
             self._vanish()

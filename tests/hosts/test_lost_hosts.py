@@ -13,7 +13,11 @@ import pytest
 
 from spotmpi import trace
 from spotmpi.bench.network import Network
+from spotmpi.replay import check_exactly_once, check_replicas
 from tests.running import LIMIT, Running
+
+_SAMPLES = 331
+"""Of the script's data, tests/chaos/model.py."""
 
 SCRIPT = Path(__file__).parent.parent / "chaos" / "script.py"
 
@@ -22,6 +26,7 @@ class Training:
     """A training on all hosts of a network, and what its trace says."""
 
     def __init__(self, network: Network, *options: object, passes: int = 60) -> None:
+        self.passes = passes
         self.trace = network.folder / "trace.jsonl"
         hosts = network.hosts_file(*(f"{name} slots=2" for name in network.names))
         command = network.in_head(
@@ -48,6 +53,8 @@ class Training:
         assert len({words[3] for words in finals}) == 1
         records = list(trace.read(self.trace))
         assert records[-1]["event"] == "end"
+        check_exactly_once(records, _SAMPLES, self.passes)
+        check_replicas(records)
 
 
 @pytest.fixture
@@ -99,11 +106,16 @@ def test_a_frozen_host_is_lost_and_does_not_come_back_to_life(train) -> None:
     network, training = train(2)
     training.until_step(20)
     frozen = network.processes("h2", "")
+    watched = [os.pidfd_open(pid) for pid in network.processes("h2", "wrapper")]
+    assert len(watched) == 4
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
     training.check({0, 1})
     for pid in frozen:
         os.kill(pid, signal.SIGCONT)
+    for descriptor in watched:
+        assert select.select([descriptor], [], [], LIMIT)[0], "a worker came back to life"
+        os.close(descriptor)
 
 
 def test_two_hosts_lost_almost_at_once(train) -> None:

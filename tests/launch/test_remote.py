@@ -112,8 +112,15 @@ def test_a_host_that_cannot_be_reached_is_named_and_the_rest_begins(start, tmp_p
     assert "starting with 2 of 5 workers" in running.output
 
 
+def test_an_interpreter_that_is_not_there_is_named(start, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost python=/nonexistent\n")
+    running = start("run", "--hosts", "hosts", TRAINING)
+    assert running.wait() == 71
+    assert "localhost: /nonexistent cannot be run (No such file or directory)" in running.output
+
+
 def test_too_few_hosts_start_nothing(start, tmp_path: Path) -> None:
-    (tmp_path / "hosts").write_text("localhost\nlocalhost2 python=/nonexistent slots=2\n")
+    (tmp_path / "hosts").write_text("localhost\nother python=/nonexistent slots=2\n")
     running = start(
         "run", "--hosts", "hosts", "--min-workers", 2, "--checkpoint", "checkpoints", TRAINING
     )
