@@ -13,16 +13,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from spotmpi.errors import PeersLost
-from spotmpi.fabric import Buffer, Poll, Rebuild, Reduce, Revoke, Share, Steps
+from spotmpi.errors import Left, PeersLost
+from spotmpi.fabric import Buffer, Poll, Rebuild, Reduce, Revoke, Share, Steps, Welcome
 from spotmpi.ledger import Ledger, Settlement
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.recovery import (
+    NO_PLAN,
     Build,
     Built,
     Command,
     Event,
     Interrupted,
+    Plan,
     Recovery,
     Resume,
     State,
@@ -44,6 +46,16 @@ class Exchange(Protocol):
     def record(self) -> Sequence[Buffer]:
         """The result of the round committed last."""
 
+    @property
+    def room(self) -> Sequence[Buffer]:
+        """Room for another's record: as large, and holds nothing but what `bring` makes anew."""
+
+    def due(self) -> Plan | None:
+        """What this worker adds to the plan that is due before the next round; None: none is."""
+
+    def open(self) -> None:
+        """The next round begins: what ``buffers`` are, they are until it is committed."""
+
     def bring(self) -> None:
         """Fill ``buffers`` with what this worker adds to the open round.
 
@@ -63,8 +75,12 @@ class Exchange(Protocol):
         """A new membership is sealed, and this worker's round, if it lacked one, repaired.
 
         ``dealt_for``: those for whom the last step that anybody was dealt was dealt; None when
-        that was so long ago that it must be committed everywhere.
+        that was so long ago that it must be committed everywhere. A newcomer takes part in the
+        rounds from here on.
         """
+
+    def charter(self) -> bytes:
+        """What a newcomer must know of this boundary, for it to take part in the next round."""
 
 
 @dataclass
@@ -103,9 +119,11 @@ class Driver:
         membership: Membership,
         exchange: Exchange,
         clock: Callable[[], float],
+        ledger: Ledger | None = None,
     ) -> None:
+        """A newcomer brings its own ``ledger``; everybody else begins with nothing committed."""
         self._recovery = Recovery(me, membership)
-        self.ledger = Ledger(membership)
+        self.ledger = ledger or Ledger(membership)
         self._exchange = exchange
         self._clock = clock
 
@@ -115,9 +133,15 @@ class Driver:
         return self._recovery.membership
 
     def round(self) -> Steps[None]:
-        """Reduce what all members bring and commit it, whoever dies."""
+        """Reduce what all members bring and commit it, whoever dies.
+
+        A plan that is due comes first. Raises `Left` if it was for this worker to leave.
+        """
         exchange = self._exchange
+        if (plan := exchange.due()) is not None:
+            yield from self._recover(self._clock(), revoke=False, plan=plan)
         self.ledger.begin()
+        exchange.open()
         exchange.bring()
         while self.ledger.open:
             exchange.prepare(self.membership)
@@ -142,7 +166,9 @@ class Driver:
             if recovered.verdict.ended:
                 return
 
-    def _recover(self, entered: float, revoke: bool = True) -> Steps[Recovered]:
+    def _recover(
+        self, entered: float, revoke: bool = True, plan: Plan | None = None
+    ) -> Steps[Recovered]:
         """Through the door until it is sealed and this worker is level with the others."""
         recovered = Recovered(self.membership, entered=entered, detected=self._clock())
         recovered.revoked = recovered.detected
@@ -154,13 +180,19 @@ class Driver:
                 # For a retry, which is not certain yet. But others may still have to be
                 # interrupted, and there is nothing to do but wait for them.
                 self._exchange.bring()
-            verdict = yield from self._door(recovered)
+            verdict = yield from self._door(recovered, plan)
+            plan = None
             recovered.verdict = verdict
             recovered.after = self.membership
             recovered.settlement = settlement = self.ledger.settle(verdict)
             if settlement is not Settlement.RETRY:
                 giving = verdict.survey.source == self._recovery.me
-                buffers = self._exchange.record if giving else self._exchange.buffers
+                if giving:
+                    buffers = self._exchange.record
+                elif settlement is Settlement.GIVE:
+                    buffers = self._exchange.room
+                else:
+                    buffers = self._exchange.buffers
                 try:
                     yield Share(verdict.survey.source, buffers)
                 except PeersLost:
@@ -172,15 +204,20 @@ class Driver:
             elif settlement is Settlement.GIVE and not giving:
                 self._exchange.bring()  # the record, which it has, came where this had been
             recovered.settled = self._clock()
+            me, change = self._recovery.me, verdict.change
+            if me in change.leaving:
+                raise Left(f"worker {me} has left, as it was told to")
             if not verdict.ended:
                 dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
                 self._exchange.resume(recovered, dealt_for)
+            if change.newcomer is not None and change.sponsor == me:
+                yield Welcome(change.newcomer, self._exchange.charter())
             return recovered
 
-    def _door(self, recovered: Recovered) -> Steps[Verdict]:
+    def _door(self, recovered: Recovered, plan: Plan | None) -> Steps[Verdict]:
         """Reconcile, accept, restart: until a verdict is sealed."""
         recovery = self._recovery
-        event: Event = Interrupted(self.ledger.stamp(*self._exchange.dealt()))
+        event: Event = Interrupted(self.ledger.stamp(*self._exchange.dealt(), plan))
         while True:
             commands: deque[Command] = deque(recovery.handle(event))
             if recovery.state is State.RECONCILING:
@@ -192,7 +229,8 @@ class Driver:
                 match command:
                     case Build(verdict):
                         recovered.accepted = self._clock()
-                        built: Built = yield Rebuild(self._members(verdict))
+                        change = NO_PLAN if verdict is None else verdict.change
+                        built: Built = yield Rebuild(self._members(verdict), change)
                         commands.extend(recovery.handle(built))
                     case Resume(verdict, membership):
                         recovered.restarted = self._clock()

@@ -15,7 +15,8 @@
                             the message carries the story)
 
     SystemExit
-    `-- Stopped             the job stops below ``min_workers`` with a checkpoint written (75)
+    |-- Stopped             the job stops below ``min_workers`` with a checkpoint written (75)
+    `-- Left                this worker has left the others, as it was told to (0)
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 __all__ = [
     "CheckpointError",
     "InvalidTransition",
+    "Left",
     "LeftAlone",
     "PeersLost",
     "ReplicaMismatch",
@@ -86,6 +88,20 @@ class Stopped(SystemExit):
 
     def __init__(self, reason: str) -> None:
         super().__init__(EXIT_REQUEUE)
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return self.reason
+
+
+class Left(SystemExit):
+    """This worker has left at a step boundary, as it was told to; the others go on without it.
+
+    A ``SystemExit`` as `Stopped` is: the process ends with code 0, and the script with it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(0)
         self.reason = reason
 
     def __str__(self) -> str:

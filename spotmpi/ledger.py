@@ -12,7 +12,7 @@ import enum
 
 from spotmpi.errors import InvalidTransition
 from spotmpi.membership import Membership, WorkerId
-from spotmpi.recovery import Stamp, Verdict
+from spotmpi.recovery import Plan, Stamp, Verdict
 
 
 class Settlement(enum.Enum):
@@ -29,11 +29,15 @@ class Settlement(enum.Enum):
 class Ledger:
     """Rounds open, committed and stable on one worker. Holds no arrays: numbers only."""
 
-    def __init__(self, membership: Membership) -> None:
-        self._members = {membership.generation: membership}
+    def __init__(
+        self, membership: Membership, committed: int = 0, before: Membership | None = None
+    ) -> None:
+        """A newcomer begins with the rounds ``committed`` by the members ``before`` it."""
+        last = before or membership
+        self._members = {last.generation: last, membership.generation: membership}
         self._generation = membership.generation
-        self._committed_in = membership.generation
-        self.committed = 0
+        self._committed_in = last.generation
+        self.committed = committed
         """Rounds committed; the open round, if there is one, has this number."""
         self.open = False
         self.ending = False
@@ -42,6 +46,11 @@ class Ledger:
     def generation(self) -> int:
         """Whose members contributed to the last committed round."""
         return self._committed_in
+
+    @property
+    def last(self) -> Membership:
+        """The members that the last committed round had."""
+        return self._members[self._committed_in]
 
     @property
     def contributors(self) -> tuple[WorkerId, ...]:
@@ -70,9 +79,9 @@ class Ledger:
             raise InvalidTransition(self._state(), "end")
         self.ending = True
 
-    def stamp(self, dealt: int, dealt_in: int) -> Stamp:
+    def stamp(self, dealt: int, dealt_in: int, plan: Plan | None = None) -> Stamp:
         """Freeze: what this worker says of itself in a recovery."""
-        return Stamp(self.committed, self._committed_in, dealt, dealt_in, self.ending)
+        return Stamp(self.committed, self._committed_in, dealt, dealt_in, self.ending, plan)
 
     def members_of(self, generation: int) -> Membership | None:
         """A membership since the last commit; None for one that can matter no more."""

@@ -46,12 +46,18 @@ class Membership:
         """The position of ``worker``; KeyError if it is no member."""
         return self._rank[worker]
 
-    def without(self, lost: Collection[WorkerId], generation: int) -> Membership:
-        """The same ring less ``lost``, as ``generation``, which must be a later one."""
+    def without(
+        self, gone: Collection[WorkerId], generation: int, newcomer: Worker | None = None
+    ) -> Membership:
+        """The same ring less ``gone``, as ``generation``, which must be a later one.
+
+        A ``newcomer`` comes last: nobody else's neighbour changes but that of the last worker.
+        """
         if generation <= self.generation:
             raise ValueError(f"generation {generation} does not come after {self.generation}")
-        gone = frozenset(lost)
-        return Membership(generation, tuple(w for w in self.workers if w.id not in gone))
+        left = frozenset(gone)
+        stay = tuple(w for w in self.workers if w.id not in left)
+        return Membership(generation, stay if newcomer is None else (*stay, newcomer))
 
     def __contains__(self, worker: object) -> bool:
         return worker in self._rank

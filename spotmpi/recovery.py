@@ -22,9 +22,14 @@ The build blocks: a worker inside it hears no token. What makes that safe (docs/
   build without a verdict. The seal then fails for all alike, the control communicator is
   rebuilt, and the next attempt starts from the same frozen progress.
 
+A worker that leaves, and one that joins, take the same way (`Plan`), but only in a pass in which
+nobody was lost and nobody is behind: otherwise the verdict leaves them out, and whoever planned it
+comes again at a later boundary.
+
 Messages: a worker sends at most `most_messages` tokens: three for each concurrent loss, and three
-if the end of the training was under way as well. An attempt costs a stamp of its first view, one
-accept and one restart; each further loss makes a worker stamp one more view, or fails the attempt.
+if the end of the training or a plan was under way as well. An attempt costs a stamp of its first
+view, one accept and one restart; each further loss makes a worker stamp one more view, or fails the
+attempt.
 """
 
 from __future__ import annotations
@@ -36,23 +41,46 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from spotmpi.errors import InvalidTransition
-from spotmpi.membership import Membership, WorkerId
+from spotmpi.membership import Membership, Worker, WorkerId
 from spotmpi.topology import starter, successor
 
 MESSAGES_PER_LOSS = 3
 MESSAGES_OF_AN_END = 3
+"""Or of a plan: both begin a pass that no loss asked for."""
 
 
-def most_messages(losses: int, ending: bool) -> int:
+def most_messages(losses: int, unasked: bool) -> int:
     """Tokens that one worker sends, at most, in a recovery from ``losses`` concurrent losses.
 
-    ``ending``: somebody had come to the end of the training before it.
+    ``unasked``: somebody had come to the end of the training before it, or to a plan.
     """
-    return MESSAGES_PER_LOSS * losses + (MESSAGES_OF_AN_END if ending else 0)
+    return MESSAGES_PER_LOSS * losses + (MESSAGES_OF_AN_END if unasked else 0)
 
 
 STORY_LENGTH = 50
 """Events that a message about an impossible one tells of."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A change of the membership that no death asks for, at a boundary that all have come to."""
+
+    leaving: frozenset[WorkerId] = frozenset()
+    newcomer: WorkerId | None = None
+    """Who is to be admitted ..."""
+    sponsor: WorkerId | None = None
+    """... and the member that it is connected to."""
+
+    def add(self, other: Plan) -> Plan:
+        """Both; of two newcomers the first, as there is one sponsor at a time."""
+        first = other if self.newcomer is None else self
+        return Plan(self.leaving | other.leaving, first.newcomer, first.sponsor)
+
+    def __bool__(self) -> bool:
+        return bool(self.leaving) or self.newcomer is not None
+
+
+NO_PLAN = Plan()
 
 
 @dataclass(frozen=True)
@@ -69,6 +97,8 @@ class Stamp:
     """Generation for whose members the last of them was dealt."""
     ending: bool
     """It has committed its end round and waits to leave."""
+    plan: Plan | None = None
+    """What this worker adds to the plan that is due; None if none is due."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +116,7 @@ class Survey:
     dealt_in: int
     """... and the generation for whose members it was dealt: that deal stands."""
     ending: bool
+    plan: Plan = NO_PLAN
 
     @classmethod
     def of(cls, worker: WorkerId, stamp: Stamp) -> Survey:
@@ -98,6 +129,7 @@ class Survey:
             dealt=stamp.dealt,
             dealt_in=stamp.dealt_in,
             ending=stamp.ending,
+            plan=stamp.plan or NO_PLAN,
         )
 
     def add(self, worker: WorkerId, stamp: Stamp) -> Survey:
@@ -111,6 +143,7 @@ class Survey:
             dealt=max(self.dealt, stamp.dealt),
             dealt_in=stamp.dealt_in if stamp.dealt > self.dealt else self.dealt_in,
             ending=self.ending and stamp.ending,
+            plan=self.plan.add(stamp.plan or NO_PLAN),
         )
 
 
@@ -153,6 +186,17 @@ class Verdict:
         """Somebody has committed a round that others have not."""
         return self.survey.low < self.survey.high
 
+    @property
+    def change(self) -> Plan:
+        """The part of the plan that this pass carries out.
+
+        Never beside a loss; and whoever leaves goes first, as it may be the sponsor.
+        """
+        if self.lost or self.repairs or self.ended:
+            return NO_PLAN
+        plan = self.survey.plan
+        return Plan(leaving=plan.leaving) if plan.leaving else plan
+
 
 # Events: what the driver tells the machine.
 
@@ -185,10 +229,14 @@ class ControlRevoked:
 
 @dataclass(frozen=True)
 class Built:
-    """The build returned; ``sealed`` and ``members`` are the same for everybody alive."""
+    """The build returned; ``sealed`` and ``members`` are the same for everybody alive.
+
+    ``members`` are those alive, of the old membership; ``newcomer`` is there if one was admitted.
+    """
 
     sealed: bool
     members: frozenset[WorkerId]
+    newcomer: Worker | None = None
 
 
 Event = Interrupted | Lost | Received | ControlRevoked | Built
@@ -341,7 +389,8 @@ class Recovery:
             verdict = self._verdict
             if verdict is None:
                 raise InvalidTransition(self.state.value, "a seal without a verdict", self.story)
-            self.membership = self.membership.without(verdict.lost, verdict.generation)
+            gone = verdict.lost | verdict.change.leaving
+            self.membership = self.membership.without(gone, verdict.generation, event.newcomer)
             self.state = State.RUNNING
             self.view = frozenset()
             self._verdict = None
@@ -350,6 +399,9 @@ class Recovery:
         self.state = State.RECONCILING
         self._verdict = None
         self._again = True
+        stamp = self._stamped()
+        if stamp.plan is not None:  # whoever was to come in has been turned away by now
+            self._stamp = replace(stamp, plan=Plan(leaving=stamp.plan.leaving))
         self._grow(frozenset(self.membership.ids) - event.members)
         return self._start()
 
@@ -379,7 +431,8 @@ class Recovery:
 
     def _start(self) -> list[Command]:
         # An interruption alone is no reason: who revoked has seen a loss that is yet to be heard.
-        reason = bool(self.view) or self._stamped().ending or self._again
+        stamp = self._stamped()
+        reason = self.view or stamp.ending or stamp.plan is not None or self._again
         if not reason or self._started == self.view:
             return []
         if starter(self.membership, self.view) != self.me:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -76,6 +77,15 @@ class Sampler:
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
         """The fixed deal's step is committed; what others than ``contributors`` held goes back."""
+        after = self.after(contributors)
+        if after["pass"] != self._pass:
+            self._pass = after["pass"]
+            self._order = self._shuffled()
+        self._cursor, self._pool, self.steps = after["cursor"], after["pool"], after["steps"]
+        self._deal = None
+
+    def after(self, contributors: Iterable[WorkerId]) -> dict[str, Any]:
+        """The `state` that `count` of these contributors would lead to."""
         deal = self._deal
         if deal is None:
             raise RuntimeError("no step of this sampler is dealt that could count")
@@ -83,17 +93,14 @@ class Sampler:
         pooled, used = len(self._pool), len(deal.samples)
         back = [deal.of(worker) for worker in deal.workers if worker not in counted]
         # The deal was cut from the front of pool + order, so what follows them is untouched.
-        self._pool = np.concatenate([*back, self._pool[used:]])
-        self._cursor += max(0, used - pooled)
-        self._deal = None
-        self.steps += 1
-        if self._cursor == self.n and not len(self._pool):
-            self._pass += 1
-            self._cursor = 0
-            self._order = self._shuffled()
+        pool = np.concatenate([*back, self._pool[used:]])
+        number, cursor = self._pass, self._cursor + max(0, used - pooled)
+        if cursor == self.n and not len(pool):
+            number, cursor = number + 1, 0
+        return {**self.state(), "pass": number, "cursor": cursor, "steps": self.steps + 1, "pool": pool}
 
-    def state(self) -> dict[str, int | Indices]:
-        """What a checkpoint or a joiner needs of it."""
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint or a newcomer needs of it."""
         return {
             "n": self.n,
             "pass": self._pass,
@@ -138,6 +145,9 @@ class Dealer:
         """Steps drawn and committed."""
         self._basis: Membership | None = None
         self._drawn: Sampler | None = None
+        self._learning: set[WorkerId] = set()
+        """Members that are dealt nothing yet; of those that are lost, too: others may still draw
+        a step that was dealt while they were members."""
 
     @property
     def dealt(self) -> tuple[int, int]:
@@ -145,9 +155,36 @@ class Dealer:
         generation = self._basis.generation if self._basis else 0
         return self.committed + (self._drawn is not None), generation
 
+    def admit(self, worker: WorkerId) -> None:
+        """A newcomer is a member from now on, but learns before it is dealt anything."""
+        self._learning.add(worker)
+
+    def promote(self, worker: WorkerId) -> None:
+        """It has learnt: the next step is dealt to it as well."""
+        self._learning.remove(worker)
+
+    def dealt_to(self, membership: Membership) -> tuple[WorkerId, ...]:
+        """Those of ``membership`` to whom the next step is dealt."""
+        if not self._learning:
+            return membership.ids
+        return tuple(worker for worker in membership.ids if worker not in self._learning)
+
+    def after(self) -> dict[str, Any]:
+        """What a newcomer needs of it once the step drawn is committed; plain numbers."""
+        return {
+            "committed": self.committed + (self._drawn is not None),
+            "learning": sorted(self._learning),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where the dealer with this `after` stands; nothing is drawn."""
+        self.committed = int(state["committed"])
+        self._learning = set(map(int, state["learning"]))
+        self._drawn = self._basis = None
+
     def draw(self, sampler: Sampler, membership: Membership) -> Deal | None:
         """The next step of ``sampler``, for ``membership`` unless it was dealt for another."""
-        deal = sampler.deal((self._basis or membership).ids)
+        deal = sampler.deal(self.dealt_to(self._basis or membership))
         if deal is not None:
             self._basis = self._basis or membership
             self._drawn = sampler

@@ -8,31 +8,39 @@ the ledger, the sampler and the journal are the real ones.
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from spotmpi import __version__
 from spotmpi.channel import Channel
 from spotmpi.driver import Driver, Recovered
-from spotmpi.errors import UsageError
-from spotmpi.fabric import Steps
-from spotmpi.fabric.sim import Delays, Kill, Simulation
+from spotmpi.errors import Left, PeersLost, UsageError
+from spotmpi.fabric import Buffer, Knock, Steps
+from spotmpi.fabric.sim import Arrival, Delays, Kill, Notice, Simulation
 from spotmpi.journal import Journal
+from spotmpi.ledger import Ledger
+from spotmpi.lessons import Lessons, pack, read, unpack, write
 from spotmpi.membership import Membership, WorkerId
-from spotmpi.recovery import MESSAGES_OF_AN_END, MESSAGES_PER_LOSS, most_messages
+from spotmpi.recovery import MESSAGES_OF_AN_END, MESSAGES_PER_LOSS, Plan, most_messages
 from spotmpi.sampler import Deal, Dealer, Sampler
 from spotmpi.trace import Trace
 
 STEPS = 6
 """Training steps of one run, more or less: losses add some."""
 BATCH = 3
+PLANS = 0.6
+"""Of all schedules: those with newcomers and with workers that are told to leave."""
+CELLS = 3
+"""Parts of a worker's state."""
 _MASK = (1 << 64) - 1
 
 
@@ -57,8 +65,10 @@ class Court:
     memberships: dict[int, tuple[WorkerId, ...]] = field(default_factory=dict)
     published: dict[int, int] = field(default_factory=dict)
     recoveries: int = 0
-    ending: bool = False
-    """Somebody has come to the end."""
+    unasked: set[int] = field(default_factory=set)
+    """Generations that somebody wants to end although nobody died: a plan, or the training's end."""
+    graduates: int = 0
+    """How often somebody saw a newcomer come to know everything."""
     worst_messages: float = 0.0
     """The most tokens one worker sent in one recovery, per loss."""
     used: dict[int, list[int]] = field(default_factory=dict)
@@ -101,12 +111,17 @@ class Court:
             self._contributions[key] = sum(map(parts, contributors)) & _MASK
         return self._contributions[key]
 
-    def recover(self, recovered: Recovered) -> None:
-        """A worker came through the door: bounded messages, nothing lost."""
+    def recover(self, recovered: Recovered, turned_away: int) -> None:
+        """A worker came through the door: bounded messages, nothing lost.
+
+        A newcomer with whom a build failed (``turned_away``) costs as much as a loss.
+        """
         self.recoveries += 1
-        losses = len(recovered.before) - len(recovered.after)
+        gone = [worker for worker in recovered.before.ids if worker not in recovered.after]
+        losses = len(gone) - len(recovered.verdict.change.leaving)
         self.worst_messages = max(self.worst_messages, recovered.messages / max(1, losses))
-        if recovered.messages > most_messages(losses, self.ending):
+        unasked = recovered.before.generation in self.unasked
+        if recovered.messages > most_messages(losses + turned_away, unasked):
             raise Violation(f"{recovered.messages} messages for {losses} losses")
         self.member(recovered.after)
 
@@ -125,92 +140,311 @@ class _Board(Channel):
         return self._simulation.deaths.get(worker)
 
 
+_LEAVING, _NEWCOMER, _STOP, _END, _STEP = range(5)
+_PAGE = 256
+"""Numbers for what goes with the last part of a lesson."""
+
+
 class Replica:
-    """One worker of the campaign: the driver's exchange and its script in one."""
+    """One worker of the campaign: the driver's exchange and its script in one.
+
+    Its state is a few cells, each a fingerprint of all that was ever committed: the parts that a
+    newcomer is taught one by one.
+    """
 
     def __init__(
         self, me: WorkerId, simulation: Simulation, court: Court, seed: int, trace: Trace
     ) -> None:
         self.me = me
         self.court = court
+        self._simulation = simulation
         self._alive = simulation.processes
-        self.buffers = [np.zeros(1, np.uint64)]
-        self.record = [np.zeros(1, np.uint64)]
+        self._sums = [np.zeros(1, np.uint64), np.zeros(1, np.uint64)]
+        self._words = [np.zeros(5, np.uint64), np.zeros(5, np.uint64)]
+        self._pages = [np.zeros(1 + _PAGE, np.uint64), np.zeros(1 + _PAGE, np.uint64)]
+        self._taught = [False, False]
+        """Whether a page goes with the open round, and went with the last."""
+        self.cells = [0] * CELLS
         self.history: list[int] = []
-        self.gradients = 0
+        self.first = 0
+        """The round that its history begins with."""
+        self.gradients = self.since = 0
+        """Gradients computed, and steps committed before it trained."""
         self._published = 0
         self._dealer = Dealer()
         membership = simulation.membership
         self._sampler = Sampler(BATCH * len(membership) * STEPS - 1, BATCH, 1, [seed])
         self._parts: Callable[[WorkerId], int] = lambda _worker: 0
         self._deal: Deal | None = None
+        self._end = False
+        self._lessons = Lessons(CELLS)
+        self._teaches = False
+        self._leaving = False
+        self._due = False
+        self._stopping = False
         self._clock = simulation.clock
         self._committed_at = 0.0
         # Only a traced run pays for its records.
         self._journal = Journal(trace, _Board(simulation), me) if trace.active else None
         self.driver = Driver(me, membership, self, simulation.clock)
 
-    def script(self) -> Steps[list[int]]:
+    # The script.
+
+    def script(self) -> Steps[list[int] | None]:
         """Train, with a round of another kind here and there; return the history."""
+        try:
+            return (yield from self._train())
+        except Left:
+            return None
+
+    def late_script(self) -> Steps[list[int] | None]:
+        """The same, of a newcomer: it is taught first, until the end of somebody's step."""
+        try:
+            charter = yield Knock()
+        except PeersLost:
+            return None
+        self._begin(json.loads(charter))
+        try:
+            while self.me in self._lessons.learning:
+                yield from self.driver.round()
+                if self._end:
+                    self.court.unasked.add(self.driver.membership.generation)
+                    yield from self.driver.finish()
+                    return None
+            if (yield from self._after_step(self._sampler.steps - 1)):
+                return self.history
+            return (yield from self._train())
+        except Left:
+            return None
+
+    def _train(self) -> Steps[list[int]]:
         while deal := self._dealer.draw(self._sampler, self.driver.membership):
             self.gradients += 1
             yield from self._round(partial(_gradient, deal), deal)
-            if deal.number % 3 == 2:
-                yield from self._round(lambda worker: fingerprint(worker, -1, ()))
-        yield from self._round(lambda worker: fingerprint(worker, -2, ()))
-        self._publish(len(self.history) - 1)  # the end round itself holds nothing to publish
-        self.court.ending = True
+            if (yield from self._after_step(deal.number)):
+                return self.history
+        yield from self._finish()
+        return self.history
+
+    def _after_step(self, number: int) -> Steps[bool]:
+        if number % 3 == 2 and not self._stopping:
+            yield from self._round(lambda worker: fingerprint(worker, -1, ()))
+        if self._stopping:
+            yield from self._finish()
+        return self._stopping
+
+    def _finish(self) -> Steps[None]:
+        yield from self._round(lambda worker: fingerprint(worker, -2, ()), end=True)
+        # The end round itself holds nothing to publish.
+        self._publish(self.driver.ledger.committed - 1)
+        self.court.unasked.add(self.driver.membership.generation)
         yield from self.driver.finish()
         if self._journal is not None:
-            self._journal.stable(len(self.history) + 1, self._leader)
+            self._journal.stable(self.driver.ledger.committed + 1, self._leader)
             if self._leader == self.me:
                 self._journal.trace.write(
                     "end",
                     step=self._dealer.committed,
                     workers=self.driver.membership.ids,
-                    outcome="finished",
+                    outcome="stopped" if self._stopping else "finished",
                 )
-        return self.history
+
+    @property
+    def committed(self) -> tuple[int, int]:
+        """Steps committed, and those of them since it trains."""
+        return self._dealer.committed, self._dealer.committed - self.since
+
+    @property
+    def complete(self) -> bool:
+        """Whether every sample of the pass is used, unless the training was to stop before."""
+        if self._stopping:
+            return True
+        steps, _ = self._dealer.dealt
+        return steps == self._dealer.committed and self._sampler.deal([self.me]) is None
 
     @property
     def _leader(self) -> WorkerId:
         return self.driver.membership.ids[0]
 
-    def _round(self, parts: Callable[[WorkerId], int], deal: Deal | None = None) -> Steps[None]:
-        self._parts, self._deal = parts, deal
+    def _round(
+        self, parts: Callable[[WorkerId], int], deal: Deal | None = None, end: bool = False
+    ) -> Steps[None]:
+        self._parts, self._deal, self._end = parts, deal, end
         yield from self.driver.round()
 
     def _publish(self, rounds: int) -> None:
-        for number in range(self._published, rounds):
-            self.court.publish(self.me, number, self.history[number])
+        for number in range(max(self._published, self.first), rounds):
+            self.court.publish(self.me, number, self.history[number - self.first])
         self._published = max(self._published, rounds)
 
     # The driver's exchange.
 
+    @property
+    def buffers(self) -> list[Buffer]:
+        """The sum, the control word, and a page where somebody learns."""
+        return [self._sums[0], self._words[0], *self._pages[: self._taught[0]]]
+
+    @property
+    def record(self) -> list[Buffer]:
+        """The same of the round committed last."""
+        return [self._sums[1], self._words[1], *self._pages[1 : 1 + self._taught[1]]]
+
+    @property
+    def room(self) -> list[Buffer]:
+        """Like the record."""
+        return [self._sums[0], self._words[0], *self._pages[: self._taught[1]]]
+
+    def due(self) -> Plan | None:
+        """What all have read from the last control word."""
+        if not self._due:
+            return None
+        self.court.unasked.add(self.driver.membership.generation)
+        guest = None if self._learns else self._simulation.guest(self.me)
+        leaving = frozenset({self.me}) if self._leaving else frozenset()
+        return Plan(leaving, guest, None if guest is None else self.me)
+
+    def open(self) -> None:
+        """A page goes with it if somebody learnt when the last one was committed.
+
+        Not if somebody learns now: of a learner's death some hear before they open the round.
+        """
+        self._taught[0] = self._teaches
+
     def bring(self) -> None:
         """This worker's part of the sum."""
-        self.buffers[0][0] = self._parts(self.me)
+        self._sums[0][0] = 0 if self._learns else self._parts(self.me)
 
     def prepare(self, membership: Membership) -> None:
         """Every attempt trains with the membership that all others have."""
         self.court.member(membership)
+        word, page = self._words[0], self._pages[0]
+        word[:] = 0
+        page[:] = 0
+        if self._learns:
+            return
+        self._leaving = self._leaving or self._simulation.noticed(self.me)
+        guest = self._simulation.guest(self.me)
+        word[_LEAVING] = self._leaving
+        word[_NEWCOMER] = 0 if guest is None else guest + 1
+        word[_END] = self._end
+        word[_STEP] = self._deal is not None
+        if self._taught[0] and self._full(membership.ids)[0] == self.me:
+            page[0] = self.cells[self._lessons.part]
+            if self._deal is not None and self._lessons.last_due:
+                full = self._full(membership.ids)
+                sampler = self._sampler.after(full)
+                sampler["pool"] = sampler["pool"].tolist()
+                rest = {
+                    "history": self.history[-1],
+                    "sampler": sampler,
+                    "dealer": self._dealer.after(),
+                }
+                if not write(page[1:], rest):
+                    raise Violation("the rest does not fit")
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """The sum is that of just the contributors, and extends the one history."""
-        number = len(self.history)
-        got = int(self.buffers[0][0])
-        if got != self.court.sum_of(number, contributors, self._parts):
-            raise Violation(f"round {number} of worker {self.me} is no sum over {contributors}")
-        self.buffers, self.record = self.record, self.buffers
-        before = self.history[-1] if self.history else 0
-        self.history.append(hash((before, got)))
+        number = self.driver.ledger.committed - 1
+        got = int(self._sums[0][0])
+        full = self._full(contributors)
+        for pair in (self._sums, self._words, self._pages, self._taught):
+            pair.reverse()
+        word = self._words[1]
+        self._due = word[_LEAVING] > 0 or word[_NEWCOMER] > 0
+        learner = self._learns
+        rest: dict[str, Any] = {}
+        if self._taught[1]:
+            rest = read(self._pages[1][1:])
+            if learner:
+                self.cells[self._lessons.part] = int(self._pages[1][0])
+                self._end = word[_END] > 0
+        self.cells = [hash((cell, got)) & _MASK for cell in self.cells]
+        if not learner:
+            if got != self.court.sum_of(number, full, self._parts):
+                raise Violation(f"round {number} of worker {self.me} is no sum over {full}")
+            self._extend(number, self.history[-1] if self.history else 0, got)
+            if self._deal is not None:
+                self._dealer.count(full)
+                self._trace_step(number, full, self._deal)
+        if self._taught[1]:
+            done = self._lessons.given(bool(rest))
+            if self.me in done:
+                self._graduate(number, got, rest)
+            if not self._learns:
+                for worker in done:
+                    self._dealer.promote(worker)
+                    self.court.graduates += 1
+                if self.me in done:
+                    self.since = self._dealer.committed
+        self._teaches = bool(self._lessons.learning)
+        if int(word[_LEAVING]) >= len(self._full(contributors)):
+            self._stopping = True
+        self._due = self._due and not self._stopping
+
+    def dealt(self) -> tuple[int, int]:
+        """From the real dealer."""
+        return self._dealer.dealt
+
+    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
+        """To the real dealer."""
+        self.court.recover(recovered, self._simulation.turned_away)
+        self._due = False
+        before, after = recovered.before, recovered.after
+        self._lessons.forget(set(before.ids) - set(after.ids))
+        if not self._full(after.ids):
+            raise Left("nobody is left who knows anything")
+        for newcomer in after.ids:
+            if newcomer not in before:
+                self._lessons.admit(newcomer)
+                self._dealer.admit(newcomer)
+                self._teaches = True
+        if self._learns:
+            return
+        if self._journal is not None:
+            self._journal.recovered(recovered)
+        self._dealer.resume(recovered.verdict.survey.dealt, dealt_for)
+
+    def charter(self) -> bytes:
+        """Of the boundary at which the newcomer was sealed in."""
+        ledger = self.driver.ledger
+        return json.dumps(
+            {
+                "membership": pack(self.driver.membership),
+                "before": pack(ledger.last),
+                "committed": ledger.committed,
+                "lessons": self._lessons.state(),
+            }
+        ).encode()
+
+    # The parts.
+
+    @property
+    def _learns(self) -> bool:
+        return self.me in self._lessons.learning
+
+    def _full(self, workers: Sequence[WorkerId]) -> list[WorkerId]:
+        learning = self._lessons.learning
+        return [worker for worker in workers if worker not in learning]
+
+    def _begin(self, charter: dict[str, Any]) -> None:
+        membership = unpack(charter["membership"])
+        ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
+        self.driver = Driver(self.me, membership, self, self._clock, ledger)
+        self._lessons.restore(**charter["lessons"])
+        self._teaches = True
+
+    def _graduate(self, number: int, got: int, rest: dict[str, Any]) -> None:
+        self.first = self._published = number
+        self._extend(number, rest["history"], got)
+        self._sampler.restore(rest["sampler"])
+        self._dealer.restore(rest["dealer"])
+
+    def _extend(self, number: int, before: int, got: int) -> None:
+        self.history.append(hash((before, got, *self.cells)))
         self.court.commit(self.me, number, self.history[-1], self._alive)
         self._publish(number)
         if self._journal is not None:
             self._journal.stable(number, self._leader)
-        if self._deal is not None:
-            self._dealer.count(contributors)
-            self._trace_step(number, contributors, self._deal)
 
     def _trace_step(self, number: int, contributors: Sequence[WorkerId], deal: Deal) -> None:
         if self._journal is None:
@@ -229,20 +463,10 @@ class Replica:
             "rate": None,
             "seconds": now - self._committed_at,
         }
-        self._journal.step(number, fields, now, self.gradients - self._dealer.committed)
+        gradients = self.gradients + self.since - self._dealer.committed
+        self._journal.step(number, fields, now, gradients)
         self._journal.digested(self.history[-1] & _MASK)
         self._committed_at = now
-
-    def dealt(self) -> tuple[int, int]:
-        """From the real dealer."""
-        return self._dealer.dealt
-
-    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
-        """To the real dealer."""
-        self.court.recover(recovered)
-        if self._journal is not None:
-            self._journal.recovered(recovered)
-        self._dealer.resume(recovered.verdict.survey.dealt, dealt_for)
 
 
 @dataclass(frozen=True)
@@ -252,6 +476,8 @@ class Run:
     workers: int
     seed: int
     kills: tuple[Kill, ...]
+    arrivals: tuple[Arrival, ...] = ()
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -262,6 +488,8 @@ class Outcome:
     survivors: int
     recoveries: int
     worst_messages: float
+    graduates: int
+    """How often somebody saw a newcomer come to know everything."""
 
 
 def execute(run: Run, transcript: list[str] | None = None, trace_to: Path | None = None) -> Outcome:
@@ -270,7 +498,9 @@ def execute(run: Run, transcript: list[str] | None = None, trace_to: Path | None
     ``transcript`` gets a line for each event that matters, ``trace_to`` the trace of the run.
     """
     membership = Membership.first(["sim"] * run.workers)
-    simulation = Simulation(membership, run.seed, run.kills, _delays(run.seed))
+    simulation = Simulation(
+        membership, run.seed, run.kills, _delays(run.seed), run.arrivals, run.notices
+    )
     simulation.transcript = transcript
     court = Court(run.workers)
     trace = Trace(trace_to, simulation.clock)
@@ -285,29 +515,45 @@ def execute(run: Run, transcript: list[str] | None = None, trace_to: Path | None
         lr=None,
         version=__version__,
     )
-    replicas = {w: Replica(w, simulation, court, run.seed, trace) for w in membership.ids}
-    for worker, replica in replicas.items():
-        simulation.start(worker, replica.script())
+    replicas: dict[WorkerId, Replica] = {}
+
+    def replica(worker: WorkerId) -> Replica:
+        replicas[worker] = Replica(worker, simulation, court, run.seed, trace)
+        return replicas[worker]
+
+    simulation.newcomer = lambda worker: replica(worker).late_script()
+    for worker in membership.ids:
+        simulation.start(worker, replica(worker).script())
     try:
         simulation.run()
     finally:
         trace.close()
-    ends = {tuple(history) for history in simulation.returned.values()}
+    survivors = [replicas[w] for w, history in simulation.returned.items() if history is not None]
+    _judge(survivors, court)
+    return Outcome(
+        simulation.events,
+        len(survivors),
+        len(court.memberships) - 1,
+        court.worst_messages,
+        court.graduates,
+    )
+
+
+def _judge(survivors: Sequence[Replica], court: Court) -> None:
+    """Those that came to the end must have come to the same one, and by what was published."""
+    begin = max((replica.first for replica in survivors), default=0)
+    ends = {tuple(replica.history[begin - replica.first :]) for replica in survivors}
     if len(ends) > 1:
         raise Violation(f"{len(ends)} different histories at the end")
-    for end in ends:
-        if any(end[number] != history for number, history in court.published.items()):
-            raise Violation("what was published is not what the survivors trained")
-    survivors = [replicas[worker] for worker in simulation.returned]
     for replica in survivors:
-        steps = replica._dealer.committed
-        if replica.gradients != steps:
-            raise Violation(f"worker {replica.me}: {replica.gradients} gradients in {steps} steps")
-        if replica._dealer.dealt[0] != steps or replica._sampler.deal(membership.ids) is not None:
-            raise Violation(f"worker {replica.me} left samples of its pass unused")
-    return Outcome(
-        simulation.events, len(survivors), len(court.memberships) - 1, court.worst_messages
-    )
+        for number, history in court.published.items():
+            if number >= replica.first and replica.history[number - replica.first] != history:
+                raise Violation("what was published is not what the survivors trained")
+        steps, own = replica.committed
+        if replica.gradients != own:
+            raise Violation(f"worker {replica.me}: {replica.gradients} gradients in {own} steps")
+        if not replica.complete:
+            raise Violation(f"worker {replica.me} left samples of its pass unused in {steps} steps")
 
 
 def _delays(seed: int) -> Delays:
@@ -342,7 +588,30 @@ def schedules(workers: int, runs: int, seed: int) -> Iterator[Run]:
                 moment += chance.randrange(near * workers)
             else:
                 moment = chance.randrange(length)
-        yield Run(workers, chance.randrange(1 << 32), tuple(kills))
+        run = Run(workers, chance.randrange(1 << 32), tuple(kills))
+        yield _with_plans(run, chance, moment, length) if chance.random() < PLANS else run
+
+
+def _with_plans(run: Run, chance: random.Random, moment: int, length: int) -> Run:
+    """Newcomers as well, some of whom die or are told to leave, and members who are told to."""
+    arrivals = [
+        Arrival(run.workers + i, chance.randrange(length)) for i in range(chance.choice((0, 1, 1, 2, 3)))
+    ]
+    kills, notices = list(run.kills), []
+    for arrival in arrivals:
+        if chance.random() < 0.3:
+            kills.append(Kill(arrival.worker, arrival.at + chance.randrange(60 * run.workers)))
+        if chance.random() < 0.2:
+            notices.append(Notice(arrival.worker, arrival.at + chance.randrange(60 * run.workers)))
+        if chance.random() < 0.5:  # around the loss
+            arrivals[arrival.worker - run.workers] = replace(
+                arrival, at=max(0, moment - chance.randrange(40 * run.workers))
+            )
+    for worker in range(run.workers):
+        if chance.random() < 0.15:
+            near = max(0, moment - chance.randrange(40 * run.workers))
+            notices.append(Notice(worker, chance.choice((near, chance.randrange(length)))))
+    return replace(run, kills=tuple(kills), arrivals=tuple(arrivals), notices=tuple(notices))
 
 
 @dataclass(frozen=True)
@@ -365,13 +634,14 @@ def search(runs: Iterator[Run], tell: Callable[[Outcome], None] = lambda _: None
 
 
 def shrink(run: Run) -> Finding:
-    """Drop every kill without which ``run`` still fails; `run` must fail."""
-    kills = list(run.kills)
-    for kill in run.kills:
-        fewer = Run(run.workers, run.seed, tuple(k for k in kills if k is not kill))
-        if isinstance(_outcome(fewer), str):
-            kills.remove(kill)
-    smallest = Run(run.workers, run.seed, tuple(kills))
+    """Drop every event without which ``run`` still fails; `run` must fail."""
+    smallest = run
+    for kind in ("kills", "arrivals", "notices"):
+        for event in getattr(run, kind):
+            kept = tuple(one for one in getattr(smallest, kind) if one is not event)
+            fewer = replace(smallest, **{kind: kept})
+            if isinstance(_outcome(fewer), str):
+                smallest = fewer
     transcript: list[str] = []
     failure = _outcome(smallest, transcript)
     if not isinstance(failure, str):

@@ -14,7 +14,7 @@ from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Share, Steps
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.ledger import Settlement
 from spotmpi.membership import Membership
-from spotmpi.recovery import Built, Kind, Lost, Received, Send, Survey, Token
+from spotmpi.recovery import Built, Kind, Lost, Plan, Received, Send, Survey, Token
 
 
 class Exchange:
@@ -23,7 +23,20 @@ class Exchange:
     def __init__(self) -> None:
         self.buffers = [np.ones(1)]
         self.record = [np.zeros(1)]
+        self.room = self.buffers
+        self.plan: Plan | None = None
         self.diary: list[Any] = []
+
+    def due(self) -> Plan | None:
+        """What the test says."""
+        return self.plan
+
+    def open(self) -> None:
+        """A round begins."""
+
+    def charter(self) -> bytes:
+        """For a newcomer."""
+        return b"charter"
 
     def bring(self) -> None:
         """Fill the buffers."""

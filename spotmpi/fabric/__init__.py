@@ -13,7 +13,9 @@ What every fabric guarantees, and one contract suite holds:
 - ``Revoke`` reaches every member alive, also if the caller dies right after it.
 - ``Poll`` waits until there is something to tell: each loss once to every member alive, each
   token once, the revocation of the control path once.
-- ``Build`` waits for every member alive; all get the same answer.
+- ``Rebuild`` waits for every member alive; all get the same answer. A newcomer that dies, or that
+  MPI cannot bring in, makes it fail for all alike, and is turned away.
+- ``Knock`` ends with the charter, or with `PeersLost` when nobody is left who could let it in.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from typing import Any, TypeVar
 
 from spotmpi.errors import PeersLost
 from spotmpi.membership import Membership, WorkerId
-from spotmpi.recovery import RevokeControl, Send
+from spotmpi.recovery import NO_PLAN, Plan, RevokeControl, Send
 
 Buffer = Any
 """A one-dimensional array; what kind, only the kernels and the fabric at hand know."""
@@ -64,12 +66,28 @@ class Rebuild:
 
     Replies `recovery.Built`: sealed if every member alive came with the same ``members`` and
     these are just the ones alive; None never seals. Not sealed: the control path is new as well.
+    ``change``: whoever leaves has its part in this and none in what is built; the newcomer is
+    the last member of both paths from then on.
     """
 
     members: frozenset[WorkerId] | None
+    change: Plan = NO_PLAN
 
 
-Request = Reduce | Share | Revoke | Poll | Rebuild | Send | RevokeControl
+@dataclass(frozen=True)
+class Welcome:
+    """Send the ``charter`` to the newcomer that was sealed in, as its sponsor. Returns at once."""
+
+    newcomer: WorkerId
+    charter: bytes
+
+
+@dataclass(frozen=True)
+class Knock:
+    """Wait to be admitted, as a newcomer; replies the charter's bytes."""
+
+
+Request = Reduce | Share | Revoke | Poll | Rebuild | Send | RevokeControl | Welcome | Knock
 Steps = Generator[Request, Any, T]
 """What the driver and the trainer are made of: a generator of requests that returns a T."""
 
@@ -84,6 +102,10 @@ class Fabric(ABC):
     @abstractmethod
     def perform(self, request: Request) -> Any:
         """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
+
+    def guest(self) -> WorkerId | None:
+        """The newcomer that waits at this worker's side to be admitted now. Local, at once."""
+        return None
 
     @abstractmethod
     def clock(self) -> float:

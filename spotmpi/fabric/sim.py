@@ -20,8 +20,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Buffer, Poll, Rebuild, Reduce, Request, Revoke, Share, Steps
-from spotmpi.membership import Membership, WorkerId
+from spotmpi.fabric import (
+    Buffer,
+    Knock,
+    Poll,
+    Rebuild,
+    Reduce,
+    Request,
+    Revoke,
+    Share,
+    Steps,
+    Welcome,
+)
+from spotmpi.membership import Membership, Worker, WorkerId
 from spotmpi.recovery import Built, ControlRevoked, Event, Lost, Received, RevokeControl, Send
 
 RUBBISH = 77
@@ -33,6 +44,22 @@ Watch = Callable[[WorkerId, str], None]
 @dataclass(frozen=True)
 class Kill:
     """A fault: ``worker`` dies when the simulation has come to event number ``at``."""
+
+    worker: WorkerId
+    at: int
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A newcomer: ``worker`` comes when the simulation has come to event number ``at``."""
+
+    worker: WorkerId
+    at: int
+
+
+@dataclass(frozen=True)
+class Notice:
+    """``worker`` is told to leave when the simulation has come to event number ``at``."""
 
     worker: WorkerId
     at: int
@@ -76,7 +103,8 @@ class _Data:
 @dataclass
 class _Process:
     steps: Steps[Any]
-    data: _Data
+    data: _Data | None
+    """None until it is admitted."""
     calls: int = 0
     """Collectives entered on ``data``."""
     waiting: Request | None = None
@@ -87,6 +115,8 @@ class _Process:
     control: int = 0
     """How often its control path was made anew."""
     control_revoked: bool = False
+    sponsor: WorkerId | None = None
+    """Of a newcomer that has no charter yet."""
 
 
 class Simulation:
@@ -98,6 +128,8 @@ class Simulation:
         seed: int,
         kills: Iterable[Kill] = (),
         delays: Delays = Delays(),
+        arrivals: Iterable[Arrival] = (),
+        notices: Iterable[Notice] = (),
     ) -> None:
         self.membership = membership
         self.random = random.Random(seed)
@@ -111,14 +143,22 @@ class Simulation:
         self.watch: list[Watch] = []
         """Called after every event with the worker it happened to and what happened."""
         self.transcript: list[str] | None = None
+        self.newcomer: Callable[[WorkerId], Steps[Any]]
+        """Makes the steps of a newcomer; to be set where there are arrivals."""
+        self.turned_away = 0
+        """Newcomers with whom a build failed."""
         self._kills = sorted(kills, key=lambda kill: kill.at)
+        self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at)
+        self._notices = {notice.worker: notice.at for notice in notices}
+        self._ring = list(membership.ids)
+        """All that ever were members, in the order of admission."""
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._ticket = 0
         self._arrival: dict[tuple[WorkerId, WorkerId], float] = {}
         self._in_flight: dict[WorkerId, dict[int, WorkerId]] = {}
         self._control_revocations = 0
         """Control paths that have been revoked; they are numbered from 0."""
-        self._build: dict[WorkerId, frozenset[WorkerId] | None] = {}
+        self._build: dict[WorkerId, Rebuild] = {}
 
     def clock(self) -> float:
         """Simulated seconds."""
@@ -130,6 +170,18 @@ class Simulation:
             self._first = _Data(self.membership.ids)
         self.processes[worker] = _Process(steps, self._first)
         self._after(self.delays.compute, self._advance, worker, None)
+
+    def guest(self, worker: WorkerId) -> WorkerId | None:
+        """The newcomer that waits at the side of ``worker``."""
+        for newcomer, process in self.processes.items():
+            waits = isinstance(process.waiting, Knock) and process.data is None
+            if waits and process.sponsor == worker:
+                return newcomer
+        return None
+
+    def noticed(self, worker: WorkerId) -> bool:
+        """Whether ``worker`` is told to leave."""
+        return self._notices.get(worker, self.events + 1) <= self.events
 
     def doom(self, worker: WorkerId) -> None:
         """Let ``worker`` die as soon as the present event is over."""
@@ -143,6 +195,8 @@ class Simulation:
             action(*arguments)
             while self._kills and self._kills[0].at <= self.events:
                 self._kill(self._kills.pop(0).worker)
+            while self._arrivals and self._arrivals[0].at <= self.events:
+                self._arrive(self._arrivals.pop(0).worker)
             if self.events > limit:
                 raise Hang(f"no end after {limit} events; waiting: {self._waiting()}")
         if self.processes:
@@ -151,6 +205,41 @@ class Simulation:
     def _waiting(self) -> str:
         rows = (f"{w} on {p.waiting}" for w, p in list(self.processes.items())[:20])
         return "; ".join(rows)
+
+    # Newcomers.
+
+    def _arrive(self, worker: WorkerId) -> None:
+        """The launcher has the first member that lives bring it in."""
+        members = [w for w in self._ring if w in self.processes]
+        if members:
+            self.processes[worker] = _Process(
+                self.newcomer(worker), None, sponsor=members[0], waiting=None
+            )
+            self._tell(worker, f"comes, to {members[0]}")
+            self._after(self.delays.compute, self._advance, worker, None)
+
+    def _turn_away(self, newcomer: WorkerId) -> None:
+        """It is not admitted, or will never learn that it was."""
+        process = self.processes.get(newcomer)
+        if process is not None and process.sponsor is not None:
+            process.sponsor = None
+            if isinstance(process.waiting, Knock):
+                process.waiting = None
+                self._reply(newcomer, PeersLost("turned away"))
+            else:
+                self._kill(newcomer)
+
+    def _orphan(self, sponsor: WorkerId) -> None:
+        for newcomer, process in self.processes.items():
+            if process.sponsor == sponsor:
+                self._after(self.delays.notice, self._turn_away, newcomer)
+
+    def _welcome(self, newcomer: WorkerId, charter: bytes) -> None:
+        process = self.processes.get(newcomer)
+        if process is not None and isinstance(process.waiting, Knock) and process.sponsor is not None:
+            process.sponsor = None
+            process.waiting = None
+            self._reply(newcomer, charter)
 
     # Scheduling.
 
@@ -185,6 +274,7 @@ class Simulation:
             self.returned[worker] = stop.value
             del self.processes[worker]
             self._tell(worker, "returns")
+            self._orphan(worker)
             # A worker that left without a word looks to MPI like one that died. Usually all
             # leave together, and nobody is there to be told by the time that one could be.
             self._at(self.now + self.delays.collective, self._gone, worker)
@@ -209,6 +299,7 @@ class Simulation:
             tickets = [t for t, to in self._in_flight[worker].items() if to == receiver]
             for ticket in tickets[self.random.randint(0, len(tickets)) :]:
                 del self._in_flight[worker][ticket]
+        self._orphan(worker)
         self._gone(worker)
 
     def _gone(self, worker: WorkerId) -> None:
@@ -242,9 +333,16 @@ class Simulation:
             case Poll():
                 if process.inbox:
                     self._reply(worker, process.inbox.popleft())
-            case Rebuild(members):
-                self._build[worker] = members
+            case Rebuild():
+                self._build[worker] = request
                 self._try_build()
+            case Welcome(newcomer, charter):
+                self._after(self.delays.message, self._welcome, newcomer, charter)
+                self._reply(worker)
+            case Knock():
+                if process.sponsor is None or process.sponsor not in self.processes:
+                    process.sponsor = None
+                    self._reply(worker, PeersLost("no sponsor"))
 
     def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:
         earliest = self.now + self.delays.message * self.random.random() ** 2
@@ -288,6 +386,7 @@ class Simulation:
 
     def _revoke(self, worker: WorkerId, process: _Process) -> None:
         process.revoked = True
+        assert process.data is not None
         if process.data.revoked:
             return  # on its way to everybody already
         process.data.revoked = True
@@ -308,6 +407,7 @@ class Simulation:
         if worker not in self.processes:
             return
         data = process.data
+        assert data is not None
         if process.calls == len(data.collectives):
             data.collectives.append(_Collective())
         collective = data.collectives[process.calls]
@@ -347,6 +447,7 @@ class Simulation:
         """The worker has learnt of a loss or a revocation, or enters with that knowledge."""
         if not isinstance(process.waiting, Reduce | Share) or not process.calls:
             return
+        assert process.data is not None
         collective = process.data.collectives[process.calls - 1]
         if collective.entered.get(worker) is not process.waiting or worker in collective.left:
             return
@@ -363,30 +464,48 @@ class Simulation:
     # The build: Shrink and Agree, blocking and uniform.
 
     def _try_build(self) -> None:
-        if not self._build or len(self._build) < len(self.processes):
+        inside = {w for w, process in self.processes.items() if process.data is not None}
+        if not self._build or not inside or not inside <= self._build.keys():
             return
-        if any(worker not in self._build for worker in self.processes):
-            return
-        alive = frozenset(self.processes)
+        alive = frozenset(inside)
         # A worker that died inside may have had its say in the agreement, or not.
         said = {
-            members
-            for worker, members in self._build.items()
-            if worker in alive or (members is None and self.random.random() < 0.5)
+            (request.members, request.change)
+            for worker, request in self._build.items()
+            if worker in alive or (request.members is None and self.random.random() < 0.5)
         }
-        sealed = said == {alive}
+        change = self._build[next(iter(alive))].change
+        sealed = said == {(alive, change)}
         self._build = {}
-        order = [w for w in self.membership.ids if w in alive]
+        newcomer = change.newcomer
+        if newcomer is not None:
+            guest = self.processes.get(newcomer)
+            sealed = (
+                sealed
+                and guest is not None
+                and guest.sponsor == change.sponsor
+                and isinstance(guest.waiting, Knock)
+            )
+            if not sealed:
+                self.turned_away += 1
+                self._turn_away(newcomer)
+        admitted = newcomer if sealed else None
+        order = [w for w in self._ring if w in alive and w not in (change.leaving if sealed else ())]
+        if admitted is not None:
+            self._ring.append(admitted)
+            order.append(admitted)
         data = _Data(tuple(order))
-        for worker in order:
+        worker_of = None if admitted is None else Worker(admitted, "sim")
+        control = 1 + max(self.processes[worker].control for worker in alive)
+        for worker in alive | {w for w in (admitted,) if w is not None}:
             process = self.processes[worker]
             if sealed:
                 process.data, process.calls, process.revoked = data, 0, False
-            else:
-                process.control += 1
-                process.control_revoked = False
+            if not sealed or admitted is not None:
+                process.control, process.control_revoked = control, False
                 process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
-            self._reply(worker, Built(sealed, alive), self.delays.collective)
+            if worker in alive:
+                self._reply(worker, Built(sealed, alive, worker_of), self.delays.collective)
 
 
 def _sum(brought: Sequence[list[Buffer]]) -> list[Buffer]:
@@ -403,8 +522,11 @@ def _describe(request: Request) -> str:
         case Send(to, token):
             lost = ",".join(map(str, sorted(token.lost))) or "nobody"
             return f"sends {token.kind.name.lower()} {token.attempt} (lost {lost}) to {to}"
-        case Rebuild(members):
-            return "builds" if members is not None else "builds without a verdict"
+        case Rebuild(members, change):
+            what = f" ({change})" if change else ""
+            return f"builds{what}" if members is not None else "builds without a verdict"
+        case Welcome(newcomer):
+            return f"welcomes {newcomer}"
         case Share(source):
             return f"shares the record of {source}"
         case _:

@@ -1,19 +1,22 @@
-"""Tokens as bytes. Fixed fields and a list of integers: nothing that is read can execute."""
+"""Tokens as bytes. Fixed fields and two lists of integers: nothing that is read can execute."""
 
 from __future__ import annotations
 
 import struct
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.recovery import Kind, Survey, Token
+from spotmpi.membership import WorkerId
+from spotmpi.recovery import Kind, Plan, Survey, Token
 
-_HEAD = struct.Struct("<B?qqqqqqqqI")
+_HEAD = struct.Struct("<B?qqqqqqqqqqII")
 _ONE = struct.Struct("<q")
+_NOBODY = -1
 
 
 def encode(token: Token) -> bytes:
-    """The bytes of ``token``: constant size plus 8 bytes for each loss."""
+    """The bytes of ``token``: constant size plus 8 bytes for each worker lost or leaving."""
     survey = token.survey
+    plan = survey.plan
     head = _HEAD.pack(
         token.kind,
         survey.ending,
@@ -25,20 +28,29 @@ def encode(token: Token) -> bytes:
         survey.committed_in,
         survey.dealt,
         survey.dealt_in,
+        _NOBODY if plan.newcomer is None else plan.newcomer,
+        _NOBODY if plan.sponsor is None else plan.sponsor,
         len(token.lost),
+        len(plan.leaving),
     )
-    return head + b"".join(map(_ONE.pack, sorted(token.lost)))
+    workers = (*sorted(token.lost), *sorted(plan.leaving))
+    return head + b"".join(map(_ONE.pack, workers))
 
 
 def decode(data: bytes | bytearray) -> Token:
     """The token of these bytes; `SpotmpiError` if they are none."""
     try:
-        kind, ending, attempt, origin, *numbers, count = _HEAD.unpack_from(data)
-        if len(data) != _HEAD.size + _ONE.size * count:
-            raise ValueError(f"{len(data)} bytes for {count} losses")
-        lost = frozenset(number for (number,) in _ONE.iter_unpack(data[_HEAD.size :]))
-        low, high, source, committed_in, dealt, dealt_in = numbers
-        survey = Survey(low, high, source, committed_in, dealt, dealt_in, ending)
-        return Token(Kind(kind), attempt, origin, lost, survey)
+        kind, ending, attempt, origin, *numbers, losses, leaving = _HEAD.unpack_from(data)
+        if len(data) != _HEAD.size + _ONE.size * (losses + leaving):
+            raise ValueError(f"{len(data)} bytes for {losses} losses and {leaving} that leave")
+        workers = [number for (number,) in _ONE.iter_unpack(data[_HEAD.size :])]
+        low, high, source, committed_in, dealt, dealt_in, newcomer, sponsor = numbers
+        plan = Plan(frozenset(workers[losses:]), _worker(newcomer), _worker(sponsor))
+        survey = Survey(low, high, source, committed_in, dealt, dealt_in, ending, plan)
+        return Token(Kind(kind), attempt, origin, frozenset(workers[:losses]), survey)
     except (struct.error, ValueError) as error:
         raise SpotmpiError(f"a control message is no token of spotmpi: {error}") from error
+
+
+def _worker(number: int) -> WorkerId | None:
+    return None if number == _NOBODY else number
