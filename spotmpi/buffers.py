@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import ModuleType
@@ -25,9 +25,13 @@ __all__ = [
     "Entry",
     "Key",
     "Layout",
+    "Tape",
     "Tree",
     "digest_of",
+    "first_sample",
     "flat_array",
+    "flat_list",
+    "flat_parts",
     "kept",
     "kernels_for",
     "like",
@@ -187,6 +191,38 @@ class Layout:
             )
 
 
+class Tape:
+    """Several flat buckets as one row of 32-bit words, of which slices are copied, bit by bit."""
+
+    def __init__(self, flats: Sequence[Array]) -> None:
+        self._rows = [flat.view(np.uint32) for flat in flats]
+        self.size = sum(map(len, self._rows))
+        """Words."""
+
+    @staticmethod
+    def page(size: int) -> Array:
+        """Room for ``size`` words, all zero."""
+        return np.zeros(size, np.uint32)
+
+    def read(self, start: int, page: Array) -> None:
+        """Fill ``page`` with the words from ``start`` on."""
+        for row, begin, found in self._meet(start, page):
+            found[...] = row[begin : begin + len(found)]
+
+    def write(self, start: int, page: Array) -> None:
+        """Replace the words from ``start`` on by those of ``page``."""
+        for row, begin, found in self._meet(start, page):
+            row[begin : begin + len(found)] = found
+
+    def _meet(self, start: int, page: Array) -> Iterator[tuple[Array, int, Array]]:
+        at = 0
+        for row in self._rows:
+            begin, end = max(start, at), min(start + len(page), at + len(row))
+            if begin < end:
+                yield row, begin - at, page[begin - start : end - start]
+            at += len(row)
+
+
 def _kind(tree: object, what: str) -> Any:
     for kind in (dict, list, tuple):
         if isinstance(tree, kind):
@@ -259,6 +295,21 @@ def read_only(tree: Tree) -> Tree:
     for array in tree.values() if isinstance(tree, dict) else tree:
         array.flags.writeable = False
     return tree
+
+
+def first_sample() -> Array:
+    """A batch of one, to rehearse with."""
+    return np.zeros(1, np.int64)
+
+
+def flat_list(parts: Sequence[Array]) -> list[float]:
+    """All numbers of ``parts``, one after the other."""
+    return [float(x) for part in parts for x in part]
+
+
+def flat_parts(numbers: Sequence[float]) -> list[Array]:
+    """What `flat_list` was given, as one part."""
+    return [np.asarray(numbers, np.float64)]
 
 
 def kept(value: object) -> Array | None:

@@ -35,7 +35,6 @@ __all__ = [
     "IN_SCRIPT",
     "LIMIT",
     "LISTENER",
-    "STOP",
     "Board",
     "Channel",
     "Order",
@@ -104,18 +103,15 @@ class Board(Generic[R]):
         os.close(self._descriptor)
 
 
-STOP = 1
-"""Order: stop together at the next step boundary, with a checkpoint."""
-
-
 class Order(NamedTuple):
     """What a worker is to do, written by the launcher or its host's agent."""
 
-    code: int
-    until: float = 0.0
-    """A moment of this host's ``time.monotonic()``; 0 if the order has none."""
-    number: int = 0
-    """Whatever the order needs."""
+    stop: bool = False
+    """Stop together with all others at the next step boundary, with a checkpoint."""
+    leave: bool = False
+    """Leave at the next step boundary."""
+    newcomer: int = 0
+    """Bring this newcomer in, and give up any other; 0, which is no newcomer's id, means none."""
 
 
 IN_SCRIPT, IN_ROUND = 1, 2
@@ -136,7 +132,7 @@ class Progress(NamedTuple):
 
 def orders(folder: Path, writing: bool = False) -> Board[Order]:
     """Open the board of orders in a job's folder."""
-    return Board(folder / _ORDERS, "=qdq", Order, writing)
+    return Board(folder / _ORDERS, "=??q", Order, writing)
 
 
 def progress(folder: Path, writing: bool = False) -> Board[Progress]:

@@ -16,20 +16,22 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.membership import WorkerId
 
-WORDS = 16
+WORDS = 18
 MOST_WORKERS = 4096
 _PIECE = 12
 _PIECES = 6
 
 STEP, MEAN, END = 0, 1, 2
 KINDS = ("step()", "mean()", "the end of the training")
-_SAVE, _PUBLISHED, _STOP, _ENDER, _LOSS, _LOSS_WEIGHT, _DIGESTED, _DIGEST = range(3, 11)
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _ENDER = range(3, 9)
+_LOSS, _LOSS_WEIGHT, _DIGESTED, _DIGEST = range(9, 13)
 
 
 class Word(NamedTuple):
     """What one worker contributes to a round besides data."""
 
-    kind: int
+    kind: int | None
+    """None of who takes part in the round without knowing what it is: it learns."""
     worker: WorkerId
     save: bool = False
     """A checkpoint is wanted at this round's boundary."""
@@ -37,6 +39,10 @@ class Word(NamedTuple):
     """The checkpoint wanted last is on the disk."""
     stop: bool = False
     """Too few workers are left: stop at this round's boundary."""
+    leaves: bool = False
+    """This worker is to leave before the next round."""
+    newcomer: bool = False
+    """Somebody waits at its side to be admitted before the next round."""
     loss: float = 0.0
     loss_weight: float = 0.0
     digest: int | None = None
@@ -45,8 +51,11 @@ class Word(NamedTuple):
     def encode(self) -> list[float]:
         """The numbers to be summed."""
         word = [0.0] * WORDS
+        if self.kind is None:
+            return word
         word[self.kind] = 1
         word[_SAVE], word[_PUBLISHED], word[_STOP] = self.save, self.published, self.stop
+        word[_LEAVES], word[_NEWCOMER] = self.leaves, self.newcomer
         word[_ENDER] = self.worker if self.kind == END else 0
         if self.loss_weight:
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
@@ -61,6 +70,22 @@ class Sum(NamedTuple):
 
     values: list[float]
     workers: int
+    """Those that knew what round it was."""
+
+    @property
+    def kind(self) -> int:
+        """What round it was: for who learns."""
+        return max((STEP, MEAN, END), key=self.values.__getitem__)
+
+    @property
+    def leaving(self) -> int:
+        """How many workers are to leave."""
+        return int(self.values[_LEAVES])
+
+    @property
+    def newcomer(self) -> bool:
+        """Somebody waits to be admitted."""
+        return self.values[_NEWCOMER] > 0
 
     @property
     def save(self) -> bool:

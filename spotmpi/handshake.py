@@ -38,9 +38,20 @@ def shake_hands(
     for rank, row in enumerate(everybody):
         for column, (name, value) in enumerate(facts):
             if row[column] != everybody[0, column]:
-                other = membership.ids[rank]
-                raise UsageError(
-                    f"worker {other} and worker {membership.ids[0]} differ in {name} "
-                    f"(worker {me} has {value}): all workers must run the same script with the "
-                    "same arguments, on the same version of spotmpi"
-                )
+                raise _differ(membership.ids[rank], membership.ids[0], name, me, value)
+
+
+def check_facts(
+    me: WorkerId, theirs: WorkerId, facts: Sequence[tuple[str, str]], known: Sequence[str]
+) -> None:
+    """The same for a newcomer, with the values ``known`` to a worker that trains. Local."""
+    for (name, value), other in zip(facts, known, strict=True):
+        if value != other:
+            raise _differ(me, theirs, name, me, value)
+
+
+def _differ(one: WorkerId, other: WorkerId, name: str, me: WorkerId, value: str) -> UsageError:
+    return UsageError(
+        f"worker {one} and worker {other} differ in {name} (worker {me} has {value}): all workers "
+        "must run the same script with the same arguments, on the same version of spotmpi"
+    )

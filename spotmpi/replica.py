@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from spotmpi import control
-from spotmpi.buffers import Layout, digest_of, flat_array, kept, like, read_only
+from spotmpi.buffers import Layout, Tape, digest_of, flat_array, kept, like, read_only
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.operators import Step
@@ -51,6 +51,12 @@ class Replica(Generic[P]):
     def size(self) -> int:
         """Parameters, counted as numbers."""
         return sum(bucket.size for bucket in self._layout.buckets)
+
+    def tape(self) -> tuple[Tape, int]:
+        """The registered state, as one row of words that are the live ones; and in how many sets
+        of the parameters' size."""
+        sets = self._registered().values()
+        return Tape([flat for flats in sets for flat in flats]), len(sets)
 
     # Before a round: what this worker brings.
 

@@ -71,9 +71,14 @@ class Sampler:
         The first call for a step fixes its deal for ``workers``; later ones return that deal
         until `count`.
         """
-        if self._deal is None and self._pass < self.passes and self.n:
+        if self._deal is None and not self.over:
             self._deal = Deal(self.steps, self._pass, tuple(workers), self._next(len(workers)))
         return self._deal
+
+    @property
+    def over(self) -> bool:
+        """Whether all passes are done."""
+        return self._pass >= self.passes or not self.n
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
         """The fixed deal's step is committed; what others than ``contributors`` held goes back."""
@@ -145,9 +150,11 @@ class Dealer:
         """Steps drawn and committed."""
         self._basis: Membership | None = None
         self._drawn: Sampler | None = None
-        self._learning: set[WorkerId] = set()
-        """Members that are dealt nothing yet; of those that are lost, too: others may still draw
-        a step that was dealt while they were members."""
+
+    @property
+    def drawn(self) -> Sampler | None:
+        """Where the step comes from that is drawn and not committed."""
+        return self._drawn
 
     @property
     def dealt(self) -> tuple[int, int]:
@@ -155,36 +162,18 @@ class Dealer:
         generation = self._basis.generation if self._basis else 0
         return self.committed + (self._drawn is not None), generation
 
-    def admit(self, worker: WorkerId) -> None:
-        """A newcomer is a member from now on, but learns before it is dealt anything."""
-        self._learning.add(worker)
+    def after(self) -> int:
+        """Steps committed once the one that is drawn is."""
+        return self.committed + (self._drawn is not None)
 
-    def promote(self, worker: WorkerId) -> None:
-        """It has learnt: the next step is dealt to it as well."""
-        self._learning.remove(worker)
-
-    def dealt_to(self, membership: Membership) -> tuple[WorkerId, ...]:
-        """Those of ``membership`` to whom the next step is dealt."""
-        if not self._learning:
-            return membership.ids
-        return tuple(worker for worker in membership.ids if worker not in self._learning)
-
-    def after(self) -> dict[str, Any]:
-        """What a newcomer needs of it once the step drawn is committed; plain numbers."""
-        return {
-            "committed": self.committed + (self._drawn is not None),
-            "learning": sorted(self._learning),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, committed: int) -> None:
         """Go on where the dealer with this `after` stands; nothing is drawn."""
-        self.committed = int(state["committed"])
-        self._learning = set(map(int, state["learning"]))
+        self.committed = committed
         self._drawn = self._basis = None
 
     def draw(self, sampler: Sampler, membership: Membership) -> Deal | None:
         """The next step of ``sampler``, for ``membership`` unless it was dealt for another."""
-        deal = sampler.deal(self.dealt_to(self._basis or membership))
+        deal = sampler.deal((self._basis or membership).ids)
         if deal is not None:
             self._basis = self._basis or membership
             self._drawn = sampler

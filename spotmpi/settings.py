@@ -15,11 +15,15 @@ SPOTMPI_DETECT_MS        milliseconds after which what is silent or stopped coun
 SPOTMPI_JOB              set by ``spotmpi run`` only: the job's name, in every process of the job
 SPOTMPI_JOB_DIR          set by ``spotmpi run`` only: the job's private folder
 SPOTMPI_CHANNEL          set by ``spotmpi run`` only: descriptor that leads to the launcher
+SPOTMPI_NEWCOMER         set by ``spotmpi run`` only: the id of a worker that joins a running job
+SPOTMPI_STAND_IN         set by ``spotmpi run`` only: what MPI starts on the head for a newcomer,
+                         a JSON list
 =======================  =====================================================================
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -51,6 +55,8 @@ class Settings:
     job: str | None = None
     job_dir: Path | None = None
     channel_fd: int | None = None
+    newcomer: int | None = None
+    stand_in: tuple[str, ...] = ()
     trace: Path | None = None
     checkpoint: Path | None = None
     checkpoint_every: int | None = None
@@ -73,6 +79,8 @@ class Settings:
             job=found.get("SPOTMPI_JOB"),
             job_dir=_path(found, "SPOTMPI_JOB_DIR"),
             channel_fd=_integer(found, "SPOTMPI_CHANNEL", least=0),
+            newcomer=_integer(found, "SPOTMPI_NEWCOMER", least=0),
+            stand_in=tuple(json.loads(found.get("SPOTMPI_STAND_IN", "[]"))),
             trace=_path(found, "SPOTMPI_TRACE"),
             checkpoint=_path(found, "SPOTMPI_CHECKPOINT"),
             checkpoint_every=_integer(found, "SPOTMPI_CHECKPOINT_EVERY", least=1),
@@ -93,6 +101,8 @@ class Settings:
             "SPOTMPI_JOB": self.job,
             "SPOTMPI_JOB_DIR": self.job_dir,
             "SPOTMPI_CHANNEL": self.channel_fd,
+            "SPOTMPI_NEWCOMER": self.newcomer,
+            "SPOTMPI_STAND_IN": json.dumps(self.stand_in) if self.stand_in else None,
             "SPOTMPI_TRACE": self.trace,
             "SPOTMPI_CHECKPOINT": self.checkpoint,
             "SPOTMPI_CHECKPOINT_EVERY": self.checkpoint_every,

@@ -37,7 +37,7 @@ from spotmpi.trace import Trace
 STEPS = 6
 """Training steps of one run, more or less: losses add some."""
 BATCH = 3
-PLANS = 0.6
+PLANS = 0.5
 """Of all schedules: those with newcomers and with workers that are told to leave."""
 CELLS = 3
 """Parts of a worker's state."""
@@ -371,11 +371,7 @@ class Replica:
             if self.me in done:
                 self._graduate(number, got, rest)
             if not self._learns:
-                for worker in done:
-                    self._dealer.promote(worker)
-                    self.court.graduates += 1
-                if self.me in done:
-                    self.since = self._dealer.committed
+                self.court.graduates += len(done)
         self._teaches = bool(self._lessons.learning)
         if int(word[_LEAVING]) >= len(self._full(contributors)):
             self._stopping = True
@@ -396,7 +392,6 @@ class Replica:
         for newcomer in after.ids:
             if newcomer not in before:
                 self._lessons.admit(newcomer)
-                self._dealer.admit(newcomer)
                 self._teaches = True
         if self._learns:
             return
@@ -438,6 +433,7 @@ class Replica:
         self._extend(number, rest["history"], got)
         self._sampler.restore(rest["sampler"])
         self._dealer.restore(rest["dealer"])
+        self.since = self._dealer.committed
 
     def _extend(self, number: int, before: int, got: int) -> None:
         self.history.append(hash((before, got, *self.cells)))
@@ -635,13 +631,15 @@ def search(runs: Iterator[Run], tell: Callable[[Outcome], None] = lambda _: None
 
 def shrink(run: Run) -> Finding:
     """Drop every event without which ``run`` still fails; `run` must fail."""
-    smallest = run
-    for kind in ("kills", "arrivals", "notices"):
-        for event in getattr(run, kind):
-            kept = tuple(one for one in getattr(smallest, kind) if one is not event)
-            fewer = replace(smallest, **{kind: kept})
-            if isinstance(_outcome(fewer), str):
-                smallest = fewer
+    smallest, before = run, None
+    while smallest != before:  # what could not be spared with another one may be without it
+        before = smallest
+        for kind in ("arrivals", "notices", "kills"):
+            for event in getattr(before, kind):
+                kept = tuple(one for one in getattr(smallest, kind) if one is not event)
+                fewer = replace(smallest, **{kind: kept})
+                if isinstance(_outcome(fewer), str):
+                    smallest = fewer
     transcript: list[str] = []
     failure = _outcome(smallest, transcript)
     if not isinstance(failure, str):

@@ -13,7 +13,7 @@ import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,17 @@ import pytest
 import spotmpi
 from spotmpi import trace
 from spotmpi import trainer as trainer_module
+from spotmpi.channel import Channel, Order
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Fabric, Steps
-from spotmpi.fabric.sim import Kill, Simulation
+from spotmpi.fabric.sim import Arrival, Kill, Notice, Simulation
 from spotmpi.membership import Membership
 from spotmpi.optimizers import Momentum, Optimizer
+from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD
+
+
+_SETTINGS = Settings.from_environ
 
 
 class Killed(BaseException):
@@ -48,9 +53,24 @@ class Seat(Fabric):
         self._to_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     @classmethod
-    def mine(cls, _alone: bool) -> Seat:
+    def mine(cls, *_given: object) -> Seat:
         """The seat of the calling thread: stands in for the trainer's connection to MPI."""
         return cls._of_thread.seat
+
+    def guest(self) -> int | None:
+        """The simulation's."""
+        return self._simulation.guest(self.me)
+
+    def brief(self, prospectus: Callable[[], bytes]) -> None:
+        """The simulation's."""
+        self._simulation.brief(self.me, prospectus)
+
+    @classmethod
+    def settings(cls) -> Settings:
+        """The environment's, and whether the calling thread's worker comes late."""
+        seat = cls.mine()
+        late = seat.me not in seat.membership
+        return replace(_SETTINGS(), newcomer=seat.me if late else None)
 
     def clock(self) -> float:
         """The simulation's."""
@@ -129,6 +149,8 @@ class Final:
     losses: tuple[float, ...]
     stopped: bool
     means: tuple[float, ...]
+    began: int
+    """The first step that it computed a gradient for that could count."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +161,8 @@ class Job:
     workers: int = 4
     seed: int = 0
     kills: Sequence[Kill] = ()
+    arrivals: Sequence[Arrival] = ()
+    notices: Sequence[Notice] = ()
     samples: int = 37
     batch_size: int = 2
     passes: int = 2
@@ -154,7 +178,7 @@ class Job:
     def script(self, worker: int) -> Final:
         """What a user would write; one pass a loop, with a mean after each."""
         gradients: Counter[int] = Counter()
-        losses, means, stopped = [], [], False
+        losses, means, stopped, began = [], [], False, 0
         trainer = spotmpi.Trainer(
             params(worker),
             optimizer=self.optimizer(),
@@ -166,25 +190,33 @@ class Job:
             with trainer:
                 for _ in range(self.passes):
                     for batch in trainer.batches(self.samples, self.batch_size):
-                        gradients[trainer.steps] += 1
+                        rehearsal = trainer.worker not in trainer.workers
+                        gradients[trainer.steps] += not rehearsal
                         grads = gradient(trainer.params, batch)
                         trainer.step(grads, loss=1.0)
                         losses.append(trainer.loss)
+                        began = trainer.steps if rehearsal else began
                     means.append(trainer.mean(2.0))
         except spotmpi.Stopped:
             stopped = True
         final = bits(trainer.params), trainer.steps, gradients, tuple(losses)
-        return Final(*final, stopped, tuple(means))
+        return Final(*final, stopped, tuple(means), began)
 
     def run(self) -> Result:
         """Run it to its end in a simulation of its own."""
         membership = Membership.first(["sim"] * self.workers)
-        simulation = Simulation(membership, self.seed, self.kills)
+        simulation = Simulation(
+            membership, self.seed, self.kills, arrivals=self.arrivals, notices=self.notices
+        )
+
+        def steps(worker: int) -> Steps[Any]:
+            return Seat(worker, simulation).perform_script(self._script_of(worker))
+
+        simulation.newcomer = steps
         for worker in membership.ids:
-            script = self._script_of(worker)
-            simulation.start(worker, Seat(worker, simulation).perform_script(script))
+            simulation.start(worker, steps(worker))
         lost_early = False
-        with self._surroundings():
+        with self._surroundings(simulation):
             try:
                 simulation.run()
             except SpotmpiError as error:
@@ -195,14 +227,21 @@ class Job:
             finally:
                 for process in list(simulation.processes.values()):
                     process.steps.close()
-        finals = {} if lost_early else simulation.returned
+        ended = {w: final for w, final in simulation.returned.items() if final is not None}
+        finals = {} if lost_early else ended
         return Result(self, finals, simulation.events, list(trace.read(self.trace)))
 
-    def _script_of(self, worker: int) -> Callable[[], Final]:
-        return lambda: self.script(worker)
+    def _script_of(self, worker: int) -> Callable[[], Final | None]:
+        def script() -> Final | None:
+            try:
+                return self.script(worker)
+            except spotmpi.errors.Left:
+                return None
+
+        return script
 
     @contextlib.contextmanager
-    def _surroundings(self) -> Iterator[None]:
+    def _surroundings(self, simulation: Simulation) -> Iterator[None]:
         environ = {
             "SPOTMPI_JOB": "simulated",
             "OMPI_COMM_WORLD_SIZE": str(self.workers),
@@ -213,6 +252,12 @@ class Job:
             for name, value in environ.items():
                 patch.setenv(name, value)
             patch.setattr(trainer_module, "_connect", Seat.mine)
+            patch.setattr(Settings, "from_environ", Seat.settings)
+
+            def order(_channel: Channel, worker: int) -> Order:
+                return Order(leave=simulation.noticed(worker))
+
+            patch.setattr(Channel, "order_for", order)
             yield
 
 

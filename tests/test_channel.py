@@ -17,7 +17,6 @@ from spotmpi.channel import (
     IN_ROUND,
     LIMIT,
     LISTENER,
-    STOP,
     Channel,
     Order,
     orders,
@@ -108,12 +107,12 @@ def test_a_death_is_on_the_board_once(channel: Channel, tmp_path: Path) -> None:
 def test_orders_and_progress_are_on_boards_that_both_ends_see(channel: Channel, tmp_path) -> None:
     board = orders(tmp_path, writing=True)
     assert channel.order_for(3) is None
-    board.write(3, Order(STOP, 2.5, -7))
-    assert channel.order_for(3) == Order(STOP, 2.5, -7)
+    board.write(3, Order(True, True, 7))
+    assert channel.order_for(3) == Order(True, True, 7)
     assert channel.order_for(2) is None
     assert channel.order_for(4) is None
-    board.write(3, Order(9))
-    assert channel.order_for(3) == Order(9)
+    board.write(3, Order(newcomer=9))
+    assert channel.order_for(3) == Order(newcomer=9)
     board.close()
     before = time.monotonic()
     channel.progressed(1, 5, 4, IN_ROUND)
@@ -128,14 +127,14 @@ def test_orders_and_progress_are_on_boards_that_both_ends_see(channel: Channel, 
 
 def test_half_a_record_counts_as_none(channel: Channel, tmp_path: Path) -> None:
     board = orders(tmp_path, writing=True)
-    board.write(0, Order(STOP, 1.0, 1))
+    board.write(0, Order(True, False, 1))
     whole = (tmp_path / "orders").read_bytes()
-    board.write(0, Order(STOP + 1, 2.0, 2))
+    board.write(0, Order(False, True, 2))
     new = (tmp_path / "orders").read_bytes()
     for cut in range(1, len(whole)):
         half = new[:cut] + whole[cut:]
         (tmp_path / "orders").write_bytes(half)
-        expected = {whole: Order(STOP, 1.0, 1), new: Order(STOP + 1, 2.0, 2)}.get(half)
+        expected = {whole: Order(True, False, 1), new: Order(False, True, 2)}.get(half)
         assert channel.order_for(0) == expected
         (tmp_path / "orders").write_bytes(new[:cut])
         assert channel.order_for(0) is None

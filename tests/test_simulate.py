@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from spotmpi import recovery, simulate, trace
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Kill, Simulation
 from spotmpi.ledger import Ledger
+from spotmpi.lessons import Lessons
 from spotmpi.membership import Membership
 from spotmpi.recovery import (
     MESSAGES_PER_LOSS,
@@ -26,11 +28,12 @@ from spotmpi.recovery import (
     Stamp,
     State,
     Survey,
+    Verdict,
     most_messages,
 )
 from spotmpi.replay import check_exactly_once
 from spotmpi.sampler import Dealer
-from spotmpi.simulate import Outcome, Run, execute, schedules, search, shrink
+from spotmpi.simulate import Outcome, Replica, Run, execute, schedules, search, shrink
 
 
 @pytest.mark.parametrize(
@@ -57,7 +60,7 @@ def test_messages_are_bounded_by_the_losses_and_not_by_the_workers(
 def test_a_loss_that_interrupts_the_end_costs_no_more_than_both_of_them() -> None:
     """Found by a campaign: the tokens of an end that nobody came to finish count as well."""
     outcome = execute(Run(6, 1776331184, (Kill(1, 175),)))
-    assert MESSAGES_PER_LOSS < outcome.worst_messages <= most_messages(1, ending=True)
+    assert MESSAGES_PER_LOSS < outcome.worst_messages <= most_messages(1, unasked=True)
 
 
 def test_a_thousand_workers_recover() -> None:
@@ -232,7 +235,67 @@ def losses_of_a_failed_build_are_held_against_strangers(patch: Patch) -> None:
     patch.setattr(Recovery, "_grow", grow)
 
 
-MUTATIONS: dict[str, Callable[[Patch], None]] = {
+def a_newcomer_is_admitted_beside_a_loss(patch: Patch) -> None:
+    patch.setattr(Verdict, "change", property(lambda self: self.survey.plan))
+
+
+def whoever_leaves_is_still_counted(patch: Patch) -> None:
+    without = Membership.without
+
+    def staying(self: Membership, gone: Any, generation: int, newcomer: Any = None) -> Membership:
+        lost = [worker for worker in gone if worker % 2]
+        return without(self, lost, generation, newcomer)
+
+    patch.setattr(Membership, "without", staying)
+
+
+def a_newcomer_trains_before_it_has_all_parts(patch: Patch) -> None:
+    def hasty(self: Lessons, rest: bool) -> tuple[int, ...]:
+        self.part = (self.part + 1) % self.parts
+        done = tuple(self._had) if rest else ()
+        self.forget(done)
+        return done
+
+    patch.setattr(Lessons, "last_due", property(lambda self: bool(self._had)))
+    patch.setattr(Lessons, "given", hasty)
+
+
+def a_part_is_not_what_it_was_before_the_round(patch: Patch) -> None:
+    prepare = Replica.prepare
+
+    def prepare_late(self: Replica, membership: Membership) -> None:
+        prepare(self, membership)
+        if self._pages[0][0]:
+            self._pages[0][0] += 1
+
+    patch.setattr(Replica, "prepare", prepare_late)
+
+
+def a_page_goes_with_a_round_as_long_as_somebody_learns(patch: Patch) -> None:
+    def open_now(self: Replica) -> None:
+        self._taught[0] = bool(self._lessons.learning)
+
+    patch.setattr(Replica, "open", open_now)
+
+
+def what_a_newcomer_was_dealt_while_it_learnt_counts(patch: Patch) -> None:
+    count = Dealer.count
+    patch.setattr(Dealer, "count", lambda self, full: count(self, self._drawn._deal.workers))
+
+
+PLANNED: dict[str, Callable[[Patch], None]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        a_newcomer_is_admitted_beside_a_loss,
+        whoever_leaves_is_still_counted,
+        a_newcomer_trains_before_it_has_all_parts,
+        a_part_is_not_what_it_was_before_the_round,
+        a_page_goes_with_a_round_as_long_as_somebody_learns,
+        what_a_newcomer_was_dealt_while_it_learnt_counts,
+    )
+}
+
+MUTATIONS: dict[str, Callable[[Patch], None]] = PLANNED | {
     mutation.__name__: mutation
     for mutation in (
         a_prepared_worker_ignores_a_loss,
@@ -278,6 +341,7 @@ def hunt() -> Run | None:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_found(name: str, monkeypatch: Patch) -> None:
     MUTATIONS[name](monkeypatch)
+    monkeypatch.setattr("spotmpi.simulate.PLANS", float(name in PLANNED))
     broken = hunt()
     assert broken is not None
     finding = shrink(broken)

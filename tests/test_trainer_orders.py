@@ -9,7 +9,7 @@ import pytest
 
 import spotmpi
 from spotmpi import checkpoint
-from spotmpi.channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, STOP, Order, orders, progress
+from spotmpi.channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, Order, orders, progress
 from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD
 from spotmpi.replay import check_exactly_once, replay, steps
@@ -33,7 +33,7 @@ def boards(tmp_path: Path) -> Path:
 def order_stop(folder: Path, worker: int) -> None:
     """What the launcher does."""
     board = orders(folder, writing=True)
-    board.write(worker, Order(STOP))
+    board.write(worker, Order(stop=True))
     board.close()
 
 
@@ -57,7 +57,7 @@ def test_a_worker_that_is_told_to_stop_keeps_its_state_and_asks_for_a_requeue(
                     order_stop(boards, 0)
                 trainer.step(gradient(trainer.params, batch))
 
-    with pytest.raises(spotmpi.Stopped, match="the job was asked to stop; a checkpoint of step 4"):
+    with pytest.raises(spotmpi.Stopped, match="the job was told to stop; a checkpoint of step 4"):
         train()
     assert trainer.steps == 4
     said = board.read(0)
@@ -74,7 +74,7 @@ def test_an_order_that_nobody_knows_is_for_newer_workers(
     monkeypatch.setenv("SPOTMPI_JOB_DIR", str(boards))
     monkeypatch.setenv("SPOTMPI_CHANNEL", NOBODY)
     board = orders(boards, writing=True)
-    board.write(0, Order(1000))
+    board.write(0, Order())
     board.close()
     with spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
         for batch in trainer.batches(5, batch_size=1):

@@ -15,13 +15,13 @@ What every fabric guarantees, and one contract suite holds:
   token once, the revocation of the control path once.
 - ``Rebuild`` waits for every member alive; all get the same answer. A newcomer that dies, or that
   MPI cannot bring in, makes it fail for all alike, and is turned away.
-- ``Knock`` ends with the charter, or with `PeersLost` when nobody is left who could let it in.
+- ``Meet`` and ``Knock`` raise `PeersLost` when nobody is left who could let the newcomer in.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -83,11 +83,16 @@ class Welcome:
 
 
 @dataclass(frozen=True)
+class Meet:
+    """Wait for the sponsor's prospectus, as a newcomer; replies its bytes."""
+
+
+@dataclass(frozen=True)
 class Knock:
     """Wait to be admitted, as a newcomer; replies the charter's bytes."""
 
 
-Request = Reduce | Share | Revoke | Poll | Rebuild | Send | RevokeControl | Welcome | Knock
+Request = Reduce | Share | Revoke | Poll | Rebuild | Send | RevokeControl | Welcome | Meet | Knock
 Steps = Generator[Request, Any, T]
 """What the driver and the trainer are made of: a generator of requests that returns a T."""
 
@@ -103,8 +108,16 @@ class Fabric(ABC):
     def perform(self, request: Request) -> Any:
         """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
 
+    # A sponsor's side of a newcomer. All local, and done at once.
+
+    def sponsor(self, newcomer: WorkerId | None) -> None:
+        """Bring this newcomer in, in the background; give up any other."""
+
+    def brief(self, prospectus: Callable[[], bytes]) -> None:
+        """Send the prospectus to a newcomer that waits for it, if there is one."""
+
     def guest(self) -> WorkerId | None:
-        """The newcomer that waits at this worker's side to be admitted now. Local, at once."""
+        """The newcomer that waits to be admitted now."""
         return None
 
     @abstractmethod

@@ -23,6 +23,7 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Buffer,
     Knock,
+    Meet,
     Poll,
     Rebuild,
     Reduce,
@@ -179,6 +180,13 @@ class Simulation:
                 return newcomer
         return None
 
+    def brief(self, worker: WorkerId, prospectus: Callable[[], bytes]) -> None:
+        """Send the prospectus to newcomers that wait for it at the side of ``worker``."""
+        for newcomer, process in self.processes.items():
+            if process.sponsor == worker and isinstance(process.waiting, Meet):
+                process.waiting = None
+                self._reply(newcomer, prospectus(), self.delays.message)
+
     def noticed(self, worker: WorkerId) -> bool:
         """Whether ``worker`` is told to leave."""
         return self._notices.get(worker, self.events + 1) <= self.events
@@ -223,7 +231,7 @@ class Simulation:
         process = self.processes.get(newcomer)
         if process is not None and process.sponsor is not None:
             process.sponsor = None
-            if isinstance(process.waiting, Knock):
+            if isinstance(process.waiting, Knock | Meet):
                 process.waiting = None
                 self._reply(newcomer, PeersLost("turned away"))
             else:
@@ -339,7 +347,7 @@ class Simulation:
             case Welcome(newcomer, charter):
                 self._after(self.delays.message, self._welcome, newcomer, charter)
                 self._reply(worker)
-            case Knock():
+            case Knock() | Meet():
                 if process.sponsor is None or process.sponsor not in self.processes:
                     process.sponsor = None
                     self._reply(worker, PeersLost("no sponsor"))

@@ -1,0 +1,157 @@
+"""A newcomer's lessons on one worker, whichever side it is on: pages that go with the rounds.
+
+While anybody learns, each round reduces one page more: a slice of the registered state, of which
+every worker that knows it brings a piece, and the newcomer zeros; and a few plain values, which the
+first of them brings. Whole words are added to zeros, so every bit arrives as it was. A page is a
+part of the round: it is retried, repaired and shared as the gradient is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from spotmpi.buffers import Tape
+from spotmpi.fabric import Buffer
+from spotmpi.lessons import Lessons, read, write
+from spotmpi.membership import WorkerId
+
+HEAD = 1 << 14
+"""Words of a page that hold plain values."""
+
+_SHARE = 8
+"""A slice is this part of the state's first set of buckets: the gradient, by its size ..."""
+_LEAST = 1 << 14
+"""... or so many words, if that is more."""
+
+
+class School:
+    """Who learns, what goes with the open round, and what went with the last one."""
+
+    def __init__(self, me: WorkerId, tape: Tape, sets: int) -> None:
+        """``tape``: the registered state, in so many ``sets`` of the size of a gradient."""
+        self.me = me
+        self._tape = tape
+        share = -(-tape.size // (sets * _SHARE))
+        self._slice = min(max(_LEAST, share), max(1, tape.size))
+        self._lessons = Lessons(-(-tape.size // self._slice))
+        self._pages: list[Buffer] = []
+        self._teaches = False
+        self._open = self._last = False
+        """Whether a page goes with the open round, and went with the last one."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether this worker is one that learns."""
+        return self.me in self._lessons.learning
+
+    @property
+    def teaching(self) -> bool:
+        """Whether a page goes with the open round."""
+        return self._open
+
+    @property
+    def rest_due(self) -> bool:
+        """Whether all else should go with the page, as somebody will have all slices."""
+        return self._lessons.last_due
+
+    def full(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
+        """Those of ``workers`` that know everything."""
+        learning = self._lessons.learning
+        return tuple(worker for worker in workers if worker not in learning)
+
+    # Who learns.
+
+    def admit(self, worker: WorkerId) -> None:
+        """A newcomer takes part in the next round."""
+        self._lessons.admit(worker)
+        self._begin()
+
+    def forget(self, workers: Collection[WorkerId]) -> None:
+        """They are no members any more."""
+        self._lessons.forget(workers)
+
+    def charter(self) -> dict[str, Any]:
+        """For a newcomer, to count along; plain values."""
+        return self._lessons.state()
+
+    def enrol(self, charter: dict[str, Any]) -> None:
+        """Begin to learn, with the `charter` of who knows."""
+        self._lessons.restore(**charter)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._teaches = True
+        if not self._pages:
+            self._pages = [self._tape.page(HEAD + self._slice) for _ in range(2)]
+
+    # The pages.
+
+    def open(self) -> None:
+        """A round begins: a page goes with it if anybody learnt when the last one was committed.
+
+        Not if anybody learns now: of a death some hear before they begin the round.
+        """
+        self._open = self._teaches
+
+    @property
+    def extra(self) -> Sequence[Buffer]:
+        """Of the open round's buffers."""
+        return self._pages[:1] if self._open else ()
+
+    @property
+    def extra_record(self) -> Sequence[Buffer]:
+        """Of the last round's record."""
+        return self._pages[1:] if self._last else ()
+
+    @property
+    def extra_room(self) -> Sequence[Buffer]:
+        """Room for another's record of the last round."""
+        return self._pages[:1] if self._last else ()
+
+    def bring_nothing(self) -> None:
+        """Nothing to add to the page."""
+        if self._open:
+            self._pages[0][...] = 0
+
+    def bring(self, full: Sequence[WorkerId], fields: dict[str, Any], rest: dict[str, Any]) -> None:
+        """This worker's piece of the slice; and the values, if it is the first of those ``full``.
+
+        ``rest`` is left out if there is no room for it: it will be asked for again.
+        """
+        self.bring_nothing()
+        page = self._pages[0]
+        start, size = self._reach()
+        rank = full.index(self.me)
+        begin, end = rank * size // len(full), (rank + 1) * size // len(full)
+        self._tape.read(start + begin, page[HEAD + begin : HEAD + end])
+        head = page[:HEAD]
+        if rank == 0 and not (rest and write(head, {**fields, "rest": rest})):
+            write(head, fields)
+
+    def turn(self) -> dict[str, Any]:
+        """The round is committed: its page is the record. Returns the values on it.
+
+        Who learns has its slice in its place then, as it was before the round.
+        """
+        self._last, self._open = self._open, False
+        if not self._last:
+            return {}
+        self._pages.reverse()
+        page = self._pages[1]
+        if self.learns:
+            start, size = self._reach()
+            self._tape.write(start, page[HEAD : HEAD + size])
+        return read(page[:HEAD])
+
+    def given(self, values: dict[str, Any]) -> tuple[WorkerId, ...]:
+        """After `turn`, with what it returned: those who know everything now."""
+        done = self._lessons.given("rest" in values) if self._last else ()
+        self._teaches = bool(self._lessons.learning)
+        if not self._teaches and not self._last:
+            self._pages = []
+        return done
+
+    def _reach(self) -> tuple[int, int]:
+        start = self._lessons.part * self._slice
+        return start, min(self._slice, self._tape.size - start)
