@@ -104,6 +104,8 @@ class Trainer(Generic[P]):
         self._answer: Any = None
         self._told_to_stop = self._leaving = False
         """What this worker says in its control words: all should stop, it is to leave."""
+        self._gave_up = 0
+        """The newcomer that could not be brought in, as the launcher knows."""
         self._stopping = self._due = False
         """What all have read from theirs: training stops, a plan is due."""
         self._digest: int | None = None
@@ -598,7 +600,10 @@ class Trainer(Generic[P]):
             return
         self._told_to_stop = order.stop
         self._leaving = self._leaving or order.leave
-        self._fabric.sponsor(order.newcomer or None)
+        failure = self._fabric.sponsor(order.newcomer or None)
+        if failure is not None and order.newcomer != self._gave_up:
+            self._gave_up = order.newcomer
+            self._channel.tell("gave_up", newcomer=order.newcomer, why=failure)
         self._fabric.brief(self._prospectus)
 
     def _teach(self, full: Sequence[WorkerId]) -> None:

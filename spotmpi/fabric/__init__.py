@@ -110,8 +110,12 @@ class Fabric(ABC):
 
     # A sponsor's side of a newcomer. All local, and done at once.
 
-    def sponsor(self, newcomer: WorkerId | None) -> None:
-        """Bring this newcomer in, in the background; give up any other."""
+    def sponsor(self, newcomer: WorkerId | None) -> str | None:
+        """Bring this newcomer in, in the background; give up any other.
+
+        To be said again and again; returns why nothing will come of it, if that is known.
+        """
+        return None
 
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """Send the prospectus to a newcomer that waits for it, if there is one."""

@@ -4,14 +4,23 @@ Two communicators. ``data`` carries collectives; whoever meets a failure revokes
 makes it anew by ``Shrink``. ``control`` carries tokens between two live workers, which works on a
 communicator with dead members as long as nobody revokes it; only a recovery that fails half-way
 does (see `recovery`), and then it is made anew as well.
+
+A newcomer is a process that was started long before, and is given an identity in MPI when it is
+ready: a thread of its sponsor's spawns a stand-in (which does nothing), the launcher hands what
+that was told by mpirun to the newcomer, and the two have a *bridge*, a communicator of their own.
+Over it goes all that the newcomer must know before it is a member.
 """
 
 from __future__ import annotations
 
+import os
 import socket
+import struct
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import mpi4py
@@ -23,15 +32,27 @@ mpi4py.rc.finalize = False
 from mpi4py import MPI  # noqa: E402 - the setting above must come first
 
 from spotmpi.errors import PeersLost, SpotmpiError, UsageError  # noqa: E402
-from spotmpi.fabric import Fabric, Poll, Rebuild, Reduce, Request, Revoke, Share  # noqa: E402
+from spotmpi.fabric import (  # noqa: E402
+    Fabric,
+    Knock,
+    Meet,
+    Poll,
+    Rebuild,
+    Reduce,
+    Request,
+    Revoke,
+    Share,
+    Welcome,
+)
 from spotmpi.fabric.doorbell import ADDRESS_BYTES, Doorbell  # noqa: E402
 from spotmpi.fabric.wire import decode, encode  # noqa: E402
-from spotmpi.membership import Membership, WorkerId  # noqa: E402
+from spotmpi.membership import Membership, Worker, WorkerId  # noqa: E402
 from spotmpi.recovery import (  # noqa: E402
     Built,
     ControlRevoked,
     Event,
     Lost,
+    Plan,
     Received,
     RevokeControl,
     Send,
@@ -40,6 +61,11 @@ from spotmpi.recovery import (  # noqa: E402
 
 _FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
 _TAG = 1
+_HELLO, _PROSPECTUS, _READY, _COME, _CHARTER = range(2, 7)
+"""Tags between a newcomer and its sponsor, in this order."""
+_BRIDGE = 1
+"""The newcomer's rank on the bridge; the sponsor's is 0."""
+_ID = struct.Struct("<q")
 _HOST_BYTES = 256
 _PAUSE = 1e-3
 """Seconds between two looks for a loss, a revocation, or a token that came without a ring."""
@@ -50,34 +76,84 @@ def abort() -> None:
     MPI.COMM_WORLD.Abort(1)
 
 
+_Row = tuple[WorkerId, str, bytes]
+"""A worker, its host, its doorbell."""
+
+
+@dataclass
+class _Guest:
+    """A newcomer, at its sponsor's side; a thread of the sponsor's writes the first three."""
+
+    bridge: MPI.Intracomm | None = None
+    failure: str | None = None
+    briefed: bool = False
+    ready: bool = False
+    welcome: bool = False
+    """It is a member."""
+    sent: list[tuple[MPI.Request, bytes]] = field(default_factory=list)
+    """What may still be on its way."""
+
+    def send(self, data: bytes, tag: int) -> None:
+        """Send it to the newcomer, at once."""
+        assert self.bridge is not None
+        try:
+            self.sent.append((self.bridge.Isend([data, MPI.BYTE], _BRIDGE, tag), data))
+        except MPI.Exception as error:
+            self.failure = str(_told(error))
+
+    def let_go(self, why: str) -> None:
+        """Nothing will come of it; it learns that from the bridge."""
+        self.failure = self.failure or why
+        if self.bridge is not None and not self.welcome:
+            self.bridge.Revoke()
+
+
 class MpiFabric(Fabric):
-    """This process as a worker of the MPI job that it was started in. Starting is collective."""
+    """This process as a worker of the MPI job that it was started in. Starting is collective.
+
+    ``stand_in``: the program that is spawned for a newcomer. ``newcomer``: this process's id, if
+    it is one that was spawned; then starting needs its sponsor only.
+    """
 
     _started = False
 
-    def __init__(self) -> None:
+    def __init__(self, stand_in: tuple[str, ...] = (), newcomer: WorkerId | None = None) -> None:
         if MpiFabric._started:
             # The world may have dead members by now, and nothing can be duplicated from it.
             raise UsageError("a process enters one Trainer: train all there is to train in it")
         MpiFabric._started = True
-        world = MPI.COMM_WORLD
-        world.Set_errhandler(MPI.ERRORS_RETURN)
-        self._data = _duplicate(world)
-        self._control = _duplicate(world)
-        self.me = world.Get_rank()
+        self._stand_in = stand_in
+        self._guests: dict[WorkerId, _Guest] = {}
         self._doorbell = Doorbell()
-        hosts, bells = _introduce(world, self._doorbell.address)
-        self.membership = Membership.first(hosts)
-        here = hosts[self.me]
-        self._bells = {w: bells[w] for w, host in enumerate(hosts) if host == here}
-        self._data_ids = list(self.membership.ids)
-        self._control_ids = list(self.membership.ids)
-        self._control_rank = {worker: worker for worker in self._control_ids}
         self._known_dead: set[WorkerId] = set()
         self._revocation_told = False
         self._events: deque[Event] = deque()
         self._sending: list[tuple[MPI.Request, bytes]] = []
         self._status = MPI.Status()
+        MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
+        if newcomer is not None:
+            self.me = newcomer
+            self.membership = Membership(0, (Worker(newcomer, socket.gethostname()),))
+            self._bridge = _cross()
+            return
+        world = MPI.COMM_WORLD
+        world.Set_errhandler(MPI.ERRORS_RETURN)
+        self.me = world.Get_rank()
+        data, control = _duplicate(world), _duplicate(world)
+        self._enter(data, control, _introduce(data, self.me, self._doorbell.address))
+        self.membership = Membership(0, tuple(self._workers))
+
+    def _enter(self, data: MPI.Intracomm, control: MPI.Intracomm, rows: list[_Row]) -> None:
+        """Take these two for the ways to the workers of these rows, who are their members."""
+        self._data, self._control = data, control
+        self._workers = [Worker(worker, host) for worker, host, _ in rows]
+        self._data_ids = [worker for worker, _, _ in rows]
+        self._control_ids = list(self._data_ids)
+        self._control_rank = {worker: rank for rank, worker in enumerate(self._control_ids)}
+        here = next(host for worker, host, _ in rows if worker == self.me)
+        self._bells = {worker: bell for worker, host, bell in rows if host == here}
+        self._revocation_told = False
+        self._events = deque(event for event in self._events if isinstance(event, Lost))
 
     def clock(self) -> float:
         """Monotonic seconds of this host, the same for all its processes."""
@@ -103,8 +179,15 @@ class MpiFabric(Fabric):
                 self._control.Revoke()
                 self._revocation_told = True
                 self._ring(self._control_ids)
-            case Rebuild(members):
-                return self._rebuild(members)
+            case Rebuild(members, change):
+                return self._rebuild(members, change)
+            case Welcome(newcomer, charter):
+                self._guests[newcomer].welcome = True
+                self._guests[newcomer].send(charter, _CHARTER)
+            case Meet():
+                return self._await(_PROSPECTUS)
+            case Knock():
+                return self._knock()
         return None
 
     # The data path.
@@ -185,12 +268,20 @@ class MpiFabric(Fabric):
 
     # The build.
 
-    def _rebuild(self, members: frozenset[WorkerId] | None) -> Built:
+    def _rebuild(self, members: frozenset[WorkerId] | None, change: Plan) -> Built:
         shrunk, alive = self._shrink(self._data, self._data_ids)
-        if self._agree(shrunk is not None and members == frozenset(alive)):
-            assert shrunk is not None
-            self._data, self._data_ids = shrunk, alive
-            return Built(True, frozenset(alive))
+        built = None
+        if shrunk is not None and members == frozenset(alive):
+            built = self._change(shrunk, alive, change)
+        elif shrunk is not None:
+            shrunk.Revoke()  # whoever does go on with it must not wait for this worker
+        if self._agree(built is not None):
+            assert built is not None
+            built()
+            newcomer = None if change.newcomer is None else self._workers[-1]
+            return Built(True, frozenset(alive), newcomer)
+        if change.newcomer is not None and change.sponsor == self.me:
+            self._guests[change.newcomer].let_go("it could not be connected to all workers")
         while True:
             control, alive = self._shrink(self._control, self._control_ids)
             if self._agree(control is not None):
@@ -201,6 +292,116 @@ class MpiFabric(Fabric):
         self._revocation_told = False
         self._events = deque(event for event in self._events if isinstance(event, Lost))
         return Built(False, frozenset(alive))
+
+    def _change(
+        self, shrunk: MPI.Intracomm, alive: list[WorkerId], change: Plan
+    ) -> Callable[[], None] | None:
+        """Make what is to follow from ``shrunk``; return how to begin with it, None if it failed.
+
+        Whoever fails revokes all that it holds, so that the others do not wait for it there.
+        """
+        held: list[MPI.Comm] = [shrunk]
+        try:
+            if change.leaving:
+                stays = self.me not in change.leaving
+                part = shrunk.Split(0 if stays else MPI.UNDEFINED, shrunk.Get_rank())
+                if stays:
+                    part.Set_errhandler(MPI.ERRORS_RETURN)
+                ids = [worker for worker in alive if worker not in change.leaving]
+                return lambda: self._use(part, ids)
+            if change.newcomer is None:
+                return lambda: self._use(shrunk, alive)
+            leader = alive.index(change.sponsor) if change.sponsor is not None else 0
+            bridge: MPI.Intracomm = MPI.COMM_SELF
+            if change.sponsor == self.me:
+                guest = self._guests[change.newcomer]
+                assert guest.bridge is not None
+                bridge = guest.bridge
+                guest.send(b"", _COME)
+            between = shrunk.Create_intercomm(leader, bridge, _BRIDGE, _TAG)
+            data, control, rows = self._merge(between, held, high=False)
+        except MPI.Exception as error:
+            _told(error)
+            for comm in held:
+                comm.Revoke()
+            return None
+        return lambda: self._enter(data, control, rows)
+
+    def _merge(
+        self, between: MPI.Intercomm, held: list[MPI.Comm], high: bool
+    ) -> tuple[MPI.Intracomm, MPI.Intracomm, list[_Row]]:
+        """Both sides of ``between`` as one, with the newcomer last. Collective over both."""
+        between.Set_errhandler(MPI.ERRORS_RETURN)
+        held.append(between)
+        data = between.Merge(high)
+        data.Set_errhandler(MPI.ERRORS_RETURN)
+        held.append(data)
+        control = _duplicate(data)
+        held.append(control)
+        return data, control, _introduce(data, self.me, self._doorbell.address)
+
+    def _use(self, data: MPI.Intracomm, ids: list[WorkerId]) -> None:
+        self._data, self._data_ids = data, ids
+
+    # A sponsor and its newcomers.
+
+    def sponsor(self, newcomer: WorkerId | None) -> str | None:
+        """Have it spawned, in a thread: that takes until it is there."""
+        for worker in self._guests.keys() - {newcomer}:
+            self._guests.pop(worker).let_go("it is to be given up")
+        if newcomer is None:
+            return None
+        if newcomer not in self._guests:
+            guest = self._guests[newcomer] = _Guest()
+            program = [*self._stand_in, str(newcomer)]
+            thread = threading.Thread(target=_spawn, args=(guest, program), daemon=True)
+            thread.start()
+        return self._guests[newcomer].failure
+
+    def brief(self, prospectus: Callable[[], bytes]) -> None:
+        """To be called now and then, as long as there is a newcomer."""
+        for guest in self._guests.values():
+            if guest.bridge is not None and guest.failure is None and not guest.briefed:
+                guest.briefed = True
+                guest.send(prospectus(), _PROSPECTUS)
+
+    def guest(self) -> WorkerId | None:
+        """The newcomer that has knocked."""
+        for worker, guest in self._guests.items():
+            waits = guest.briefed and not guest.welcome and guest.failure is None
+            if waits and self._has_knocked(guest):
+                return worker
+        return None
+
+    @staticmethod
+    def _has_knocked(guest: _Guest) -> bool:
+        assert guest.bridge is not None
+        if not guest.ready:
+            try:
+                guest.ready = _take(guest.bridge, _BRIDGE, _READY) is not None
+            except MPI.Exception as error:
+                guest.failure = str(_told(error))
+        return guest.ready
+
+    # A newcomer.
+
+    def _await(self, tag: int) -> bytes:
+        try:
+            while (data := _take(self._bridge, 0, tag)) is None:
+                time.sleep(_PAUSE)
+        except MPI.Exception as error:
+            raise _told(error) from error
+        return data
+
+    def _knock(self) -> bytes:
+        try:
+            self._bridge.Send([b"", MPI.BYTE], 0, _READY)
+            self._await(_COME)
+            between = MPI.COMM_SELF.Create_intercomm(0, self._bridge, 0, _TAG)
+            self._enter(*self._merge(between, [], high=True))
+        except MPI.Exception as error:
+            raise _told(error) from error
+        return self._await(_CHARTER)
 
     def _shrink(
         self, comm: MPI.Intracomm, ids: list[WorkerId]
@@ -243,15 +444,63 @@ def _duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     return copy
 
 
-def _introduce(world: MPI.Intracomm, bell: bytes) -> tuple[list[str], list[bytes]]:
-    """Everybody's host name and doorbell, by rank. Collective."""
-    mine = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0") + bell
-    size = _HOST_BYTES + ADDRESS_BYTES
-    everybody = bytearray(size * world.Get_size())
-    world.Allgather([mine.ljust(size, b"\0"), MPI.BYTE], [everybody, MPI.BYTE])
-    rows = [everybody[i : i + size] for i in range(0, len(everybody), size)]
-    hosts = [row[:_HOST_BYTES].rstrip(b"\0").decode(errors="replace") for row in rows]
-    return hosts, [bytes(row[_HOST_BYTES:]).rstrip(b"\0") for row in rows]
+def _introduce(comm: MPI.Intracomm, me: WorkerId, bell: bytes) -> list[_Row]:
+    """Everybody's id, host name and doorbell, by rank. Collective."""
+    host = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
+    size = _ID.size + _HOST_BYTES + ADDRESS_BYTES
+    everybody = bytearray(size * comm.Get_size())
+    mine = (_ID.pack(me) + host + bell).ljust(size, b"\0")
+    comm.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
+    rows = []
+    for i in range(0, len(everybody), size):
+        row = bytes(everybody[i : i + size])
+        name, address = row[_ID.size : _ID.size + _HOST_BYTES], row[_ID.size + _HOST_BYTES :]
+        text = name.rstrip(b"\0").decode(errors="replace")
+        rows.append((_ID.unpack_from(row)[0], text, address.rstrip(b"\0")))
+    return rows
+
+
+def _spawn(guest: _Guest, program: list[str]) -> None:
+    """A sponsor's thread: bring the newcomer in whose stand-in this program is."""
+    try:
+        where = MPI.Info.Create({"wdir": os.sep})
+        parent = MPI.COMM_SELF.Spawn(program[0], program[1:], 1, where)
+        parent.Set_errhandler(MPI.ERRORS_RETURN)
+        # One that dies here is waited for in vain, and in peace: nothing else depends on it.
+        while _take(parent, 0, _HELLO) is None:
+            if guest.failure is not None:
+                return
+            time.sleep(_PAUSE)
+        bridge = parent.Merge(False)
+        bridge.Set_errhandler(MPI.ERRORS_RETURN)
+        guest.bridge = bridge
+    except MPI.Exception as error:
+        guest.failure = error.Get_error_string()
+
+
+def _cross() -> MPI.Intracomm:
+    """A newcomer's side of that: its bridge."""
+    try:
+        parent = MPI.Comm.Get_parent()
+        parent.Set_errhandler(MPI.ERRORS_RETURN)
+        parent.Send([b"", MPI.BYTE], 0, _HELLO)
+        bridge: MPI.Intracomm = parent.Merge(True)
+        bridge.Set_errhandler(MPI.ERRORS_RETURN)
+    except MPI.Exception as error:
+        raise _told(error) from error
+    return bridge
+
+
+def _take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
+    """A message that has come, or None."""
+    status = MPI.Status()
+    message = comm.Improbe(source, tag, status)
+    message = message or comm.Improbe(source, tag, status)
+    if message is None:
+        return None
+    data = bytearray(status.Get_count(MPI.BYTE))
+    message.Recv([data, MPI.BYTE])
+    return bytes(data)
 
 
 def _done(request: MPI.Request) -> bool:
