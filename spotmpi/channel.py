@@ -6,7 +6,10 @@ a launcher every call does nothing.
 
 Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabric is up),
 ``recovery``, ``checkpoint``, ``done`` (training is sealed; ordinary code follows), ``failed``
-(the script raised; with its traceback) and ``left`` (it ends with this code).
+(the script raised; with its traceback) and ``left`` (it ends with this code); ``parted`` (it has
+left the others, as it was told to). Of a newcomer: ``waiting`` (for what MPI must know),
+``admitted``, ``trains`` (it has learnt), ``withdrawn`` (with the reason why it was never one of the
+others); and of its sponsor ``gave_up`` (nothing will come of it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
 (to workers) and ``progress`` (of workers). They cost a microsecond and wake nobody up.
@@ -29,6 +32,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from spotmpi.settings import Settings
 
 __all__ = [
+    "ADMISSION",
     "BOARDS",
     "DEATHS",
     "IN_ROUND",
@@ -39,6 +43,7 @@ __all__ = [
     "Channel",
     "Order",
     "Progress",
+    "admit",
     "orders",
     "progress",
     "record_death",
@@ -51,6 +56,9 @@ _ORDERS, _PROGRESS = "orders", "progress"
 
 BOARDS = (_ORDERS, _PROGRESS)
 """Files in the job folder, empty at first: a `Board` each."""
+
+ADMISSION = "admission"
+"""Named pipe in the job folder, one for each newcomer: what MPI must find in its environment."""
 
 LISTENER = "launcher"
 """Name of the launcher's socket in the job folder."""
@@ -152,6 +160,7 @@ class Channel:
         progress: Board[Progress] | None = None,
     ) -> None:
         self._descriptor = descriptor
+        self._folder = job_dir
         self._peer = str(job_dir / LISTENER)
         self._deaths = deaths
         self._orders = orders
@@ -198,6 +207,21 @@ class Channel:
         at: float = _ENTRY.unpack(entry)[0]
         return at or None
 
+    def admission(self, worker: int) -> dict[str, str]:
+        """Wait until the launcher has this newcomer brought in; what MPI must find in its
+        environment. Blocks for as long as it takes: a spare may wait for hours."""
+        path = self._folder / f"{ADMISSION}-{worker}"
+        os.mkfifo(path, 0o600)
+        # Also for writing: a pipe without a writer would be at its end.
+        with open(os.open(path, os.O_RDWR | os.O_CLOEXEC), "rb", buffering=0) as pipe:
+            self.tell("waiting")
+            said = b""
+            while not said.endswith(b"\n"):
+                said += pipe.read(LIMIT)
+        os.unlink(path)
+        found: dict[str, str] = json.loads(said)
+        return found
+
     def order_for(self, worker: int) -> Order | None:
         """Return what a worker was ordered last, if anything."""
         return None if self._orders is None else self._orders.read(worker)
@@ -207,6 +231,17 @@ class Channel:
         if self._progress is not None:
             with suppress(OSError):  # no room is left: then nobody watches
                 self._progress.write(worker, Progress(rounds, steps, doing, time.monotonic()))
+
+
+def admit(folder: Path, worker: int, environ: dict[str, str]) -> None:
+    """Tell a newcomer that waits what MPI must find in its environment. Raises OSError."""
+    # Whoever waits has it open for writing as well, so this neither blocks nor fails for want of
+    # a reader; and it is less than a pipe holds.
+    pipe = os.open(folder / f"{ADMISSION}-{worker}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.write(pipe, json.dumps(environ).encode() + b"\n")
+    finally:
+        os.close(pipe)
 
 
 def record_death(job_dir: str, worker: int, at: float) -> None:

@@ -127,9 +127,7 @@ class Position:
         self._answers = [(int(opened), list(numbers)) for opened, numbers in state["answers"]]
         self.dealer.restore(int(state["dealer"]))
 
-    def _plain(
-        self, sampler: Sampler, contributors: Iterable[WorkerId] | None
-    ) -> dict[str, Any]:
+    def _plain(self, sampler: Sampler, contributors: Iterable[WorkerId] | None) -> dict[str, Any]:
         counts = contributors is not None and self.dealer.drawn is sampler
         found = sampler.after(contributors or ()) if counts else sampler.state()
         return {**found, "pool": found["pool"].tolist()}

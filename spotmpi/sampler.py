@@ -102,7 +102,13 @@ class Sampler:
         number, cursor = self._pass, self._cursor + max(0, used - pooled)
         if cursor == self.n and not len(pool):
             number, cursor = number + 1, 0
-        return {**self.state(), "pass": number, "cursor": cursor, "steps": self.steps + 1, "pool": pool}
+        return {
+            **self.state(),
+            "pass": number,
+            "cursor": cursor,
+            "steps": self.steps + 1,
+            "pool": pool,
+        }
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint or a newcomer needs of it."""

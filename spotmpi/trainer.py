@@ -2,37 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 import traceback
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import spotmpi
-from spotmpi import checkpoint, control, settings
-from spotmpi.buffers import first_sample, flat_list, flat_parts
-from spotmpi.channel import IN_ROUND, IN_SCRIPT, Channel, Order
-from spotmpi.driver import Driver, Recovered
-from spotmpi.errors import Left, PeersLost, Stopped, UsageError
-from spotmpi.fabric import Buffer, Fabric, Knock, Meet, Steps
-from spotmpi.handshake import check_facts, shake_hands
-from spotmpi.journal import Journal
-from spotmpi.keeper import Keeper
-from spotmpi.ledger import Ledger
-from spotmpi.lessons import pack, unpack
-from spotmpi.membership import Membership, WorkerId
+from spotmpi import checkpoint, settings
+from spotmpi.buffers import flat_parts
+from spotmpi.channel import Channel
+from spotmpi.errors import Left, Stopped, UsageError
+from spotmpi.fabric import Fabric
+from spotmpi.member import Member
+from spotmpi.membership import WorkerId
 from spotmpi.optimizers import Optimizer
-from spotmpi.position import Position
-from spotmpi.recovery import Plan
-from spotmpi.rehearsal import Rehearsal
-from spotmpi.replica import Replica
-from spotmpi.sampler import Deal, Indices, generator
-from spotmpi.school import School
+from spotmpi.sampler import Indices, generator
 from spotmpi.settings import Settings
 from spotmpi.strategies import Strategy
 from spotmpi.trace import Trace
@@ -76,75 +63,41 @@ class Trainer(Generic[P]):
         self.optimizer = optimizer
         self.strategy = strategy
         self.seed = seed
-        self.steps = 0
-        """Steps committed; the number of the step to come."""
-        self.loss: float | None = None
-        """The workers' mean loss in the last step, weighted as their gradients are."""
-        self._replica: Replica[P] = Replica(params, optimizer, strategy)
-        self._scale_lr = scale_lr
-        self._reference = lr_reference
-        self._check_finite = check_finite
-        self._position = Position()
-        self._school = School(0, *self._replica.tape())
-        self._guest = False
-        """It is connected to the others, but takes no part in rounds yet."""
-        self._kind = control.STEP
-        self._bring: Callable[[], None] = self._replica.bring_nothing
-        """Fills the open round's buffers, as often as it is tried."""
-        self._beginning = False
-        self._deal: Deal | None = None
-        self._batch: Indices | None = None
-        self._weight = 0
-        self._loss: float | None = None
-        self._gradients = 0
-        """Gradients that this worker was given for steps ..."""
-        self._brought = False
-        self._contributed = 0
-        """... and committed steps that it brought one to: their difference was computed in vain."""
-        self._answer: Any = None
-        self._told_to_stop = self._leaving = False
-        """What this worker says in its control words: all should stop, it is to leave."""
-        self._gave_up = 0
-        """The newcomer that could not be brought in, as the launcher knows."""
-        self._stopping = self._due = False
-        """What all have read from theirs: training stops, a plan is due."""
-        self._digest: int | None = None
-        """Of the parameters, if they have been digested since they changed."""
-        self._digest_due = False
-        self._compare_after: int | None = None
-        self._me: WorkerId = 0
-        self._entered = False
-        # Of one worker, until entering connects it to the others.
-        self._driver = Driver(self._me, Membership.first(["localhost"]), self, time.monotonic)
-        self._settings: Settings
-        self._fabric: Fabric
-        self._journal: Journal
-        self._keeper: Keeper
-        self._channel: Channel
-        self._rehearsal: Rehearsal
-        self._reducing = self._committed_at = 0.0
+        self._member: Member[P] = Member(
+            params, optimizer, strategy, seed, scale_lr, lr_reference, check_finite
+        )
 
     # What users call.
 
     @property
     def params(self) -> P:
         """The live parameters, in the structure they were given in. Read them; do not write."""
-        return self._replica.params
+        return self._member.replica.params
+
+    @property
+    def steps(self) -> int:
+        """Steps committed; the number of the step to come."""
+        return self._member.steps
+
+    @property
+    def loss(self) -> float | None:
+        """The workers' mean loss in the last step, weighted as their gradients are."""
+        return self._member.loss
 
     @property
     def worker(self) -> WorkerId:
         """This worker's id: given at its admission, never reused."""
-        return self._me
+        return self._member.me
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
         """The workers that train now, in ring order."""
-        return self._driver.membership.ids
+        return self._member.driver.membership.ids
 
     @property
     def generation(self) -> int:
         """How many times the membership was proposed anew; grows with every change."""
-        return self._driver.membership.generation
+        return self._member.driver.membership.generation
 
     @property
     def leader(self) -> bool:
@@ -152,7 +105,7 @@ class Trainer(Generic[P]):
 
         Just one worker of each membership is the leader; if it is lost, another one is.
         """
-        return self.workers[0] == self._me
+        return self.workers[0] == self._member.me
 
     @property
     def rng(self) -> Any:
@@ -167,19 +120,19 @@ class Trainer(Generic[P]):
         some then see a sample of another worker's, and their gradient counts for nothing.
         """
         self._need_entered("batches()")
-        number = self._position.open(n, batch_size, passes, self.seed)
-        self._position.enter()
+        number = self._member.position.open(n, batch_size, passes, self.seed)
+        self._member.position.enter()
         try:
-            while (batch := self._next_batch(number)) is not None:
-                self._batch = batch
+            while (batch := self._member.next_batch(number)) is not None:
+                self._member.batch = batch
                 yield batch
-                if self._batch is not None:
+                if self._member.batch is not None:
                     raise UsageError(
                         f"worker {self.worker}: the batch of step {self.steps} was not used: "
                         "call trainer.step() once for each batch"
                     )
         finally:
-            self._position.leave(number)
+            self._member.position.leave(number)
 
     def step(self, grads: P, loss: float | None = None) -> None:
         """Average ``grads`` over all workers and apply it: one training step. Collective, blocking.
@@ -189,7 +142,9 @@ class Trainer(Generic[P]):
         step committed, whoever dies meanwhile; `loss` is then the mean over the workers.
         """
         self._need_entered("step()")
-        self._fabric.run(self._learn() if self._guest else self._step(grads, loss))
+        self._member.fabric.run(
+            self._member.learn() if self._member.guest else self._member.step(grads, loss)
+        )
 
     def mean(self, x: Any) -> Any:
         """The mean of ``x`` (a number or an array of one shape) over the workers. Collective.
@@ -198,12 +153,12 @@ class Trainer(Generic[P]):
         the all-reduce of one step. A worker lost in it does not count.
         """
         self._need_entered("mean()")
-        known = self._position.recall()
+        known = self._member.position.recall()
         if known is not None:
-            return self._replica.join(x, flat_parts(known))
-        if self._guest:  # a rehearsal: what comes of it counts for nothing
-            return self._replica.join(x, self._replica.parts(x))
-        return self._fabric.run(self._mean(x))
+            return self._member.replica.join(x, flat_parts(known))
+        if self._member.guest:  # a rehearsal: what comes of it counts for nothing
+            return self._member.replica.join(x, self._member.replica.parts(x))
+        return self._member.fabric.run(self._member.mean(x))
 
     def save(self) -> None:
         """Ask for a checkpoint at the end of the step to come (or of the training). Local.
@@ -211,34 +166,36 @@ class Trainer(Generic[P]):
         Enough if one worker asks. It is written by whoever leads then, into ``--checkpoint DIR``.
         """
         self._need_entered("save()")
-        if self._settings.checkpoint is None:
+        if self._member.settings.checkpoint is None:
             raise UsageError(
                 "trainer.save() has no place to write to: start with --checkpoint DIR "
                 "(SPOTMPI_CHECKPOINT)"
             )
-        self._keeper.asked = True
+        self._member.keeper.asked = True
 
     def __enter__(self) -> Trainer[P]:
-        given = self._settings = Settings.from_environ()
-        self._guest = given.newcomer is not None
-        self._channel = Channel.open(given)
-        self._channel.tell("begin")
+        member = self._member
+        given = member.settings = Settings.from_environ()
+        member.version = spotmpi.__version__
+        member.guest = given.newcomer is not None
+        member.channel = Channel.open(given)
+        member.channel.tell("begin")
         try:
-            if not self._guest:
+            if not member.guest:
                 settings.check(given, given.world_size or 1)
             if given.checkpoint is not None:
                 checkpoint.check_writable(given.checkpoint)
             trace = Trace(given.trace)
-            self._fabric = _connect(given, self._channel)
+            member.fabric = _connect(given, member.channel)
         except UsageError as error:
             self._end_job(error)
             raise
         try:
-            self._fabric.run(self._visit(trace) if self._guest else self._begin(trace))
+            member.fabric.run(member.visit(trace) if member.guest else member.begin(trace))
         except Exception as error:
             self._end_job(error)
             raise
-        self._entered = True
+        member.entered = True
         return self
 
     def __exit__(
@@ -247,8 +204,9 @@ class Trainer(Generic[P]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        member = self._member
         if isinstance(error, Stopped):
-            if self.leader and self._settings.job is None:  # a launcher would say it
+            if self.leader and member.settings.job is None:  # a launcher would say it
                 print(f"spotmpi: {error}", file=sys.stderr, flush=True)
             return
         if isinstance(error, Left):
@@ -256,489 +214,27 @@ class Trainer(Generic[P]):
         if error is not None:
             self._end_job(error)
             return
-        if self._guest:  # what stands after the block must not see a model that knows nothing
-            why = f"worker {self._me} came when no step was left to take"
-            self._channel.tell("withdrawn", why=why)
+        if member.guest:  # what stands after the block must not see a model that knows nothing
+            why = f"worker {member.me} came when no step was left to take"
+            member.channel.tell("withdrawn", why=why)
             raise Left(why)
         try:
-            self._fabric.run(self._finish("finished"))
+            member.fabric.run(member.finish("finished"))
         except Exception as failure:
             self._end_job(failure)
             raise
 
-    # Rounds, as generators of requests: the simulator runs these, too.
-
-    def _begin(self, trace: Trace) -> Steps[None]:
-        fabric, given = self._fabric, self._settings
-        self._me = fabric.me
-        self._school = School(self._me, *self._replica.tape())
-        found = self._restore()
-        if given.checkpoint is not None:
-            checkpoint.check_state(self._replica.state())
-        saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
-        yield from shake_hands(self._me, fabric.membership, [*self._facts(), saw])
-        self._channel.tell("ready")  # from here on a loss is recovered from
-        self._driver = Driver(self._me, fabric.membership, self, fabric.clock)
-        self._furnish(trace)
-        if self._reference is None:
-            self._reference = len(fabric.membership)
-        if self._leads():
-            self._open_trace(trace, found)
-        # The first worker's parameters: the sum over all, where all others bring zeros.
-        self._beginning = True
-        yield from self._round(control.MEAN, self._replica.bring_nothing)
-        self._beginning = False
-
-    def _facts(self) -> list[tuple[str, str]]:
-        given = self._settings
-        return [
-            ("the names, shapes or dtypes of the parameters", str(self._replica.signature)),
-            ("the strategy or the optimizer", f"{self.strategy} {type(self.optimizer)}"),
-            ("the seed", str(self.seed)),
-            ("the settings", str((given.trace, given.checkpoint_every, given.min_workers))),
-        ]
-
-    def _furnish(self, trace: Trace) -> None:
-        """What a worker needs besides its place among the others."""
-        given = self._settings
-        self._journal = Journal(trace, self._channel, self._me)
-        self._rehearsal = Rehearsal(given.revoke, self._me)
-        self._keeper = Keeper(
-            given.checkpoint, given.checkpoint_every, self._state, trace, self._channel, self._me
-        )
-        self._committed_at = self._fabric.clock()
-
-    # A newcomer: it looks around, and learns in its script's first step.
-
-    def _visit(self, trace: Trace) -> Steps[None]:
-        self._me = self._fabric.me
-        self._school = School(self._me, *self._replica.tape())
-        try:
-            prospectus = json.loads((yield Meet()))
-        except PeersLost:
-            raise self._turned_away() from None
-        membership = unpack(prospectus["membership"])
-        check_facts(self._me, membership.ids[0], self._facts(), prospectus["facts"])
-        self._driver = Driver(self._me, membership, self, self._fabric.clock)
-        self._take(prospectus["rest"])
-        self._furnish(trace)
-        self._channel.tell("ready")
-
-    def _learn(self) -> Steps[None]:
-        try:
-            charter = json.loads((yield Knock()))
-        except PeersLost:
-            raise self._turned_away() from None
-        membership = unpack(charter["membership"])
-        ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
-        self._driver = Driver(self._me, membership, self, self._fabric.clock, ledger)
-        self._school.enrol(charter["lessons"])
-        self._channel.tell("admitted", generation=membership.generation)
-        self._kind, self._bring = control.STEP, self._replica.bring_nothing
-        while self._school.learns:
-            yield from self._driver.round()
-            if self._kind == control.END:
-                yield from self._driver.finish()
-                self._channel.tell("done")
-                raise Left(f"worker {self._me}: the training was over before it had learnt")
-        self._guest = False
-        self._batch = None
-        self._channel.tell("trains", step=self.steps)
-        yield from self._after_round()
-
-    def _turned_away(self) -> Left:
-        why = f"worker {self._me} was not taken in: who was to do it is gone, or others were lost"
-        self._channel.tell("withdrawn", why=why)
-        return Left(why)
-
-    def _prospectus(self) -> bytes:
-        """What a newcomer's script needs to get to where the others are."""
-        fields = {
-            "membership": pack(self._driver.membership),
-            "facts": [value for _, value in self._facts()],
-            "rest": self._rest(None),
-        }
-        return json.dumps(fields).encode()
-
-    def _rest(self, contributors: Sequence[WorkerId] | None) -> dict[str, Any]:
-        """What no page holds a slice of; after the step drawn, if its contributors are given."""
-        return {
-            "steps": self.steps + (contributors is not None),
-            "reference": self._reference,
-            "lr": self.optimizer.lr,
-            "position": self._position.state(contributors),
-        }
-
-    def _take(self, rest: dict[str, Any]) -> None:
-        self.steps, self._reference = int(rest["steps"]), int(rest["reference"])
-        self.optimizer.lr = float(rest["lr"])
-        self._position.restore(rest["position"])
-
-    def _step(self, grads: P, loss: float | None) -> Steps[None]:
-        weight = 1 if self._deal is None else len(self._deal.of(self.worker))
-        self._brought = weight > 0
-        self._gradients += self._brought
-        self._weight, self._loss = weight, loss
-        if self._deal is None:
-            self._position.forget()
-        bring = partial(self._bring_gradient, grads, weight)
-        yield from self._round(control.STEP, bring if weight else self._replica.bring_nothing)
-        self._batch = None
-
-    def _next_batch(self, number: int) -> Indices | None:
-        if self._guest:  # one to rehearse with: the others' steps do not wait for it
-            return None if self._position.used_up(number) else first_sample()
-        deal = self._deal = self._position.draw(number, self._driver.membership)
-        if deal is None:
-            return None
-        mine = deal.of(self.worker)
-        # With nothing of its own it borrows a sample and counts for nothing: the script stays
-        # the same on all workers, whatever else it calls in the loop.
-        return (mine if len(mine) else deal.samples[:1]).copy()
-
-    def _bring_gradient(self, grads: P, weight: int) -> None:
-        self._replica.bring(grads, weight)
-        if self._check_finite and (name := self._replica.first_not_finite()) is not None:
-            raise UsageError(
-                f"worker {self.worker}, step {self.steps}: the gradient of {name} holds NaN or "
-                "infinity; lower the learning rate, or look at this batch: "
-                f"{None if self._batch is None else self._batch.tolist()}"
-            )
-
-    def _mean(self, x: Any) -> Steps[Any]:
-        answers = []
-        for part in self._replica.parts(x):
-            yield from self._round(control.MEAN, partial(self._replica.bring_values, part))
-            answers.append(self._answer)
-        self._position.remember(flat_list(answers))
-        return self._replica.join(x, answers)
-
-    def _round(self, kind: int, bring: Callable[[], None]) -> Steps[None]:
-        self._kind, self._bring = kind, bring
-        try:
-            yield from self._driver.round()
-        except Left:
-            self._journal.trace.close()
-            self._entered = False
-            self._channel.tell("parted")
-            raise
-        yield from self._after_round()
-
-    def _after_round(self) -> Steps[None]:
-        self._bring = self._replica.bring_nothing  # let go of the script's arrays
-        if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
-            self._digest = self._replica.digest()
-            self._journal.digested(self._digest)
-        if self._stopping and self._kind != control.END:
-            left, least = len(self.workers), self._settings.min_workers
-            why = f"workers left: {left}, fewer than the {least} asked for"
-            if left >= least:
-                why = f"the {'workers were' if self._leaving else 'job was'} told to stop"
-            kept = "it keeps no checkpoints"
-            if self._settings.checkpoint is not None:
-                kept = f"a checkpoint of step {self.steps} is in {self._settings.checkpoint}"
-            self._keeper.asked = True
-            yield from self._finish("stopped")
-            raise Stopped(f"{why}; {kept}")
-
-    def _finish(self, outcome: str) -> Steps[None]:
-        yield from self._round(control.END, self._replica.bring_nothing)
-        yield from self._driver.finish()
-        # Nobody waits for this worker any more. Should the leader be among the lost, the next
-        # one does what it left undone.
-        leader, number = self._leads(), self._driver.ledger.committed
-        self._journal.stable(number + 1, self.workers[0])
-        self._keeper.finish(self.steps, leader, must=self._stopping)
-        if leader:
-            self._journal.trace.write(
-                "end", step=self.steps, workers=self._driver.membership.ids, outcome=outcome
-            )
-        self._journal.trace.close()
-        self._entered = False
-        self._channel.tell("done")
-
-    # The driver's exchange.
-
-    @property
-    def buffers(self) -> Sequence[Buffer]:
-        """The open round's: reduced in place."""
-        return [*self._replica.buffers, *self._school.extra]
-
-    @property
-    def record(self) -> Sequence[Buffer]:
-        """The result of the round committed last."""
-        return [*self._replica.record, *self._school.extra_record]
-
-    @property
-    def room(self) -> Sequence[Buffer]:
-        """Room for another's record."""
-        return [*self._replica.buffers, *self._school.extra_room]
-
-    def due(self) -> Plan | None:
-        """The last control word says whether anything is planned, this worker what it adds."""
-        if not self._due:
-            return None
-        guest = None if self._school.learns else self._fabric.guest()
-        leaving = frozenset({self._me}) if self._leaving else frozenset()
-        return Plan(leaving, guest, None if guest is None else self._me)
-
-    def open(self) -> None:
-        """The next round begins."""
-        self._school.open()
-
-    def bring(self) -> None:
-        """Pack what this worker adds to the open round."""
-        self._bring()
-
-    def prepare(self, membership: Membership) -> None:
-        """Write the control word; in the first round, decide whose parameters count."""
-        me = self._me
-        if self._beginning:
-            self._replica.bring_params(membership.ids[0] == me)
-        step = self._kind == control.STEP
-        if self._school.learns:
-            self._school.bring_nothing()
-            self._replica.bring_word(control.Word(None, me))
-        else:
-            self._obey(self._channel.order_for(me))
-            full = self._school.full(membership.ids)
-            if self._school.teaching:
-                self._teach(full)
-            self._replica.bring_word(
-                control.Word(
-                    kind=self._kind,
-                    worker=me,
-                    save=self._keeper.asked,
-                    published=self._keeper.published,
-                    stop=self._told_to_stop or len(full) < self._settings.min_workers,
-                    leaves=self._leaving,
-                    newcomer=self._fabric.guest() is not None,
-                    loss=float(self._loss or 0.0) if step else 0.0,
-                    loss_weight=self._weight if step and self._loss is not None else 0,
-                    digest=self._digest,
-                )
-            )
-            if step:
-                self._rehearsal.arm(self.steps)
-        self._reducing = self._fabric.clock()
-        self._channel.progressed(me, self._driver.ledger.committed, self.steps, IN_ROUND)
-
-    def commit(self, contributors: Sequence[WorkerId]) -> None:
-        """All is there: move on by one round, as every other worker does with the same numbers."""
-        now = self._fabric.clock()
-        self._rehearsal.reduced(now - self._reducing)
-        number = self._driver.ledger.committed - 1
-        self._replica.keep_result()
-        page = self._school.turn()
-        learner, full = self._school.learns, self._school.full(contributors)
-        word = self._replica.word(len(full))
-        if learner:
-            self._kind = word.kind
-            self._follow(word, page)
-        else:
-            self._commit(number, full, word)
-        graduates = self._school.given(page)
-        if self._me in graduates:
-            self._take(page["rest"])
-        if graduates and not self._school.learns:
-            self._compare_after = number
-        everybody = word.leaving >= len(full) + len(graduates)
-        self._stopping = self._stopping or word.stop or everybody
-        self._due = (word.leaving > 0 or word.newcomer) and not self._stopping
-        traced = self._kind == control.STEP and self._journal.trace.active and not learner
-        self._digest_due = traced or number == self._compare_after
-        # After the last round all wait for each other once more.
-        doing = IN_ROUND if self._kind == control.END or self._school.learns else IN_SCRIPT
-        self._channel.progressed(self._me, number + 1, self.steps, doing)
-        if not learner:
-            leader = self._leads()
-            wanted = word.save or (self._kind == control.STEP and self._keeper.due(self.steps))
-            self._keeper.committed(number, self.steps, wanted, word.published, leader)
-            if self._kind == control.END:
-                self._keeper.finish(self.steps, leader, must=self._stopping)
-
-    def dealt(self) -> tuple[int, int]:
-        """Steps dealt to this worker so far, and the generation that the last was dealt for."""
-        return self._position.dealer.dealt
-
-    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
-        """A new membership is sealed: deal for it, report it, and compare replicas soon."""
-        survey = recovered.verdict.survey
-        before, after = recovered.before, recovered.after
-        self._due = False
-        self._school.forget([worker for worker in before.ids if worker not in after])
-        if not self._school.full(after.ids):
-            raise Left(f"worker {self._me}: all are lost from whom it was to learn")
-        for worker in after.ids:
-            if worker not in before:
-                self._school.admit(worker)
-        if self._school.learns:
-            return
-        self._position.dealer.resume(survey.dealt, dealt_for)
-        self._journal.recovered(recovered)
-        self._compare_after = survey.high
-
-    def charter(self) -> bytes:
-        """What a newcomer must know to take part in the next round."""
-        ledger = self._driver.ledger
-        fields = {
-            "membership": pack(self._driver.membership),
-            "before": pack(ledger.last),
-            "committed": ledger.committed,
-            "lessons": self._school.charter(),
-        }
-        return json.dumps(fields).encode()
-
-    # The parts.
-
-    def _leads(self) -> bool:
-        return self._driver.membership.ids[0] == self._me
-
-    def _obey(self, order: Order | None) -> None:
-        # Not in the first round: without parameters there is nothing to stop with.
-        if order is None or self._beginning:
-            return
-        self._told_to_stop = order.stop
-        self._leaving = self._leaving or order.leave
-        failure = self._fabric.sponsor(order.newcomer or None)
-        if failure is not None and order.newcomer != self._gave_up:
-            self._gave_up = order.newcomer
-            self._channel.tell("gave_up", newcomer=order.newcomer, why=failure)
-        self._fabric.brief(self._prospectus)
-
-    def _teach(self, full: Sequence[WorkerId]) -> None:
-        """Bring this worker's part of the page, and what a step's result is to be applied with."""
-        values: dict[str, Any] = {}
-        rest: dict[str, Any] = {}
-        if self._kind == control.STEP and full[0] == self._me:
-            _, total, rate = self._weigh(full)
-            values = {"total": total, "rate": rate}
-            if self._school.rest_due:
-                rest = self._rest(full)
-        self._school.bring(full, values, rest)
-
-    def _follow(self, word: control.Sum, page: dict[str, Any]) -> None:
-        """Do with a round what all do, without knowing what it was for."""
-        if word.kind == control.STEP and page["total"]:
-            self._replica.apply(page["rate"], 1.0 / page["total"])
-            self.loss = word.loss
-        elif word.kind == control.END:
-            self._driver.ledger.end()
-
-    def _commit(self, number: int, full: Sequence[WorkerId], word: control.Sum) -> None:
-        word.check_kind(self._kind, number)
-        word.check_digest(self._digest, number)
-        self._digest = None
-        self._journal.stable(number, self.workers[0])
-        if word.save:
-            self._keeper.asked = False
-        if self._kind == control.STEP:
-            self._commit_step(number, full, word)
-        elif self._beginning:
-            self._replica.take_params()
-        elif self._kind == control.MEAN:
-            self._answer = self._replica.values(1.0 / len(full))
-        else:
-            self._driver.ledger.end()
-
-    def _weigh(self, full: Sequence[WorkerId]) -> tuple[list[int], int, float]:
-        """The workers' weights in the open step, their sum, and the learning rate that holds."""
-        deal = self._deal
-        weights = [1] * len(full) if deal is None else [len(deal.of(w)) for w in full]
-        assert self._reference is not None
-        active = sum(map(bool, weights))
-        rate = self.optimizer.lr * (active / self._reference if self._scale_lr else 1.0)
-        return weights, sum(weights), rate
-
-    def _commit_step(self, number: int, full: Sequence[WorkerId], word: control.Sum) -> None:
-        deal = self._deal
-        weights, total, rate = self._weigh(full)
-        if total:  # a step whose only samples were the lost workers' moves nothing
-            self._replica.apply(rate, 1.0 / total)
-            self.loss = word.loss
-        if deal is not None:
-            self._position.dealer.count(full)
-            self._deal = None
-        step, self.steps = self.steps, self.steps + 1
-        self._contributed += self._brought
-        now = self._fabric.clock()
-        if self._journal.wants_steps:
-            samples = [None if deal is None else deal.of(worker) for worker in full]
-            record = {
-                "step": step,
-                "generation": self._driver.ledger.generation,
-                "workers": full,
-                "contributions": [
-                    {"worker": w, "samples": part, "weight": weight}
-                    for w, part, weight in zip(full, samples, weights, strict=True)
-                ],
-                "loss": word.loss,
-                "rate": rate,
-                "seconds": now - self._committed_at,
-            }
-            self._journal.step(number, record, now, self._gradients - self._contributed)
-        self._committed_at = now
-
-    def _state(self) -> dict[str, Any]:
-        """Everything registered: what a checkpoint holds and a joiner needs."""
-        assert self._reference is not None
-        state: dict[str, Any] = {
-            "steps": self.steps,
-            "seed": self.seed,
-            "lr/reference": self._reference,
-        }
-        state.update(self._replica.state())
-        state.update(self._position.checkpoint())
-        return state
-
-    def _restore(self) -> checkpoint.Checkpoint | None:
-        given = self._settings
-        if given.checkpoint is None:
-            return None
-        if not given.resume:
-            checkpoint.check_unused(given.checkpoint)
-            return None
-        found = checkpoint.load_latest(given.checkpoint, _warn)
-        self._position.resume(found.state)
-        if found.state.get("seed") != self.seed:
-            raise UsageError(
-                f"{found.path} was written with seed={found.state.get('seed')!r} and this run has "
-                f"seed={self.seed}: samples would be used twice or never; resume with the same seed"
-            )
-        self._replica.restore(found.state, str(found.path))
-        self.steps = found.step
-        if self._reference is None:
-            self._reference = int(str(found.state["lr/reference"]))
-        return found
-
-    def _open_trace(self, trace: Trace, found: checkpoint.Checkpoint | None) -> None:
-        trace.begin(resume=found is not None)
-        trace.write(
-            "start",
-            workers=self._fabric.membership.ids,
-            hosts=[worker.host for worker in self._fabric.membership],
-            params=self._replica.size,
-            seed=self.seed,
-            strategy=str(self.strategy),
-            optimizer=type(self.optimizer).__name__,
-            lr=self.optimizer.lr,
-            version=spotmpi.__version__,
-            detect_ms=None if self._settings.job is None else self._settings.detect_ms,
-        )
-        if found is not None:
-            trace.write("resume", step=found.step, path=str(found.path))
-
     def _need_entered(self, call: str) -> None:
-        if not self._entered:
+        if not self._member.entered:
             raise UsageError(
                 f"trainer.{call} belongs inside `with spotmpi.Trainer(...) as trainer`"
             )
 
     def _end_job(self, error: BaseException) -> None:
         """This worker's script is wrong: nobody may take its end for a revocation."""
-        if self._settings.job is not None or self._settings.world_size is None:
+        if self._member.settings.job is not None or self._member.settings.world_size is None:
             return  # the launcher hears of it and ends the job; alone there is nobody to end
-        worker = self._settings.rank
+        worker = self._member.settings.rank
         traceback.print_exception(error)
         print(f"spotmpi: worker {worker} raised the error above; the job ends", file=sys.stderr)
         sys.stderr.flush()
@@ -762,7 +258,3 @@ def _connect(given: Settings, channel: Channel) -> Fabric:
     from spotmpi.fabric.mpi import MpiFabric
 
     return MpiFabric(given.stand_in, given.newcomer)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=4)

@@ -32,7 +32,6 @@ from spotmpi.optimizers import Momentum, Optimizer
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD
 
-
 _SETTINGS = Settings.from_environ
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi import recovery, simulate, trace
+from spotmpi import dummy, recovery, simulate, trace
+from spotmpi.dummy import Replica
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Kill, Simulation
 from spotmpi.ledger import Ledger
@@ -33,7 +34,7 @@ from spotmpi.recovery import (
 )
 from spotmpi.replay import check_exactly_once
 from spotmpi.sampler import Dealer
-from spotmpi.simulate import Outcome, Replica, Run, execute, schedules, search, shrink
+from spotmpi.simulate import Outcome, Run, execute, schedules, search, shrink
 
 
 @pytest.mark.parametrize(
@@ -219,13 +220,13 @@ def the_seal_ignores_who_the_members_are(patch: Patch) -> None:
 
 
 def a_step_is_published_before_it_is_stable(patch: Patch) -> None:
-    commit = simulate.Replica.commit
+    commit = Replica.commit
 
-    def commit_and_tell(self: simulate.Replica, contributors: tuple[int, ...]) -> None:
+    def commit_and_tell(self: Replica, contributors: tuple[int, ...]) -> None:
         commit(self, contributors)
         self._publish(len(self.history))
 
-    patch.setattr(simulate.Replica, "commit", commit_and_tell)
+    patch.setattr(Replica, "commit", commit_and_tell)
 
 
 def losses_of_a_failed_build_are_held_against_strangers(patch: Patch) -> None:
@@ -295,39 +296,45 @@ PLANNED: dict[str, Callable[[Patch], None]] = {
     )
 }
 
-MUTATIONS: dict[str, Callable[[Patch], None]] = PLANNED | {
-    mutation.__name__: mutation
-    for mutation in (
-        a_prepared_worker_ignores_a_loss,
-        nobody_follows_into_the_build,
-        a_worker_gives_up_in_silence,
-        a_token_with_an_older_view_is_stamped,
-        a_verdict_is_accepted_without_matching_the_view,
-        the_restart_is_not_passed_on,
-        everybody_starts_a_token,
-        a_view_is_started_again_whenever_it_is_heard_of,
-        a_repair_commits_in_the_wrong_generation,
-        a_retry_counts_the_lost_as_contributors,
-        the_ledger_forgets_earlier_memberships,
-        the_dealer_forgets_whose_deal_stands,
-        the_seal_ignores_who_the_members_are,
-        a_step_is_published_before_it_is_stable,
-        losses_of_a_failed_build_are_held_against_strangers,
-    )
-} | {
-    "the_survey_forgets_the_low_mark": surveying(
-        low=lambda before, stamp: max(before.high, stamp.progress)
-    ),
-    "the_survey_never_lowers_the_low_mark": surveying(low=lambda before, stamp: before.low),
-    "the_survey_keeps_its_first_source": surveying(source=lambda before, stamp: before.source),
-    "the_survey_keeps_who_committed_first": surveying(
-        committed_in=lambda before, stamp: before.committed_in
-    ),
-    "the_survey_keeps_the_first_deal": surveying(dealt_in=lambda before, stamp: before.dealt_in),
-    "one_worker_that_ends_ends_all": surveying(
-        ending=lambda before, stamp: before.ending or stamp.ending
-    ),
-}
+MUTATIONS: dict[str, Callable[[Patch], None]] = (
+    PLANNED
+    | {
+        mutation.__name__: mutation
+        for mutation in (
+            a_prepared_worker_ignores_a_loss,
+            nobody_follows_into_the_build,
+            a_worker_gives_up_in_silence,
+            a_token_with_an_older_view_is_stamped,
+            a_verdict_is_accepted_without_matching_the_view,
+            the_restart_is_not_passed_on,
+            everybody_starts_a_token,
+            a_view_is_started_again_whenever_it_is_heard_of,
+            a_repair_commits_in_the_wrong_generation,
+            a_retry_counts_the_lost_as_contributors,
+            the_ledger_forgets_earlier_memberships,
+            the_dealer_forgets_whose_deal_stands,
+            the_seal_ignores_who_the_members_are,
+            a_step_is_published_before_it_is_stable,
+            losses_of_a_failed_build_are_held_against_strangers,
+        )
+    }
+    | {
+        "the_survey_forgets_the_low_mark": surveying(
+            low=lambda before, stamp: max(before.high, stamp.progress)
+        ),
+        "the_survey_never_lowers_the_low_mark": surveying(low=lambda before, stamp: before.low),
+        "the_survey_keeps_its_first_source": surveying(source=lambda before, stamp: before.source),
+        "the_survey_keeps_who_committed_first": surveying(
+            committed_in=lambda before, stamp: before.committed_in
+        ),
+        "the_survey_keeps_the_first_deal": surveying(
+            dealt_in=lambda before, stamp: before.dealt_in
+        ),
+        "one_worker_that_ends_ends_all": surveying(
+            ending=lambda before, stamp: before.ending or stamp.ending
+        ),
+    }
+)
 
 
 def hunt() -> Run | None:
@@ -383,7 +390,7 @@ def test_the_command_traces_like_a_real_run(tmp_path: Path) -> None:
         records = list(trace.read(file))
         assert records[0]["event"] == "start"
         if any(record["event"] == "end" for record in records):
-            check_exactly_once(records, 4 * simulate.BATCH * simulate.STEPS - 1, 1)
+            check_exactly_once(records, 4 * dummy.BATCH * dummy.STEPS - 1, 1)
             if recoveries := [r for r in records if r["event"] == "recovery"]:
                 assert all(record["total_ms"] > 0 for record in recoveries)
                 assert any(record["event"] == "recovered" for record in records)

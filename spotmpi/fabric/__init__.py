@@ -119,6 +119,7 @@ class Fabric(ABC):
 
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """Send the prospectus to a newcomer that waits for it, if there is one."""
+        return
 
     def guest(self) -> WorkerId | None:
         """The newcomer that waits to be admitted now."""

@@ -304,7 +304,7 @@ class MpiFabric(Fabric):
         try:
             if change.leaving:
                 stays = self.me not in change.leaving
-                part = shrunk.Split(0 if stays else MPI.UNDEFINED, shrunk.Get_rank())
+                part = MPI.Intracomm(shrunk.Split(0 if stays else MPI.UNDEFINED, shrunk.Get_rank()))
                 if stays:
                     part.Set_errhandler(MPI.ERRORS_RETURN)
                 ids = [worker for worker in alive if worker not in change.leaving]

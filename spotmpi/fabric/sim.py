@@ -244,7 +244,11 @@ class Simulation:
 
     def _welcome(self, newcomer: WorkerId, charter: bytes) -> None:
         process = self.processes.get(newcomer)
-        if process is not None and isinstance(process.waiting, Knock) and process.sponsor is not None:
+        if (
+            process is not None
+            and isinstance(process.waiting, Knock)
+            and process.sponsor is not None
+        ):
             process.sponsor = None
             process.waiting = None
             self._reply(newcomer, charter)
@@ -498,7 +502,9 @@ class Simulation:
                 self.turned_away += 1
                 self._turn_away(newcomer)
         admitted = newcomer if sealed else None
-        order = [w for w in self._ring if w in alive and w not in (change.leaving if sealed else ())]
+        order = [
+            w for w in self._ring if w in alive and w not in (change.leaving if sealed else ())
+        ]
         if admitted is not None:
             self._ring.append(admitted)
             order.append(admitted)
