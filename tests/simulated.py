@@ -256,7 +256,8 @@ class Job:
             def order(_channel: Channel, worker: int) -> Order:
                 return Order(leave=simulation.noticed(worker))
 
-            patch.setattr(Channel, "order_for", order)
+            if self.notices:
+                patch.setattr(Channel, "order_for", order)
             yield
 
 
