@@ -270,16 +270,14 @@ class MpiFabric(Fabric):
 
     def _rebuild(self, members: frozenset[WorkerId] | None, change: Plan) -> Built:
         shrunk, alive = self._shrink(self._data, self._data_ids)
-        built = None
-        if shrunk is not None and members == frozenset(alive):
-            built = self._change(shrunk, alive, change)
-        elif shrunk is not None:
-            shrunk.Revoke()  # whoever does go on with it must not wait for this worker
-        if self._agree(built is not None):
-            assert built is not None
-            built()
-            newcomer = None if change.newcomer is None else self._workers[-1]
-            return Built(True, frozenset(alive), newcomer)
+        if self._agree(shrunk is not None and members == frozenset(alive)):
+            assert shrunk is not None
+            if not change:
+                self._data, self._data_ids = shrunk, alive
+                return Built(True, frozenset(alive))
+            if self._change(shrunk, alive, change):
+                newcomer = None if change.newcomer is None else self._workers[-1]
+                return Built(True, frozenset(alive), newcomer)
         if change.newcomer is not None and change.sponsor == self.me:
             self._guests[change.newcomer].let_go("it could not be connected to all workers")
         while True:
@@ -293,55 +291,60 @@ class MpiFabric(Fabric):
         self._events = deque(event for event in self._events if isinstance(event, Lost))
         return Built(False, frozenset(alive))
 
-    def _change(
-        self, shrunk: MPI.Intracomm, alive: list[WorkerId], change: Plan
-    ) -> Callable[[], None] | None:
-        """Make what is to follow from ``shrunk``; return how to begin with it, None if it failed.
+    def _change(self, shrunk: MPI.Intracomm, alive: list[WorkerId], change: Plan) -> bool:
+        """Go on from ``shrunk`` without those that leave, or with the newcomer.
 
-        Whoever fails revokes all that it holds, so that the others do not wait for it there.
+        In stages that all end together: a revocation that arrives where a communicator is still
+        being made is a crash there (Open MPI 5.0.11), so none is revoked that not all have.
         """
-        held: list[MPI.Comm] = [shrunk]
-        try:
-            if change.leaving:
-                stays = self.me not in change.leaving
-                part = MPI.Intracomm(shrunk.Split(0 if stays else MPI.UNDEFINED, shrunk.Get_rank()))
-                if stays:
-                    part.Set_errhandler(MPI.ERRORS_RETURN)
+        if change.leaving:
+            stays = self.me not in change.leaving
+            part = self._stage(
+                shrunk, lambda: shrunk.Split(0 if stays else MPI.UNDEFINED, shrunk.Get_rank())
+            )
+            if part is None:
+                return False
+            if stays:
+                part.Set_errhandler(MPI.ERRORS_RETURN)
                 ids = [worker for worker in alive if worker not in change.leaving]
-                return lambda: self._use(part, ids)
-            if change.newcomer is None:
-                return lambda: self._use(shrunk, alive)
-            leader = alive.index(change.sponsor) if change.sponsor is not None else 0
-            bridge: MPI.Intracomm = MPI.COMM_SELF
-            if change.sponsor == self.me:
-                guest = self._guests[change.newcomer]
-                assert guest.bridge is not None
-                bridge = guest.bridge
-                guest.send(b"", _COME)
-            between = shrunk.Create_intercomm(leader, bridge, _BRIDGE, _TAG)
-            data, control, rows = self._merge(between, held, high=False)
+                self._data, self._data_ids = MPI.Intracomm(part), ids
+            return True
+        assert change.newcomer is not None
+        assert change.sponsor is not None
+        leader, bridge = alive.index(change.sponsor), self._bridge_to(change)
+        between = self._stage(
+            shrunk, lambda: shrunk.Create_intercomm(leader, bridge, _BRIDGE, _TAG)
+        )
+        data = between and self._stage(between, lambda: between.Merge(high=False))
+        ways = data and self._stage(data, lambda: self._furnish(data))
+        if ways is None:
+            return False
+        self._enter(data, *ways)
+        return True
+
+    def _stage(self, comm: MPI.Comm, make: Callable[[], Any]) -> Any:
+        """What all have made together from ``comm``; None if one of them could not."""
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        made = None
+        try:
+            made = make()
         except MPI.Exception as error:
             _told(error)
-            for comm in held:
-                comm.Revoke()
-            return None
-        return lambda: self._enter(data, control, rows)
+            comm.Revoke()  # the others may wait for this worker in it
+        return made if self._agree(made is not None) else None
 
-    def _merge(
-        self, between: MPI.Intercomm, held: list[MPI.Comm], high: bool
-    ) -> tuple[MPI.Intracomm, MPI.Intracomm, list[_Row]]:
-        """Both sides of ``between`` as one, with the newcomer last. Collective over both."""
-        between.Set_errhandler(MPI.ERRORS_RETURN)
-        held.append(between)
-        data = between.Merge(high)
-        data.Set_errhandler(MPI.ERRORS_RETURN)
-        held.append(data)
-        control = _duplicate(data)
-        held.append(control)
-        return data, control, _introduce(data, self.me, self._doorbell.address)
+    def _furnish(self, data: MPI.Intracomm) -> tuple[MPI.Intracomm, list[_Row]]:
+        """The control path beside ``data``, and who is there. Collective."""
+        return _duplicate(data), _introduce(data, self.me, self._doorbell.address)
 
-    def _use(self, data: MPI.Intracomm, ids: list[WorkerId]) -> None:
-        self._data, self._data_ids = data, ids
+    def _bridge_to(self, change: Plan) -> MPI.Intracomm:
+        """Where the newcomer is; only its sponsor has to know."""
+        if change.newcomer is None or change.sponsor != self.me:
+            return MPI.COMM_SELF
+        guest = self._guests[change.newcomer]
+        assert guest.bridge is not None
+        guest.send(b"", _COME)
+        return guest.bridge
 
     # A sponsor and its newcomers.
 
@@ -398,7 +401,10 @@ class MpiFabric(Fabric):
             self._bridge.Send([b"", MPI.BYTE], 0, _READY)
             self._await(_COME)
             between = MPI.COMM_SELF.Create_intercomm(0, self._bridge, 0, _TAG)
-            self._enter(*self._merge(between, [], high=True))
+            between.Set_errhandler(MPI.ERRORS_RETURN)
+            data = between.Merge(high=True)
+            data.Set_errhandler(MPI.ERRORS_RETURN)
+            self._enter(data, *self._furnish(data))
         except MPI.Exception as error:
             raise _told(error) from error
         return self._await(_CHARTER)
