@@ -1,4 +1,4 @@
-"""What a worker tells its launcher, and what it can learn about deaths.
+"""What a worker tells its launcher, and what it can learn from it.
 
 A worker under ``spotmpi run`` holds one end of a local socket (SOCK_SEQPACKET: a message arrives
 whole or not at all) and tells its launcher where it is. One message is one line of JSON. Without
@@ -7,6 +7,9 @@ a launcher every call does nothing.
 Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabric is up),
 ``recovery``, ``checkpoint``, ``done`` (training is sealed; ordinary code follows), ``failed``
 (the script raised; with its traceback) and ``left`` (it ends with this code).
+
+What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
+(to workers) and ``progress`` (of workers). They cost a microsecond and wake nobody up.
 """
 
 from __future__ import annotations
@@ -16,16 +19,39 @@ import os
 import select
 import socket
 import struct
+import time
+import zlib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from spotmpi.settings import Settings
 
-__all__ = ["DEATHS", "LIMIT", "LISTENER", "Channel", "record_death"]
+__all__ = [
+    "BOARDS",
+    "DEATHS",
+    "IN_ROUND",
+    "IN_SCRIPT",
+    "LIMIT",
+    "LISTENER",
+    "STOP",
+    "Board",
+    "Channel",
+    "Order",
+    "Progress",
+    "orders",
+    "progress",
+    "record_death",
+]
 
 DEATHS = "deaths"
 """File in the job folder: a float64 per worker id, 0 or the monotonic second of its death."""
+
+_ORDERS, _PROGRESS = "orders", "progress"
+
+BOARDS = (_ORDERS, _PROGRESS)
+"""Files in the job folder, empty at first: a `Board` each."""
 
 LISTENER = "launcher"
 """Name of the launcher's socket in the job folder."""
@@ -37,26 +63,116 @@ PATIENCE = 5.0
 """Seconds that a worker waits for a launcher that does not read (a stopped terminal, say)."""
 
 _ENTRY = struct.Struct("=d")
+_CHECK = struct.Struct("=Q")
+
+R = TypeVar("R", bound="tuple[Any, ...]")
+
+
+class Board(Generic[R]):
+    """A file in the job folder with a record for each worker id; those not written are None.
+
+    One process writes a record, any number read it, at any moment: a record of which only a part
+    has been written is told by its check, and counts as none. Raises OSError where no job is.
+    """
+
+    def __init__(
+        self, path: Path, layout: str, make: Callable[..., R], writing: bool = False
+    ) -> None:
+        flags = os.O_RDWR if writing else os.O_RDONLY
+        self._descriptor = os.open(path, flags | os.O_CLOEXEC)
+        self._body = struct.Struct(layout)
+        self._size = self._body.size + _CHECK.size
+        self._make = make
+
+    def read(self, worker: int) -> R | None:
+        """Return a worker's record."""
+        entry = os.pread(self._descriptor, self._size, worker * self._size)
+        if len(entry) < self._size:
+            return None
+        body = entry[: -_CHECK.size]
+        if _CHECK.unpack_from(entry, self._body.size)[0] != zlib.crc32(body):
+            return None  # also where all is zero
+        return self._make(*self._body.unpack(body))
+
+    def write(self, worker: int, record: R) -> None:
+        """Replace a worker's record. Raises OSError if there is no room."""
+        body = self._body.pack(*record)
+        os.pwrite(self._descriptor, body + _CHECK.pack(zlib.crc32(body)), worker * self._size)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+
+STOP = 1
+"""Order: stop together at the next step boundary, with a checkpoint."""
+
+
+class Order(NamedTuple):
+    """What a worker is to do, written by the launcher or its host's agent."""
+
+    code: int
+    until: float = 0.0
+    """A moment of this host's ``time.monotonic()``; 0 if the order has none."""
+    number: int = 0
+    """Whatever the order needs."""
+
+
+IN_SCRIPT, IN_ROUND = 1, 2
+
+
+class Progress(NamedTuple):
+    """How far a worker has come, written by itself."""
+
+    rounds: int
+    """Committed."""
+    steps: int
+    """Committed."""
+    doing: int
+    """Since when it does what: IN_SCRIPT is its own affair, IN_ROUND it needs all others."""
+    since: float
+    """``time.monotonic()`` of its host."""
+
+
+def orders(folder: Path, writing: bool = False) -> Board[Order]:
+    """Open the board of orders in a job's folder."""
+    return Board(folder / _ORDERS, "=qdq", Order, writing)
+
+
+def progress(folder: Path, writing: bool = False) -> Board[Progress]:
+    """Open the board of progress in a job's folder."""
+    return Board(folder / _PROGRESS, "=QQQd", Progress, writing)
 
 
 class Channel:
     """The worker's end. Local; made by :meth:`open`."""
 
-    def __init__(self, descriptor: int | None, job_dir: Path, deaths: int | None) -> None:
+    def __init__(
+        self,
+        descriptor: int | None,
+        job_dir: Path,
+        deaths: int | None,
+        orders: Board[Order] | None = None,
+        progress: Board[Progress] | None = None,
+    ) -> None:
         self._descriptor = descriptor
         self._peer = str(job_dir / LISTENER)
         self._deaths = deaths
+        self._orders = orders
+        self._progress = progress
 
     @classmethod
     def open(cls, settings: Settings) -> Channel:
         """Take the channel that the settings name, or a mute one if there is none."""
         if settings.job_dir is None or settings.channel_fd is None:
             return cls(None, Path(), None)
+        folder = settings.job_dir
         try:
-            deaths = os.open(settings.job_dir / DEATHS, os.O_RDONLY | os.O_CLOEXEC)
+            deaths = os.open(folder / DEATHS, os.O_RDONLY | os.O_CLOEXEC)
+            boards = orders(folder), progress(folder, writing=True)
         except OSError:
             return cls(None, Path(), None)  # the job is over, and this process no worker of it
-        return cls(settings.channel_fd, settings.job_dir, deaths)
+        return cls(settings.channel_fd, folder, deaths, *boards)
 
     def tell(self, event: str, **fields: Any) -> None:
         """Send one event. Returns at once unless the launcher is stopped; never raises."""
@@ -85,6 +201,16 @@ class Channel:
             return None
         at: float = _ENTRY.unpack(entry)[0]
         return at or None
+
+    def order_for(self, worker: int) -> Order | None:
+        """Return what a worker was ordered last, if anything."""
+        return None if self._orders is None else self._orders.read(worker)
+
+    def progressed(self, worker: int, rounds: int, steps: int, doing: int) -> None:
+        """Say how far this worker has come, and what it does from now on. Never raises."""
+        if self._progress is not None:
+            with suppress(OSError):  # no room is left: then nobody watches
+                self._progress.write(worker, Progress(rounds, steps, doing, time.monotonic()))
 
 
 def record_death(job_dir: str, worker: int, at: float) -> None:

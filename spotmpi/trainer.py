@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import spotmpi
 from spotmpi import checkpoint, control, settings
-from spotmpi.channel import Channel
+from spotmpi.channel import IN_ROUND, IN_SCRIPT, STOP, Channel
 from spotmpi.driver import Driver, Recovered
 from spotmpi.errors import Stopped, UsageError
 from spotmpi.fabric import Buffer, Fabric, Steps
@@ -316,12 +316,14 @@ class Trainer(Generic[P]):
             self._digest = self._replica.digest()
             self._journal.digested(self._digest)
         if self._stopping and self._kind != control.END:
-            least = self._settings.min_workers
+            left, least = len(self.workers), self._settings.min_workers
+            why = f"workers left: {left}, fewer than the {least} asked for"
+            if left >= least:
+                why = "the job was asked to stop"
             self._keeper.asked = True
             yield from self._finish("stopped")
             raise Stopped(
-                f"workers left: {len(self.workers)}, fewer than the {least} asked for; "
-                f"a checkpoint of step {self.steps} is in {self._settings.checkpoint}"
+                f"{why}; a checkpoint of step {self.steps} is in {self._settings.checkpoint}"
             )
 
     def _finish(self, outcome: str) -> Steps[None]:
@@ -368,7 +370,7 @@ class Trainer(Generic[P]):
                 worker=me,
                 save=self._keeper.asked,
                 published=self._keeper.published,
-                stop=len(membership) < self._settings.min_workers,
+                stop=len(membership) < self._settings.min_workers or self._told_to_stop(),
                 loss=float(self._loss or 0.0) if step else 0.0,
                 loss_weight=self._weight if step and self._loss is not None else 0,
                 digest=self._digest,
@@ -377,12 +379,23 @@ class Trainer(Generic[P]):
         if step:
             self._rehearsal.arm(self.steps)
         self._reducing = self._fabric.clock()
+        self._channel.progressed(me, self._driver.ledger.committed, self.steps, IN_ROUND)
+
+    def _told_to_stop(self) -> bool:
+        # Not in the first round: without parameters there is nothing to stop with.
+        order = None if self._beginning else self._channel.order_for(self._me)
+        return order is not None and order.code == STOP
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """All is there: move on by one round, as every other worker does with the same numbers."""
         now = self._fabric.clock()
         self._rehearsal.reduced(now - self._reducing)
         number = self._driver.ledger.committed - 1
+        # After the last round all wait for each other once more.
+        doing = IN_ROUND if self._kind == control.END else IN_SCRIPT
+        self._channel.progressed(
+            self._me, number + 1, self.steps + (self._kind == control.STEP), doing
+        )
         self._replica.keep_result()
         word = self._replica.word(len(contributors))
         word.check_kind(self._kind, number)

@@ -5,12 +5,25 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spotmpi.channel import DEATHS, LIMIT, LISTENER, Channel, record_death
+from spotmpi.channel import (
+    BOARDS,
+    DEATHS,
+    IN_ROUND,
+    LIMIT,
+    LISTENER,
+    STOP,
+    Channel,
+    Order,
+    orders,
+    progress,
+    record_death,
+)
 from spotmpi.settings import Settings
 
 
@@ -32,6 +45,8 @@ def ends(tmp_path: Path) -> Iterator[tuple[socket.socket, socket.socket]]:
 @pytest.fixture
 def channel(tmp_path: Path, ends: tuple[socket.socket, socket.socket]) -> Channel:
     (tmp_path / DEATHS).write_bytes(bytes(16))
+    for board in BOARDS:
+        (tmp_path / board).touch()
     return Channel.open(Settings(job_dir=tmp_path, channel_fd=ends[1].fileno()))
 
 
@@ -88,3 +103,46 @@ def test_a_death_is_on_the_board_once(channel: Channel, tmp_path: Path) -> None:
     assert channel.death_of(0) is None
     assert channel.death_of(7) is None
     assert os.path.getsize(tmp_path / DEATHS) == 16
+
+
+def test_orders_and_progress_are_on_boards_that_both_ends_see(channel: Channel, tmp_path) -> None:
+    board = orders(tmp_path, writing=True)
+    assert channel.order_for(3) is None
+    board.write(3, Order(STOP, 2.5, -7))
+    assert channel.order_for(3) == Order(STOP, 2.5, -7)
+    assert channel.order_for(2) is None
+    assert channel.order_for(4) is None
+    board.write(3, Order(9))
+    assert channel.order_for(3) == Order(9)
+    board.close()
+    before = time.monotonic()
+    channel.progressed(1, 5, 4, IN_ROUND)
+    seen = progress(tmp_path)
+    said = seen.read(1)
+    assert said is not None
+    assert said[:3] == (5, 4, IN_ROUND)
+    assert before <= said.since <= time.monotonic()
+    assert seen.read(0) is None
+    seen.close()
+
+
+def test_half_a_record_counts_as_none(channel: Channel, tmp_path: Path) -> None:
+    board = orders(tmp_path, writing=True)
+    board.write(0, Order(STOP, 1.0, 1))
+    whole = (tmp_path / "orders").read_bytes()
+    board.write(0, Order(STOP + 1, 2.0, 2))
+    new = (tmp_path / "orders").read_bytes()
+    for cut in range(1, len(whole)):
+        half = new[:cut] + whole[cut:]
+        (tmp_path / "orders").write_bytes(half)
+        expected = {whole: Order(STOP, 1.0, 1), new: Order(STOP + 1, 2.0, 2)}.get(half)
+        assert channel.order_for(0) == expected
+        (tmp_path / "orders").write_bytes(new[:cut])
+        assert channel.order_for(0) is None
+    board.close()
+
+
+def test_without_a_launcher_there_are_no_boards() -> None:
+    channel = Channel.open(Settings())
+    channel.progressed(0, 1, 1, IN_ROUND)
+    assert channel.order_for(0) is None

@@ -1,7 +1,7 @@
 """The private folder of one job.
 
 It lies in shared memory, belongs to one user alone, and holds everything that a job leaves on
-the host: the launcher's socket, the death board, mpirun's session and the shared memory of MPI.
+the host: the launcher's sockets, the boards, mpirun's session and the shared memory of MPI.
 Everybody who needs it holds a shared lock on it, so that a later job can tell a folder that
 nobody is left to remove.
 """
@@ -13,7 +13,7 @@ import os
 import time
 from pathlib import Path
 
-from spotmpi.channel import DEATHS
+from spotmpi.channel import BOARDS, DEATHS
 
 __all__ = ["create", "home", "hold", "remove", "remove_abandoned"]
 
@@ -41,6 +41,8 @@ def create(workers: int) -> tuple[str, Path, int]:
         except FileNotFoundError:
             continue  # taken for abandoned by somebody, in the instant before it was locked
         (folder / DEATHS).write_bytes(bytes(8 * workers))
+        for board in BOARDS:
+            (folder / board).touch(mode=0o600)
         return job, folder, lock
 
 
