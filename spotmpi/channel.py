@@ -9,7 +9,7 @@ Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabri
 (the script raised; with its traceback) and ``left`` (it ends with this code).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
-(to workers) and ``progress`` (of workers). They cost a microsecond and wake nobody up.
+(to workers) and ``progress`` (of workers). They cost a microsecond or two and wake nobody up.
 """
 
 from __future__ import annotations
