@@ -354,9 +354,13 @@ class Job:
     def _look_for_stalls(self) -> None:
         now, said = time.monotonic(), self._crew.progress()
         self._after(min(_BETWEEN_LOOKS, self._stall_timeout / 4), "stall", self._look_for_stalls)
-        for one in self._stalls.look(
-            {w: said[w] for w in self._verdict.training if w in said}, now
-        ):
+        training = {worker: said[worker] for worker in self._verdict.training if worker in said}
+        for one in self._stalls.slow(training, now):
+            self.console.say(
+                f"the others have waited {one.waited:.1f} s for worker {one.worker}, in its "
+                f"script; after {self._stall_timeout:.0f} s it is revoked (--stall-timeout)"
+            )
+        for one in self._stalls.look(training, now):
             if one.worker not in self._condemned:
                 self._condemned[one.worker] = now
                 self._verdict.blame(

@@ -32,6 +32,17 @@ class Stalls:
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._suspected: set[tuple[int, float]] = set()
+        self._warned: set[tuple[int, float]] = set()
+
+    def slow(self, progress: Mapping[int, Progress], now: float) -> list[Stalled]:
+        """Return those for whom half the limit has passed, each once for each time in its script.
+
+        They may be about to evaluate for longer than anybody meant to allow.
+        """
+        found = [one for one in waited_for(progress, now) if one.waited > self._limit / 2]
+        new = [one for one in found if (one.worker, progress[one.worker].since) not in self._warned]
+        self._warned = {(one.worker, progress[one.worker].since) for one in found}
+        return new
 
     def look(self, progress: Mapping[int, Progress], now: float) -> list[Stalled]:
         """Return those that were found at this look and at the last one.

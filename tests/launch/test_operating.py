@@ -146,6 +146,7 @@ def test_a_worker_that_never_comes_back_is_revoked(start, hosts: Path, where: st
         r"for \d+\.\d s\); 1 of 2 workers left",
         running.output,
     )
+    assert "s for worker 1, in its script; after 1 s it is revoked" in running.output
     assert "worker 0 took 40 steps with 1" in running.output
 
 
@@ -160,24 +161,33 @@ def test_nobody_is_revoked_while_all_are_busy(start) -> None:
     assert running.wait() == 130
 
 
-def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(start) -> None:
+@pytest.mark.parametrize("where", ["here", "behind an agent"])
+def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
+    start, ended, hosts: Path, where: str
+) -> None:
     """As one that is stuck in the kernel, where no signal reaches it."""
     program = (
         "import sys; from spotmpi.cli import main; from spotmpi.launch import job\n"
         "job._FOR_CLEARING = 0.5\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    arguments = ["run", "-n", 2, "--stall-timeout", 1, TRAINER, 40, "say:1@29", "hang:1@30"]
+    place = ["-n", 2] if where == "here" else ["--hosts", hosts]
+    arguments = ["run", *place, "--stall-timeout", 1, TRAINER, 40, "say:1@29", "hang:1@30"]
     running = start(*arguments, command=["-c", program])
-    running.until("^worker 1 at step 29")
-    mark = b"OMPI_COMM_WORLD_RANK=1"
+    running.until("worker 1 at step 29")
+    everything = running.children(running.pid)
+    for pid in everything:
+        everything += running.children(pid)
     (wrapper,) = (
         pid
-        for pid in running.wrappers
-        if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        for pid in everything
+        if b"OMPI_COMM_WORLD_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        and b"wrapper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and running.children(pid)
     )
     os.kill(wrapper, signal.SIGSTOP)
     assert running.wait() == 0, running.output
+    assert all(ended(pid) for pid in everything)
     assert re.search(r"worker 1 on \S+ was revoked \(the others waited", running.output)
 
 

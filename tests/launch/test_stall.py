@@ -66,6 +66,17 @@ def test_a_launcher_that_was_stopped_looks_again_before_it_blames_anybody() -> N
     assert [one.worker for one in stalls.look(old, 503)] == [1]
 
 
+def test_half_way_to_the_limit_there_is_one_warning() -> None:
+    stalls = Stalls(LIMIT)
+    progress = {0: waiting(100), 1: script(100)}
+    assert stalls.slow(progress, 129) == []
+    assert [one.worker for one in stalls.slow(progress, 131)] == [1]
+    assert stalls.slow(progress, 132) == []
+    assert stalls.slow({0: waiting(133), 1: script(133)}, 134) == []
+    again = {0: waiting(140), 1: script(140)}
+    assert [one.worker for one in stalls.slow(again, 171)] == [1]
+
+
 def test_it_is_said_how_long_it_was() -> None:
     found = waited_for({0: waiting(110), 1: script(100), 2: waiting(105)}, 117)
     assert found == [Stalled(1, busy=17, waited=12)]
