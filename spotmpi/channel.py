@@ -12,7 +12,7 @@ left the others, as it was told to). Of a newcomer: ``waiting`` (for what MPI mu
 others); and of its sponsor ``gave_up`` (nothing will come of it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
-(to workers) and ``progress`` (of workers). They cost a microsecond and wake nobody up.
+(to workers) and ``progress`` (of workers). They cost a microsecond or two and wake nobody up.
 """
 
 from __future__ import annotations

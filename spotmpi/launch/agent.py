@@ -9,6 +9,7 @@ To the head:
 ``ready``    to the welcome: all that the job needs is here
 ``unfit``    instead: why not
 ``heard``    what a worker or its wrapper said: worker, said, fields (`link`, `channel`)
+``progress`` what is new on the board: a list of worker, rounds, steps, doing, seconds ago
 
 From the head:
 
@@ -17,6 +18,7 @@ From the head:
 ``start``    run a worker: worker, environ (what mpirun gave to its stand-in)
 ``started``  all workers of the job are ready: from now on silence is short
 ``kill``     revoke a worker
+``order``    put an order on the board: worker, and what is in an `Order`
 ``hold``     stop reading what workers write, or (on: false) go on
 ``died``     a worker on some host: worker, ago (seconds)
 ``end``      kill all workers
@@ -30,11 +32,12 @@ import os
 import selectors
 import subprocess
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from spotmpi import __version__
-from spotmpi.channel import record_death
+from spotmpi.channel import Order, Progress, record_death
 from spotmpi.launch import folder as job_folder
 from spotmpi.launch import mpirun, processes, relay, trunk
 from spotmpi.launch.console import read
@@ -58,6 +61,10 @@ _BEFORE_BURIAL = 0.25
 
 _BETWEEN_BURIALS = 0.05
 """Seconds until those that were killed are looked for again."""
+
+
+_BETWEEN_REPORTS = 1.0
+"""Seconds between two looks at how far the workers have come."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +111,8 @@ class Agent:
         self._streams: dict[int, tuple[int, int]] = {}
         self._held = False
         self._started = False
-        self._next_beat = 0.0
+        self._next_beat = self._next_report = 0.0
+        self._reported: dict[int, Progress] = {}
         self._bury_at: float | None = None
         self._mark, self._folder, self._lock = job_folder.create(0)
         self._crew = Crew(self._select, self._folder, self._watch)
@@ -144,6 +152,9 @@ class Agent:
         if self._next_beat <= now:
             self._next_beat = now + self._assignment.detect_ms / 1e3 / trunk.BEATS
             self._trunk.beat()
+        if self._next_report <= now and not self._trunk.congested:
+            self._next_report = now + _BETWEEN_REPORTS
+            self._report()
         silence = now - self._trunk.heard
         limit = trunk.FENCE * self._assignment.detect_ms / 1e3
         if not self._started:
@@ -190,6 +201,12 @@ class Agent:
                 self._started = True
             case "kill":
                 self._crew.revoke(int(fields["worker"]))
+            case "order":
+                order = Order(
+                    bool(fields["stop"]), bool(fields["leave"]), int(fields["newcomer"])
+                )
+                with suppress(OSError):  # no room: others may have been told
+                    self._crew.order(int(fields["worker"]), order)
             case "hold":
                 self._held = bool(fields["on"])
             case "died":
@@ -241,7 +258,19 @@ class Agent:
 
     # What workers and wrappers say.
 
+    def _report(self) -> None:
+        """Say how far workers have come, where that is new."""
+        said = self._crew.progress()
+        new = {worker: one for worker, one in said.items() if self._reported.get(worker) != one}
+        if new:
+            now = time.monotonic()
+            entries = [[w, p.rounds, p.steps, p.doing, now - p.since] for w, p in new.items()]
+            self._trunk.tell("progress", entries=entries)
+        self._reported = said
+
     def _pass_on(self, heard: Heard) -> None:
+        if heard.event == "runtime":
+            return  # a wrapper here takes its agent, which revokes its worker, for mpirun
         if heard.event in ("ended", "vanished"):
             self._bury_at = time.monotonic() + _BEFORE_BURIAL
         fields = {k: v for k, v in heard.fields.items() if k != "event"}

@@ -6,8 +6,10 @@ import os
 import selectors
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from spotmpi.launch.lines import Lines, Sink
+from spotmpi.launch.lines import Lines, Outlet, Sink
+from spotmpi.launch.logs import Logs
 
 __all__ = ["Console", "read"]
 
@@ -16,24 +18,31 @@ class Console:
     """Passes on what workers write, line by line, and never blocks the launcher.
 
     Callbacks are put into ``select`` (a selector whose keys' data are functions to call).
+    ``quiet`` workers are not shown; in ``log_dir`` each worker has a file.
     """
 
-    def __init__(self, select: selectors.BaseSelector) -> None:
+    def __init__(
+        self, select: selectors.BaseSelector, quiet: bool = False, log_dir: Path | None = None
+    ) -> None:
         self._select = select
         self._sinks = (Sink(1), Sink(2))
-        self._lines: dict[int, Lines] = {}
+        self._quiet = quiet
+        self._logs = None if log_dir is None else Logs(log_dir, self.say)
+        self._lines: dict[int, Outlet] = {}
         self._held = False
 
-    def watch(self, descriptor: int, stream: int) -> None:
+    def watch(self, worker: int, descriptor: int, stream: int) -> None:
         """Pass on what comes from ``descriptor`` to stream 1 (output) or 2 (error)."""
         os.set_blocking(descriptor, False)
-        self._lines[descriptor] = Lines(self._sinks[stream - 1])
+        self._lines[descriptor] = self.outlet(worker, stream)
         if not self._held:
             self._listen(descriptor)
 
-    def lines(self, stream: int, prefix: str) -> Lines:
-        """Where to put what comes from elsewhere for stream 1 (output) or 2 (error)."""
-        return Lines(self._sinks[stream - 1], prefix)
+    def outlet(self, worker: int, stream: int, prefix: str = "") -> Outlet:
+        """Where to put what a worker wrote to stream 1 (output) or 2 (error)."""
+        shown = [] if self._quiet else [Lines(self._sinks[stream - 1], prefix)]
+        kept = [] if self._logs is None else [Lines(self._logs.of(worker))]
+        return Outlet([*shown, *kept])
 
     @property
     def held(self) -> bool:
@@ -69,6 +78,8 @@ class Console:
                 pass
         for lines in self._lines.values():
             lines.close()
+        if self._logs is not None:
+            self._logs.close()
         yield
         for sink in self._sinks:
             sink.drain()

@@ -9,15 +9,15 @@ import signal
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spotmpi.channel import LIMIT
+from spotmpi.channel import LIMIT, Order, Progress, orders, progress
 from spotmpi.launch import link as wire
 
-__all__ = ["Crew", "Heard", "in_order"]
+__all__ = ["Crew", "Heard", "in_order", "peer"]
 
 _LAST = ("runtime", "ended", "cleared", "vanished", "lost")
 """Ends, in the order in which they are passed on: mpirun's doing before what follows from it."""
@@ -55,6 +55,7 @@ class Crew:
         watch: Callable[[int, int, int], None],
     ) -> None:
         self._select = selector
+        self._folder = folder
         self._watch = watch
         self._expected: set[int] = set()
         self._wrappers: dict[int, _Wrapper] = {}
@@ -90,6 +91,25 @@ class Crew:
         """Have a worker killed, as if its host had been taken away."""
         if worker in self._wrappers:
             self._signal(worker, signal.SIGTERM)
+
+    def part(self, worker: int) -> None:
+        """Have a worker leave the job: it is revoked."""
+        self.revoke(worker)
+
+    def order(self, worker: int, order: Order) -> None:
+        """Put an order where the worker finds it in its next round. Raises OSError."""
+        with closing(orders(self._folder, writing=True)) as board:
+            board.write(worker, order)
+
+    def progress(self) -> dict[int, Progress]:
+        """How far the workers have come that live, as far as they train."""
+        living = [one for one, wrapper in self._wrappers.items() if not wrapper.ended]
+        try:
+            with closing(progress(self._folder)) as board:
+                said = {worker: board.read(worker) for worker in living}
+        except OSError:
+            return {}  # somebody has removed the folder: that is for others to find
+        return {worker: one for worker, one in said.items() if one is not None}
 
     def kill(self, worker: int) -> None:
         """Kill the wrapper itself: what mpirun and MPI take for the worker's death."""
@@ -154,7 +174,7 @@ class Crew:
         self._strangers.remove(link)
         fields = wire.decode(message) or {}
         worker = fields.get("worker")
-        pid, user = _peer(link)
+        pid, user = peer(link)
         if (
             fields.get("event") != "hello"
             or not isinstance(worker, int)
@@ -233,7 +253,7 @@ def _ended(pidfd: int) -> bool:
     return bool(poll.poll(0))
 
 
-def _peer(link: socket.socket) -> tuple[int, int]:
+def peer(link: socket.socket) -> tuple[int, int]:
     """Return process and user id of whoever connected, as the kernel knows them."""
     credentials = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("=iii"))
     pid, user, _ = struct.unpack("=iii", credentials)

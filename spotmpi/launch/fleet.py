@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
+from spotmpi.channel import Order, Progress
 from spotmpi.launch import processes, relay, trunk
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
@@ -76,6 +77,7 @@ class Fleet:
         self._ended: set[int] = set()
         """Workers of which nothing lives any more, as far as the head knows."""
         self._heard: list[Heard] = []
+        self._progress: dict[int, Progress] = {}
         self._pmix: int | None = None
         self._ready: set[int] = set()
         self._started: float | None = None
@@ -197,6 +199,29 @@ class Fleet:
         """Whether no worker lives on the hosts that are there."""
         return all(self._ended.issuperset(host.workers) for host in self._hosts.values())
 
+    def part(self, worker: int) -> None:
+        """Have a worker leave the job: it is revoked."""
+        self.revoke(worker)
+
+    def revoke(self, worker: int) -> None:
+        """Have a worker killed, as if its host had been taken away."""
+        if worker not in self._ended:
+            self._home[worker].trunk.tell("kill", worker=worker)
+
+    def kill(self, worker: int) -> None:
+        """Take a worker for dead, whatever its host says."""
+        if worker not in self._ended:
+            self._bury(worker, 0.0)
+            self._heard.append(Heard(worker, "vanished", {}))
+
+    def order(self, worker: int, order: Order) -> None:
+        """Have an order put where the worker finds it in its next round."""
+        self._home[worker].trunk.tell("order", worker=worker, **order._asdict())
+
+    def progress(self) -> dict[int, Progress]:
+        """How far the workers have come that live, as far as they train: a second ago."""
+        return {w: said for w, said in self._progress.items() if w not in self._ended}
+
     def end(self) -> None:
         """Have every worker killed, while the stand-ins stay."""
         for host in self._hosts.values():
@@ -264,6 +289,8 @@ class Fleet:
             fields = trunk.message(frame)
             if fields["event"] == "heard" and fields["worker"] in host.workers:
                 self._hear_from(host, fields["worker"], str(fields["said"]), fields["fields"])
+            elif fields["event"] == "progress":
+                self._hear_progress(host, fields["entries"])
 
     def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
         if worker in self._ended or said == "hello":
@@ -279,6 +306,13 @@ class Fleet:
                 self._started = time.monotonic()
                 for other in self._hosts.values():
                     other.trunk.tell("started")
+
+    def _hear_progress(self, host: Registered, entries: Sequence[Sequence[float]]) -> None:
+        now = time.monotonic()
+        for worker, rounds, steps, doing, ago in entries:
+            if worker in host.workers:
+                said = Progress(int(rounds), int(steps), int(doing), now - ago)
+                self._progress[int(worker)] = said
 
     def _kill_stand_in(self, worker: int) -> None:
         if self._stand_ins is not None:

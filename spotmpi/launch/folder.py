@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import time
 from pathlib import Path
 
 from spotmpi.channel import BOARDS, DEATHS
 
-__all__ = ["create", "home", "hold", "remove", "remove_abandoned"]
+__all__ = ["PREFIX", "all_of_mine", "create", "home", "hold", "remove", "remove_abandoned"]
 
-_PREFIX = "spotmpi-"
+PREFIX = "spotmpi-"
+"""How the names of jobs, and so of their folders, begin."""
 
 
 def home() -> Path:
@@ -30,10 +32,23 @@ def home() -> Path:
     return Path(tempfile.gettempdir())
 
 
+def all_of_mine() -> list[Path]:
+    """Return the folders that look like jobs of this user, whether or not anybody holds them."""
+    found = []
+    for folder in home().glob(f"{PREFIX}*"):
+        try:
+            status = folder.lstat()
+        except OSError:
+            continue  # removed meanwhile
+        if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
+            found.append(folder)
+    return found
+
+
 def create(workers: int) -> tuple[str, Path, int]:
     """Make a job's folder, and return the job's name, the folder and the lock's descriptor."""
     while True:
-        job = f"{_PREFIX}{os.urandom(6).hex()}"
+        job = f"{PREFIX}{os.urandom(6).hex()}"
         folder = home() / job
         folder.mkdir(mode=0o700)
         try:
@@ -70,7 +85,7 @@ def remove(folder: Path, patience: float = 2.0) -> None:
 
 def remove_abandoned() -> None:
     """Remove this user's job folders that no living process holds (all were killed at once)."""
-    for folder in home().glob(f"{_PREFIX}*"):
+    for folder in home().glob(f"{PREFIX}*"):
         try:
             if folder.lstat().st_uid != os.getuid():
                 continue

@@ -16,14 +16,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from spotmpi.channel import record_death
+from spotmpi.channel import Order, Progress, record_death
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import processes
 from spotmpi.launch.console import Console, read
 from spotmpi.launch.crew import Heard
+from spotmpi.launch.desk import Desk
+from spotmpi.launch.requests import Requests
+from spotmpi.launch.stall import Stalls
+from spotmpi.launch.standing import Standing
 from spotmpi.launch.verdict import Ending, Verdict, signal_name
+from spotmpi.settings import Settings
 
-__all__ = ["Job", "Start", "Workers"]
+__all__ = ["STALL_TIMEOUT", "Job", "Manner", "Start", "Workers"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -45,11 +50,17 @@ _BEFORE_BURIAL = 0.25
 _BETWEEN_BURIALS = 0.05
 """Seconds until those that were killed are looked for again."""
 
-_DESCRIPTORS = 8
+_BETWEEN_LOOKS = 1.0
+"""Seconds between two looks for workers that hold up all others; less for a short limit."""
+
+_DESCRIPTORS = 9
 """Descriptors for each worker that mpirun or the launcher may need, whichever needs more."""
 
 _LONGEST_COMPLAINT = 1 << 14
 """Bytes that are kept of what mpirun says, the last ones."""
+
+STALL_TIMEOUT = 600
+"""Seconds for which others may wait for one worker, unless told otherwise."""
 
 
 class Workers(Protocol):
@@ -68,6 +79,21 @@ class Workers(Protocol):
 
     def pause(self) -> float | None:
         """Seconds until `hear` must be called, even if nothing happens."""
+
+    def part(self, worker: int) -> None:
+        """Have a worker leave the job."""
+
+    def revoke(self, worker: int) -> None:
+        """Have a worker killed, as if its host had been taken away."""
+
+    def kill(self, worker: int) -> None:
+        """Have MPI take a worker for dead, though it could not be killed."""
+
+    def order(self, worker: int, order: Order) -> None:
+        """Put an order where the worker finds it in its next round. May raise OSError."""
+
+    def progress(self) -> dict[int, Progress]:
+        """How far those have come that live and train, as far as that is known."""
 
     def end(self) -> None:
         """Have every worker killed, without MPI seeing a death."""
@@ -92,19 +118,39 @@ class Start:
     """The job's, whose name marks all its processes on this host (SPOTMPI_JOB)."""
 
 
+@dataclass(frozen=True)
+class Manner:
+    """How a job is run and shown, beside what it computes."""
+
+    quiet: bool = False
+    """Do not show what workers write."""
+    log_dir: Path | None = None
+    """Keep what they write there."""
+    stall_timeout: float = STALL_TIMEOUT
+    """Seconds after which a worker that the others wait for counts as revoked; 0: never."""
+
+
 class Job:
     """One job, from its first process's start to the last one's end: an event loop.
 
     Whatever else takes part puts callbacks into ``select``, a selector whose keys' data are
-    functions to call.
+    functions to call. ``task`` is the script and its arguments.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, task: Sequence[str], settings: Settings, manner: Manner) -> None:
         self._folder = Path()
         self._crew: Workers
         self._verdict = Verdict()
         self.select = selectors.PollSelector()  # epoll would refuse regular files
-        self.console = Console(self.select)
+        self.console = Console(self.select, manner.quiet, manner.log_dir)
+        self._standing = Standing(task[0], task[1:])
+        self._keeps = settings.checkpoint is not None
+        self._requests: Requests
+        self._desk: Desk | None = None
+        self._stall_timeout = manner.stall_timeout
+        self._stalls = Stalls(manner.stall_timeout)
+        self._condemned: dict[int, float] = {}
+        """Workers that are being killed for holding up all others, and since when."""
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._spared = processes.children(os.getpid())
         """Children that were there before ..."""
@@ -135,6 +181,8 @@ class Job:
                 self._turn()
             self._finish()
         ending = self._verdict.conclude()
+        if self._desk is not None:
+            self._desk.close(self._requests.report(ending))
         with self.console.closing():
             self._explain(ending)
         return ending.code
@@ -159,6 +207,8 @@ class Job:
         for key, _ in self.select.select(self._until_next_timer()):
             key.data()
         self._listen()
+        if self._desk is not None:
+            self._desk.tend()
         now = time.monotonic()
         for name, (at, action) in list(self._timers.items()):
             if at <= now:
@@ -184,16 +234,20 @@ class Job:
             case "ended":
                 status = int(heard.fields["status"])
                 self._verdict.ended(heard.worker, status)
+                self._standing.gone(heard.worker)
                 if os.WIFSIGNALED(status):
                     self._after(_BEFORE_BURIAL, "bury", self._bury)
             case "vanished":
                 record_death(str(self._folder), heard.worker, time.monotonic())
                 self._verdict.lost(heard.worker, "SIGKILL")
+                self._standing.gone(heard.worker)
                 self._after(_BEFORE_BURIAL, "bury", self._bury)
             case "lost":
                 self._verdict.lost(heard.worker, str(heard.fields["how"]))
+                self._standing.gone(heard.worker)
             case _:
                 self._verdict.told(heard.worker, heard.event, heard.fields)
+                self._standing.told(heard.event, heard.fields)
         if self._verdict.stopping and "stop" not in self._timers and not self._ending:
             self._after(_FOR_STOPPING, "stop", self._not_stopping)
 
@@ -201,6 +255,14 @@ class Job:
         workers = len(start.hosts)
         self._folder = start.folder
         self._verdict.expect(start.hosts)
+        name, keeps = start.folder.name, self._keeps
+        self._requests = Requests(name, self._crew, self._verdict, self._standing, keeps)
+        try:
+            self._desk = Desk(self.select, start.folder, self._requests.answers)
+        except OSError as error:
+            self.console.say(f"spotmpi status, stop and shrink will not work for this job: {error}")
+        if self._stall_timeout:
+            self._look_for_stalls()
         self._after(_FOR_START + workers, "start", self._not_started)
         _allow_descriptors(_DESCRIPTORS * workers)
         self._mpirun = subprocess.Popen(
@@ -287,6 +349,29 @@ class Job:
         if not processes.end_descendants(0.0, keep=[*self._spared, *self._serving]):
             self._after(_BETWEEN_BURIALS, "bury", self._bury)
 
+    # Workers that hold up all others.
+
+    def _look_for_stalls(self) -> None:
+        now, said = time.monotonic(), self._crew.progress()
+        self._after(min(_BETWEEN_LOOKS, self._stall_timeout / 4), "stall", self._look_for_stalls)
+        training = {worker: said[worker] for worker in self._verdict.training if worker in said}
+        for one in self._stalls.slow(training, now):
+            self.console.say(
+                f"the others have waited {one.waited:.1f} s for worker {one.worker}, in its "
+                f"script; after {self._stall_timeout:.0f} s it is revoked (--stall-timeout)"
+            )
+        for one in self._stalls.look(training, now):
+            if one.worker not in self._condemned:
+                self._condemned[one.worker] = now
+                self._verdict.blame(
+                    one.worker,
+                    f"the others waited {one.waited:.1f} s for it, which was in its script for "
+                    f"{one.busy:.1f} s",
+                )
+                self._crew.revoke(one.worker)
+            elif now - self._condemned[one.worker] > _FOR_CLEARING:
+                self._crew.kill(one.worker)  # stuck in the kernel, where no signal reaches it
+
     # Time.
 
     def _after(self, seconds: float, name: str, action: Callable[[], None]) -> None:
@@ -295,8 +380,9 @@ class Job:
     def _until_next_timer(self) -> float | None:
         now = time.monotonic()
         pauses = [max(0.0, at - now) for at, _ in self._timers.values()]
-        if (pause := self._crew.pause()) is not None:
-            pauses.append(pause)
+        for one in (self._crew, self._desk):
+            if one is not None and (pause := one.pause()) is not None:
+                pauses.append(pause)
         return min(pauses, default=None)
 
     def _give_up_waiting(self) -> None:

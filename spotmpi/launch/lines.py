@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import select
+from collections.abc import Sequence
+from typing import Protocol
 
-__all__ = ["Lines", "Sink"]
+__all__ = ["Lines", "Outlet", "Sink"]
 
 _LONGEST = 1 << 20
 """Bytes of a line without an end that are kept back before they are passed on as they are."""
 
 _ROOM = 4096
 """Bytes that a descriptor which poll() calls writable takes without blocking (PIPE_BUF)."""
+
+
+class Written(Protocol):
+    """What takes lines: a `Sink`, or a file."""
+
+    def write(self, data: bytes) -> None:
+        """Take data."""
 
 
 class Sink:
@@ -62,7 +71,7 @@ class Sink:
 class Lines:
     """One stream of one worker, cut into lines, each of which ``prefix`` begins."""
 
-    def __init__(self, sink: Sink, prefix: str = "") -> None:
+    def __init__(self, sink: Written, prefix: str = "") -> None:
         self.sink = sink
         self._prefix = prefix.encode()
         self._begun = b""
@@ -88,3 +97,20 @@ class Lines:
         if self._prefix:
             data = b"".join(self._prefix + line for line in data.splitlines(keepends=True))
         self.sink.write(data)
+
+
+class Outlet:
+    """All the places where the lines of one stream of one worker go; there may be none."""
+
+    def __init__(self, places: Sequence[Lines]) -> None:
+        self._places = places
+
+    def feed(self, data: bytes) -> None:
+        """Take what the worker wrote."""
+        for place in self._places:
+            place.feed(data)
+
+    def close(self) -> None:
+        """The stream has come to its end."""
+        for place in self._places:
+            place.close()

@@ -14,7 +14,7 @@ from spotmpi.launch import mpirun
 from spotmpi.launch.crew import Crew
 from spotmpi.launch.doctor import cores
 from spotmpi.launch.installation import Installation
-from spotmpi.launch.job import Job, Start
+from spotmpi.launch.job import Job, Manner, Start
 from spotmpi.launch.worker import TASK
 from spotmpi.settings import Settings
 
@@ -27,6 +27,7 @@ def launch(
     workers: int,
     settings: Settings,
     installation: Installation,
+    manner: Manner,
 ) -> int:
     """Run a job to its end and return its exit code (`verdict` lists them). Blocking.
 
@@ -41,8 +42,8 @@ def launch(
         settings = replace(settings, job=name, job_dir=folder)
         command = mpirun.command(installation, workers, mpirun.wrapper(folder))
         environment = mpirun.environment(installation, workers, settings, os.environ, cores())
-        job = Job()
-        crew = Crew(job.select, folder, lambda _, fd, stream: job.console.watch(fd, stream))
+        job = Job([str(script), *arguments], settings, manner)
+        crew = Crew(job.select, folder, job.console.watch)
         crew.expect(range(workers))
         start = Start(command, environment, [platform.node()] * workers, folder)
         return job.run(crew, lambda: start)

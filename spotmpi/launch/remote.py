@@ -22,8 +22,8 @@ from spotmpi.launch.entrance import Entrance
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.hosts import Host
 from spotmpi.launch.installation import Installation
-from spotmpi.launch.job import Job, Start
-from spotmpi.launch.lines import Lines
+from spotmpi.launch.job import Job, Manner, Start
+from spotmpi.launch.lines import Outlet
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.launch.verdict import count
 from spotmpi.settings import Settings
@@ -53,6 +53,7 @@ def launch(
     settings: Settings,
     installation: Installation,
     door: Door | None,
+    manner: Manner,
 ) -> int:
     """Run a job on ``hosts`` to its end and return its exit code, as `local.launch` does.
 
@@ -67,7 +68,7 @@ def launch(
         environ=travelling | settings.to_environ(),
         detect_ms=settings.detect_ms,
     )
-    job = Job()
+    job = Job([str(script), *arguments], settings, manner)
     output = _Output(job)
     fleet = Fleet(job.select, assignment, output.write, lambda: job.console.held)
     if door is not None:
@@ -104,12 +105,12 @@ class _Output:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._lines: dict[tuple[int, int], Lines] = {}
+        self._lines: dict[tuple[int, int], Outlet] = {}
 
     def write(self, worker: int, stream: int, data: bytes) -> None:
         """Take what a worker wrote; nothing is the stream's end."""
         if (worker, stream) not in self._lines:
-            self._lines[worker, stream] = self._job.console.lines(stream, f"[{worker}] ")
+            self._lines[worker, stream] = self._job.console.outlet(worker, stream, f"[{worker}] ")
         lines = self._lines[worker, stream]
         if data:
             lines.feed(data)

@@ -15,9 +15,10 @@ from spotmpi.launch.doctor import problems
 from spotmpi.launch.entrance import bind
 from spotmpi.launch.hosts import Host, parse
 from spotmpi.launch.installation import search
+from spotmpi.launch.job import STALL_TIMEOUT, Manner
 from spotmpi.launch.remote import Door
 from spotmpi.launch.serve import parse_address
-from spotmpi.launch.verdict import EXIT_NOT_STARTED
+from spotmpi.launch.verdict import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
 
 __all__ = ["add_arguments", "main"]
@@ -33,20 +34,14 @@ example:
   spotmpi run --hosts hosts.txt --min-workers 4 --checkpoint /shared/run1 train.py
 
 exit codes:
-  0    the workers that were not revoked finished
-  1    the script is wrong: it raised, crashed, ended with a code of its own or left early
-  2    wrong arguments
-  69   every worker was revoked
-  71   the job could not start
-  75   stopped below --min-workers, with a checkpoint to --resume from
-  130  Ctrl-C"""
+"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi run (-n N | --hosts FILE) [options] SCRIPT [ARGS...]"
     parser.description = _DESCRIPTION
-    parser.epilog = _EPILOG
+    parser.epilog = _EPILOG + "\n".join(f"  {c:<3}  {told}" for c, told in MEANINGS.items())
     parser.add_argument("-n", "--workers", metavar="N", help="workers to start with, on this host")
     parser.add_argument(
         "--hosts", metavar="FILE", help="train on these hosts; one a line: name [slots=2]"
@@ -79,6 +74,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         help="rehearse: kill these workers during this step's all-reduce; both count from 0",
+    )
+    parser.add_argument(
+        "--stall-timeout",
+        metavar="S",
+        default=str(STALL_TIMEOUT),
+        help="a worker for which others wait so many seconds counts as revoked "
+        f"({STALL_TIMEOUT}; 0: never)",
+    )
+    parser.add_argument(
+        "--quiet", action="store_true", help="show only what spotmpi itself says, no worker"
+    )
+    parser.add_argument(
+        "--log-dir", metavar="DIR", help="append what each worker writes to DIR/worker-ID.log"
     )
     parser.add_argument("--trace", metavar="FILE", help="write what happens to FILE")
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
@@ -132,6 +140,7 @@ def main(options: argparse.Namespace) -> int:
             from spotmpi.checkpoint import check_unused  # HDF5: only for those who need it
 
             check_unused(settings.checkpoint)
+    manner = _manner(options)
     found = search(os.environ)
     elsewhere = hosts or options.listen is not None
     wrong = problems(found, 1 if elsewhere else workers, os.environ)
@@ -140,9 +149,19 @@ def main(options: argparse.Namespace) -> int:
             print(f"spotmpi run: {problem}", file=sys.stderr)
         return EXIT_NOT_STARTED
     if not hosts and options.listen is None:
-        return local.launch(script, arguments, workers, settings, found.found)
+        return local.launch(script, arguments, workers, settings, found.found, manner)
     door = None if options.listen is None else _door(options, workers)
-    return remote.launch(script, arguments, hosts, settings, found.found, door)
+    return remote.launch(script, arguments, hosts, settings, found.found, door, manner)
+
+
+def _manner(options: argparse.Namespace) -> Manner:
+    limit = options.stall_timeout
+    if limit != "0":
+        _whole("--stall-timeout", limit, "seconds")
+    log_dir = _absolute(options.log_dir)
+    if log_dir is not None:
+        _must_take_files(log_dir, f"--log-dir {options.log_dir}", mode=0o700)
+    return Manner(quiet=options.quiet, log_dir=log_dir, stall_timeout=int(limit))
 
 
 def _door(options: argparse.Namespace, workers: int) -> Door:
@@ -185,10 +204,10 @@ def _absolute(path: str | None) -> Path | None:
     return None if path is None else Path(path).absolute()
 
 
-def _must_take_files(folder: Path, option: str) -> None:
+def _must_take_files(folder: Path, option: str, mode: int = 0o777) -> None:
     """Make the folder if it is not there, and raise UsageError if no file can be written in it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -10,7 +10,7 @@ Code Meaning
 69   every worker was revoked
 71   the job could not start: mpirun failed, or a worker was lost before all were ready
 75   the workers stopped with a checkpoint written; a batch system may requeue the job
-128+ the launcher was ended by a signal: 130 is Ctrl-C
+128+ the launcher was ended by a signal: 130 is Ctrl-C, or a stop without a checkpoint
 ==== =====================================================================================
 
 SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. Everything
@@ -28,11 +28,25 @@ from typing import Any
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch.processes import was_revoked
 
-__all__ = ["Ending", "Verdict", "count", "signal_name"]
+__all__ = ["Ending", "Fate", "MEANINGS", "Verdict", "count", "signal_name"]
 
 EXIT_BUG = 1
 EXIT_ALL_REVOKED = 69
 EXIT_NOT_STARTED = 71
+EXIT_ENDED = 130
+
+MEANINGS = {
+    0: "the workers that were not revoked finished",
+    EXIT_BUG: "the script is wrong: it raised, crashed, ended with a code of its own or left early",
+    2: "wrong arguments",
+    EXIT_ALL_REVOKED: "every worker was revoked",
+    EXIT_NOT_STARTED: "the job could not start",
+    EXIT_REQUEUE: (
+        "stopped below --min-workers or by spotmpi stop, with a checkpoint to --resume from"
+    ),
+    EXIT_ENDED: "Ctrl-C, or spotmpi stop of a job without --checkpoint",
+}
+"""Of the exit codes, as users are told."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +62,33 @@ class Ending:
     runtime: bool = False
 
 
+@dataclass(frozen=True)
+class Fate:
+    """What has become of one worker."""
+
+    host: str
+    state: str
+    """"starting", "training", "trained" (the script goes on), "finished", "stopped", "revoked",
+    or "ended" with the job."""
+    how: str
+    """It was revoked, else empty."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not come to its end."""
+        return self.state in ("starting", "training", "trained")
+
+
 @dataclass
 class _Worker:
     host: str
     began: bool = False
     ready: bool = False
     done: bool = False
-    stopped: float | None = None
-    """Seconds for which it was stopped before it was killed for that."""
+    why: str = ""
+    """It is being killed, if we do that ourselves."""
+    how: str = ""
+    """It was revoked."""
     end: str = ""
     """Empty while it lives, then "finished", "requeue" or "revoked"."""
 
@@ -71,6 +104,7 @@ class Verdict:
         self._started = False
         self._generations: set[Any] = set()
         self._checkpoints: set[Any] = set()
+        self._asked = False
         self.ending: Ending | None = None
         self.lines: list[str] = []
 
@@ -87,6 +121,36 @@ class Verdict:
     def stopping(self) -> bool:
         """Whether a worker asked for the job to be requeued, so that the others must follow."""
         return any(worker.end == "requeue" for worker in self._workers)
+
+    @property
+    def started(self) -> bool:
+        """Whether all workers have been ready, so that losses are recovered from."""
+        return self._started
+
+    @property
+    def training(self) -> list[int]:
+        """The workers that live and are in their training."""
+        fates = enumerate(self.fates)
+        return [worker for worker, fate in fates if fate.state == "training"]
+
+    @property
+    def fates(self) -> list[Fate]:
+        """Of all workers, by their ids."""
+        return [Fate(one.host, _state(one), one.how) for one in self._workers]
+
+    def blame(self, worker: int, why: str) -> None:
+        """Say why a worker is going to be killed, which will count as its revocation."""
+        self._workers[worker].why = why
+
+    def asked_to_stop(self) -> None:
+        """Take the news that the workers were ordered to stop."""
+        if not self._asked:
+            self.lines.append("asked to stop: the workers stop after this step, with a checkpoint")
+        self._asked = True
+
+    def ended_by_request(self, why: str) -> None:
+        """End the job at once because somebody asked for it."""
+        self._end(EXIT_ENDED, f"{why}; the job was ended, and every worker in it")
 
     def told(self, worker: int, event: str, fields: Mapping[str, Any]) -> None:
         """Take an event of a worker's channel. Unknown ones are for newer launchers."""
@@ -107,7 +171,7 @@ class Verdict:
             case "left":
                 self._left_with(worker, int(fields["code"]))
             case "stopped":
-                state.stopped = float(fields["seconds"])
+                self.blame(worker, f"it was stopped for {1e3 * float(fields['seconds']):.0f} ms")
             case "failed":
                 self._failed(worker, str(fields.get("traceback", "")))
             case "recovery":
@@ -145,9 +209,8 @@ class Verdict:
         state = self._workers[worker]
         if state.end:
             return
-        state.end = "revoked"
-        if state.stopped is not None:
-            how = f"it was stopped for {1e3 * state.stopped:.0f} ms"
+        how = state.why or how
+        state.end, state.how = "revoked", how
         if not self._started:
             # The others would wait for it in MPI's start for ever.
             self._end(
@@ -207,6 +270,12 @@ class Verdict:
         if self.ending:
             return self.ending
         ends = [worker.end for worker in self._workers]
+        if "requeue" in ends and self._asked:
+            return Ending(
+                EXIT_REQUEUE,
+                "the workers stopped, as they were asked to (code 75): "
+                "repeat the command with --resume to go on",
+            )
         if "requeue" in ends:
             return Ending(
                 EXIT_REQUEUE,
@@ -269,6 +338,14 @@ class Verdict:
         if saved not in self._checkpoints:
             self._checkpoints.add(saved)
             self.lines.append(f"checkpoint of step {saved[0]} written to {saved[1]}")
+
+
+def _state(worker: _Worker) -> str:
+    if worker.end:
+        return "stopped" if worker.end == "requeue" else worker.end
+    if worker.done:
+        return "trained"
+    return "training" if worker.ready else "starting"
 
 
 def count(workers: object) -> str:

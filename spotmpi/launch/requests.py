@@ -1,0 +1,91 @@
+"""What users ask of a running job (`desk`), and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from spotmpi.channel import STOP, Order, Progress
+from spotmpi.errors import UsageError
+from spotmpi.launch.desk import Answer
+from spotmpi.launch.standing import Standing
+from spotmpi.launch.verdict import Ending, Verdict
+
+__all__ = ["Requests"]
+
+
+class Crewed(Protocol):
+    """The workers, as far as requests go; more in `job.Workers`."""
+
+    def part(self, worker: int) -> None:
+        """Have a worker leave the job."""
+
+    def order(self, worker: int, order: Order) -> None:
+        """Put an order where the worker finds it in its next round. May raise OSError."""
+
+    def progress(self) -> dict[int, Progress]:
+        """How far those have come that live and train."""
+
+
+class Requests:
+    """Answers for one job; ``keeps``: it has a folder for checkpoints."""
+
+    def __init__(
+        self, job: str, crew: Crewed, verdict: Verdict, standing: Standing, keeps: bool
+    ) -> None:
+        self._job = job
+        self._crew = crew
+        self._verdict = verdict
+        self._standing = standing
+        self._keeps = keeps
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """By what is asked; each may raise UsageError."""
+        return {"status": lambda _: self.report(), "stop": self._stop, "shrink": self._shrink}
+
+    def report(self, ending: Ending | None = None) -> dict[str, Any]:
+        """How the job stands, as `Standing` has it; ``ending`` if it has come to that."""
+        fates, progress = self._verdict.fates, self._crew.progress()
+        if ending is not None:
+            fates = [replace(one, state="ended") if one.lives else one for one in fates]
+        ending = ending or self._verdict.ending
+        return self._standing.report(self._job, fates, progress, ending)
+
+    def _stop(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+        """All stop together after the round that they are in, or at once where that is no gain."""
+        if self._verdict.ending is not None or self._verdict.complete:
+            raise UsageError("the job is ending already")
+        training = self._verdict.training
+        if not self._keeps or not training:
+            self._verdict.ended_by_request("spotmpi stop")
+            why = "nobody trains in it" if self._keeps else "it has no --checkpoint"
+            return {"said": f"the job is ended at once: {why}"}
+        told = 0
+        for worker in training:
+            with suppress(OSError):
+                self._crew.order(worker, Order(STOP))
+                told += 1  # one is enough: they decide together
+        if not told:
+            raise UsageError("no order can be written into the job's folder; end it with Ctrl-C")
+        self._verdict.asked_to_stop()
+        self._standing.stopping()
+        return {"said": "the workers stop after this step, with a checkpoint"}
+
+    def _shrink(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One worker leaves, and the others train on."""
+        worker, fates = fields.get("worker"), self._verdict.fates
+        if type(worker) is not int or not 0 <= worker < len(fates):
+            raise UsageError(f"there is no worker {worker}; `spotmpi status` shows who is there")
+        fate = fates[worker]
+        if not fate.lives:
+            raise UsageError(f"worker {worker} on {fate.host} has come to its end: {fate.state}")
+        if not self._verdict.started:
+            raise UsageError("not all workers are ready, and MPI cannot start without one of them")
+        if set(self._verdict.training) <= {worker}:
+            raise UsageError(f"nobody would train on without worker {worker}: use `spotmpi stop`")
+        self._verdict.blame(worker, "spotmpi shrink")
+        self._crew.part(worker)
+        return {"said": f"worker {worker} on {fate.host} leaves the job"}

@@ -1,0 +1,32 @@
+"""``spotmpi shrink``: one worker leaves a running job, and the others train on."""
+
+from __future__ import annotations
+
+import argparse
+
+from spotmpi.errors import UsageError
+from spotmpi.launch.ask import add_job_argument, ask, find
+
+__all__ = ["add_arguments", "main"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.usage = "spotmpi shrink --worker W [--job ID]"
+    parser.description = (
+        "Take one worker out of a job that runs on this host. The others train on without it, as "
+        "they do after a revocation; `spotmpi status` shows who is there."
+    )
+    parser.epilog = "example: spotmpi shrink --worker 3"
+    parser.add_argument("--worker", metavar="W", help="which one, by its id")
+    add_job_argument(parser)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Ask the job to let a worker go. Blocking until it has been asked."""
+    worker = options.worker
+    if worker is None or not (worker.isascii() and worker.isdigit()):
+        raise UsageError("give --worker W, the number of a worker that `spotmpi status` shows")
+    folder = find(options.job)
+    print(f"{folder.name}: {ask(folder, 'shrink', worker=int(worker))['said']}")
+    return 0

@@ -1,0 +1,123 @@
+"""The standing of a job as a table for people: pure. Workers of one host and one fate share a row,
+so that forty need hardly more room than four."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["duration", "numbers", "table"]
+
+_WORTH_SAYING = 1.0
+"""Seconds that others wait for a worker before it gets a row of its own."""
+
+Row = tuple[str, str, str]
+
+
+def table(status: Mapping[str, Any], width: int | None = None, height: int | None = None) -> str:
+    """Return lines for a report of `Standing`, cut to ``width`` columns.
+
+    If there would be more than ``height`` lines, hosts where all is well share one.
+    """
+    head, rows = list(_head(status)), list(_rows(status["workers"]))
+    if height is not None and len(head) + len(rows) + 2 > height:
+        rows = _collapsed(rows)
+    lines = [*head, "", *_aligned([("HOST", "WORKERS", "STATE"), *rows])]
+    if height is not None and len(lines) > height:
+        kept = max(1, height - 1)
+        lines = [*lines[:kept], f"(and {len(lines) - kept} lines more)"]
+    return "\n".join(line if width is None else line[:width] for line in lines)
+
+
+def numbers(workers: Iterable[int]) -> str:
+    """Return ids as people write them: ``0-3,5``."""
+    spans: list[list[int]] = []
+    for worker in sorted(workers):
+        if spans and spans[-1][1] == worker - 1:
+            spans[-1][1] = worker
+        else:
+            spans.append([worker, worker])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def duration(seconds: float) -> str:
+    """Return a time as people say it: ``12 min 33 s``, in two units at most."""
+    whole = int(seconds)
+    parts = [whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60]
+    named = list(zip(parts, ("d", "h", "min", "s"), strict=True))
+    while len(named) > 1 and not named[0][0]:
+        del named[0]
+    return " ".join(f"{part} {unit}" for part, unit in named[:2])
+
+
+def _head(status: Mapping[str, Any]) -> Iterable[str]:
+    workers: Sequence[Mapping[str, Any]] = status["workers"]
+    states = [worker["state"] for worker in workers]
+    said = ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
+    kept, ending = status["checkpoint"], status["ending"]
+    script = " ".join([status["script"], *status["arguments"]])
+    yield f"job         {status['job']}: {script}"
+    yield (
+        f"since       {_moment(status['since'])} ({duration(status['seconds'])}), "
+        f"launcher {status['launcher']} on {status['host']}"
+    )
+    step = "no step yet" if status["step"] is None else f"step {status['step']}"
+    stopping = ", stopping" if status["stopping"] and ending is None else ""
+    yield f"training    {step}, generation {status['generation']}{stopping}"
+    yield "checkpoint  " + ("none" if kept is None else f"step {kept['step']} in {kept['path']}")
+    yield f"workers     {len(workers)}: {said}"
+    if ending is not None:
+        yield f"ended       code {ending['code']}: {ending['meaning']}"
+        if ending["sentence"]:
+            yield f"            {ending['sentence']}"
+
+
+def _rows(workers: Sequence[Mapping[str, Any]]) -> Iterable[Row]:
+    hosts: dict[str, dict[str, list[int]]] = {}
+    for worker in workers:
+        fates = hosts.setdefault(worker["host"], {})
+        fates.setdefault(_fate(worker), []).append(worker["worker"])
+    for host, fates in hosts.items():
+        name = host
+        for fate, ids in fates.items():
+            yield name, numbers(ids), fate
+            name = ""
+
+
+def _fate(worker: Mapping[str, Any]) -> str:
+    fate = str(worker["state"])
+    if worker["how"] is not None:
+        fate += f" ({worker['how']})"
+    if worker["when"] is not None:
+        fate += f" at {_moment(worker['when'])}"
+    waited = worker["awaited_seconds"]
+    if waited is not None and waited >= _WORTH_SAYING:
+        fate += f"; others have waited {duration(waited)} for it"
+    return fate
+
+
+def _collapsed(rows: Sequence[Row]) -> list[Row]:
+    """The same, where hosts with one row that says nothing but "training" share one."""
+    plain = {
+        at
+        for at, (host, _, fate) in enumerate(rows)
+        if host and fate == "training" and (at + 1 == len(rows) or rows[at + 1][0])
+    }
+    others = [row for at, row in enumerate(rows) if at not in plain]
+    if not plain:
+        return others
+    ids = ",".join(rows[at][1] for at in sorted(plain))
+    spans = [span.split("-") for span in ids.split(",")]
+    everybody = [one for span in spans for one in range(int(span[0]), int(span[-1]) + 1)]
+    hosts = "1 host" if len(plain) == 1 else f"{len(plain)} hosts"
+    return [(f"({hosts})", numbers(everybody), "training"), *others]
+
+
+def _aligned(rows: Sequence[Row]) -> list[str]:
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return [f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows]
+
+
+def _moment(iso: str) -> str:
+    """Without the time zone, which is this host's."""
+    return iso[:19].replace("T", " ")
