@@ -142,6 +142,11 @@ class Watch:
                 f"{self.endpoint!r} is no address of a service of notices; give http://HOST:PORT"
             )
 
+    def to_options(self) -> list[str]:
+        """Return the options of ``spotmpi agent`` that say the same."""
+        where = [] if self.endpoint is None else ["--notice-endpoint", self.endpoint]
+        return ["--notice", self.source, *where]
+
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Watch:
         """Read what the variables say. Local; raises UsageError naming the variable."""

@@ -16,7 +16,7 @@ from spotmpi.launch.doctor import cores
 from spotmpi.launch.installation import Installation
 from spotmpi.launch.job import Job, Start
 from spotmpi.launch.worker import TASK
-from spotmpi.settings import Settings
+from spotmpi.settings import Settings, Watch
 
 __all__ = ["launch"]
 
@@ -27,6 +27,7 @@ def launch(
     workers: int,
     settings: Settings,
     installation: Installation,
+    watch: Watch,
 ) -> int:
     """Run a job to its end and return its exit code (`verdict` lists them). Blocking.
 
@@ -42,6 +43,7 @@ def launch(
         command = mpirun.command(installation, workers, mpirun.wrapper(folder))
         environment = mpirun.environment(installation, workers, settings, os.environ, cores())
         job = Job()
+        job.look_out(watch)
         crew = Crew(job.select, folder, lambda _, fd, stream: job.console.watch(fd, stream))
         crew.expect(range(workers))
         start = Start(command, environment, [platform.node()] * workers, folder)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import local, remote, token
+from spotmpi.launch import local, lookout, remote, token
 from spotmpi.launch.doctor import problems
 from spotmpi.launch.entrance import bind
 from spotmpi.launch.hosts import Host, parse
@@ -80,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="rehearse: kill these workers during this step's all-reduce; both count from 0",
     )
+    lookout.add_arguments(parser)
     parser.add_argument("--trace", metavar="FILE", help="write what happens to FILE")
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
     parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
@@ -112,6 +113,7 @@ def main(options: argparse.Namespace) -> int:
         detect_ms=_whole("--detect-ms", options.detect_ms, "milliseconds"),
     )
     check(settings, workers)
+    watch = lookout.chosen(options)
     if options.command[:1] == ["--"]:
         del options.command[0]
     if not options.command:
@@ -140,9 +142,9 @@ def main(options: argparse.Namespace) -> int:
             print(f"spotmpi run: {problem}", file=sys.stderr)
         return EXIT_NOT_STARTED
     if not hosts and options.listen is None:
-        return local.launch(script, arguments, workers, settings, found.found)
+        return local.launch(script, arguments, workers, settings, found.found, watch)
     door = None if options.listen is None else _door(options, workers)
-    return remote.launch(script, arguments, hosts, settings, found.found, door)
+    return remote.launch(script, arguments, hosts, settings, found.found, door, watch)
 
 
 def _door(options: argparse.Namespace, workers: int) -> Door:
