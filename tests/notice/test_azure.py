@@ -35,8 +35,9 @@ def document(*events: Any) -> Answer:
     return Answer(200, json.dumps({"DocumentIncarnation": 2, "Events": events}).encode())
 
 
-def test_an_eviction_is_read_with_its_time() -> None:
-    assert parse_events(document(event()).body, "vm_1") == [Preemption("A", 1474309787.0, False)]
+@pytest.mark.parametrize("vm", ["vm_0", "vm_1", "VM_1", "Vm_0"])
+def test_an_eviction_is_read_with_its_time(vm: str) -> None:
+    assert parse_events(document(event()).body, vm) == [Preemption("A", 1474309787.0, False)]
 
 
 def test_an_eviction_that_has_begun_has_no_time() -> None:

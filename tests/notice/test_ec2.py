@@ -20,7 +20,7 @@ ADVISED = Notice("ec2", None, "EC2 rebalance recommendation", advice=True)
 
 def test_an_action_is_read_with_its_time() -> None:
     assert parse_action(ACTION.body) == TOLD
-    assert parse_action(b'{"action":"stop","time":"2017-09-18T08:22:00.5Z"}').deadline == (
+    assert parse_action(b'{"action":"stop","time":"2017-09-18T08:22:00.500Z"}').deadline == (
         1505722920.5
     )
 

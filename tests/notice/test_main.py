@@ -27,12 +27,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """``start(cloud)`` starts a watcher, as a launcher does."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def begin(cloud: Service, *options: str) -> subprocess.Popen[bytes]:
+    def begin(cloud: Service, *options: str, **more: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, str(program.__file__), "--provider", cloud.provider, *options]
         watcher = subprocess.Popen(
             command,
             cwd=tmp_path,
-            env=os.environ | {"SPOTMPI_NOTICE_ENDPOINT": cloud.endpoint},
+            env=os.environ | {"SPOTMPI_NOTICE_ENDPOINT": cloud.endpoint} | more,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -150,6 +150,13 @@ def test_nothing_in_the_working_directory_is_taken_for_a_module(
     with GCE() as service:
         service.preempt()
         assert heard(start(service)).source == "gce"
+
+
+def test_another_spotmpi_that_is_installed_is_not_taken(start: Start, tmp_path: Path) -> None:
+    (tmp_path / "spotmpi.py").write_text("raise SystemExit('the wrong spotmpi')")
+    with GCE() as service:
+        service.preempt()
+        assert heard(start(service, PYTHONPATH=str(tmp_path))).source == "gce"
 
 
 def test_it_is_of_low_priority_and_has_loaded_little(start: Start) -> None:

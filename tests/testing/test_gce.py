@@ -54,6 +54,12 @@ def test_a_wait_from_a_known_state_misses_no_change(ask) -> None:
         assert ask(cloud, STATE + query, GOOGLE)[1] == b"TRUE"
 
 
+def test_a_wait_from_another_state_than_now_is_over_at_once(ask) -> None:
+    with GCE() as cloud:
+        query = "?wait_for_change=true&last_etag=NONE"
+        assert ask(cloud, STATE + query, GOOGLE)[1] == b"FALSE"
+
+
 def test_a_wait_ends_after_the_time_that_was_asked_for(ask) -> None:
     with GCE() as cloud:
         query = "?wait_for_change=true&timeout_sec=0"

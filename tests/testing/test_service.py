@@ -37,15 +37,16 @@ def descriptors() -> int:
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_nothing_is_left_after_the_block(cloud: type[Service], fault: str | None) -> None:
     before = threading.active_count(), descriptors()
-    with cloud() as service:
+    # Both connections stay to the end of the service, and longer.
+    with socket.socket() as mute, socket.socket() as asking, cloud() as service:
         if fault is not None:
             service.misbehave(fault, seconds=300)
         port = int(service.endpoint.rpartition(":")[2])
-        with socket.socket() as mute, socket.socket() as asking:
-            if fault != "refused":
-                mute.connect(("127.0.0.1", port))
-                asking.connect(("127.0.0.1", port))
-                asking.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        if fault != "refused":
+            mute.connect(("127.0.0.1", port))
+            asking.connect(("127.0.0.1", port))
+            asking.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            service.wait_for_requests(0 if fault == "slow" else 1)
     assert (threading.active_count(), descriptors()) == before
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
