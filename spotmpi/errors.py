@@ -6,6 +6,8 @@
     |-- UsageError          the caller's input is wrong; the message says what to do
     |-- CheckpointError     no checkpoint can be read, or one cannot be written
     |-- TraceError          a trace is broken, or does not prove what it should
+    |-- NoAnswer            a cloud's metadata service gave no usable answer (internal: whoever
+    |                       watches for notices asks again)
     |-- ScriptError         the script is wrong on this or another worker; the job must end
     |   |-- LeftAlone       one worker left the training loop while others go on
     |   `-- ReplicaMismatch replicas that must be equal are not
@@ -26,6 +28,7 @@ __all__ = [
     "InvalidTransition",
     "Left",
     "LeftAlone",
+    "NoAnswer",
     "PeersLost",
     "ReplicaMismatch",
     "ScriptError",
@@ -53,6 +56,10 @@ class CheckpointError(SpotmpiError):
 
 class TraceError(SpotmpiError):
     """A trace is broken, or does not prove what it should."""
+
+
+class NoAnswer(SpotmpiError):
+    """A cloud's metadata service gave no usable answer, and may give one when asked again."""
 
 
 class ScriptError(SpotmpiError):

@@ -12,6 +12,8 @@ SPOTMPI_RESUME           1: go on from the newest usable checkpoint
 SPOTMPI_MIN_WORKERS      with fewer workers than this, write a checkpoint and stop with code 75
 SPOTMPI_REVOKE           rehearsed revocations, as in ``2,5@40;1@60``: workers @ step
 SPOTMPI_DETECT_MS        milliseconds after which what is silent or stopped counts as lost
+SPOTMPI_NOTICE           what is a notice, as ``--notice`` has it, where the option is not given
+SPOTMPI_NOTICE_ENDPOINT  who is asked for notices in place of the cloud's own service: its address
 SPOTMPI_JOB              set by ``spotmpi run`` only: the job's name, in every process of the job
 SPOTMPI_JOB_DIR          set by ``spotmpi run`` only: the job's private folder
 SPOTMPI_CHANNEL          set by ``spotmpi run`` only: descriptor that leads to the launcher
@@ -25,16 +27,31 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from spotmpi.errors import UsageError
 
-__all__ = ["DETECT_MS", "Revocation", "Settings", "check", "parse_revocation"]
+__all__ = [
+    "DETECT_MS",
+    "NOTICES",
+    "Revocation",
+    "Settings",
+    "Watch",
+    "check",
+    "parse_revocation",
+]
 
 DETECT_MS = 200
 """Milliseconds for which a host may be silent, or a worker be stopped, unless told otherwise."""
+
+NOTICES = ("auto", "ec2", "gce", "azure", "signal", "none")
+"""What may be a notice that a host is to be taken away."""
+
+
+_ENDPOINT = re.compile(r"http://([\w.-]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?/?", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -112,6 +129,48 @@ class Settings:
             "SPOTMPI_REVOKE": ";".join(map(str, self.revoke)) or None,
         }
         return {name: str(value) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Watch:
+    """What counts as a notice that this host is to be taken away. Raises UsageError.
+
+    ``source`` is one of `NOTICES`; ``endpoint`` is asked in place of the cloud's own service.
+    """
+
+    source: str = NOTICES[0]
+    endpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.source not in NOTICES:
+            raise UsageError(
+                f"{self.source!r} is no source of notices; give one of {', '.join(NOTICES)}"
+            )
+        found = _ENDPOINT.fullmatch(self.endpoint or "http://none")
+        if found is None or int(found["port"] or 80) > 65535:
+            raise UsageError(
+                f"{self.endpoint!r} is no address of a service of notices; give http://HOST:PORT"
+            )
+
+    def to_options(self) -> list[str]:
+        """Return the options of ``spotmpi agent`` that say the same."""
+        where = [] if self.endpoint is None else ["--notice-endpoint", self.endpoint]
+        return ["--notice", self.source, *where]
+
+    @classmethod
+    def from_environ(cls, environ: Mapping[str, str] | None = None) -> Watch:
+        """Read what the variables say. Local; raises UsageError naming the variable."""
+        found = os.environ if environ is None else environ
+        source = found.get("SPOTMPI_NOTICE") or NOTICES[0]
+        endpoint = found.get("SPOTMPI_NOTICE_ENDPOINT") or None
+        try:
+            Watch(source)
+        except UsageError as error:
+            raise UsageError(f"SPOTMPI_NOTICE: {error}") from None
+        try:
+            return cls(source, endpoint)
+        except UsageError as error:
+            raise UsageError(f"SPOTMPI_NOTICE_ENDPOINT: {error}") from None
 
 
 def parse_revocation(text: str) -> Revocation:

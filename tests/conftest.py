@@ -2,8 +2,9 @@
 
 What it adds to every test:
 
-* The environment: one thread for each process, no ``SPOTMPI_*`` of the caller, the checkout
-  importable from any folder, and a private ``TMPDIR`` for whatever the test starts.
+* The environment: one thread for each process, no ``SPOTMPI_*`` of the caller, no notices from a
+  cloud that CI may run in, the checkout importable from any folder, and a private ``TMPDIR`` for
+  whatever the test starts.
 * After the test, :func:`nothing_left_behind`: a process, a shared-memory file or a temporary file
   that the test left is an error, and is removed so that the next test starts clean.
 * With ``SPOTMPI_NO_SKIPS=1`` (CI) a run that skipped a test fails.
@@ -34,6 +35,8 @@ GRACE = 3.0
 NO_SKIPS = os.environ.get("SPOTMPI_NO_SKIPS") == "1"
 for name in [name for name in os.environ if name.startswith("SPOTMPI_")]:
     del os.environ[name]
+# CI may run in a cloud, which is none of a test's business unless the test asks for it.
+os.environ["SPOTMPI_NOTICE"] = "none"
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
     os.environ[name] = "1"  # two cores, up to sixteen workers
 os.environ["PYTHONPATH"] = os.pathsep.join(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.settings import Revocation, Settings, check, parse_revocation
+from spotmpi.settings import NOTICES, Revocation, Settings, Watch, check, parse_revocation
 
 FULL = Settings(
     job="spotmpi-1",
@@ -95,3 +95,41 @@ def test_sensible_settings_pass() -> None:
 def test_settings_that_make_no_sense_are_refused(settings: Settings, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         check(settings, 4)
+
+
+@pytest.mark.parametrize("source", NOTICES)
+def test_what_counts_as_a_notice_is_read(source: str) -> None:
+    environ = {"SPOTMPI_NOTICE": source, "SPOTMPI_NOTICE_ENDPOINT": "http://127.0.0.1:80"}
+    assert Watch.from_environ(environ) == Watch(source, "http://127.0.0.1:80")
+
+
+def test_without_a_word_about_notices_the_host_s_own_cloud_counts() -> None:
+    assert Watch.from_environ({}) == Watch("auto", None)
+    assert Watch.from_environ({"SPOTMPI_NOTICE": "", "SPOTMPI_NOTICE_ENDPOINT": ""}) == Watch()
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["http://a", "http://a.b-c:65535", "http://[fd00:ec2::254]:80/", "http://1.2.3.4/"]
+)
+def test_an_address_of_a_service_is_taken(endpoint: str) -> None:
+    assert Watch("ec2", endpoint).endpoint == endpoint
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("SPOTMPI_NOTICE", "aws"),
+        ("SPOTMPI_NOTICE", "EC2"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "1.2.3.4:80"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "https://1.2.3.4"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "http://1.2.3.4:65536"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "http://1.2.3.4:"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "http://user@1.2.3.4"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "http://1.2.3.4/path"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "http://a b"),
+        ("SPOTMPI_NOTICE_ENDPOINT", "http://a\n"),
+    ],
+)
+def test_nonsense_about_notices_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^{name}: "):
+        Watch.from_environ({name: value})

@@ -10,6 +10,7 @@ To the head:
 ``unfit``    instead: why not
 ``heard``    what a worker or its wrapper said: worker, said, fields (`link`, `channel`)
 ``progress`` what is new on the board: a list of worker, rounds, steps, doing, seconds ago
+``noticed``  this host is to be taken away: source, seconds (left; null: not known), what, advice
 
 From the head:
 
@@ -31,6 +32,7 @@ import json
 import os
 import selectors
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -44,9 +46,13 @@ from spotmpi.launch.console import read
 from spotmpi.launch.crew import Crew, Heard
 from spotmpi.launch.doctor import cores
 from spotmpi.launch.installation import NO_MPI, search
+from spotmpi.launch.lookout import Lookout
 from spotmpi.launch.seal import Frame, Seal
+from spotmpi.launch.signals import as_events
+from spotmpi.launch.verdict import signal_name
 from spotmpi.launch.worker import TASK
-from spotmpi.settings import Settings
+from spotmpi.notice import Notice
+from spotmpi.settings import Settings, Watch
 
 __all__ = ["Agent", "Assignment", "Outcome"]
 
@@ -100,7 +106,9 @@ class Agent:
     ``descriptors`` lead from and to the head; the seal is this end's.
     """
 
-    def __init__(self, descriptors: tuple[int, int], seal: Seal, name: str, slots: int) -> None:
+    def __init__(
+        self, descriptors: tuple[int, int], seal: Seal, name: str, slots: int, watch: Watch
+    ) -> None:
         self._select = selectors.PollSelector()
         self._slots = slots
         self._name = name
@@ -119,18 +127,23 @@ class Agent:
         self._trunk = trunk.Trunk(self._select, descriptors, seal, self._take, self._cut)
         self._relay = relay.Relay(self._select, self._trunk.relay)
         self._doorway = relay.Doorway(self._select, self._relay)
+        self._lookout = Lookout(self._select, watch, self._noticed, self._say, agent=True)
+        self._to_be_taken = False
+        self._gone: set[int] = set()
+        """Workers that were started and are no more."""
         self._connected = time.monotonic()
         self._introduced = False
 
     def run(self) -> Outcome:
         """Serve until there is nothing more to serve. Blocking; leaves nothing on the host."""
         processes.adopt_orphans()
-        try:
-            while self._outcome is None:
-                self._turn()
-            return self._outcome
-        finally:
-            self._clean_up()
+        with self._select, as_events(self._select, self._lookout.signals, self._signalled):
+            try:
+                while self._outcome is None:
+                    self._turn()
+                return self._outcome
+            finally:
+                self._clean_up()
 
     def _turn(self) -> None:
         self._watch_output()
@@ -182,7 +195,9 @@ class Agent:
 
     def _cut(self, reason: str) -> None:
         if self._outcome is None:
-            self._outcome = Outcome(False, reason, served=self._assignment is not None)
+            # A host that is to be taken away must not come again.
+            over = self._to_be_taken
+            self._outcome = Outcome(over, reason, served=self._assignment is not None)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == trunk.RELAY:
@@ -202,9 +217,7 @@ class Agent:
             case "kill":
                 self._crew.revoke(int(fields["worker"]))
             case "order":
-                order = Order(
-                    bool(fields["stop"]), bool(fields["leave"]), int(fields["newcomer"])
-                )
+                order = Order(bool(fields["stop"]), bool(fields["leave"]), int(fields["newcomer"]))
                 with suppress(OSError):  # no room: others may have been told
                     self._crew.order(int(fields["worker"]), order)
             case "hold":
@@ -228,6 +241,7 @@ class Agent:
             self._assignment = assignment
             (self._folder / TASK).write_text(json.dumps(assignment.task))
             self._trunk.tell("ready")
+            self._lookout.start()
 
     def _decline(self, why: str) -> None:
         self._trunk.tell("unfit", why=why)
@@ -256,6 +270,33 @@ class Agent:
         processes.lower_priority(wrapper.pid)
         self._wrappers[worker] = wrapper
 
+    # This host is to be taken away.
+
+    def _signalled(self, number: int) -> None:
+        # Without a job there is nobody to tell, and nothing to leave.
+        if self._assignment is None or not self._lookout.take(number):
+            self._outcome = Outcome(True, f"ended by {signal_name(number)}")
+
+    def _noticed(self, notice: Notice) -> None:
+        self._trunk.tell(
+            "noticed",
+            source=notice.source,
+            seconds=notice.left(time.time()),
+            what=notice.what,
+            advice=notice.advice,
+        )
+        if not notice.advice:
+            self._to_be_taken = True
+            self._give_free()
+
+    def _give_free(self) -> None:
+        """Let the cloud have the host, once the last worker has left it."""
+        if self._to_be_taken and self._wrappers and self._gone.issuperset(self._wrappers):
+            self._lookout.safe()
+
+    def _say(self, sentence: str) -> None:
+        print(f"spotmpi agent on {self._name}: {sentence}", file=sys.stderr, flush=True)
+
     # What workers and wrappers say.
 
     def _report(self) -> None:
@@ -271,6 +312,9 @@ class Agent:
     def _pass_on(self, heard: Heard) -> None:
         if heard.event == "runtime":
             return  # a wrapper here takes its agent, which revokes its worker, for mpirun
+        if heard.event in ("ended", "cleared", "vanished"):
+            self._gone.add(heard.worker)
+            self._give_free()
         if heard.event in ("ended", "vanished"):
             self._bury_at = time.monotonic() + _BEFORE_BURIAL
         fields = {k: v for k, v in heard.fields.items() if k != "event"}
@@ -307,12 +351,15 @@ class Agent:
 
     def _bury(self) -> None:
         living = [w.pid for w in self._wrappers.values() if w.poll() is None]
+        if self._lookout.pid is not None:
+            living.append(self._lookout.pid)
         # Without waiting for any of them to be gone: the head waits for beats.
         if not processes.end_descendants(0.0, keep=living):
             self._bury_at = time.monotonic() + _BETWEEN_BURIALS
 
     def _clean_up(self) -> None:
         """Kill everything that this job has on the host, and remove its folder. Blocking."""
+        self._lookout.close()
         processes.end_descendants(_FOR_CLEARING)
         processes.sweep(f"SPOTMPI_JOB={self._mark}", _FOR_CLEARING)
         for descriptor in list(self._streams):
@@ -325,4 +372,3 @@ class Agent:
         os.close(self._lock)
         # Last: a launcher on the same host kills what is left of an agent that has gone.
         self._trunk.close()
-        self._select.close()

@@ -12,6 +12,7 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from spotmpi.launch import processes, relay, trunk
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.seal import Frame, Seal
+from spotmpi.notice import Notice
 
 __all__ = ["Fleet", "Registered"]
 
@@ -55,7 +57,7 @@ class Fleet:
     """All hosts of a job.
 
     ``write(worker, stream, data)`` passes on what a worker wrote; agents are told to wait with it
-    while the output is ``held``.
+    while the output is ``held``. ``noticed`` is given each host that is to be taken away.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class Fleet:
         assignment: Assignment,
         write: Callable[[int, int, bytes], None],
         held: Callable[[], bool],
+        noticed: Callable[[str, Notice], None],
     ) -> None:
         self._select = select
         self._assignment = assignment
         self._write = write
         self._held = held
+        self._noticed = noticed
         self._told_held = False
         self._stand_ins: Crew | None = None
         self._hosts: dict[str, Registered] = {}
@@ -291,6 +295,8 @@ class Fleet:
                 self._hear_from(host, fields["worker"], str(fields["said"]), fields["fields"])
             elif fields["event"] == "progress":
                 self._hear_progress(host, fields["entries"])
+            elif fields["event"] == "noticed":
+                self._notice(host, fields)
 
     def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
         if worker in self._ended or said == "hello":
@@ -313,6 +319,13 @@ class Fleet:
             if worker in host.workers:
                 said = Progress(int(rounds), int(steps), int(doing), now - ago)
                 self._progress[int(worker)] = said
+
+    def _notice(self, host: Registered, fields: dict[str, Any]) -> None:
+        source, left, what, advice = map(fields.get, ("source", "seconds", "what", "advice"))
+        # Seconds and no date: two hosts' clocks differ.
+        deadline = time.time() + left if isinstance(left, (int, float)) else left
+        with suppress(ValueError):
+            self._noticed(host.name, Notice.checked(source, deadline, what, advice))
 
     def _kill_stand_in(self, worker: int) -> None:
         if self._stand_ins is not None:

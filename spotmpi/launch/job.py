@@ -8,12 +8,10 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from spotmpi.channel import Order, Progress, record_death
@@ -22,11 +20,14 @@ from spotmpi.launch import processes
 from spotmpi.launch.console import Console, read
 from spotmpi.launch.crew import Heard
 from spotmpi.launch.desk import Desk
+from spotmpi.launch.lookout import Lookout
 from spotmpi.launch.requests import Requests
+from spotmpi.launch.signals import as_events
 from spotmpi.launch.stall import Stalls
 from spotmpi.launch.standing import Standing
 from spotmpi.launch.verdict import Ending, Verdict, signal_name
-from spotmpi.settings import Settings
+from spotmpi.notice import Notice
+from spotmpi.settings import Settings, Watch
 
 __all__ = ["STALL_TIMEOUT", "Job", "Manner", "Start", "Workers"]
 
@@ -128,6 +129,8 @@ class Manner:
     """Keep what they write there."""
     stall_timeout: float = STALL_TIMEOUT
     """Seconds after which a worker that the others wait for counts as revoked; 0: never."""
+    watch: Watch = field(default_factory=Watch)
+    """What announces that the launcher's own host is taken away."""
 
 
 class Job:
@@ -156,6 +159,7 @@ class Job:
         """Children that were there before ..."""
         self._serving: list[int] = []
         """... and those that serve the job."""
+        self._lookout: Lookout | None = None
         self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
         self._complaints = bytearray()
         self._mpirun_gone = True
@@ -166,6 +170,17 @@ class Job:
         """Take a child for one that serves the job: it is killed at the end, and no orphan."""
         self._serving.append(pid)
 
+    def look_out(self, watch: Watch) -> None:
+        """Hear of notices for the launcher's own host from now on."""
+        self._lookout = Lookout(self.select, watch, partial(self.noticed, None), self.console.say)
+        self._lookout.start()
+        if self._lookout.pid is not None:
+            self.spare(self._lookout.pid)
+
+    def noticed(self, host: str | None, notice: Notice) -> None:
+        """Take the notice that a host is to be taken away; None is the launcher's own."""
+        self.console.say(notice.sentence(host, time.time()))
+
     def too_few(self, why: str) -> None:
         """End the job before it begins: its hosts are not there."""
         self._verdict.too_few(why)
@@ -174,7 +189,8 @@ class Job:
         """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
         self._crew = crew
         processes.adopt_orphans()
-        with _signals_as_events(self.select, self._verdict.interrupted):
+        notices = () if self._lookout is None else self._lookout.signals
+        with as_events(self.select, {*_SIGNALS, *notices}, self._signalled):
             while not self._over():
                 if self._mpirun is None and (start := begin()) is not None:
                     self._start(start)
@@ -186,6 +202,10 @@ class Job:
         with self.console.closing():
             self._explain(ending)
         return ending.code
+
+    def _signalled(self, number: int) -> None:
+        if self._lookout is None or not self._lookout.take(number):
+            self._verdict.interrupted(number)
 
     def _over(self) -> bool:
         if self._verdict.ending is not None and not self._ending:
@@ -319,6 +339,8 @@ class Job:
             self._crew.hear()
         if self._mpirun is not None:
             self._take_leave_of(self._mpirun)
+        if self._lookout is not None:
+            self._lookout.close()
         # Not even what hid from its wrapper, or started while all this ended, may stay.
         processes.end_descendants(_FOR_CLEARING, keep=self._spared)
         if self._folder.name:
@@ -404,37 +426,3 @@ def _allow_descriptors(count: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-
-
-@contextmanager
-def _signals_as_events(
-    select: selectors.BaseSelector, take: Callable[[int], None]
-) -> Iterator[None]:
-    """Inside, call ``take`` from the event loop for each signal that asks this process to end."""
-    reading, writing = os.pipe()
-    os.set_blocking(reading, False)
-    os.set_blocking(writing, False)
-
-    def woken() -> None:
-        for number in read(reading) or b"":
-            if number in handled:
-                take(number)
-
-    # One that is ignored stays so: `nohup spotmpi run`, or `spotmpi run &` in a shell script.
-    handled = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
-    before = {one: signal.signal(one, _noted) for one in handled}
-    previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    select.register(reading, selectors.EVENT_READ, woken)
-    try:
-        yield
-    finally:
-        select.unregister(reading)
-        signal.set_wakeup_fd(previous)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(reading)
-        os.close(writing)
-
-
-def _noted(number: int, frame: FrameType | None) -> None:
-    """The wake-up descriptor carries the signal into the event loop."""

@@ -43,6 +43,7 @@ def launch(
         command = mpirun.command(installation, workers, mpirun.wrapper(folder))
         environment = mpirun.environment(installation, workers, settings, os.environ, cores())
         job = Job([str(script), *arguments], settings, manner)
+        job.look_out(manner.watch)
         crew = Crew(job.select, folder, job.console.watch)
         crew.expect(range(workers))
         start = Start(command, environment, [platform.node()] * workers, folder)

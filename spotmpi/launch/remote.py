@@ -26,7 +26,7 @@ from spotmpi.launch.job import Job, Manner, Start
 from spotmpi.launch.lines import Outlet
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.launch.verdict import count
-from spotmpi.settings import Settings
+from spotmpi.settings import Settings, Watch
 
 __all__ = ["Door", "launch"]
 
@@ -69,13 +69,14 @@ def launch(
         detect_ms=settings.detect_ms,
     )
     job = Job([str(script), *arguments], settings, manner)
+    job.look_out(manner.watch)
     output = _Output(job)
-    fleet = Fleet(job.select, assignment, output.write, lambda: job.console.held)
+    fleet = Fleet(job.select, assignment, output.write, lambda: job.console.held, job.noticed)
     if door is not None:
         host, port, *_ = door.listener.getsockname()
         job.console.say(f"waiting for {count(door.workers)} at {host}:{port}")
         Entrance(job.select, fleet, door.listener, door.token, job.console.say)
-    gathering = _Gathering(job, fleet, hosts, settings.min_workers, door)
+    gathering = _Gathering(job, fleet, hosts, settings.min_workers, door, manner.watch)
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
@@ -128,12 +129,14 @@ class _Gathering:
         hosts: Sequence[Host],
         min_workers: int,
         door: Door | None,
+        watch: Watch,
     ) -> None:
         self._job = job
         self._fleet = fleet
         self._hosts = {host.name: host for host in hosts}
         self._min_workers = min_workers
         self._door = door
+        self._watch = watch
         self._token = token.new()
         self._missing: dict[str, str] = {}
         self._announced: set[str] = set()
@@ -178,7 +181,7 @@ class _Gathering:
         return names.index(name)
 
     def _start(self, host: Host) -> None:
-        command = ssh.command(host, self._folder)
+        command = ssh.command(host, self._folder, self._watch.to_options())
         try:
             agent = subprocess.Popen(
                 command,

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
 
-from spotmpi.channel import STOP, Order, Progress
+from spotmpi.channel import Order, Progress
 from spotmpi.errors import UsageError
 from spotmpi.launch.desk import Answer
 from spotmpi.launch.standing import Standing
@@ -66,7 +66,7 @@ class Requests:
         told = 0
         for worker in training:
             with suppress(OSError):
-                self._crew.order(worker, Order(STOP))
+                self._crew.order(worker, Order(stop=True))
                 told += 1  # one is enough: they decide together
         if not told:
             raise UsageError("no order can be written into the job's folder; end it with Ctrl-C")

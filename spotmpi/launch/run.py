@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import local, remote, token
+from spotmpi.launch import local, lookout, remote, token
 from spotmpi.launch.doctor import problems
 from spotmpi.launch.entrance import bind
 from spotmpi.launch.hosts import Host, parse
@@ -88,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-dir", metavar="DIR", help="append what each worker writes to DIR/worker-ID.log"
     )
+    lookout.add_arguments(parser)
     parser.add_argument("--trace", metavar="FILE", help="write what happens to FILE")
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
     parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
@@ -161,7 +162,8 @@ def _manner(options: argparse.Namespace) -> Manner:
     log_dir = _absolute(options.log_dir)
     if log_dir is not None:
         _must_take_files(log_dir, f"--log-dir {options.log_dir}", mode=0o700)
-    return Manner(quiet=options.quiet, log_dir=log_dir, stall_timeout=int(limit))
+    watch = lookout.chosen(options)
+    return Manner(quiet=options.quiet, log_dir=log_dir, stall_timeout=int(limit), watch=watch)
 
 
 def _door(options: argparse.Namespace, workers: int) -> Door:

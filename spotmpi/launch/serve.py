@@ -13,9 +13,10 @@ from pathlib import Path
 
 from spotmpi.errors import UsageError
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import processes, token
+from spotmpi.launch import lookout, processes, token
 from spotmpi.launch.agent import Agent, Outcome
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
+from spotmpi.settings import Watch
 
 __all__ = ["add_arguments", "main", "parse_address"]
 
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--name", metavar="NAME", default=platform.node(), help="what to call this host"
     )
+    lookout.add_arguments(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -59,16 +61,17 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"--slots {slots}: give a number of workers, 1 or more")
     if options.pipe == (options.head is not None):
         raise UsageError("give --head HOST:PORT, where the job's launcher listens")
+    watch = lookout.chosen(options)
     job_folder.remove_abandoned()
     processes.raise_priority()
     if options.pipe:
-        outcome = _serve_pipe(options.name, int(slots))
+        outcome = _serve_pipe(options.name, int(slots), watch)
     else:
         if options.token_file is None:
             raise UsageError("give --token-file F, with the token that `spotmpi run` has written")
         secret = token.of_file(options.token_file)
         host, port = parse_address(options.head, "--head")
-        outcome = _serve_head(host, port, secret, options.name, int(slots))
+        outcome = _serve_head(host, port, secret, options.name, int(slots), watch)
     if outcome.why:
         print(f"spotmpi agent on {options.name}: {outcome.why}", file=sys.stderr)
     return 0 if outcome.over and not outcome.why else 1
@@ -82,17 +85,19 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _serve_pipe(name: str, slots: int) -> Outcome:
+def _serve_pipe(name: str, slots: int, watch: Watch) -> Outcome:
     reading, writing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # nothing else may be written to what is the head's
     secret = _token_line(reading)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return _serve((reading, writing), secret, name, slots)
+    return _serve((reading, writing), secret, name, slots, watch)
 
 
-def _serve_head(host: str, port: int, secret: bytes, name: str, slots: int) -> Outcome:
+def _serve_head(
+    host: str, port: int, secret: bytes, name: str, slots: int, watch: Watch
+) -> Outcome:
     last = time.monotonic()
     told = ""
     while True:
@@ -104,7 +109,7 @@ def _serve_head(host: str, port: int, secret: bytes, name: str, slots: int) -> O
         else:
             link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             descriptor = link.detach()
-            outcome = _serve((descriptor, descriptor), secret, name, slots)
+            outcome = _serve((descriptor, descriptor), secret, name, slots, watch)
             if outcome.over:
                 return outcome
             why = outcome.why
@@ -118,9 +123,11 @@ def _serve_head(host: str, port: int, secret: bytes, name: str, slots: int) -> O
         time.sleep(_PAUSE)
 
 
-def _serve(descriptors: tuple[int, int], secret: bytes, name: str, slots: int) -> Outcome:
+def _serve(
+    descriptors: tuple[int, int], secret: bytes, name: str, slots: int, watch: Watch
+) -> Outcome:
     seal = Seal(Role.AGENT, secret, secrets.token_bytes(NONCE_BYTES))
-    return Agent(descriptors, seal, name, slots).run()
+    return Agent(descriptors, seal, name, slots, watch).run()
 
 
 def _token_line(descriptor: int) -> bytes:

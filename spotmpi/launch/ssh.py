@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from collections.abc import Sequence
 
 from spotmpi.launch.hosts import Host
 
@@ -22,9 +23,12 @@ runpy.run_module("spotmpi", run_name="__main__", alter_sys=True)
 """
 
 
-def command(host: Host, folder: str) -> list[str]:
-    """The command whose input and output lead to a new agent of ``host``, run in ``folder``."""
-    arguments = ["agent", "--pipe", "--name", host.name, "--slots", str(host.slots)]
+def command(host: Host, folder: str, options: Sequence[str] = ()) -> list[str]:
+    """The command whose input and output lead to a new agent of ``host``, run in ``folder``.
+
+    ``options`` are more of ``spotmpi agent``'s.
+    """
+    arguments = ["agent", "--pipe", "--name", host.name, "--slots", str(host.slots), *options]
     if host.local:
         return [_python(host), "-c", _PROGRAM, *arguments]
     python = shlex.quote(_python(host))
@@ -34,10 +38,10 @@ def command(host: Host, folder: str) -> list[str]:
         f"command -v {python} >/dev/null || exit {_NO_PYTHON}; "
         f"exec {python} {program}"
     )
-    options = ["BatchMode=yes", "ConnectTimeout=10", "StrictHostKeyChecking=accept-new"]
+    settings = ["BatchMode=yes", "ConnectTimeout=10", "StrictHostKeyChecking=accept-new"]
     # Somebody else's shared connection must not carry, and so delay, the heartbeats.
-    options += ["ControlPath=none", "LogLevel=ERROR"]
-    return ["ssh", "-T", *(f"-o{option}" for option in options), "--", host.name, remote]
+    settings += ["ControlPath=none", "LogLevel=ERROR"]
+    return ["ssh", "-T", *(f"-o{one}" for one in settings), "--", host.name, remote]
 
 
 def failure(host: Host, code: int, said: str, folder: str) -> str:

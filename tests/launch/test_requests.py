@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.channel import IN_ROUND, IN_SCRIPT, STOP, Order, Progress
+from spotmpi.channel import IN_ROUND, IN_SCRIPT, Order, Progress
 from spotmpi.errors import UsageError
 from spotmpi.launch.requests import Requests
 from spotmpi.launch.standing import Standing
@@ -74,7 +74,7 @@ def test_a_stop_is_an_order_to_all_that_train() -> None:
     asked = trained()
     asked.end(1, KILLED)
     assert "after this step, with a checkpoint" in asked.ask("stop")
-    assert asked.workers.orders == {0: Order(STOP), 2: Order(STOP)}
+    assert asked.workers.orders == {0: Order(stop=True), 2: Order(stop=True)}
     assert asked.verdict.ending is None
     assert asked.requests.report()["stopping"]
     for worker in (0, 2):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,12 @@ def test_the_launcher_s_own_host_needs_no_ssh() -> None:
     command = ssh.command(Host("localhost", slots=3, python="/py"), FOLDER)
     assert command[:2] == ["/py", "-c"]
     assert command[3:] == ["agent", "--pipe", "--name", "localhost", "--slots", "3"]
+
+
+def test_options_reach_an_agent_wherever_it_is() -> None:
+    options = ["--notice-endpoint", "http://[::1]:80; reboot"]
+    assert ssh.command(Host("localhost"), FOLDER, options)[-2:] == options
+    assert shlex.split(ssh.command(Host("h1"), FOLDER, options)[-1])[-2:] == options
 
 
 @pytest.mark.parametrize(
