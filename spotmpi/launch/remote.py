@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import mpirun, processes, ssh, token
+from spotmpi.launch import mpirun, processes, token
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.console import read
 from spotmpi.launch.entrance import Entrance
@@ -26,6 +26,7 @@ from spotmpi.launch.job import Job, Start
 from spotmpi.launch.lines import Lines
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.launch.verdict import count
+from spotmpi.launch.way import Way
 from spotmpi.settings import Settings
 
 __all__ = ["Door", "launch"]
@@ -53,10 +54,12 @@ def launch(
     settings: Settings,
     installation: Installation,
     door: Door | None,
+    way: Way,
 ) -> int:
     """Run a job on ``hosts`` to its end and return its exit code, as `local.launch` does.
 
-    With a ``door``, agents may come in by themselves, until there are as many workers as it says.
+    ``way`` leads to them. With a ``door``, agents may come in by themselves, until there are as
+    many workers as it says.
     """
     job_folder.remove_abandoned()
     processes.raise_priority()
@@ -74,7 +77,7 @@ def launch(
         host, port, *_ = door.listener.getsockname()
         job.console.say(f"waiting for {count(door.workers)} at {host}:{port}")
         Entrance(job.select, fleet, door.listener, door.token, job.console.say)
-    gathering = _Gathering(job, fleet, hosts, settings.min_workers, door)
+    gathering = _Gathering(job, fleet, hosts, settings.min_workers, door, way)
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
@@ -127,8 +130,10 @@ class _Gathering:
         hosts: Sequence[Host],
         min_workers: int,
         door: Door | None,
+        way: Way,
     ) -> None:
         self._job = job
+        self._way = way
         self._fleet = fleet
         self._hosts = {host.name: host for host in hosts}
         self._min_workers = min_workers
@@ -177,7 +182,7 @@ class _Gathering:
         return names.index(name)
 
     def _start(self, host: Host) -> None:
-        command = ssh.command(host, self._folder)
+        command = self._way.command(host, self._folder)
         try:
             agent = subprocess.Popen(
                 command,
@@ -233,4 +238,6 @@ class _Gathering:
             return
         self._listen(host)
         said = self._said[host.name].decode(errors="replace")
-        self._missing[host.name] = why if code == 0 else ssh.failure(host, code, said, self._folder)
+        if code != 0:
+            why = self._way.failure(host, code, said, self._folder)
+        self._missing[host.name] = why
