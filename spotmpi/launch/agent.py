@@ -28,10 +28,12 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from functools import partial
+from types import FrameType
 
 from spotmpi import __version__
 from spotmpi.channel import record_death
@@ -65,12 +67,13 @@ class Outcome:
     """How an agent's service ended.
 
     ``over``: there is no point in trying again; else the connection broke. ``why`` is empty where
-    all is well. ``served``: it was part of a job.
+    all is well. ``served``: it was part of a job. ``told``: SIGTERM asked for it.
     """
 
     over: bool
     why: str
     served: bool = False
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -117,12 +120,15 @@ class Agent:
     def run(self) -> Outcome:
         """Serve until there is nothing more to serve. Blocking; leaves nothing on the host."""
         processes.adopt_orphans()
+        # A batch system says so first, and kills a few seconds later: time to clear up.
+        before = signal.signal(signal.SIGTERM, self._told_to_end)
         try:
             while self._outcome is None:
                 self._turn()
             return self._outcome
         finally:
             self._clean_up()
+            signal.signal(signal.SIGTERM, before)
 
     def _turn(self) -> None:
         self._watch_output()
@@ -168,6 +174,10 @@ class Agent:
         )
 
     # What the head says.
+
+    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
+        if self._outcome is None:
+            self._outcome = Outcome(True, "it was told to end (SIGTERM)", told=True)
 
     def _cut(self, reason: str) -> None:
         if self._outcome is None:

@@ -183,6 +183,7 @@ class _Gathering:
 
     def _start(self, host: Host) -> None:
         command = self._way.command(host, self._folder)
+        die = partial(processes.die_with_parent, os.getpid())
         try:
             agent = subprocess.Popen(
                 command,
@@ -191,7 +192,7 @@ class _Gathering:
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the launcher alone
                 # Safe: this process has one thread.
-                preexec_fn=partial(processes.die_with_parent, os.getpid()),
+                preexec_fn=None if self._way.ends_by_itself else die,
             )
         except OSError as error:
             self._missing[host.name] = f"{host.name}: {command[0]} cannot be run ({error.strerror})"

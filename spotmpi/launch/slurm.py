@@ -48,6 +48,14 @@ class Allocation:
     job: str
     hosts: tuple[Host, ...]
 
+    @property
+    def ends_by_itself(self) -> bool:
+        """It ends with its agent, which ends at the end of its input.
+
+        If srun was killed, Slurm would kill the step, and the agent could not clear up.
+        """
+        return True
+
     def command(self, host: Host, folder: str) -> list[str]:
         """The command whose input and output lead to a new agent of ``host``, run in ``folder``."""
         without = [word for name in _OF_TASKS for word in ("-u", name)]
@@ -58,7 +66,7 @@ class Allocation:
         """Why there is no agent on ``host``: its step ended with ``code`` and ``said`` this."""
         if (missing := way.lacking(host, code, folder)) is not None:
             return missing
-        last = said.strip().rpartition("\n")[2]
+        last = "; ".join(said.strip().splitlines()[-3:])  # it gives the reason first
         return (
             f"no agent could be started on {host.name} by srun ({last or 'it said nothing'}, "
             f"code {code}); `srun --overlap --jobid={self.job} -N1 -n1 -w {host.name} true` must "

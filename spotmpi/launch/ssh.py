@@ -5,7 +5,10 @@ from __future__ import annotations
 from spotmpi.launch import way
 from spotmpi.launch.hosts import Host
 
-__all__ = ["command", "failure"]
+__all__ = ["command", "ends_by_itself", "failure"]
+
+ends_by_itself = False
+"""ssh would wait for a host that is gone, too."""
 
 _SSH = 255
 """ssh's own exit code, when it could not get there."""

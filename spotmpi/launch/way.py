@@ -28,6 +28,10 @@ runpy.run_module("spotmpi", run_name="__main__", alter_sys=True)
 class Way(Protocol):
     """How agents are started on the hosts of one job."""
 
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the command ends once the launcher is gone; else it is killed then."""
+
     def command(self, host: Host, folder: str) -> list[str]:
         """The command whose input and output lead to a new agent of ``host``, in ``folder``."""
 

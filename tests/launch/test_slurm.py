@@ -118,8 +118,12 @@ def test_what_is_missing_on_a_node_is_named(
 
 
 def test_srun_s_own_reason_is_passed_on() -> None:
-    said = "srun: warning: x\nsrun: error: Unable to create step: Invalid node name\n"
-    assert "Invalid node name" in slurm.Allocation("12", ()).failure(Host("n1"), 1, said, "/")
+    said = "srun: error: Task launch failed on node n1: No route\nsrun: Job step aborted\n"
+    assert slurm.Allocation("12", ()).failure(Host("n1"), 233, said, "/") == (
+        "no agent could be started on n1 by srun (srun: error: Task launch failed on node n1: "
+        "No route; srun: Job step aborted, code 233); `srun --overlap --jobid=12 -N1 -n1 -w n1 "
+        "true` must work in this job"
+    )
 
 
 def test_a_step_hears_nothing_of_the_job_s_tasks(tmp_path: Path) -> None:
