@@ -82,6 +82,18 @@ class Network:
         """The command, run on the head."""
         return ["ip", "netns", "exec", self._space("head"), *map(str, command)]
 
+    def in_host(self, name: str, *command: object) -> list[str]:
+        """The command, run on a host that is up; it dies with the host."""
+        tree = self._trees[name].pid
+        (init,) = Path(f"/proc/{tree}/task/{tree}/children").read_text().split()
+        spaces = ("--mount", "--uts", "--net", "--pid")
+        return ["nsenter", "--target", init, *spaces, *map(str, command)]
+
+    @staticmethod
+    def address(name: str) -> str:
+        """A host's; the head's is 10.77.0.1."""
+        return f"10.77.0.{10 + int(name[1:])}"
+
     @property
     def environ(self) -> dict[str, str]:
         """For commands on the head: ssh finds the hosts and their key."""
@@ -129,7 +141,6 @@ class Network:
 
     def start(self, name: str) -> None:
         """Bring up a host, with an sshd that answers."""
-        number = int(name[1:])
         space = self._space(name)
         if space not in self._spaces:
             self._add_space(space)
@@ -137,7 +148,7 @@ class Network:
             run("ip", "-n", head, "link", "add", f"to-{name}", "type", "veth", "peer", "eth0",
                 "netns", space)  # fmt: skip
             run("ip", "-n", head, "link", "set", f"to-{name}", "master", "bridge", "up")
-            run("ip", "-n", space, "addr", "add", f"10.77.0.{10 + number}/24", "dev", "eth0")
+            run("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
             run("ip", "-n", space, "link", "set", "eth0", "up")
         shell = (
             f"hostname {name} && mount -t tmpfs tmpfs /dev/shm && mkdir -p /run/sshd && "
@@ -166,6 +177,11 @@ class Network:
             assert tree.stdout is not None
             tree.stdout.close()
         for space in self._spaces:
+            listed = subprocess.run(
+                ["ip", "netns", "pids", space], capture_output=True, timeout=30, check=False
+            )
+            for pid in listed.stdout.split():  # on the head, which is no tree of its own
+                processes.kill(int(pid))
             subprocess.run(["ip", "netns", "del", space], check=False, timeout=30)
 
     # Its making.
@@ -196,7 +212,7 @@ class Network:
         )
         (self.folder / "ssh_config").write_text(
             f"IdentityFile {self.folder}/user\nIdentitiesOnly yes\nUserKnownHostsFile /dev/null\n"
-            + "".join(f"Host {n}\n  HostName 10.77.0.{10 + int(n[1:])}\n" for n in self.names)
+            + "".join(f"Host {n}\n  HostName {self.address(n)}\n" for n in self.names)
         )
         ssh = self.folder / "bin" / "ssh"
         ssh.parent.mkdir()

@@ -25,7 +25,8 @@ def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]
 
 def everything() -> Iterator[Path]:
     """All text of the project: modules, scripts, pages and configuration."""
-    yield from files(*FOLDERS, suffixes=("", ".py", ".sh", ".md", ".txt", ".jsonl", ".toml"))
+    scripts = (".sbatch", ".sh")
+    yield from files(*FOLDERS, suffixes=("", ".py", *scripts, ".md", ".txt", ".jsonl", ".toml"))
     for pattern in ("*.md", "*.toml", "*.cfg", "*.in", ".gitignore"):
         yield from sorted(ROOT.glob(pattern))
 

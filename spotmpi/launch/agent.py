@@ -78,12 +78,13 @@ class Outcome:
     """How an agent's service ended.
 
     ``over``: there is no point in trying again; else the connection broke. ``why`` is empty where
-    all is well. ``served``: it was part of a job.
+    all is well. ``served``: it was part of a job. ``told``: SIGTERM asked for it.
     """
 
     over: bool
     why: str
     served: bool = False
+    told: bool = False
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ class Agent:
     def _signalled(self, number: int) -> None:
         # Without a job there is nobody to tell, and nothing to leave.
         if self._assignment is None or not self._lookout.take(number):
-            self._outcome = Outcome(True, f"ended by {signal_name(number)}")
+            self._outcome = Outcome(True, f"it was told to end ({signal_name(number)})", told=True)
 
     def _noticed(self, notice: Notice) -> None:
         self._trunk.tell(

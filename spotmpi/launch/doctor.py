@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spotmpi import __version__
 from spotmpi.errors import UsageError
-from spotmpi.launch import folder
+from spotmpi.launch import folder, slurm
 from spotmpi.launch.installation import NO_MPI, Installation, Search, search
 from spotmpi.launch.trunk import BEATS, FENCE
 from spotmpi.settings import DETECT_MS
@@ -121,6 +121,10 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
     crowd = ": they take turns" if workers > count else ""
     need = _mib(_shared_memory_needed(workers))
     memory = f"{where}: {_mib(_free(where))} free, {workers} workers may need {need}"
+    if slurm.inside(environ):
+        row, problem = _slurm(environ)
+        rows.append(("Slurm", row))
+        wrong += problem
     rows += [
         ("shared memory", memory),
         ("lost after", _LOST_AFTER),
@@ -146,6 +150,17 @@ def _mpi_rows(found: Search) -> list[tuple[str, str]]:
         ("threads", "MPI_THREAD_MULTIPLE" if mpi.thread_multiple else "MPI_THREAD_SERIALIZED"),
         ("failure detector", _DETECTOR),
     ]
+
+
+def _slurm(environ: Mapping[str, str]) -> tuple[str, list[str]]:
+    """What `spotmpi run` without -n and --hosts would use, and why it cannot."""
+    try:
+        allocation = slurm.find(environ)
+    except UsageError as error:
+        return "a job that cannot be used", [str(error)]
+    if shutil.which("srun", path=environ.get("PATH")) is None:
+        return str(allocation), ["srun is not on PATH: it starts the agents on the job's nodes"]
+    return str(allocation), []
 
 
 def _mpi4py() -> Path | None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import mpirun, processes, ssh, token
+from spotmpi.launch import mpirun, processes, token
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.console import read
 from spotmpi.launch.entrance import Entrance
@@ -26,6 +26,7 @@ from spotmpi.launch.job import Job, Manner, Start
 from spotmpi.launch.lines import Outlet
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.launch.verdict import count
+from spotmpi.launch.way import Way
 from spotmpi.settings import Settings, Watch
 
 __all__ = ["Door", "launch"]
@@ -54,10 +55,12 @@ def launch(
     installation: Installation,
     door: Door | None,
     manner: Manner,
+    way: Way,
 ) -> int:
     """Run a job on ``hosts`` to its end and return its exit code, as `local.launch` does.
 
-    With a ``door``, agents may come in by themselves, until there are as many workers as it says.
+    ``way`` leads to them. With a ``door``, agents may come in by themselves, until there are as
+    many workers as it says.
     """
     job_folder.remove_abandoned()
     processes.raise_priority()
@@ -76,7 +79,7 @@ def launch(
         host, port, *_ = door.listener.getsockname()
         job.console.say(f"waiting for {count(door.workers)} at {host}:{port}")
         Entrance(job.select, fleet, door.listener, door.token, job.console.say)
-    gathering = _Gathering(job, fleet, hosts, settings.min_workers, door, manner.watch)
+    gathering = _Gathering(job, fleet, hosts, settings.min_workers, door, way, manner.watch)
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
@@ -129,9 +132,11 @@ class _Gathering:
         hosts: Sequence[Host],
         min_workers: int,
         door: Door | None,
+        way: Way,
         watch: Watch,
     ) -> None:
         self._job = job
+        self._way = way
         self._fleet = fleet
         self._hosts = {host.name: host for host in hosts}
         self._min_workers = min_workers
@@ -181,7 +186,8 @@ class _Gathering:
         return names.index(name)
 
     def _start(self, host: Host) -> None:
-        command = ssh.command(host, self._folder, self._watch.to_options())
+        command = self._way.command(host, self._folder, self._watch.to_options())
+        die = partial(processes.die_with_parent, os.getpid())
         try:
             agent = subprocess.Popen(
                 command,
@@ -190,7 +196,7 @@ class _Gathering:
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the launcher alone
                 # Safe: this process has one thread.
-                preexec_fn=partial(processes.die_with_parent, os.getpid()),
+                preexec_fn=None if self._way.ends_by_itself else die,
             )
         except OSError as error:
             self._missing[host.name] = f"{host.name}: {command[0]} cannot be run ({error.strerror})"
@@ -237,4 +243,6 @@ class _Gathering:
             return
         self._listen(host)
         said = self._said[host.name].decode(errors="replace")
-        self._missing[host.name] = why if code == 0 else ssh.failure(host, code, said, self._folder)
+        if code != 0:
+            why = self._way.failure(host, code, said, self._folder)
+        self._missing[host.name] = why

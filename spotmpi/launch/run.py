@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import local, lookout, remote, token
+from spotmpi.launch import local, lookout, remote, slurm, ssh, token
 from spotmpi.launch.doctor import problems
 from spotmpi.launch.entrance import bind
 from spotmpi.launch.hosts import Host, parse
@@ -19,14 +19,15 @@ from spotmpi.launch.job import STALL_TIMEOUT, Manner
 from spotmpi.launch.remote import Door
 from spotmpi.launch.serve import parse_address
 from spotmpi.launch.verdict import EXIT_NOT_STARTED, MEANINGS
+from spotmpi.launch.way import Way
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
 
 __all__ = ["add_arguments", "main"]
 
 _DESCRIPTION = """\
-Train with N workers on this host, or on the hosts of a file. SCRIPT is an ordinary Python script;
-whatever stands after it is for the script. Workers that are revoked (SIGKILL, SIGTERM, a lost
-host) are trained without."""
+Train with N workers on this host, or on the hosts of a file; inside a Slurm job, if neither is
+given, on the job's nodes. SCRIPT is an ordinary Python script; whatever stands after it is for the
+script. Workers that are revoked (SIGKILL, SIGTERM, a lost host) are trained without."""
 
 _EPILOG = """\
 example:
@@ -39,7 +40,7 @@ exit codes:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.usage = "spotmpi run (-n N | --hosts FILE) [options] SCRIPT [ARGS...]"
+    parser.usage = "spotmpi run [-n N | --hosts FILE] [options] SCRIPT [ARGS...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG + "\n".join(f"  {c:<3}  {told}" for c, told in MEANINGS.items())
     parser.add_argument("-n", "--workers", metavar="N", help="workers to start with, on this host")
@@ -102,7 +103,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Check everything that can be checked beforehand, then run the job. Blocking."""
-    hosts = _hosts(options)
+    allocation = _allocation(options)
+    hosts = _hosts(options, allocation)
     if options.workers is not None:
         workers = _whole("-n", options.workers, "workers")
     else:
@@ -152,7 +154,8 @@ def main(options: argparse.Namespace) -> int:
     if not hosts and options.listen is None:
         return local.launch(script, arguments, workers, settings, found.found, manner)
     door = None if options.listen is None else _door(options, workers)
-    return remote.launch(script, arguments, hosts, settings, found.found, door, manner)
+    way: Way = allocation or ssh
+    return remote.launch(script, arguments, hosts, settings, found.found, door, manner, way)
 
 
 def _manner(options: argparse.Namespace) -> Manner:
@@ -179,15 +182,23 @@ def _door(options: argparse.Namespace, workers: int) -> Door:
         ) from error
 
 
-def _hosts(options: argparse.Namespace) -> Sequence[Host]:
-    if (options.workers is None) == (options.hosts is None):
+def _allocation(options: argparse.Namespace) -> slurm.Allocation | None:
+    """The nodes that Slurm has given, unless it was said where to train."""
+    said = (options.workers, options.hosts, options.listen)
+    if said != (None, None, None) or not slurm.inside(os.environ):
+        return None
+    return slurm.find(os.environ)
+
+
+def _hosts(options: argparse.Namespace, allocation: slurm.Allocation | None) -> Sequence[Host]:
+    if allocation is None and (options.workers is None) == (options.hosts is None):
         raise UsageError("give either -n N, for workers on this host, or --hosts FILE")
     if options.token_file is not None and options.listen is None:
         raise UsageError("--token-file is for agents that come by themselves: give --listen too")
     if options.listen is not None and options.hosts is not None:
         raise UsageError("give either --hosts FILE or --listen HOST:PORT -n N")
     if options.hosts is None:
-        return ()
+        return () if allocation is None else allocation.hosts
     try:
         return parse(Path(options.hosts).read_text().splitlines(), options.hosts)
     except (OSError, UnicodeDecodeError) as error:

@@ -6,6 +6,7 @@ import argparse
 import os
 import platform
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -38,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "example: spotmpi agent --head head.cluster:7700 --token-file ~/.job-token --slots 2\n\n"
-        "exit codes: 0 the job is over; 1 the head is gone, or refused this host; 2 wrong arguments"
+        "exit codes: 0 the job is over; 1 the head is gone, or refused this host; 2 wrong "
+        "arguments; ended by SIGTERM if it was told to"
     )
     parser.add_argument("--head", metavar="HOST:PORT", help="where the job's launcher listens")
     parser.add_argument("--token-file", metavar="F", type=Path, help="file with the job's token")
@@ -73,7 +75,10 @@ def main(options: argparse.Namespace) -> int:
         host, port = parse_address(options.head, "--head")
         outcome = _serve_head(host, port, secret, options.name, int(slots), watch)
     if outcome.why:
-        print(f"spotmpi agent on {options.name}: {outcome.why}", file=sys.stderr)
+        print(f"spotmpi agent on {options.name}: {outcome.why}", file=sys.stderr, flush=True)
+    if outcome.told:
+        # A batch script must be able to tell that it was preempted.
+        signal.raise_signal(signal.SIGTERM)
     return 0 if outcome.over and not outcome.why else 1
 
 

@@ -83,6 +83,22 @@ def test_an_agent_that_is_killed_is_a_lost_host(gate, agent) -> None:
     assert "[0] worker 0 trained with 1" in there.running.output
 
 
+def test_an_agent_that_is_told_to_end_takes_its_workers_along(gate, agent) -> None:
+    there = gate("wait:1@7")
+    agent(there, "--name", "a")
+    there.running.until("a is here: 1 of 2 workers")
+    other = agent(there, "--name", "b")
+    there.running.until(r"\[1\] worker 1 waits")
+    below = other.children(other.pid)
+    assert below
+    os.kill(other.pid, signal.SIGTERM)
+    assert other.wait() == -signal.SIGTERM
+    assert "spotmpi agent on b: it was told to end (SIGTERM)" in other.output
+    assert not [pid for pid in below if Path(f"/proc/{pid}").exists()]
+    assert there.running.wait() == 0, there.running.output
+    assert "[0] worker 0 trained with 1" in there.running.output
+
+
 @pytest.mark.parametrize(
     "said", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 5000, b"spotmpi1" + bytes(NONCE_BYTES - 1)]
 )

@@ -1,0 +1,85 @@
+"""Trainings on the nodes of a Slurm job, some of which are lost."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+
+from tests.running import LIMIT
+from tests.slurm.cluster import Cluster
+from tests.slurm.training import JOBS, PYTHON, SCRIPT, check, nothing_left_on, until_step
+
+Clusters = Callable[..., Cluster]
+RUN = (sys.executable, "-m", "spotmpi", "run", "--trace", "trace", SCRIPT, "--passes")
+
+
+def test_a_job_trains_with_a_worker_for_each_task(cluster: Clusters) -> None:
+    slurm = cluster(3)
+    words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")
+    job = slurm.submit(*words, "--trace", "trace", SCRIPT, "--passes", 2, environ=PYTHON)
+    slurm.await_job(job, "COMPLETED")
+    check(slurm, slurm.output(job), 2, {0, 1, 2, 3, 4, 5})
+    slurm.await_idle("h1", "h2", "h3")
+    nothing_left_on(slurm, "h1", "h2", "h3")
+
+
+def test_the_launcher_may_be_on_the_login_node(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    running = slurm.start("salloc", "--no-kill", "--nodes=2", "--ntasks=3", *RUN, 2)
+    assert running.wait() == 0, running.output
+    check(slurm, running.output, 2, {0, 1, 2})
+
+
+def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
+    slurm = cluster(3)
+    words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")
+    job = slurm.submit(*words, "--trace", "trace", SCRIPT, "--passes", 30, environ=PYTHON)
+    until_step(slurm, 20)
+    slurm.lose("h2")
+    slurm.await_job(job, "COMPLETING", "COMPLETED")  # Slurm waits for the dead node's word
+    assert slurm.job(job, "ExitCode") == "0:0", slurm.output(job)
+    check(slurm, slurm.output(job), 30, {0, 1, 4, 5})
+    # srun says nothing of it for half a minute.
+    assert "worker 2 on h2 was revoked (host h2 was silent for " in slurm.output(job)
+    nothing_left_on(slurm, "h1", "h3")
+
+
+def test_a_node_that_is_down_before_training_is_named(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    words = ("salloc", "--no-kill", "--nodes=2", "--ntasks=2", "sh", "-c")
+    begin = slurm.folder / "begin"
+    os.mkfifo(begin)
+    running = slurm.start(*words, 'echo granted; read _ <begin; exec "$@"', "sh", *RUN, 1)
+    running.until("^granted")
+    slurm.lose("h2")
+    begin.write_text("now\n")
+    assert running.wait() == 0, running.output
+    assert "no agent could be started on h2 by srun (srun: error: Task launch" in running.output
+    assert "starting with 1 of 2 workers" in running.output
+    check(slurm, running.output, 1, {0})
+
+
+def test_a_killed_launcher_leaves_nothing_on_the_nodes(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    running = slurm.start("salloc", "--no-kill", "--nodes=2", "--ntasks=2", *RUN, 1000)
+    until_step(slurm, 20)
+    there = [pid for name in ("h1", "h2") for pid in slurm.network.processes(name, "spotmpi")]
+    assert len(there) >= 6
+    watched = [os.pidfd_open(pid) for pid in there]
+    (launcher,) = running.children(running.pid)
+    os.kill(launcher, signal.SIGKILL)
+    for descriptor in watched:
+        assert select.select([descriptor], [], [], LIMIT)[0], "a process outlived its launcher"
+        os.close(descriptor)
+    running.wait()  # salloc calls a killed command a success
+    nothing_left_on(slurm, "h1", "h2")
+
+
+def test_a_launcher_for_each_task_is_refused(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    running = slurm.start("srun", "--nodes=2", "--ntasks=2", *RUN, 1)
+    assert running.wait() == 2
+    assert "srun has started this command 2 times; start it once, without srun" in running.output

@@ -1,0 +1,135 @@
+"""Trainings on nodes that Slurm takes away for others, and gives back."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from tests.slurm.cluster import Cluster
+from tests.slurm.training import JOBS, PYTHON, SCRIPT, check, nothing_left_on, resumed, until_step
+
+Clusters = Callable[..., Cluster]
+PASSES = 40
+TRAINING = ("--trace", "trace", SCRIPT, "--passes", PASSES)
+REQUEUE = ("--nodes=2", "--ntasks-per-node=2", JOBS / "requeue.sbatch", "checkpoints")
+OTHER = ("--partition=demand", "--exclusive", "--wrap", "hostname")
+
+
+def go_on(slurm: Cluster, job: str, *signs: str) -> None:
+    """Wait until the job was queued again, and have it start; it finishes what it had begun."""
+    slurm.until(lambda: slurm.job(job, "Restarts") == "1", f"job {job} is not queued again")
+    slurm.await_job(job, "PENDING")
+    nothing_left_on(slurm, "h1", "h2")
+    slurm.start_soon(job)
+    slurm.await_job(job, "COMPLETED", "FAILED")
+    output = slurm.output(job)
+    assert slurm.job(job, "ExitCode") == "0:0", output
+    assert all(sign in output for sign in signs), output
+    check(slurm, output, PASSES, {0, 1, 2, 3})
+    nothing_left_on(slurm, "h1", "h2")
+
+
+@pytest.mark.parametrize(
+    ("notice", "said"), [(False, "no worker is left"), (True, "a notice")], ids=["silent", "notice"]
+)
+def test_a_preempted_job_goes_on_from_its_checkpoint(
+    cluster: Clusters, notice: bool, said: str
+) -> None:
+    slurm = cluster(2, notice=notice)
+    job = slurm.submit(*REQUEUE, "--checkpoint-every", 5, *TRAINING, environ=PYTHON)
+    until_step(slurm, 20)
+    other = slurm.submit("--nodes=2", *OTHER)
+    slurm.await_job(other, "COMPLETED")
+    go_on(slurm, job, f"{said}: to be started again")
+    (step,) = resumed(slurm)
+    assert step >= 15
+
+
+def test_a_job_with_too_few_workers_asks_to_be_started_again(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    job = slurm.submit(*REQUEUE, "--min-workers", 3, *TRAINING, environ=PYTHON)
+    until_step(slurm, 20)
+    for pid in slurm.network.workers("h2"):
+        os.kill(pid, signal.SIGKILL)
+    go_on(slurm, job, "fewer workers than --min-workers are left: to be started again")
+    (step,) = resumed(slurm)
+    assert step >= 20
+
+
+def test_a_job_that_is_cancelled_is_not_started_again(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    job = slurm.submit(*REQUEUE, *TRAINING, environ=PYTHON)
+    until_step(slurm, 20)
+    slurm.run("scancel", job)
+    slurm.await_job(job, "CANCELLED")
+    slurm.await_idle("h1", "h2")
+    assert slurm.job(job, "JobState") == "CANCELLED"
+    assert slurm.job(job, "Restarts") == "0"
+    nothing_left_on(slurm, "h1", "h2")
+
+
+def test_a_wrong_script_is_not_started_again(cluster: Clusters) -> None:
+    slurm = cluster(1)
+    (slurm.folder / "wrong.py").write_text("raise ValueError('planted')\n")
+    words = ("--nodes=1", "--ntasks-per-node=1", JOBS / "requeue.sbatch", "checkpoints")
+    job = slurm.submit(*words, "wrong.py", environ=PYTHON)
+    slurm.await_job(job, "FAILED")
+    assert slurm.job(job, "ExitCode") == "1:0"
+    assert slurm.job(job, "Restarts") == "0"
+    assert "planted" in slurm.output(job)
+
+
+HEAD = "10.77.0.1:7700"
+
+
+def test_a_preempted_worker_costs_no_other_and_is_queued_again(cluster: Clusters) -> None:
+    slurm = cluster(3)
+    run = (sys.executable, "-m", "spotmpi", "run", "--listen", HEAD, "--token-file", "token")
+    head = slurm.start(*run, "-n", 3, *TRAINING)
+    head.until("waiting for 3 workers")
+    words = ("--array=0-2", JOBS / "worker-array.sbatch", HEAD, "token")
+    array = slurm.submit(*words, environ=PYTHON)
+    until_step(slurm, 20)
+    other = slurm.submit("--nodes=1", *OTHER)
+    assert head.wait() == 0, head.output
+    (lost,) = {int(worker) for worker in re.findall(r"worker (\d) on h\d was revoked", head.output)}
+    check(slurm, head.output, PASSES, {0, 1, 2} - {lost})
+    slurm.await_job(other, "COMPLETED")
+
+    def states() -> list[str]:
+        listed = slurm.run("squeue", "--noheader", f"--jobs={array}", "--states=all", "-o%T", "-r")
+        return sorted(listed.split())
+
+    expected = ["COMPLETED", "COMPLETED", "PENDING"]
+    slurm.until(lambda: states() == expected, "the preempted job is not queued again")
+    nothing_left_on(slurm, "h1", "h2", "h3")
+
+
+def test_the_head_s_script_submits_its_workers_and_cancels_them(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    environ = {**PYTHON, "HEAD": HEAD, "JOB": "--job-name=others -p spot --ntasks-per-node=2"}
+    head = slurm.start("bash", JOBS / "head.sh", 2, 3, *TRAINING, environ=environ)
+    assert head.wait() == 0, head.output
+    check(slurm, head.output, PASSES, {0, 1, 2, 3})
+    slurm.await_idle("h1", "h2")
+    assert slurm.run("squeue", "--noheader", "--name=others", "--states=PD,R") == ""
+    assert list(slurm.folder.glob(".spotmpi-token*")) == []
+    nothing_left_on(slurm, "h1", "h2")
+
+
+def test_a_head_that_is_ended_takes_its_workers_along(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    environ = {**PYTHON, "HEAD": HEAD}
+    head = slurm.start("bash", JOBS / "head.sh", 2, 2, *TRAINING, environ=environ)
+    until_step(slurm, 20)
+    os.kill(head.pid, signal.SIGTERM)
+    assert head.wait() != 0
+    slurm.await_idle("h1", "h2")
+    assert slurm.run("squeue", "--noheader", "--states=PD,R") == ""
+    assert list(slurm.folder.glob(".spotmpi-token*")) == []
+    nothing_left_on(slurm, "h1", "h2")

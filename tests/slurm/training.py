@@ -1,0 +1,64 @@
+"""The training of these tests: what is started, how far it is, and that it lost nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from spotmpi import trace
+from spotmpi.replay import check_exactly_once, check_replicas
+from tests.slurm.cluster import Cluster
+
+__all__ = ["JOBS", "PYTHON", "SCRIPT", "check", "nothing_left_on", "resumed", "until_step"]
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+SCRIPT = _ROOT / "tests" / "chaos" / "script.py"
+JOBS = _ROOT / "jobs" / "slurm"
+PYTHON = {"PYTHON": sys.executable}
+"""For the scripts in jobs/slurm: which interpreter has spotmpi."""
+
+_SAMPLES = 331
+"""Of the script's data, tests/chaos/model.py."""
+
+
+def until_step(cluster: Cluster, step: int) -> None:
+    """Wait until the trace has so many steps."""
+    file = cluster.folder / "trace"
+
+    def reached() -> bool:
+        return file.exists() and file.read_text().count('"event":"step"') >= step
+
+    cluster.until(reached, f"there is no step {step}")
+
+
+def check(cluster: Cluster, output: str, passes: int, survivors: set[int]) -> None:
+    """They finished, with equal replicas; every sample counted once."""
+    finals = [line.split() for line in output.splitlines() if " FINAL " in line]
+    assert {int(words[2]) for words in finals} == survivors, output
+    assert len({words[3] for words in finals}) == 1
+    records = list(trace.read(cluster.folder / "trace"))
+    assert records[-1]["event"] == "end"
+    check_exactly_once(records, _SAMPLES, passes)
+    check_replicas(records)
+
+
+def resumed(cluster: Cluster) -> list[int]:
+    """The steps with which training went on after a checkpoint."""
+    records = trace.read(cluster.folder / "trace")
+    return [record["step"] for record in records if record["event"] == "resume"]
+
+
+def nothing_left_on(cluster: Cluster, *names: str) -> None:
+    """Wait until a training has left nothing on nodes: no process, no file in shared memory.
+
+    Slurm calls a job ended when it has killed its processes, and not when these are gone.
+    """
+    for name in names:
+        cluster.until(
+            lambda name=name: not cluster.network.processes(name, "spotmpi"),
+            f"processes are left on {name}",
+        )
+        cluster.until(
+            lambda name=name: not cluster.shared_memory(name),
+            f"files are left on {name}",
+        )
