@@ -109,6 +109,12 @@ class Recovered:
     messages: int = 0
     """Tokens that this worker sent."""
 
+    @property
+    def losses(self) -> list[WorkerId]:
+        """Those who are no members any more and were not told to leave."""
+        left = self.verdict.change.leaving
+        return [w for w in self.before.ids if w not in self.after and w not in left]
+
 
 class Driver:
     """One worker's rounds. Every method that returns `Steps` is collective."""

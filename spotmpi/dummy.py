@@ -109,8 +109,7 @@ class Court:
         A newcomer with whom a build failed (``turned_away``) costs as much as a loss.
         """
         self.recoveries += 1
-        gone = [worker for worker in recovered.before.ids if worker not in recovered.after]
-        losses = len(gone) - len(recovered.verdict.change.leaving)
+        losses = len(recovered.losses)
         self.worst_messages = max(self.worst_messages, recovered.messages / max(1, losses))
         unasked = recovered.before.generation in self.unasked
         if recovered.messages > most_messages(losses + turned_away, unasked):

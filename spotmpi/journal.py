@@ -60,6 +60,12 @@ class Journal:
         step = int(fields["step"])
         records: list[Record] = []
         for recovered in self._recovered:
+            if recovered.verdict.change:
+                changed = self._change(recovered, step)
+                self._channel.tell("change", workers=len(recovered.after), **changed)
+                records.append(("change", changed))
+            if not recovered.losses:
+                continue
             record = self._recovery(recovered, step, now, gradients)
             self._channel.tell("recovery", workers=len(recovered.after), **record)
             own = {key: value for key, value in record.items() if key not in ("lost", "verdict")}
@@ -98,13 +104,24 @@ class Journal:
             for event, fields in entry.records:
                 self.trace.write(event, **fields)
 
+    @staticmethod
+    def _change(recovered: Recovered, step: int) -> dict[str, Any]:
+        before, after = recovered.before, recovered.after
+        return {
+            "generation": after.generation,
+            "step": step,
+            "joined": [worker for worker in after.ids if worker not in before],
+            "left": sorted(recovered.verdict.change.leaving),
+            "pause_ms": _ms(recovered.entered, recovered.settled),
+        }
+
     def _before(self, number: int) -> bool:
         return bool(self._waiting) and self._waiting[0].round < number
 
     def _recovery(
         self, recovered: Recovered, step: int, now: float, gradients: int
     ) -> dict[str, Any]:
-        lost = [w for w in recovered.before.ids if w not in recovered.after]
+        lost = recovered.losses
         deaths = [at for at in map(self._channel.death_of, lost) if at is not None]
         death = min(deaths) if deaths else None
         repaired = recovered.verdict.repairs

@@ -16,7 +16,8 @@ From the head:
 
 ``welcome``  first: what the job is (`Assignment`)
 ``refused``  instead: why
-``start``    run a worker: worker, environ (what mpirun gave to its stand-in)
+``start``    run a worker: worker, environ (what mpirun gave to its stand-in; none for a newcomer)
+``admit``    let a newcomer that waits go on: worker, environ (what its stand-in was given)
 ``started``  all workers of the job are ready: from now on silence is short
 ``kill``     revoke a worker
 ``order``    put an order on the board: worker, and what is in an `Order`
@@ -31,6 +32,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import signal
 import subprocess
 import sys
 import time
@@ -39,7 +41,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from spotmpi import __version__
-from spotmpi.channel import Order, Progress, record_death
+from spotmpi.channel import Order, Progress, admit, record_death
 from spotmpi.launch import folder as job_folder
 from spotmpi.launch import mpirun, processes, relay, trunk
 from spotmpi.launch.console import read
@@ -129,7 +131,7 @@ class Agent:
         self._relay = relay.Relay(self._select, self._trunk.relay)
         self._doorway = relay.Doorway(self._select, self._relay)
         self._lookout = Lookout(self._select, watch, self._noticed, self._say, agent=True)
-        self._to_be_taken = False
+        self._to_be_taken = self._told = False
         self._gone: set[int] = set()
         """Workers that were started and are no more."""
         self._connected = time.monotonic()
@@ -213,6 +215,10 @@ class Agent:
                 self._outcome = Outcome(True, f"the head refused this host: {fields['why']}")
             case "start":
                 self._start(int(fields["worker"]), fields["environ"])
+            case "admit":
+                given = mpirun.admission(relay.with_port(fields["environ"], self._doorway.port))
+                with suppress(OSError):  # it has died meanwhile
+                    admit(self._folder, int(fields["worker"]), given)
             case "started":
                 self._started = True
             case "kill":
@@ -288,12 +294,14 @@ class Agent:
         )
         if not notice.advice:
             self._to_be_taken = True
+            self._told = notice.what == signal_name(signal.SIGTERM)
             self._give_free()
 
     def _give_free(self) -> None:
         """Let the cloud have the host, once the last worker has left it."""
-        if self._to_be_taken and self._wrappers and self._gone.issuperset(self._wrappers):
+        if self._to_be_taken and self._gone.issuperset(self._wrappers):
             self._lookout.safe()
+            self._outcome = Outcome(True, "this host is to be taken away", told=self._told)
 
     def _say(self, sentence: str) -> None:
         print(f"spotmpi agent on {self._name}: {sentence}", file=sys.stderr, flush=True)

@@ -92,9 +92,12 @@ class Crew:
         if worker in self._wrappers:
             self._signal(worker, signal.SIGTERM)
 
-    def part(self, worker: int) -> None:
-        """Have a worker leave the job: it is revoked."""
-        self.revoke(worker)
+    def recruit(self, host: str) -> bool:
+        """Start one more worker: not here, where mpirun starts all of them."""
+        return False
+
+    def bring(self, worker: int) -> None:
+        """A newcomer's stand-in will be spawned: there are none here."""
 
     def order(self, worker: int, order: Order) -> None:
         """Put an order where the worker finds it in its next round. Raises OSError."""

@@ -20,11 +20,12 @@ from typing import Any
 
 from spotmpi import __version__
 from spotmpi.channel import Order, Progress
-from spotmpi.launch import processes, relay, trunk
+from spotmpi.launch import mpirun, processes, relay, trunk
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.seal import Frame, Seal
 from spotmpi.notice import Notice
+from spotmpi.settings import Settings
 
 __all__ = ["Fleet", "Registered"]
 
@@ -51,13 +52,17 @@ class Registered:
     trunk: trunk.Trunk
     relay: relay.Relay
     workers: list[int] = field(default_factory=list)
+    settled: float | None = None
+    """When all of the job, or a newcomer of its own, had started: from then on its silence is
+    short."""
 
 
 class Fleet:
     """All hosts of a job.
 
     ``write(worker, stream, data)`` passes on what a worker wrote; agents are told to wait with it
-    while the output is ``held``. ``noticed`` is given each host that is to be taken away.
+    while the output is ``held``. ``noticed`` is given each host that is to be taken away, and
+    ``newcomer(host)`` asked for the id of each worker that comes later than the first.
     """
 
     def __init__(
@@ -67,12 +72,16 @@ class Fleet:
         write: Callable[[int, int, bytes], None],
         held: Callable[[], bool],
         noticed: Callable[[str, Notice], None],
+        newcomer: Callable[[str], int],
     ) -> None:
         self._select = select
         self._assignment = assignment
         self._write = write
         self._held = held
         self._noticed = noticed
+        self._newcomer = newcomer
+        self._spawning: dict[str, str] = {}
+        """What newcomers, and who brings them in, need in their environment."""
         self._told_held = False
         self._stand_ins: Crew | None = None
         self._hosts: dict[str, Registered] = {}
@@ -84,8 +93,8 @@ class Fleet:
         self._progress: dict[int, Progress] = {}
         self._pmix: int | None = None
         self._ready: set[int] = set()
-        self._started: float | None = None
-        """When all workers were ready."""
+        self._first: frozenset[int] = frozenset()
+        """The workers that the job began with."""
         self._next_beat = 0.0
 
     # Hosts come.
@@ -135,20 +144,16 @@ class Fleet:
                 problem = fields["problem"]
                 if fields["version"] != __version__:
                     problem = f"it has spotmpi {fields['version']}, and the head {__version__}"
-                if self._stand_ins is not None:
-                    problem = "the job has begun, and takes in no host any more"
                 if problem is None:
                     guest.hello = fields
                     link.tell("welcome", **asdict(self._assignment))
                 else:
                     self._refuse(link, problem)
-            case "ready" if guest.hello is not None and self._stand_ins is None:
+            case "ready" if guest.hello is not None:
                 del self._guests[link]
                 self._take_in(link, guest.hello)
             case "unfit":
                 self._part(link, str(fields["why"]))
-            case "ready" if guest.hello is not None:
-                self._refuse(link, "the job has begun meanwhile, and takes in no host any more")
             case said:
                 self._refuse(link, f"it says {said!r} where it should introduce itself")
 
@@ -163,6 +168,9 @@ class Fleet:
         host = Registered(name, int(hello["slots"]), link, connections)
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         self._hosts[name] = host
+        if self._stand_ins is not None:
+            for _ in range(host.slots):
+                self.recruit(name)
 
     def _free_name(self, name: str) -> str:
         number, free = 1, name
@@ -187,9 +195,27 @@ class Fleet:
                 host.workers.append(worker)
                 self._home[worker] = host
                 names.append(host.name)
+        self._first = frozenset(self._home)
+        self._spawning = Settings(stand_in=tuple(mpirun.stand_in(folder))).to_environ()
         self._stand_ins = Crew(self._select, folder, _no_streams)
         self._stand_ins.expect(self._home)
         return names
+
+    def recruit(self, name: str) -> bool:
+        """Start one more worker on a host; returns whether it is there."""
+        if (host := self._hosts.get(name)) is None:
+            return False
+        worker = self._newcomer(name)
+        host.workers.append(worker)
+        self._home[worker] = host
+        environ = self._spawning | Settings(newcomer=worker).to_environ()
+        host.trunk.tell("start", worker=worker, environ=environ)
+        return True
+
+    def bring(self, worker: int) -> None:
+        """A newcomer's stand-in will be spawned."""
+        if self._stand_ins is not None:
+            self._stand_ins.expect([worker])
 
     @property
     def all_met(self) -> bool:
@@ -202,10 +228,6 @@ class Fleet:
     def at_rest(self) -> bool:
         """Whether no worker lives on the hosts that are there."""
         return all(self._ended.issuperset(host.workers) for host in self._hosts.values())
-
-    def part(self, worker: int) -> None:
-        """Have a worker leave the job: it is revoked."""
-        self.revoke(worker)
 
     def revoke(self, worker: int) -> None:
         """Have a worker killed, as if its host had been taken away."""
@@ -275,10 +297,12 @@ class Fleet:
     def _start(self, worker: int, environ: dict[str, str]) -> None:
         self._pmix = self._pmix or relay.server_port(environ)
         host = self._home[worker]
-        if host.name in self._hosts:
-            host.trunk.tell("start", worker=worker, environ=environ)
-        else:
+        if host.name not in self._hosts or worker in self._ended:
             self._kill_stand_in(worker)
+        elif worker in self._first:
+            host.trunk.tell("start", worker=worker, environ=self._spawning | environ)
+        else:
+            host.trunk.tell("admit", worker=worker, environ=environ)
 
     # What agents say.
 
@@ -306,12 +330,20 @@ class Fleet:
         elif said in ("ended", "cleared"):
             self._ended.add(worker)
         self._heard.append(Heard(worker, said, fields))
-        if said == "ready" and self._started is None:
+        if said == "ready" and worker in self._first:
             self._ready.add(worker)
-            if self._ready.issuperset(self._home):
-                self._started = time.monotonic()
+            if self._ready == self._first:
                 for other in self._hosts.values():
-                    other.trunk.tell("started")
+                    if not self._first.isdisjoint(other.workers):
+                        self._settle(other)
+        elif said == "admitted":
+            self._settle(host)
+
+    @staticmethod
+    def _settle(host: Registered) -> None:
+        if host.settled is None:
+            host.settled = time.monotonic()
+            host.trunk.tell("started")
 
     def _hear_progress(self, host: Registered, entries: Sequence[Sequence[float]]) -> None:
         now = time.monotonic()
@@ -365,14 +397,12 @@ class Fleet:
             if guest.until < now:
                 self._part(link, "it did not introduce itself in time")
         for host in list(self._hosts.values()):
-            silence = now - max(host.trunk.heard, self._started or 0.0)
+            silence = now - max(host.trunk.heard, host.settled or 0.0)
+            allowed = limit if host.settled is not None else max(limit, trunk.AT_START)
             # What has come but was not read yet is the head's own delay, and no silence.
-            if silence > self._allowed(limit) and not host.trunk.readable:
+            if silence > allowed and not host.trunk.readable:
                 host.trunk.close()
                 self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
-
-    def _allowed(self, limit: float) -> float:
-        return limit if self._started is not None else max(limit, trunk.AT_START)
 
     def _lose(self, host: Registered, how: str) -> None:
         del self._hosts[host.name]

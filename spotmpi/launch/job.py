@@ -20,7 +20,9 @@ from spotmpi.launch import processes
 from spotmpi.launch.console import Console, read
 from spotmpi.launch.crew import Heard
 from spotmpi.launch.desk import Desk
+from spotmpi.launch.growth import Growth
 from spotmpi.launch.lookout import Lookout
+from spotmpi.launch.orders import Orders
 from spotmpi.launch.requests import Requests
 from spotmpi.launch.signals import as_events
 from spotmpi.launch.stall import Stalls
@@ -60,6 +62,13 @@ _DESCRIPTORS = 9
 _LONGEST_COMPLAINT = 1 << 14
 """Bytes that are kept of what mpirun says, the last ones."""
 
+_TRIES = 4
+_BEFORE_TRY = 0.5
+"""How often a host's newcomer is tried, and seconds before the second time; each time twice as
+many."""
+
+_ORPHANED = "who was to bring it in is gone"
+
 STALL_TIMEOUT = 600
 """Seconds for which others may wait for one worker, unless told otherwise."""
 
@@ -81,9 +90,6 @@ class Workers(Protocol):
     def pause(self) -> float | None:
         """Seconds until `hear` must be called, even if nothing happens."""
 
-    def part(self, worker: int) -> None:
-        """Have a worker leave the job."""
-
     def revoke(self, worker: int) -> None:
         """Have a worker killed, as if its host had been taken away."""
 
@@ -95,6 +101,12 @@ class Workers(Protocol):
 
     def progress(self) -> dict[int, Progress]:
         """How far those have come that live and train, as far as that is known."""
+
+    def recruit(self, host: str) -> bool:
+        """Start one more worker on a host; returns whether that can be."""
+
+    def bring(self, worker: int) -> None:
+        """A newcomer's stand-in will be spawned now."""
 
     def end(self) -> None:
         """Have every worker killed, without MPI seeing a death."""
@@ -148,6 +160,11 @@ class Job:
         self.console = Console(self.select, manner.quiet, manner.log_dir)
         self._standing = Standing(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
+        self._orders = Orders(lambda worker, order: self._crew.order(worker, order))
+        self._growth = Growth()
+        self._paired: tuple[int, int] | None = None
+        self._failures: dict[str, int] = {}
+        """Newcomers in a row that did not come to train, by their host."""
         self._requests: Requests
         self._desk: Desk | None = None
         self._stall_timeout = manner.stall_timeout
@@ -178,8 +195,32 @@ class Job:
             self.spare(self._lookout.pid)
 
     def noticed(self, host: str | None, notice: Notice) -> None:
-        """Take the notice that a host is to be taken away; None is the launcher's own."""
+        """Take the notice that a host is to be taken away; None is the launcher's own.
+
+        Its workers leave before their next step; without the launcher, nobody can go on.
+        """
         self.console.say(notice.sentence(host, time.time()))
+        if notice.advice:
+            return
+        for worker, fate in enumerate(self._verdict.fates):
+            if host is None or fate.host == host:
+                if fate.state == "training":
+                    self._part(worker)
+                elif fate.lives and self._verdict.learning(worker):
+                    self._dismiss((worker,), "its host is to be taken away")
+
+    def newcomer(self, host: str) -> int:
+        """One more worker will be started on a host, and may join; returns its id."""
+        return self._verdict.newcomer(host)
+
+    def every(self, seconds: float, name: str, action: Callable[[], None]) -> None:
+        """Do something again and again, as long as the job runs."""
+
+        def again() -> None:
+            action()
+            self._after(seconds, name, again)
+
+        self._after(seconds, name, again)
 
     def too_few(self, why: str) -> None:
         """End the job before it begins: its hosts are not there."""
@@ -239,10 +280,15 @@ class Job:
         self._verdict.lines.clear()
 
     def _listen(self) -> None:
+        began = self._verdict.started
         for heard in self._crew.hear():
             self._take(heard)
         if self._crew.all_met:
             self._timers.pop("start", None)
+        if self._verdict.started and not began:
+            for worker in self._verdict.training:
+                self._growth.trains(worker)
+        self._grow()
 
     def _take(self, heard: Heard) -> None:
         match heard.event:
@@ -254,20 +300,24 @@ class Job:
             case "ended":
                 status = int(heard.fields["status"])
                 self._verdict.ended(heard.worker, status)
-                self._standing.gone(heard.worker)
+                self._gone(heard.worker)
                 if os.WIFSIGNALED(status):
                     self._after(_BEFORE_BURIAL, "bury", self._bury)
             case "vanished":
                 record_death(str(self._folder), heard.worker, time.monotonic())
                 self._verdict.lost(heard.worker, "SIGKILL")
-                self._standing.gone(heard.worker)
+                self._gone(heard.worker)
                 self._after(_BEFORE_BURIAL, "bury", self._bury)
             case "lost":
                 self._verdict.lost(heard.worker, str(heard.fields["how"]))
-                self._standing.gone(heard.worker)
+                self._gone(heard.worker)
+            case "gave_up":
+                newcomer, why = int(heard.fields["newcomer"]), str(heard.fields["why"])
+                self._dismiss(self._growth.gave_up(newcomer), why)
             case _:
                 self._verdict.told(heard.worker, heard.event, heard.fields)
                 self._standing.told(heard.event, heard.fields)
+                self._follow(heard.worker, heard.event)
         if self._verdict.stopping and "stop" not in self._timers and not self._ending:
             self._after(_FOR_STOPPING, "stop", self._not_stopping)
 
@@ -276,7 +326,9 @@ class Job:
         self._folder = start.folder
         self._verdict.expect(start.hosts)
         name, keeps = start.folder.name, self._keeps
-        self._requests = Requests(name, self._crew, self._verdict, self._standing, keeps)
+        self._requests = Requests(
+            name, self._crew, self._verdict, self._standing, keeps, self._orders, self._part
+        )
         try:
             self._desk = Desk(self.select, start.folder, self._requests.answers)
         except OSError as error:
@@ -370,6 +422,59 @@ class Job:
         # Without waiting for any of them to be gone: agents wait for beats.
         if not processes.end_descendants(0.0, keep=[*self._spared, *self._serving]):
             self._after(_BETWEEN_BURIALS, "bury", self._bury)
+
+    # Workers that come and leave.
+
+    def _follow(self, worker: int, event: str) -> None:
+        match event:
+            case "waiting":
+                self._growth.waits(worker)
+            case "admitted":
+                self._growth.admitted(worker)
+            case "trains":
+                self._growth.trains(worker)
+                self._failures.pop(self._verdict.host_of(worker), None)
+            case "parted":
+                self._dismiss(self._growth.leaves(worker), _ORPHANED)
+
+    def _gone(self, worker: int) -> None:
+        self._standing.gone(worker)
+        self._dismiss(self._growth.gone(worker), _ORPHANED)
+        if self._verdict.turned_away(worker) and not self._ending:
+            host = self._verdict.host_of(worker)
+            tries = self._failures[host] = self._failures.get(host, 0) + 1
+            if tries < _TRIES:
+                self._after(
+                    _BEFORE_TRY * 2**tries,
+                    f"recruit {worker}",
+                    partial(self._recruit, host),
+                )
+
+    def _recruit(self, host: str) -> None:
+        self._crew.recruit(host)
+
+    def _part(self, worker: int) -> None:
+        """Have a worker leave before its next step."""
+        self._dismiss(self._growth.leaves(worker), _ORPHANED)
+        if not self._orders.give(worker, leave=True):
+            self._crew.revoke(worker)
+
+    def _dismiss(self, newcomers: Sequence[int], why: str) -> None:
+        for worker in newcomers:
+            self._verdict.blame(worker, why)
+            self._crew.revoke(worker)
+
+    def _grow(self) -> None:
+        """See to it that the next newcomer is brought in."""
+        pair = self._growth.next()
+        if pair == self._paired:
+            return
+        if self._paired is not None:
+            self._orders.give(self._paired[0], newcomer=0)
+        if pair is not None:
+            self._crew.bring(pair[1])
+            self._orders.give(pair[0], newcomer=pair[1])
+        self._paired = pair
 
     # Workers that hold up all others.
 

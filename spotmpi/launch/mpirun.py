@@ -10,10 +10,16 @@ from pathlib import Path
 from spotmpi.launch.installation import Installation
 from spotmpi.settings import Settings
 
-__all__ = ["command", "environment", "of_mpi", "on_host", "stand_in", "wrapper"]
+__all__ = ["admission", "command", "environment", "of_mpi", "on_host", "stand_in", "wrapper"]
 
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _STAND_IN = Path(__file__).with_name("standin.py")
+_PLACES = (
+    "PRTE_MCA_prte_tmpdir_base",
+    "OMPI_MCA_btl_sm_backing_directory",
+    "OMPI_MCA_osc_sm_backing_directory",
+)
+"""Everything that the job puts on a host lies in its folder there."""
 _MPI_VARIABLES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 
@@ -65,10 +71,7 @@ def environment(
         result = {k: v for k, v in result.items() if not k.startswith(_MPI_VARIABLES)}
     result = installation.environment(result)
     result |= {
-        # Everything that the job puts on this host lies in its folder.
-        "PRTE_MCA_prte_tmpdir_base": folder,
-        "OMPI_MCA_btl_sm_backing_directory": folder,
-        "OMPI_MCA_osc_sm_backing_directory": folder,
+        **dict.fromkeys(_PLACES, folder),
         "OMPI_MCA_btl": f"self,{transport}",
         # Members of a merged communicator may decide differently in `han`: it hangs.
         "OMPI_MCA_coll": "^han,cuda",
@@ -94,6 +97,11 @@ def of_mpi(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def admission(given: Mapping[str, str]) -> dict[str, str]:
+    """What a newcomer takes over of what its stand-in was told, by `of_mpi`."""
+    return {name: value for name, value in given.items() if name not in _PLACES}
+
+
 def on_host(
     installation: Installation,
     slots: int,
@@ -107,6 +115,4 @@ def on_host(
     ``installation`` and ``environ`` are the agent's, ``given`` is the stand-in's, by `of_mpi`.
     """
     own = environment(installation, slots, settings, environ, cores, "tcp")
-    places = ("PRTE_MCA_prte_tmpdir_base", "OMPI_MCA_btl_sm_backing_directory")
-    kept = {name: own[name] for name in (*places, "OMPI_MCA_osc_sm_backing_directory")}
-    return own | dict(given) | kept
+    return own | dict(given) | {name: own[name] for name in _PLACES}

@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import os
-import secrets
-import selectors
 import socket
-import subprocess
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import mpirun, processes, token
+from spotmpi.launch import mpirun, processes
 from spotmpi.launch.agent import Assignment
-from spotmpi.launch.console import read
 from spotmpi.launch.entrance import Entrance
 from spotmpi.launch.fleet import Fleet
+from spotmpi.launch.gathering import Gathering
 from spotmpi.launch.hosts import Host
 from spotmpi.launch.installation import Installation
 from spotmpi.launch.job import Job, Manner, Start
 from spotmpi.launch.lines import Outlet
-from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.launch.verdict import count
 from spotmpi.launch.way import Way
-from spotmpi.settings import Settings, Watch
+from spotmpi.notice import Notice
+from spotmpi.settings import Settings
 
 __all__ = ["Door", "launch"]
 
 _TRAVELLING = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON")
 """How the names begin of variables that every host gets from the launcher's environment."""
 
-_FOR_GATHERING = 30.0
-"""Seconds for an agent to start and to say hello."""
+_AFTER_NOTICE = 60.0
+"""Seconds from when a host is to be taken away until it is tried again."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +70,21 @@ def launch(
     job = Job([str(script), *arguments], settings, manner)
     job.look_out(manner.watch)
     output = _Output(job)
-    fleet = Fleet(job.select, assignment, output.write, lambda: job.console.held, job.noticed)
+
+    def noticed(host: str, notice: Notice) -> None:
+        if not notice.advice:
+            gathering.rest(host, max(notice.left(time.time()) or 0.0, 0.0) + _AFTER_NOTICE)
+        job.noticed(host, notice)
+
+    fleet = Fleet(
+        job.select, assignment, output.write, lambda: job.console.held, noticed, job.newcomer
+    )
     if door is not None:
         host, port, *_ = door.listener.getsockname()
         job.console.say(f"waiting for {count(door.workers)} at {host}:{port}")
         Entrance(job.select, fleet, door.listener, door.token, job.console.say)
-    gathering = _Gathering(job, fleet, hosts, settings.min_workers, door, way, manner.watch)
+    wanted = None if door is None else door.workers
+    gathering = Gathering(job, fleet, hosts, settings.min_workers, wanted, way, manner.watch)
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
@@ -120,129 +125,3 @@ class _Output:
             lines.feed(data)
         else:
             lines.close()
-
-
-class _Gathering:
-    """The hosts that a job was asked to begin with: all are there, or it is known why not."""
-
-    def __init__(
-        self,
-        job: Job,
-        fleet: Fleet,
-        hosts: Sequence[Host],
-        min_workers: int,
-        door: Door | None,
-        way: Way,
-        watch: Watch,
-    ) -> None:
-        self._job = job
-        self._way = way
-        self._fleet = fleet
-        self._hosts = {host.name: host for host in hosts}
-        self._min_workers = min_workers
-        self._door = door
-        self._watch = watch
-        self._token = token.new()
-        self._missing: dict[str, str] = {}
-        self._announced: set[str] = set()
-        self._said: dict[str, bytearray] = {}
-        self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._deadline = time.monotonic() + _FOR_GATHERING
-        self._folder = str(Path.cwd())
-        for host in hosts:
-            self._start(host)
-
-    def complete(self) -> list[str] | None:
-        """The hosts in order, once all that come are there. Ends the job if too few come."""
-        there = {host.name for host in self._fleet.hosts}
-        found = sum(host.slots for host in self._fleet.hosts)
-        if self._door is not None:
-            for name in sorted(there - self._announced):
-                self._announced.add(name)
-                self._job.console.say(f"{name} is here: {found} of {count(self._door.workers)}")
-            if found < self._door.workers:
-                return None  # for as long as it takes
-        waiting = self._hosts.keys() - there - self._missing.keys()
-        if waiting and time.monotonic() < self._deadline:
-            return None
-        for name in waiting:
-            self._missing[name] = f"{name} did not answer within {_FOR_GATHERING:.0f} s"
-        for why in self._missing.values():
-            self._job.console.say(why)
-        asked = sum(host.slots for host in self._hosts.values())
-        if found < max(1, self._min_workers):
-            self._job.too_few(
-                f"of {count(asked)} only {found} can be started, "
-                f"and --min-workers asks for {self._min_workers}"
-            )
-            return None
-        if found < asked:
-            self._job.console.say(f"starting with {found} of {count(asked)}")
-        return sorted(there, key=self._rank)
-
-    def _rank(self, name: str) -> int:
-        """As the hosts file has them, and then those that came by themselves, as they came."""
-        names = [*self._hosts, *(host.name for host in self._fleet.hosts)]
-        return names.index(name)
-
-    def _start(self, host: Host) -> None:
-        command = self._way.command(host, self._folder, self._watch.to_options())
-        die = partial(processes.die_with_parent, os.getpid())
-        try:
-            agent = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,  # Ctrl-C is for the launcher alone
-                # Safe: this process has one thread.
-                preexec_fn=None if self._way.ends_by_itself else die,
-            )
-        except OSError as error:
-            self._missing[host.name] = f"{host.name}: {command[0]} cannot be run ({error.strerror})"
-            return
-        processes.lower_priority(agent.pid)
-        self._job.spare(agent.pid)
-        self._running[host.name] = agent
-        assert agent.stdin is not None
-        assert agent.stdout is not None
-        assert agent.stderr is not None
-        with suppress(BrokenPipeError):  # it has ended already: the trunk will find that
-            os.write(agent.stdin.fileno(), self._token.hex().encode() + b"\n")
-        seal = Seal(Role.HEAD, self._token, secrets.token_bytes(NONCE_BYTES))
-        # The trunk closes its descriptors itself.
-        ends = os.dup(agent.stdout.fileno()), os.dup(agent.stdin.fileno())
-        agent.stdout.close()
-        agent.stdin.close()
-        self._fleet.meet(ends, seal, _FOR_GATHERING, partial(self._failed, host))
-        self._said[host.name] = bytearray()
-        errors = agent.stderr.fileno()
-        os.set_blocking(errors, False)
-        self._job.select.register(errors, selectors.EVENT_READ, partial(self._listen, host))
-
-    def _listen(self, host: Host) -> None:
-        agent = self._running[host.name]
-        assert agent.stderr is not None
-        if agent.stderr.closed:  # by what came before it in the same round of the loop
-            return
-        data = read(agent.stderr.fileno())
-        if data == b"":
-            self._job.select.unregister(agent.stderr.fileno())
-            agent.stderr.close()
-        elif data:
-            self._said[host.name] += data
-
-    def _failed(self, host: Host, why: str) -> None:
-        """The connection ended before the agent was in: its command says more."""
-        agent = self._running[host.name]
-        try:
-            code = agent.wait(1.0)
-        except subprocess.TimeoutExpired:
-            agent.kill()
-            self._missing[host.name] = f"the agent on {host.name} was not taken in: {why}"
-            return
-        self._listen(host)
-        said = self._said[host.name].decode(errors="replace")
-        if code != 0:
-            why = self._way.failure(host, code, said, self._folder)
-        self._missing[host.name] = why

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
-from spotmpi.channel import Order, Progress
+from spotmpi.channel import Progress
 from spotmpi.errors import UsageError
 from spotmpi.launch.desk import Answer
+from spotmpi.launch.orders import Orders
 from spotmpi.launch.standing import Standing
 from spotmpi.launch.verdict import Ending, Verdict
 
@@ -19,22 +19,28 @@ __all__ = ["Requests"]
 class Crewed(Protocol):
     """The workers, as far as requests go; more in `job.Workers`."""
 
-    def part(self, worker: int) -> None:
-        """Have a worker leave the job."""
-
-    def order(self, worker: int, order: Order) -> None:
-        """Put an order where the worker finds it in its next round. May raise OSError."""
-
     def progress(self) -> dict[int, Progress]:
         """How far those have come that live and train."""
 
 
 class Requests:
-    """Answers for one job; ``keeps``: it has a folder for checkpoints."""
+    """Answers for one job; ``keeps``: it has a folder for checkpoints.
+
+    ``part(worker)`` has a worker leave the others.
+    """
 
     def __init__(
-        self, job: str, crew: Crewed, verdict: Verdict, standing: Standing, keeps: bool
+        self,
+        job: str,
+        crew: Crewed,
+        verdict: Verdict,
+        standing: Standing,
+        keeps: bool,
+        orders: Orders,
+        part: Callable[[int], None],
     ) -> None:
+        self._orders = orders
+        self._part = part
         self._job = job
         self._crew = crew
         self._verdict = verdict
@@ -64,10 +70,8 @@ class Requests:
             why = "nobody trains in it" if self._keeps else "it has no --checkpoint"
             return {"said": f"the job is ended at once: {why}"}
         told = 0
-        for worker in training:
-            with suppress(OSError):
-                self._crew.order(worker, Order(stop=True))
-                told += 1  # one is enough: they decide together
+        for worker in training:  # one is enough: they decide together
+            told += self._orders.give(worker, stop=True)
         if not told:
             raise UsageError("no order can be written into the job's folder; end it with Ctrl-C")
         self._verdict.asked_to_stop()
@@ -87,5 +91,5 @@ class Requests:
         if set(self._verdict.training) <= {worker}:
             raise UsageError(f"nobody would train on without worker {worker}: use `spotmpi stop`")
         self._verdict.blame(worker, "spotmpi shrink")
-        self._crew.part(worker)
-        return {"said": f"worker {worker} on {fate.host} leaves the job"}
+        self._part(worker)
+        return {"said": f"worker {worker} on {fate.host} leaves before the next step"}

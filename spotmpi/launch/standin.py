@@ -4,7 +4,8 @@ mpirun and ULFM see an ordinary local process; the worker itself is run by the `
 in the environment that mpirun gave to this process. The launcher kills it by SIGKILL when the
 worker or its host is gone, and lets it go at the end of the job.
 
-Run as a file, ``python standin.py FOLDER``, by mpirun only.
+Run as a file by mpirun only: ``python standin.py FOLDER``, and for a newcomer that a worker has
+spawned ``python standin.py FOLDER WORKER``.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ from spotmpi.launch import mpirun, processes
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
 
-def main(folder: Path) -> NoReturn:
-    """Stand in for the worker that mpirun's environment names."""
+def main(folder: Path, newcomer: int | None = None) -> NoReturn:
+    """Stand in for the newcomer, or else the worker that mpirun's environment names."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:
         link = wire.connect(folder)
         job_folder.hold(folder)
     except OSError:
         os._exit(1)  # the launcher died, and mpirun with it
-    me = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    me = int(os.environ["OMPI_COMM_WORLD_RANK"]) if newcomer is None else newcomer
     hello = wire.encode("hello", worker=me, environ=mpirun.of_mpi(dict(os.environ)))
     wire.say(link, hello)
     signals = processes.signals(_HANDLED)
@@ -71,4 +72,4 @@ def _obey(link: socket.socket, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))

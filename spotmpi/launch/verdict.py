@@ -68,15 +68,16 @@ class Fate:
 
     host: str
     state: str
-    """"starting", "training", "trained" (the script goes on), "finished", "stopped", "revoked",
-    or "ended" with the job."""
+    """"starting", "training", "trained" (the script goes on), "finished", "left", "stopped",
+    "revoked", or "ended" with the job; of a newcomer also "waiting" (a spare), "joining" and
+    "turned away"."""
     how: str
     """It was revoked, else empty."""
 
     @property
     def lives(self) -> bool:
         """Whether it has not come to its end."""
-        return self.state in ("starting", "training", "trained")
+        return self.state in ("starting", "training", "trained", "waiting", "joining")
 
 
 @dataclass
@@ -85,12 +86,18 @@ class _Worker:
     began: bool = False
     ready: bool = False
     done: bool = False
+    newcomer: bool = False
+    """It came later than the others, and does not train yet."""
+    waits: bool = False
+    """A newcomer that could be brought in."""
+    parted: bool = False
+    """It has left the others, as it was told to."""
     why: str = ""
     """It is being killed, if we do that ourselves."""
     how: str = ""
     """It was revoked."""
     end: str = ""
-    """Empty while it lives, then "finished", "requeue" or "revoked"."""
+    """Empty while it lives, then "finished", "left", "requeue", "revoked" or "turned away"."""
 
 
 class Verdict:
@@ -112,10 +119,27 @@ class Verdict:
         """Take in workers, numbered from 0, by their hosts."""
         self._workers += map(_Worker, hosts)
 
+    def newcomer(self, host: str) -> int:
+        """Take in one that comes later; returns its id."""
+        self._workers.append(_Worker(host, newcomer=True))
+        return len(self._workers) - 1
+
+    def host_of(self, worker: int) -> str:
+        """Where a worker is."""
+        return self._workers[worker].host
+
+    def turned_away(self, worker: int) -> bool:
+        """Whether a newcomer has come to its end without ever training."""
+        return self._workers[worker].end == "turned away"
+
+    def learning(self, worker: int) -> bool:
+        """Whether a newcomer does not train yet, and lives."""
+        return self._workers[worker].newcomer and not self._workers[worker].end
+
     @property
     def complete(self) -> bool:
-        """Whether every worker has come to its end."""
-        return all(worker.end for worker in self._workers)
+        """Whether every worker has come to its end; newcomers that do not train do not count."""
+        return all(worker.end or worker.newcomer for worker in self._workers)
 
     @property
     def stopping(self) -> bool:
@@ -161,8 +185,20 @@ class Verdict:
             case "begin":
                 state.began, state.done = True, False
                 for other, left in enumerate(self._workers):
-                    if left.end == "finished" and not left.began:
+                    if left.end == "finished" and not left.began and not state.newcomer:
                         self._left_early(other)
+            case "waiting":
+                state.waits = True
+            case "trains":
+                state.newcomer = state.waits = False
+                where, step = self._named(worker), fields.get("step")
+                self.lines.append(f"{where} has joined: it trains from step {step} on")
+            case "withdrawn":
+                state.why = str(fields.get("why"))
+            case "parted":
+                state.parted = True
+            case "change":
+                self._changed(fields)
             case "ready":
                 state.ready = True
                 self._started = self._started or all(one.ready for one in self._workers)
@@ -183,7 +219,7 @@ class Verdict:
         """Take the end of a worker's process; ``status`` is as waitpid() has it."""
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            if was_revoked(status):
+            if was_revoked(status) or self._workers[worker].newcomer:
                 self.lost(worker, signal_name(number))
             else:
                 self._bug(
@@ -193,7 +229,11 @@ class Verdict:
             return
         code = os.WEXITSTATUS(status)
         state = self._workers[worker]
-        if code == EXIT_REQUEUE:
+        if state.newcomer:
+            self._turned_away(worker, state.why or f"it ended with code {code}")
+        elif state.parted:
+            state.end = "left"
+        elif code == EXIT_REQUEUE:
             state.end = "requeue"
         elif code != 0:
             self._left_with(worker, code)
@@ -210,6 +250,9 @@ class Verdict:
         if state.end:
             return
         how = state.why or how
+        if state.newcomer:
+            self._turned_away(worker, how)
+            return
         state.end, state.how = "revoked", how
         if not self._started:
             # The others would wait for it in MPI's start for ever.
@@ -219,9 +262,10 @@ class Verdict:
                 "and MPI cannot start without it; start the job again",
             )
             return
-        left = sum(not one.end for one in self._workers)
+        trained = [one for one in self._workers if not one.newcomer and one.end != "turned away"]
+        left = sum(not one.end for one in trained)
         self.lines.append(
-            f"{self._named(worker)} was revoked ({how}); {left} of {count(len(self._workers))} left"
+            f"{self._named(worker)} was revoked ({how}); {left} of {count(len(trained))} left"
         )
 
     def runtime_gave_up(self) -> None:
@@ -288,10 +332,11 @@ class Verdict:
                 "every worker was revoked, and nobody is left to go on; start the job again, "
                 "with --resume if it has a checkpoint",
             )
-        finished, revoked = ends.count("finished"), ends.count("revoked")
-        if revoked:
+        finished, revoked, left = map(ends.count, ("finished", "revoked", "left"))
+        if revoked or left:
             were = "was" if revoked == 1 else "were"
-            return Ending(0, f"{count(finished)} finished, {revoked} {were} revoked")
+            gone = [f"{revoked} {were} revoked"] * bool(revoked) + [f"{left} left"] * bool(left)
+            return Ending(0, f"{count(finished)} finished, {', '.join(gone)}")
         return Ending(0, "")
 
     def _end(self, code: int, sentence: str, text: str = "", runtime: bool = False) -> None:
@@ -304,11 +349,39 @@ class Verdict:
     def _named(self, worker: int) -> str:
         return f"worker {worker} on {self._workers[worker].host}"
 
+    def _turned_away(self, worker: int, why: str) -> None:
+        """A newcomer has come to its end before it trained: that harms nobody."""
+        self._workers[worker].end = "turned away"
+        self._workers[worker].how = why
+        self.lines.append(f"{self._named(worker)} did not join: {why}")
+
+    def _changed(self, fields: Mapping[str, Any]) -> None:
+        generation = fields.get("generation")
+        if generation in self._generations:
+            return  # every member tells it
+        self._generations.add(generation)
+        pause, step = fields.get("pause_ms"), fields.get("step")
+        for worker in fields.get("left") or []:
+            self.lines.append(
+                f"{self._named(worker)} has left before step {step}, as it was told to: "
+                f"{count(fields.get('workers'))} train on, after a pause of {pause} ms"
+            )
+        for worker in fields.get("joined") or []:
+            self.lines.append(
+                f"{self._named(worker)} was taken in before step {step} (a pause of {pause} ms), "
+                "and learns"
+            )
+
     def _failed(self, worker: int, traceback: str) -> None:
         where = self._named(worker)
+        if self._workers[worker].newcomer:
+            self._workers[worker].why = f"its script failed\n{traceback}".rstrip()
+            return
         self._bug(f"the script failed on {where}", text=f"{where}:\n{traceback}")
 
     def _left_with(self, worker: int, code: int) -> None:
+        if self._workers[worker].newcomer:
+            return  # its end will be told
         self._bug(f"{self._named(worker)} ended with code {code}", runtime=True)
 
     def _left_early(self, worker: int) -> None:
@@ -343,6 +416,8 @@ class Verdict:
 def _state(worker: _Worker) -> str:
     if worker.end:
         return "stopped" if worker.end == "requeue" else worker.end
+    if worker.newcomer and worker.waits:
+        return "joining" if worker.ready else "waiting"
     if worker.done:
         return "trained"
     return "training" if worker.ready else "starting"

@@ -41,8 +41,9 @@ _PATIENCE = 5.0
 
 
 def main(folder: Path) -> NoReturn:
-    """Be the wrapper of the worker that mpirun's environment names."""
-    me = int(os.environ["OMPI_COMM_WORLD_RANK"])
+    """Be the wrapper of the worker that the environment names: a newcomer, or mpirun's."""
+    newcomer = Settings.from_environ().newcomer
+    me = int(os.environ["OMPI_COMM_WORLD_RANK"]) if newcomer is None else newcomer
     processes.adopt_orphans()
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:

@@ -1,0 +1,201 @@
+"""The hosts of a job: their agents are started, waited for, and started again."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+from spotmpi.launch import processes, token
+from spotmpi.launch.console import read
+from spotmpi.launch.fleet import Fleet
+from spotmpi.launch.hosts import Host
+from spotmpi.launch.job import Job
+from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
+from spotmpi.launch.verdict import count
+from spotmpi.launch.way import Way
+from spotmpi.settings import Watch
+
+__all__ = ["Gathering"]
+
+_FOR_GATHERING = 30.0
+"""Seconds for an agent to start and to say hello."""
+
+_BETWEEN_TRIES = 5.0
+"""Seconds until a host that is not there is tried again, while the job runs."""
+
+
+class Gathering:
+    """The hosts that a job was asked for: it begins when all are there, or it is known why not.
+
+    While it runs, those that are not there are tried again and again: a host comes up late, or
+    comes back. ``door``: how many workers of hosts that come by themselves to wait for.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        fleet: Fleet,
+        hosts: Sequence[Host],
+        min_workers: int,
+        door: int | None,
+        way: Way,
+        watch: Watch,
+    ) -> None:
+        self._job = job
+        self._way = way
+        self._fleet = fleet
+        self._hosts = {host.name: host for host in hosts}
+        self._min_workers = min_workers
+        self._door = door
+        self._watch = watch
+        self._token = token.new()
+        self._missing: dict[str, str] = {}
+        self._announced: set[str] = set()
+        self._came: set[str] = set()
+        """Hosts that have been there."""
+        self._said: dict[str, bytearray] = {}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self._not_before: dict[str, float] = {}
+        """Hosts that are to be taken away, and when they may be tried again."""
+        self._deadline = time.monotonic() + _FOR_GATHERING
+        self._folder = str(Path.cwd())
+        for host in hosts:
+            self._start(host)
+
+    def complete(self) -> list[str] | None:
+        """The hosts in order, once all that come are there. Ends the job if too few come."""
+        there = {host.name for host in self._fleet.hosts}
+        found = sum(host.slots for host in self._fleet.hosts)
+        if self._door is not None:
+            for name in sorted(there - self._announced):
+                self._announced.add(name)
+                self._job.console.say(f"{name} is here: {found} of {count(self._door)}")
+            if found < self._door:
+                return None  # for as long as it takes
+        waiting = self._hosts.keys() - there - self._missing.keys()
+        if waiting and time.monotonic() < self._deadline:
+            return None
+        for name in waiting:
+            self._missing[name] = f"{name} did not answer within {_FOR_GATHERING:.0f} s"
+        for why in self._missing.values():
+            self._job.console.say(why)
+        asked = sum(host.slots for host in self._hosts.values())
+        if found < max(1, self._min_workers):
+            self._job.too_few(
+                f"of {count(asked)} only {found} can be started, "
+                f"and --min-workers asks for {self._min_workers}"
+            )
+            return None
+        if found < asked:
+            self._job.console.say(f"starting with {found} of {count(asked)}")
+        self._job.every(_BETWEEN_TRIES, "gather", self._try_again)
+        return sorted(there, key=self._rank)
+
+    def add(self, host: Host) -> None:
+        """Have one more host, or one with other slots, as if it had been asked for before."""
+        self._hosts[host.name] = host
+        self._not_before.pop(host.name, None)
+        self._try_again()
+
+    def rest(self, name: str, seconds: float) -> None:
+        """A host is to be taken away: do not try it for a while."""
+        self._not_before[name] = time.monotonic() + seconds
+
+    def _try_again(self) -> None:
+        there = {host.name for host in self._fleet.hosts}
+        now = time.monotonic()
+        for name, host in self._hosts.items():
+            coming = name in self._running and name not in self._missing
+            came = name in self._came
+            if name in there:
+                self._came.add(name)
+            elif now >= self._not_before.get(name, now) and (came or not coming):
+                self._came.discard(name)
+                self._end(name)
+                self._start(host)
+
+    def _end(self, name: str) -> None:
+        """Let go of an agent that did not come, or is lost: its command may hang for long."""
+        agent = self._running.pop(name, None)
+        self._missing.pop(name, None)
+        if agent is not None:
+            agent.kill()
+            agent.wait()
+            if agent.stderr is not None and not agent.stderr.closed:
+                self._job.select.unregister(agent.stderr.fileno())
+                agent.stderr.close()
+
+    def _rank(self, name: str) -> int:
+        """As the hosts file has them, and then those that came by themselves, as they came."""
+        names = [*self._hosts, *(host.name for host in self._fleet.hosts)]
+        return names.index(name)
+
+    def _start(self, host: Host) -> None:
+        command = self._way.command(host, self._folder, self._watch.to_options())
+        die = partial(processes.die_with_parent, os.getpid())
+        try:
+            agent = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for the launcher alone
+                # Safe: this process has one thread.
+                preexec_fn=None if self._way.ends_by_itself else die,
+            )
+        except OSError as error:
+            self._missing[host.name] = f"{host.name}: {command[0]} cannot be run ({error.strerror})"
+            return
+        processes.lower_priority(agent.pid)
+        self._job.spare(agent.pid)
+        self._running[host.name] = agent
+        assert agent.stdin is not None
+        assert agent.stdout is not None
+        assert agent.stderr is not None
+        with suppress(BrokenPipeError):  # it has ended already: the trunk will find that
+            os.write(agent.stdin.fileno(), self._token.hex().encode() + b"\n")
+        seal = Seal(Role.HEAD, self._token, secrets.token_bytes(NONCE_BYTES))
+        # The trunk closes its descriptors itself.
+        ends = os.dup(agent.stdout.fileno()), os.dup(agent.stdin.fileno())
+        agent.stdout.close()
+        agent.stdin.close()
+        self._fleet.meet(ends, seal, _FOR_GATHERING, partial(self._failed, host))
+        self._said[host.name] = bytearray()
+        errors = agent.stderr.fileno()
+        os.set_blocking(errors, False)
+        self._job.select.register(errors, selectors.EVENT_READ, partial(self._listen, host))
+
+    def _listen(self, host: Host) -> None:
+        agent = self._running.get(host.name)
+        if agent is None or agent.stderr is None:
+            return
+        if agent.stderr.closed:  # by what came before it in the same round of the loop
+            return
+        data = read(agent.stderr.fileno())
+        if data == b"":
+            self._job.select.unregister(agent.stderr.fileno())
+            agent.stderr.close()
+        elif data:
+            self._said[host.name] += data
+
+    def _failed(self, host: Host, why: str) -> None:
+        """The connection ended before the agent was in: its command says more."""
+        agent = self._running[host.name]
+        try:
+            code = agent.wait(1.0)
+        except subprocess.TimeoutExpired:
+            agent.kill()
+            self._missing[host.name] = f"the agent on {host.name} was not taken in: {why}"
+            return
+        self._listen(host)
+        said = self._said[host.name].decode(errors="replace")
+        if code != 0:
+            why = self._way.failure(host, code, said, self._folder)
+        self._missing[host.name] = why
