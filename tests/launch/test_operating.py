@@ -64,7 +64,7 @@ def step(number: int) -> Any:
 
 
 def test_a_job_says_how_it_stands(start) -> None:
-    running = start("run", "-n", 3, TRAINER, "say:0@20", "hang:2@30")
+    running = start("run", "-n", 3, TRAINER, "say:0@20", "hang:2@30", "\udcff")
     running.until("^worker 0 at step 20")
     folder = folder_of(running)
     assert (folder / DESK).stat().st_mode & 0o777 == 0o600
@@ -77,6 +77,7 @@ def test_a_job_says_how_it_stands(start) -> None:
     assert [worker["doing"] for worker in seen["workers"]] == ["round", "round", "script"]
     shown = start("status", "--job", folder.name)
     assert shown.wait() == 0
+    assert "say:0@20 hang:2@30 \\udcff\n" in shown.output
     assert re.search(r"^ +2 +training; others have waited \d s for it$", shown.output, re.M)
     told = start("status", "--json", "--job", folder.name.removeprefix("spotmpi-"))
     assert told.wait() == 0
