@@ -70,7 +70,6 @@ _BEFORE_BURIAL = 0.25
 _BETWEEN_BURIALS = 0.05
 """Seconds until those that were killed are looked for again."""
 
-
 _BETWEEN_REPORTS = 1.0
 """Seconds between two looks at how far the workers have come."""
 

@@ -31,8 +31,9 @@ class Standing:
 
     def told(self, event: str, fields: Mapping[str, Any]) -> None:
         """Take an event of any worker's channel."""
-        if event == "recovery":
-            self._generation = max(self._generation, int(fields.get("generation") or 0))
+        generation = fields.get("generation")
+        if event == "recovery" and isinstance(generation, int):  # a script may say anything
+            self._generation = max(self._generation, generation)
         elif event == "checkpoint":
             self._checkpoint = {"step": fields.get("step"), "path": fields.get("path")}
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from spotmpi.launch.ask import Gone, add_job_argument, ask, find, until_end
 from spotmpi.launch.table import table
@@ -39,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Show the job's standing. Blocking, with ``--watch`` until the job ends."""
+    # Names of files need not be text, and not every terminal knows all letters.
+    cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     folder = find(options.job)
     try:
         if options.watch:

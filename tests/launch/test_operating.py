@@ -64,7 +64,7 @@ def step(number: int) -> Any:
 
 
 def test_a_job_says_how_it_stands(start) -> None:
-    running = start("run", "-n", 3, TRAINER, "say:0@20", "hang:2@30")
+    running = start("run", "-n", 3, TRAINER, "say:0@20", "hang:2@30", "\udcff")
     running.until("^worker 0 at step 20")
     folder = folder_of(running)
     assert (folder / DESK).stat().st_mode & 0o777 == 0o600
@@ -77,7 +77,8 @@ def test_a_job_says_how_it_stands(start) -> None:
     assert [worker["doing"] for worker in seen["workers"]] == ["round", "round", "script"]
     shown = start("status", "--job", folder.name)
     assert shown.wait() == 0
-    assert re.search(r"^ +2 +training; others have waited \d s for it$", shown.output, re.M)
+    assert "say:0@20 hang:2@30 \\udcff\n" in shown.output
+    assert re.search(r"^ +2 +training; others have waited \d+ s for it$", shown.output, re.M)
     told = start("status", "--json", "--job", folder.name.removeprefix("spotmpi-"))
     assert told.wait() == 0
     assert json.loads(told.output)["workers"][1]["host"] == seen["host"]
@@ -142,8 +143,8 @@ def test_a_worker_that_never_comes_back_is_revoked(start, hosts: Path, where: st
     running = start("run", *place, "--stall-timeout", 1, TRAINER, 40, "hang:1@30")
     assert running.wait() == 0, running.output
     assert re.search(
-        r"worker 1 on \S+ was revoked \(the others waited 1\.\d s for it, which was in its script "
-        r"for \d+\.\d s\); 1 of 2 workers left",
+        r"worker 1 on \S+ was revoked \(the others waited \d+\.\d s for it, which was in its "
+        r"script for \d+\.\d s\); 1 of 2 workers left",
         running.output,
     )
     assert "s for worker 1, in its script; after 1 s it is revoked" in running.output
@@ -161,6 +162,19 @@ def test_nobody_is_revoked_while_all_are_busy(start) -> None:
     assert running.wait() == 130
 
 
+def wrapper_of(running: Running, everything: list[int], worker: int) -> int:
+    """Among a job's processes, the one that has a worker for a child."""
+    (wrapper,) = (
+        pid
+        for pid in everything
+        if b"wrapper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        and f"OMPI_COMM_WORLD_RANK={worker}".encode()
+        in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        and running.children(pid)
+    )
+    return wrapper
+
+
 @pytest.mark.parametrize("where", ["here", "behind an agent"])
 def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
     start, ended, hosts: Path, where: str
@@ -172,20 +186,18 @@ def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
         "sys.exit(main(sys.argv[1:]))"
     )
     place = ["-n", 2] if where == "here" else ["--hosts", hosts]
-    arguments = ["run", *place, "--stall-timeout", 1, TRAINER, 40, "say:1@29", "hang:1@30"]
-    running = start(*arguments, command=["-c", program])
+    deeds = ["say:1@29", "rest:0@30", "hang:1@30"]
+    running = start(
+        "run", *place, "--stall-timeout", 1, TRAINER, 40, *deeds, command=["-c", program]
+    )
     running.until("worker 1 at step 29")
     everything = running.children(running.pid)
     for pid in everything:
         everything += running.children(pid)
-    (wrapper,) = (
-        pid
-        for pid in everything
-        if b"OMPI_COMM_WORLD_RANK=1" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        and b"wrapper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        and running.children(pid)
-    )
-    os.kill(wrapper, signal.SIGSTOP)
+    os.kill(wrapper_of(running, everything, 1), signal.SIGSTOP)
+    # Nobody has waited until now.
+    (worker,) = running.children(wrapper_of(running, everything, 0))
+    os.kill(worker, signal.SIGUSR1)
     assert running.wait() == 0, running.output
     assert all(ended(pid) for pid in everything)
     assert re.search(r"worker 1 on \S+ was revoked \(the others waited", running.output)

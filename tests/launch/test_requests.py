@@ -177,6 +177,15 @@ def test_a_report_has_all_that_is_known() -> None:
     assert report["workers"][2]["awaited_seconds"] > 0
 
 
+def test_what_a_script_says_in_our_words_does_no_harm() -> None:
+    asked = trained()
+    for generation in ("x", None, [1], 1.5, {}):
+        asked.standing.told("recovery", {"generation": generation})
+    asked.standing.told("checkpoint", {})
+    assert asked.requests.report()["generation"] == 0
+    assert asked.requests.report()["checkpoint"] == {"step": None, "path": None}
+
+
 def test_states_follow_the_workers() -> None:
     asked = Asked()
 

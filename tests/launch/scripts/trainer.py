@@ -2,8 +2,8 @@
 
 usage: trainer.py [STEPS] [DEED:WORKER@STEP]...
 
-``hang``: never come back from the script. ``say``: write a line to each stream. ``all`` names all
-workers.
+``hang``: never come back from the script. ``rest``: come back at SIGUSR1. ``say``: write a line to
+each stream. ``all`` names all workers.
 """
 
 import itertools
@@ -24,12 +24,17 @@ def hang():
     signal.pause()
 
 
+def rest():
+    signal.sigwait({signal.SIGUSR1})
+
+
 def say():
     print(f"worker {trainer.worker} at step {trainer.steps}", flush=True)
     print(f"worker {trainer.worker} complains", file=sys.stderr, flush=True)
 
 
-DEEDS = {"hang": hang, "say": say}
+DEEDS = {"hang": hang, "rest": rest, "say": say}
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
 with spotmpi.Trainer({"w": np.zeros(8)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
     for step in steps:
