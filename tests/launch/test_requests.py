@@ -9,6 +9,7 @@ import pytest
 
 from spotmpi.channel import IN_ROUND, IN_SCRIPT, Order, Progress
 from spotmpi.errors import UsageError
+from spotmpi.launch.orders import Orders
 from spotmpi.launch.requests import Requests
 from spotmpi.launch.standing import Standing
 from spotmpi.launch.verdict import Verdict
@@ -46,7 +47,16 @@ class Asked:
         self.verdict = Verdict()
         self.verdict.expect(["h1", "h1", "h2"])
         self.standing = Standing("train.py")
-        self.requests = Requests("spotmpi-00", self.workers, self.verdict, self.standing, keeps)
+        orders = Orders(self.workers.order)
+        self.requests = Requests(
+            "spotmpi-00",
+            self.workers,
+            self.verdict,
+            self.standing,
+            keeps,
+            orders,
+            self.workers.parted.append,
+        )
 
     def tell(self, event: str, *workers: int, **fields: Any) -> Asked:
         """Workers say something."""
@@ -123,7 +133,7 @@ def test_an_order_that_cannot_be_written_is_no_stop() -> None:
 
 def test_a_shrink_takes_one_worker_and_says_whose_doing_it_was() -> None:
     asked = trained()
-    assert asked.ask("shrink", worker=2) == "worker 2 on h2 leaves the job"
+    assert asked.ask("shrink", worker=2) == "worker 2 on h2 leaves before the next step"
     assert asked.workers.parted == [2]
     asked.end(2, KILLED)
     assert asked.verdict.lines == [
