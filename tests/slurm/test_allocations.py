@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tests.running import LIMIT
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import JOBS, PYTHON, SCRIPT, check, nothing_left_on, until_step
+from tests.slurm.training import JOBS, PYTHON, SCRIPT, check, nothing_left_on, steps, until_step
 
 Clusters = Callable[..., Cluster]
 RUN = (sys.executable, "-m", "spotmpi", "run", "--trace", "trace", SCRIPT, "--passes")
@@ -45,6 +45,17 @@ def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
     # srun says nothing of it for half a minute.
     assert "worker 2 on h2 was revoked (host h2 was silent for " in slurm.output(job)
     nothing_left_on(slurm, "h1", "h3")
+
+
+def test_slurm_s_own_discovery_of_the_loss_ends_nothing(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    words = ("--nodes=2", "--ntasks-per-node=1", JOBS / "allocation.sbatch")
+    job = slurm.submit(*words, "--trace", "trace", SCRIPT, "--passes", 10_000, environ=PYTHON)
+    until_step(slurm, 20)
+    slurm.lose("h2")
+    slurm.until(lambda: slurm.node("h2").startswith("down"), "Slurm has not missed the node")
+    until_step(slurm, steps(slurm) + 100)
+    assert slurm.job(job, "JobState") == "RUNNING", slurm.output(job)
 
 
 def test_a_node_that_is_down_before_training_is_named(cluster: Clusters) -> None:
