@@ -77,9 +77,9 @@ def test_a_killed_launcher_leaves_nothing_on_the_nodes(cluster: Clusters) -> Non
     slurm = cluster(2)
     running = slurm.start("salloc", "--no-kill", "--nodes=2", "--ntasks=2", *RUN, 1000)
     until_step(slurm, 20)
-    there = [pid for name in ("h1", "h2") for pid in slurm.network.processes(name, "spotmpi")]
-    assert len(there) >= 6
-    watched = [os.pidfd_open(pid) for pid in there]
+    here, elsewhere = (slurm.network.processes(name, "spotmpi") for name in ("h1", "h2"))
+    assert min(len(here), len(elsewhere)) >= 3, "an agent, a wrapper and a worker on each node"
+    watched = [os.pidfd_open(pid) for pid in (*here, *elsewhere)]
     (launcher,) = running.children(running.pid)
     os.kill(launcher, signal.SIGKILL)
     for descriptor in watched:
