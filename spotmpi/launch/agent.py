@@ -175,10 +175,6 @@ class Agent:
 
     # What the head says.
 
-    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
-        if self._outcome is None:
-            self._outcome = Outcome(True, "it was told to end (SIGTERM)", told=True)
-
     def _cut(self, reason: str) -> None:
         if self._outcome is None:
             self._outcome = Outcome(False, reason, served=self._assignment is not None)
@@ -285,6 +281,10 @@ class Agent:
         return bool(data)
 
     # The end.
+
+    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
+        if self._outcome is None:
+            self._outcome = Outcome(True, "it was told to end (SIGTERM)", told=True)
 
     def _bury(self) -> None:
         living = [w.pid for w in self._wrappers.values() if w.poll() is None]
