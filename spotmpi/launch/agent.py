@@ -357,6 +357,10 @@ class Agent:
 
     # The end.
 
+    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
+        if self._outcome is None:
+            self._outcome = Outcome(True, "it was told to end (SIGTERM)", told=True)
+
     def _bury(self) -> None:
         living = [w.pid for w in self._wrappers.values() if w.poll() is None]
         if self._lookout.pid is not None:

@@ -60,7 +60,7 @@ PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 ReturnToService=2
 SlurmctldTimeout=10
-SlurmdTimeout=10
+SlurmdTimeout=5
 KillWait=2
 SlurmdParameters=config_overrides
 """

@@ -9,7 +9,7 @@ from spotmpi import trace
 from spotmpi.replay import check_exactly_once, check_replicas
 from tests.slurm.cluster import Cluster
 
-__all__ = ["JOBS", "PYTHON", "SCRIPT", "check", "nothing_left_on", "resumed", "until_step"]
+__all__ = ["JOBS", "PYTHON", "SCRIPT", "check", "nothing_left_on", "resumed", "steps", "until_step"]
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = _ROOT / "tests" / "chaos" / "script.py"
@@ -21,14 +21,15 @@ _SAMPLES = 331
 """Of the script's data, tests/chaos/model.py."""
 
 
+def steps(cluster: Cluster) -> int:
+    """Steps in the trace so far."""
+    file = cluster.folder / "trace"
+    return file.read_text().count('"event":"step"') if file.exists() else 0
+
+
 def until_step(cluster: Cluster, step: int) -> None:
     """Wait until the trace has so many steps."""
-    file = cluster.folder / "trace"
-
-    def reached() -> bool:
-        return file.exists() and file.read_text().count('"event":"step"') >= step
-
-    cluster.until(reached, f"there is no step {step}")
+    cluster.until(lambda: steps(cluster) >= step, f"there is no step {step}")
 
 
 def check(cluster: Cluster, output: str, passes: int, survivors: set[int]) -> None:
