@@ -9,6 +9,7 @@ To the head:
 ``ready``    to the welcome: all that the job needs is here
 ``unfit``    instead: why not
 ``heard``    what a worker or its wrapper said: worker, said, fields (`link`, `channel`)
+``says``     a sentence for the user: text
 ``noticed``  this host is to be taken away: source, seconds (left; null: not known), what, advice
 
 From the head:
@@ -30,7 +31,6 @@ import json
 import os
 import selectors
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -280,7 +280,7 @@ class Agent:
             self._lookout.safe()
 
     def _say(self, sentence: str) -> None:
-        print(f"spotmpi agent on {self._name}: {sentence}", file=sys.stderr, flush=True)
+        self._trunk.tell("says", text=sentence)
 
     # What workers and wrappers say.
 

@@ -23,7 +23,7 @@ from spotmpi.launch import processes, relay, trunk
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.seal import Frame, Seal
-from spotmpi.notice import Notice
+from spotmpi.notice import Notice, clean
 
 __all__ = ["Fleet", "Registered"]
 
@@ -56,7 +56,8 @@ class Fleet:
     """All hosts of a job.
 
     ``write(worker, stream, data)`` passes on what a worker wrote; agents are told to wait with it
-    while the output is ``held``. ``noticed`` is given each host that is to be taken away.
+    while the output is ``held``. ``noticed`` is given each host that is to be taken away,
+    ``say`` what agents have for the user.
     """
 
     def __init__(
@@ -66,12 +67,14 @@ class Fleet:
         write: Callable[[int, int, bytes], None],
         held: Callable[[], bool],
         noticed: Callable[[str, Notice], None],
+        say: Callable[[str], None],
     ) -> None:
         self._select = select
         self._assignment = assignment
         self._write = write
         self._held = held
         self._noticed = noticed
+        self._say = say
         self._told_held = False
         self._stand_ins: Crew | None = None
         self._hosts: dict[str, Registered] = {}
@@ -270,6 +273,8 @@ class Fleet:
                 self._hear_from(host, fields["worker"], str(fields["said"]), fields["fields"])
             elif fields["event"] == "noticed":
                 self._notice(host, fields)
+            elif fields["event"] == "says":
+                self._say(f"{host.name}: {clean(str(fields.get('text')))}")
 
     def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
         if worker in self._ended or said == "hello":

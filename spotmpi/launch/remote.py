@@ -71,7 +71,8 @@ def launch(
     job = Job()
     job.look_out(watch)
     output = _Output(job)
-    fleet = Fleet(job.select, assignment, output.write, lambda: job.console.held, job.noticed)
+    say = job.console.say
+    fleet = Fleet(job.select, assignment, output.write, lambda: job.console.held, job.noticed, say)
     if door is not None:
         host, port, *_ = door.listener.getsockname()
         job.console.say(f"waiting for {count(door.workers)} at {host}:{port}")
