@@ -154,8 +154,8 @@ class Watch:
 
     def to_options(self) -> list[str]:
         """Return the options of ``spotmpi agent`` that say the same."""
-        where = [] if self.endpoint is None else ["--notice-endpoint", self.endpoint]
-        return ["--notice", self.source, *where]
+        asked = self.endpoint is not None and self.source not in ("signal", "none")
+        return ["--notice", self.source, *(["--notice-endpoint", str(self.endpoint)] * asked)]
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str] | None = None) -> Watch:

@@ -10,6 +10,7 @@ To the head:
 ``unfit``    instead: why not
 ``heard``    what a worker or its wrapper said: worker, said, fields (`link`, `channel`)
 ``progress`` what is new on the board: a list of worker, rounds, steps, doing, seconds ago
+``says``     a sentence for the user: text
 ``noticed``  this host is to be taken away: source, seconds (left; null: not known), what, advice
 
 From the head:
@@ -34,7 +35,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -303,7 +303,7 @@ class Agent:
             self._outcome = Outcome(True, "this host is to be taken away", told=self._told)
 
     def _say(self, sentence: str) -> None:
-        print(f"spotmpi agent on {self._name}: {sentence}", file=sys.stderr, flush=True)
+        self._trunk.tell("says", text=sentence)
 
     # What workers and wrappers say.
 

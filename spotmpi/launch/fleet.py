@@ -24,7 +24,7 @@ from spotmpi.launch import mpirun, processes, relay, trunk
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.seal import Frame, Seal
-from spotmpi.notice import Notice
+from spotmpi.notice import Notice, clean
 from spotmpi.settings import Settings
 
 __all__ = ["Fleet", "Registered"]
@@ -62,7 +62,8 @@ class Fleet:
 
     ``write(worker, stream, data)`` passes on what a worker wrote; agents are told to wait with it
     while the output is ``held``. ``noticed`` is given each host that is to be taken away, and
-    ``newcomer(host)`` asked for the id of each worker that comes later than the first.
+    ``newcomer(host)`` asked for the id of each worker that comes later than the first; ``say``
+    passes on what agents have for the user.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Fleet:
         held: Callable[[], bool],
         noticed: Callable[[str, Notice], None],
         newcomer: Callable[[str], int],
+        say: Callable[[str], None],
     ) -> None:
         self._select = select
         self._assignment = assignment
@@ -82,6 +84,7 @@ class Fleet:
         self._newcomer = newcomer
         self._spawning: dict[str, str] = {}
         """What newcomers, and who brings them in, need in their environment."""
+        self._say = say
         self._told_held = False
         self._stand_ins: Crew | None = None
         self._hosts: dict[str, Registered] = {}
@@ -321,6 +324,8 @@ class Fleet:
                 self._hear_progress(host, fields["entries"])
             elif fields["event"] == "noticed":
                 self._notice(host, fields)
+            elif fields["event"] == "says":
+                self._say(f"{host.name}: {clean(str(fields.get('text')))}")
 
     def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
         if worker in self._ended or said == "hello":

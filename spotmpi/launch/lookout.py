@@ -55,10 +55,10 @@ def chosen(options: argparse.Namespace) -> Watch:
     """What these options say; where they say nothing, the environment. Raises UsageError."""
     found = Watch.from_environ()
     watch = Watch(options.notice or found.source, options.notice_endpoint or found.endpoint)
-    if options.notice_endpoint is not None and watch.source not in _CLOUDS:
+    if options.notice_endpoint is not None and watch.source in ("signal", "none"):
         raise UsageError(
-            f"--notice-endpoint {options.notice_endpoint} says where to ask, but not for what; "
-            f"give --notice {', '.join(_CLOUDS[:-1])} or {_CLOUDS[-1]} too"
+            f"with --notice {watch.source} nobody is asked at --notice-endpoint "
+            f"{options.notice_endpoint}; give --notice {', '.join(_CLOUDS[:-1])} or {_CLOUDS[-1]}"
         )
     return watch
 

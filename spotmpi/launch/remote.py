@@ -77,7 +77,13 @@ def launch(
         job.noticed(host, notice)
 
     fleet = Fleet(
-        job.select, assignment, output.write, lambda: job.console.held, noticed, job.newcomer
+        job.select,
+        assignment,
+        output.write,
+        lambda: job.console.held,
+        noticed,
+        job.newcomer,
+        job.console.say,
     )
     if door is not None:
         host, port, *_ = door.listener.getsockname()

@@ -11,7 +11,7 @@ import json
 import math
 from dataclasses import asdict, dataclass
 
-__all__ = ["Notice"]
+__all__ = ["Notice", "clean"]
 
 _LONGEST = 200
 """Characters of a description that are kept: it comes from outside, and goes to a terminal."""

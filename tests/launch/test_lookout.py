@@ -15,7 +15,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch import lookout
 from spotmpi.launch.lookout import Lookout
 from spotmpi.notice import Notice
-from spotmpi.settings import Watch
+from spotmpi.settings import NOTICES, Watch
 from spotmpi.testing import EC2, GCE, Azure
 
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
@@ -246,7 +246,15 @@ def test_options_count_more_than_the_environment(monkeypatch: pytest.MonkeyPatch
     found = lookout.chosen(options("--notice", "ec2", "--notice-endpoint", "http://4.3.2.1:80"))
     assert found == Watch("ec2", "http://4.3.2.1:80")
     assert lookout.chosen(options(*found.to_options())) == found
-    assert lookout.chosen(options(*Watch("signal").to_options())).source == "signal"
+
+
+@pytest.mark.parametrize("source", NOTICES)
+@pytest.mark.parametrize("endpoint", [None, "http://1.2.3.4"])
+def test_what_a_launcher_was_told_its_agents_understand(source: str, endpoint: str | None) -> None:
+    words = Watch(source, endpoint).to_options()
+    found = lookout.chosen(options(*words))
+    assert found.source == source
+    assert found.endpoint == (None if source in ("signal", "none") else endpoint)
 
 
 @pytest.mark.parametrize(
@@ -254,8 +262,8 @@ def test_options_count_more_than_the_environment(monkeypatch: pytest.MonkeyPatch
     [
         (("--notice", "aws"), "'aws' is no source of notices; give one of auto, ec2, gce, azure"),
         (("--notice", "ec2", "--notice-endpoint", "x"), "'x' is no address of a service"),
-        (("--notice", "auto", "--notice-endpoint", "http://x"), "give --notice ec2, gce or azure"),
-        (("--notice", "none", "--notice-endpoint", "http://x"), "says where to ask, but not for"),
+        (("--notice", "none", "--notice-endpoint", "http://x"), "give --notice ec2, gce or azure"),
+        (("--notice-endpoint", "http://x"), "with --notice none nobody is asked at"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(words: tuple[str, ...], sentence: str) -> None:

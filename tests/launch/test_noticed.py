@@ -96,6 +96,16 @@ def test_a_watcher_that_is_killed_costs_the_job_nothing(start) -> None:
         assert running.output.count("what watches") == 1
 
 
+def test_a_watcher_that_is_killed_on_a_host_is_said_by_its_name(start, hosts: Path) -> None:
+    with GCE() as cloud:
+        running = start("run", *cloud.options, "--hosts", hosts, *HELD)
+        running.until("waits")
+        own = running.children(running.pid)
+        (watcher,) = [pid for pid in watchers(running) if pid not in own]
+        os.kill(watcher, signal.SIGKILL)
+        release(running, r"^spotmpi: localhost: what watches for notices ended \(SIGKILL\)")
+
+
 def test_a_service_that_hangs_delays_nothing(start, hosts: Path) -> None:
     with Azure() as cloud:
         cloud.misbehave("hanging")
