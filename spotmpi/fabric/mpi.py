@@ -298,17 +298,7 @@ class MpiFabric(Fabric):
         being made is a crash there (Open MPI 5.0.11), so none is revoked that not all have.
         """
         if change.leaving:
-            stays = self.me not in change.leaving
-            part = self._stage(
-                shrunk, lambda: shrunk.Split(0 if stays else MPI.UNDEFINED, shrunk.Get_rank())
-            )
-            if part is None:
-                return False
-            if stays:
-                part.Set_errhandler(MPI.ERRORS_RETURN)
-                ids = [worker for worker in alive if worker not in change.leaving]
-                self._data, self._data_ids = MPI.Intracomm(part), ids
-            return True
+            return self._go_on_without(shrunk, self.me in change.leaving)
         assert change.newcomer is not None
         assert change.sponsor is not None
         leader, bridge = alive.index(change.sponsor), self._bridge_to(change)
@@ -322,6 +312,18 @@ class MpiFabric(Fabric):
         self._enter(data, *ways)
         return True
 
+    def _go_on_without(self, shrunk: MPI.Intracomm, leaves: bool) -> bool:
+        """Those who leave are in nothing that the others have then: MPI may never learn that they
+        are gone, and would wait for them."""
+        place = MPI.UNDEFINED if leaves else 0
+        part = self._stage(shrunk, lambda: shrunk.Split(place, shrunk.Get_rank()))
+        if part is None:
+            return False
+        ways = self._stage(shrunk if leaves else part, lambda: leaves or self._furnish(part))
+        if ways is not None and not leaves:
+            self._enter(part, *ways)
+        return ways is not None
+
     def _stage(self, comm: MPI.Comm, make: Callable[[], Any]) -> Any:
         """What all have made together from ``comm``; None if one of them could not."""
         comm.Set_errhandler(MPI.ERRORS_RETURN)
@@ -333,7 +335,7 @@ class MpiFabric(Fabric):
             comm.Revoke()  # the others may wait for this worker in it
         return made if self._agree(made is not None) else None
 
-    def _furnish(self, data: MPI.Intracomm) -> tuple[MPI.Intracomm, list[_Row]]:
+    def _furnish(self, data: Any) -> tuple[MPI.Intracomm, list[_Row]]:
         """The control path beside ``data``, and who is there. Collective."""
         return _duplicate(data), _introduce(data, self.me, self._doorbell.address)
 

@@ -139,7 +139,9 @@ class Agent:
     def run(self) -> Outcome:
         """Serve until there is nothing more to serve. Blocking; leaves nothing on the host."""
         processes.adopt_orphans()
-        with self._select, as_events(self._select, self._lookout.signals, self._signalled):
+        # A batch system says so first, and kills a few seconds later: time to clear up.
+        signals = {signal.SIGTERM, *self._lookout.signals}
+        with self._select, as_events(self._select, signals, self._signalled):
             try:
                 while self._outcome is None:
                     self._turn()
@@ -356,10 +358,6 @@ class Agent:
         return bool(data)
 
     # The end.
-
-    def _told_to_end(self, number: int, frame: FrameType | None) -> None:
-        if self._outcome is None:
-            self._outcome = Outcome(True, "it was told to end (SIGTERM)", told=True)
 
     def _bury(self) -> None:
         living = [w.pid for w in self._wrappers.values() if w.poll() is None]

@@ -163,6 +163,8 @@ class Job:
         self._orders = Orders(lambda worker, order: self._crew.order(worker, order))
         self._growth = Growth()
         self._paired: tuple[int, int] | None = None
+        self._noticed: set[int] = set()
+        """Workers whose host is to be taken away."""
         self._failures: dict[str, int] = {}
         """Newcomers in a row that did not come to train, by their host."""
         self._requests: Requests
@@ -202,12 +204,18 @@ class Job:
         self.console.say(notice.sentence(host, time.time()))
         if notice.advice:
             return
-        for worker, fate in enumerate(self._verdict.fates):
-            if host is None or fate.host == host:
-                if fate.state == "training":
-                    self._part(worker)
-                elif fate.lives and self._verdict.learning(worker):
-                    self._dismiss((worker,), "its host is to be taken away")
+        there = [w for w, fate in enumerate(self._verdict.fates) if host in (None, fate.host)]
+        for worker in there:
+            if self._verdict.learning(worker):
+                self._dismiss((worker,), "its host is to be taken away")
+        training = self._verdict.training
+        self._noticed.update(worker for worker in there if worker in training)
+        if self._noticed.issuperset(training):  # nobody would be left: all stop together
+            for worker in training:
+                self._orders.give(worker, stop=True)
+        else:
+            for worker in self._noticed.intersection(training):
+                self._part(worker)
 
     def newcomer(self, host: str) -> int:
         """One more worker will be started on a host, and may join; returns its id."""

@@ -32,7 +32,9 @@ class Standing:
     def told(self, event: str, fields: Mapping[str, Any]) -> None:
         """Take an event of any worker's channel."""
         generation = fields.get("generation")
-        if event == "recovery" and isinstance(generation, int):  # a script may say anything
+        if event in ("recovery", "change") and isinstance(
+            generation, int
+        ):  # a script may say anything
             self._generation = max(self._generation, generation)
         elif event == "checkpoint":
             self._checkpoint = {"step": fields.get("step"), "path": fields.get("path")}

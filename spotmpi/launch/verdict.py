@@ -364,7 +364,7 @@ class Verdict:
         for worker in fields.get("left") or []:
             self.lines.append(
                 f"{self._named(worker)} has left before step {step}, as it was told to: "
-                f"{count(fields.get('workers'))} train on, after a pause of {pause} ms"
+                f"{count(fields.get('workers'))} left, after a pause of {pause} ms"
             )
         for worker in fields.get("joined") or []:
             self.lines.append(

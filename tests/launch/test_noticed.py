@@ -166,8 +166,8 @@ def test_a_signal_to_an_agent_is_a_notice(agent, source: str, number: signal.Sig
     assert there.alive
     os.kill(there.pid, signal.SIGTERM)
     if number == signal.SIGTERM:  # its second
-        assert there.wait() == 1
-        assert "spotmpi agent on h2: ended by SIGTERM" in there.output
+        assert there.wait() == -signal.SIGTERM
+        assert "spotmpi agent on h2: it was told to end (SIGTERM)" in there.output
         assert job.wait() == 69
     else:
         assert there.alive

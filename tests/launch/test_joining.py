@@ -1,0 +1,163 @@
+"""Workers join a training that goes on, and leave it: the whole way, with real processes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from spotmpi import trace
+from spotmpi.replay import check_exactly_once, check_replicas
+from tests.running import Running
+
+_SAMPLES = 331
+"""Of the script's data, tests/chaos/model.py."""
+
+SCRIPT = Path(__file__).parent / "scripts" / "learner.py"
+
+
+class Training:
+    """A job that hosts join by themselves, all of them this one."""
+
+    def __init__(self, start: Callable[..., Running], folder: Path, *options: object) -> None:
+        self.passes = 100
+        self.folder = folder
+        self.token, self.trace = folder / "token", folder / "trace.jsonl"
+        self.job = start(
+            *("run", "--listen", "127.0.0.1:0", "--token-file", self.token, "-n", 2),
+            *("--trace", self.trace, *options, SCRIPT, self.passes, 40),
+        )
+        (told,) = self.job.until(r"waiting for 2 workers at (127\.0\.0\.1:\d+)")
+        self.address = told[1]
+        self.agents: list[Running] = []
+
+    def host(self, name: str, *options: object) -> Running:
+        """A host comes."""
+        command = [sys.executable, "-m", "spotmpi", "agent", "--head", self.address]
+        command += ["--name", name, "--token-file", str(self.token), *map(str, options)]
+        self.agents.append(Running(command, self.folder))
+        return self.agents[-1]
+
+    def begin(self) -> Training:
+        """With two workers on a host of their own each; return when they train."""
+        self.host("a")
+        self.host("b")
+        self.job.until("b is here")
+        while not self.trace.exists() or self.trace.read_text().count('"step"') < 20:
+            assert self.job.alive, self.job.wait()
+        return self
+
+    def check(self, *survivors: int) -> list[trace.Record]:
+        """They finished, with equal replicas, and every sample counted once."""
+        assert self.job.wait() == 0, self.job.output
+        finals = [line.split() for line in self.job.output.splitlines() if "FINAL" in line]
+        assert {int(words[2]) for words in finals} == set(survivors), self.job.output
+        assert len({words[3] for words in finals}) == 1
+        records = list(trace.read(self.trace))
+        assert records[-1]["event"] == "end"
+        check_exactly_once(records, _SAMPLES, self.passes)
+        check_replicas(records)
+        return records
+
+
+@pytest.fixture
+def training(start, tmp_path: Path) -> Iterator[Training]:
+    """A training of two workers."""
+    made = Training(start, tmp_path).begin()
+    yield made
+    for agent in made.agents:
+        agent.close()
+
+
+def test_a_host_that_comes_late_trains_with_the_others(training: Training) -> None:
+    training.host("c", "--slots", 2)
+    training.job.until("worker . on c has joined: it trains from step", times=2)
+    records = training.check(0, 1, 2, 3)
+    changes = [record for record in records if record["event"] == "change"]
+    assert [record["joined"] for record in changes] == [[2], [3]]
+    assert "4 workers" not in training.job.output.rsplit("\n", 2)[-1]
+    steps = [record for record in records if record["event"] == "step"]
+    assert steps[-1]["workers"] == [0, 1, 2, 3]
+
+
+def test_a_newcomer_that_is_revoked_at_once_is_an_ordinary_loss(training: Training) -> None:
+    agent = training.host("c")
+    training.job.until("worker 2 on c was taken in")
+    os.kill(agent.pid, signal.SIGKILL)
+    training.check(0, 1)
+    again = re.search("worker 2 on c (was revoked|did not join)", training.job.output)
+    assert again, training.job.output
+
+
+def started_by(running: Running, pid: int, program: str) -> int:
+    """The process below another that runs this program, once there is one."""
+    while True:
+        for child in running.children(pid):
+            with suppress(OSError):
+                if program in Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "):
+                    return child
+        assert running.alive, running.wait()
+
+
+def test_a_newcomer_that_dies_while_it_gets_ready_harms_nobody(training: Training) -> None:
+    agent = training.host("c")
+    for worker in (2, 3):
+        os.kill(started_by(agent, agent.pid, "wrapper.py"), signal.SIGTERM)
+        training.job.until(rf"worker {worker} on c did not join: SIGKILL")
+    training.job.until("worker 4 on c has joined")
+    training.check(0, 1, 4)
+
+
+def test_the_loss_of_who_brings_in_a_newcomer_costs_a_second_try(training: Training) -> None:
+    mpirun = started_by(training.job, training.job.pid, "mpirun")
+    training.host("c")
+    started_by(training.job, mpirun, " 2")  # its stand-in
+    os.kill(training.agents[0].pid, signal.SIGKILL)
+    training.job.until("has joined")
+    training.check(*range(1, 5))
+
+
+def test_join_revoke_and_join_again(training: Training) -> None:
+    for number in (2, 3):
+        agent = training.host("c")
+        training.job.until(f"worker {number} on c has joined")
+        os.kill(agent.pid, signal.SIGKILL)
+        training.job.until(f"worker {number} on c was revoked")
+        agent.wait()
+    training.host("c")
+    training.job.until("worker 4 on c has joined")
+    training.check(0, 1, 4)
+
+
+def test_a_host_that_is_noticed_leaves_and_the_others_lose_nothing(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_NOTICE", "signal")
+    agent = training.host("c")
+    training.job.until("worker 2 on c has joined")
+    os.kill(agent.pid, signal.SIGUSR1)
+    training.job.until("worker 2 on c has left before step")
+    assert agent.wait() == 1
+    assert "this host is to be taken away" in agent.output
+    records = training.check(0, 1)
+    assert not [record for record in records if record["event"] == "recovery"]
+
+
+def test_all_noticed_is_a_checkpoint_and_a_requeue(start, tmp_path: Path) -> None:
+    running = start(
+        *("run", "--notice", "signal", "-n", 3, "--checkpoint", tmp_path / "kept"),
+        *("--trace", tmp_path / "trace.jsonl", SCRIPT, 400, 1),
+    )
+    while not (tmp_path / "trace.jsonl").exists() or (
+        (tmp_path / "trace.jsonl").read_text().count('"step"') < 20
+    ):
+        assert running.alive, running.wait()
+    os.kill(running.pid, signal.SIGTERM)
+    assert running.wait() == 75, running.output
+    assert "checkpoint of step" in running.output
