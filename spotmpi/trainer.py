@@ -254,8 +254,8 @@ def _connect(given: Settings, channel: Channel) -> Fabric:
     if given.newcomer is not None:
         if "mpi4py.MPI" in sys.modules:
             raise UsageError(
-                f"worker {given.newcomer}: the script imports mpi4py.MPI, and so starts MPI, before "
-                "it enters the Trainer; a worker that joins later must not: import it afterwards"
+                f"worker {given.newcomer}: the script imports mpi4py.MPI, and so starts MPI, "
+                "before it enters the Trainer; a worker that joins later must not: import it later"
             )
         # Whatever could be done without the others is done: now the launcher may have one of them
         # bring this worker in, and then says as which process MPI will know it.

@@ -155,6 +155,7 @@ class Agent:
             key.data()
         for heard in self._crew.hear():
             self._pass_on(heard)
+        self._look_for_stillborn()
         now = time.monotonic()
         if self._trunk.open and not self._introduced:
             self._introduced = True
@@ -329,6 +330,12 @@ class Agent:
             self._bury_at = time.monotonic() + _BEFORE_BURIAL
         fields = {k: v for k, v in heard.fields.items() if k != "event"}
         self._trunk.tell("heard", worker=heard.worker, said=heard.event, fields=fields)
+
+    def _look_for_stillborn(self) -> None:
+        """A wrapper that died before it said anything is known to nobody else."""
+        for worker, wrapper in self._wrappers.items():
+            if worker not in self._crew.met | self._gone and wrapper.poll() is not None:
+                self._pass_on(Heard(worker, "vanished", {}))
 
     def _watch(self, worker: int, descriptor: int, stream: int) -> None:
         os.set_blocking(descriptor, False)

@@ -66,6 +66,11 @@ class Crew:
         selector.register(self._listener, selectors.EVENT_READ, self._accept)
 
     @property
+    def met(self) -> frozenset[int]:
+        """The workers whose wrapper has been there."""
+        return frozenset(self._met)
+
+    @property
     def all_met(self) -> bool:
         """Whether every worker's wrapper has been there."""
         return self._met == self._expected

@@ -1,4 +1,4 @@
-"""Trains a small model on made-up data, as `tests/chaos/script.py` does, and dies on nobody's order.
+"""Trains a small model on made-up data, as `tests/chaos/script.py` does.
 
 usage: learner.py PASSES WORK
 
