@@ -30,6 +30,7 @@ _COMMANDS = (
     _Command("run", "spotmpi.launch.run", "train with several workers, on this host or on many"),
     _Command("status", "spotmpi.launch.status", "show how a running job stands"),
     _Command("stop", "spotmpi.launch.stop", "end a running job, with a checkpoint if it keeps any"),
+    _Command("grow", "spotmpi.launch.grow", "add a host to a running job"),
     _Command("shrink", "spotmpi.launch.shrink", "take a worker out of a running job"),
     _Command("agent", "spotmpi.launch.serve", "run workers of a job that another host launches"),
     _Command("doctor", "spotmpi.launch.doctor", "show what a run would use, and what is wrong"),

@@ -82,6 +82,8 @@ class Fleet:
         self._held = held
         self._noticed = noticed
         self._newcomer = newcomer
+        self._spares: list[str] = []
+        """The hosts of workers that are to be started when the others are ready."""
         self._spawning: dict[str, str] = {}
         """What newcomers, and who brings them in, need in their environment."""
         self._say = say
@@ -184,20 +186,21 @@ class Fleet:
 
     # Workers come.
 
-    def place(self, order: Sequence[str], folder: Path) -> list[str]:
+    def place(self, order: Sequence[str], folder: Path, spares: int) -> list[str]:
         """Give each slot of the hosts that are there a worker; return the hosts by worker.
 
-        Their stand-ins are to be started next, and find the head in ``folder``.
+        Their stand-ins are to be started next, and find the head in ``folder``. The last slots
+        are for ``spares``, which are started when all the others are ready.
         """
-        names: list[str] = []
-        for name in order:
-            if (host := self._hosts.get(name)) is None:
-                continue
-            for _ in range(host.slots):
-                worker = len(names)
-                host.workers.append(worker)
-                self._home[worker] = host
-                names.append(host.name)
+        there = [self._hosts[name] for name in order if name in self._hosts]
+        slots = [host for host in there for _ in range(host.slots)]
+        begin = max(1, len(slots) - spares)
+        self._spares = [host.name for host in slots[begin:]]
+        names = []
+        for worker, host in enumerate(slots[:begin]):
+            host.workers.append(worker)
+            self._home[worker] = host
+            names.append(host.name)
         self._first = frozenset(self._home)
         self._spawning = Settings(stand_in=tuple(mpirun.stand_in(folder))).to_environ()
         self._stand_ins = Crew(self._select, folder, _no_streams)
@@ -341,6 +344,8 @@ class Fleet:
                 for other in self._hosts.values():
                     if not self._first.isdisjoint(other.workers):
                         self._settle(other)
+                for name in self._spares:
+                    self.recruit(name)
         elif said == "admitted":
             self._settle(host)
 

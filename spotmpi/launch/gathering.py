@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from spotmpi.errors import UsageError
 from spotmpi.launch import processes, token
 from spotmpi.launch.console import read
 from spotmpi.launch.fleet import Fleet
@@ -36,6 +37,7 @@ class Gathering:
 
     While it runs, those that are not there are tried again and again: a host comes up late, or
     comes back. ``door``: how many workers of hosts that come by themselves to wait for.
+    ``patient``: wait for as many workers as it takes, for as long as it takes.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Gathering:
         door: int | None,
         way: Way,
         watch: Watch,
+        patient: bool,
     ) -> None:
         self._job = job
         self._way = way
@@ -64,6 +67,9 @@ class Gathering:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._not_before: dict[str, float] = {}
         """Hosts that are to be taken away, and when they may be tried again."""
+        self._patient = patient
+        if patient:
+            job.every(_BETWEEN_TRIES, "gather", self._try_again)
         self._deadline = time.monotonic() + _FOR_GATHERING
         self._folder = str(Path.cwd())
         for host in hosts:
@@ -77,8 +83,10 @@ class Gathering:
             for name in sorted(there - self._announced):
                 self._announced.add(name)
                 self._job.console.say(f"{name} is here: {found} of {count(self._door)}")
-            if found < self._door:
+            if found < (max(1, self._min_workers) if self._patient else self._door):
                 return None  # for as long as it takes
+        if self._patient and found < max(1, self._min_workers):
+            return None
         waiting = self._hosts.keys() - there - self._missing.keys()
         if waiting and time.monotonic() < self._deadline:
             return None
@@ -99,8 +107,11 @@ class Gathering:
         return sorted(there, key=self._rank)
 
     def add(self, host: Host) -> None:
-        """Have one more host, or one with other slots, as if it had been asked for before."""
+        """Have one more host, as if it had been asked for before. Raises UsageError."""
+        if host.name in {there.name for there in self._fleet.hosts}:
+            raise UsageError(f"{host.name} is one of the job's hosts already")
         self._hosts[host.name] = host
+        self._job.more(host.slots)
         self._not_before.pop(host.name, None)
         self._try_again()
 

@@ -21,6 +21,7 @@ from spotmpi.launch.console import Console, read
 from spotmpi.launch.crew import Heard
 from spotmpi.launch.desk import Desk
 from spotmpi.launch.growth import Growth
+from spotmpi.launch.hosts import Host
 from spotmpi.launch.lookout import Lookout
 from spotmpi.launch.orders import Orders
 from spotmpi.launch.requests import Requests
@@ -141,6 +142,10 @@ class Manner:
     """Keep what they write there."""
     stall_timeout: float = STALL_TIMEOUT
     """Seconds after which a worker that the others wait for counts as revoked; 0: never."""
+    spares: int = 0
+    """Workers that wait until others are lost, of those on the hosts."""
+    keep_alive: bool = False
+    """Wait for hosts when no worker is left, and go on from the newest checkpoint."""
     watch: Watch = field(default_factory=Watch)
     """What announces that the launcher's own host is taken away."""
 
@@ -161,6 +166,8 @@ class Job:
         self._standing = Standing(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
         self._orders = Orders(lambda worker, order: self._crew.order(worker, order))
+        self.grow: Callable[[Host], None] | None = None
+        """Asks one more host for workers, if there can be one; may raise UsageError."""
         self._growth = Growth()
         self._paired: tuple[int, int] | None = None
         self._noticed: set[int] = set()
@@ -169,6 +176,7 @@ class Job:
         """Newcomers in a row that did not come to train, by their host."""
         self._requests: Requests
         self._desk: Desk | None = None
+        self._spares = manner.spares
         self._stall_timeout = manner.stall_timeout
         self._stalls = Stalls(manner.stall_timeout)
         self._condemned: dict[int, float] = {}
@@ -216,6 +224,11 @@ class Job:
         else:
             for worker in self._noticed.intersection(training):
                 self._part(worker)
+
+    def more(self, workers: int) -> None:
+        """So many more workers are to train: with spares, it is not for these to wait."""
+        if self._growth.most is not None:
+            self._growth.most += workers
 
     def newcomer(self, host: str) -> int:
         """One more worker will be started on a host, and may join; returns its id."""
@@ -333,9 +346,18 @@ class Job:
         workers = len(start.hosts)
         self._folder = start.folder
         self._verdict.expect(start.hosts)
+        if self._spares:
+            self._growth.most = len(start.hosts)
         name, keeps = start.folder.name, self._keeps
         self._requests = Requests(
-            name, self._crew, self._verdict, self._standing, keeps, self._orders, self._part
+            name,
+            self._crew,
+            self._verdict,
+            self._standing,
+            keeps,
+            self._orders,
+            self._part,
+            self.grow,
         )
         try:
             self._desk = Desk(self.select, start.folder, self._requests.answers)

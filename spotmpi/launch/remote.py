@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from spotmpi.launch import folder as job_folder
@@ -20,7 +22,7 @@ from spotmpi.launch.hosts import Host
 from spotmpi.launch.installation import Installation
 from spotmpi.launch.job import Job, Manner, Start
 from spotmpi.launch.lines import Outlet
-from spotmpi.launch.verdict import count
+from spotmpi.launch.verdict import EXIT_ALL_REVOKED, count
 from spotmpi.launch.way import Way
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings
@@ -55,11 +57,36 @@ def launch(
 ) -> int:
     """Run a job on ``hosts`` to its end and return its exit code, as `local.launch` does.
 
-    ``way`` leads to them. With a ``door``, agents may come in by themselves, until there are as
-    many workers as it says.
+    With a ``door``, agents may come in by themselves, until there are as many workers as it says.
     """
-    job_folder.remove_abandoned()
     processes.raise_priority()
+    attempt = partial(
+        _run, script, arguments, hosts, installation=installation, door=door, manner=manner, way=way
+    )
+    code = attempt(settings=settings, patient=False)
+    while code == EXIT_ALL_REVOKED and manner.keep_alive:
+        kept = settings.checkpoint is not None and any(settings.checkpoint.glob("*.h5"))
+        settings = replace(settings, resume=kept)
+        where = "its newest checkpoint" if kept else "the beginning: there is no checkpoint"
+        print(f"spotmpi: waiting for hosts, to go on from {where}", file=sys.stderr, flush=True)
+        code = attempt(settings=settings, patient=True)
+    return code
+
+
+def _run(
+    script: Path,
+    arguments: Sequence[str],
+    hosts: Sequence[Host],
+    *,
+    settings: Settings,
+    installation: Installation,
+    door: Door | None,
+    manner: Manner,
+    way: Way,
+    patient: bool,
+) -> int:
+    """Once, from the first host to the last. ``patient``: wait for hosts as long as it takes."""
+    job_folder.remove_abandoned()
     travelling = {k: v for k, v in os.environ.items() if k.startswith(_TRAVELLING)}
     assignment = Assignment(
         folder=str(Path.cwd()),
@@ -87,10 +114,14 @@ def launch(
     )
     if door is not None:
         host, port, *_ = door.listener.getsockname()
-        job.console.say(f"waiting for {count(door.workers)} at {host}:{port}")
+        how_many = "at least one worker" if patient else count(door.workers)
+        job.console.say(f"waiting for {how_many} at {host}:{port}")
         Entrance(job.select, fleet, door.listener, door.token, job.console.say)
     wanted = None if door is None else door.workers
-    gathering = Gathering(job, fleet, hosts, settings.min_workers, wanted, way, manner.watch)
+    gathering = Gathering(
+        job, fleet, hosts, settings.min_workers, wanted, way, manner.watch, patient
+    )
+    job.grow = gathering.add
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
@@ -103,7 +134,7 @@ def launch(
             name, folder, lock = job_folder.create(0)
             stack.callback(os.close, lock)
             stack.callback(job_folder.remove, folder)
-            placed = fleet.place(names, folder)
+            placed = fleet.place(names, folder, manner.spares)
             within = replace(settings, job=name, job_dir=folder)
             # How its workers share its cores is each host's own affair.
             environment = mpirun.environment(

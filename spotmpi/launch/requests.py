@@ -9,9 +9,10 @@ from typing import Any, Protocol
 from spotmpi.channel import Progress
 from spotmpi.errors import UsageError
 from spotmpi.launch.desk import Answer
+from spotmpi.launch.hosts import Host, parse
 from spotmpi.launch.orders import Orders
 from spotmpi.launch.standing import Standing
-from spotmpi.launch.verdict import Ending, Verdict
+from spotmpi.launch.verdict import Ending, Verdict, count
 
 __all__ = ["Requests"]
 
@@ -26,7 +27,8 @@ class Crewed(Protocol):
 class Requests:
     """Answers for one job; ``keeps``: it has a folder for checkpoints.
 
-    ``part(worker)`` has a worker leave the others.
+    ``part(worker)`` has a worker leave the others; ``grow(host)`` asks one more host for workers
+    and may raise UsageError.
     """
 
     def __init__(
@@ -38,9 +40,11 @@ class Requests:
         keeps: bool,
         orders: Orders,
         part: Callable[[int], None],
+        grow: Callable[[Host], None] | None,
     ) -> None:
         self._orders = orders
         self._part = part
+        self._grow_by = grow
         self._job = job
         self._crew = crew
         self._verdict = verdict
@@ -50,7 +54,12 @@ class Requests:
     @property
     def answers(self) -> dict[str, Answer]:
         """By what is asked; each may raise UsageError."""
-        return {"status": lambda _: self.report(), "stop": self._stop, "shrink": self._shrink}
+        return {
+            "status": lambda _: self.report(),
+            "stop": self._stop,
+            "shrink": self._shrink,
+            "grow": self._grow,
+        }
 
     def report(self, ending: Ending | None = None) -> dict[str, Any]:
         """How the job stands, as `Standing` has it; ``ending`` if it has come to that."""
@@ -77,6 +86,19 @@ class Requests:
         self._verdict.asked_to_stop()
         self._standing.stopping()
         return {"said": "the workers stop after this step, with a checkpoint"}
+
+    def _grow(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """One more host."""
+        (host,) = parse([str(fields.get("line"))], "spotmpi grow")
+        if self._grow_by is None:
+            raise UsageError(
+                "this job was started with -n, for one host alone; start it with --hosts "
+                "(localhost slots=4, say) or --listen to have it grow"
+            )
+        if self._verdict.ending is not None or self._verdict.complete:
+            raise UsageError("the job is ending already")
+        self._grow_by(host)
+        return {"said": f"{host.name} is asked for {count(host.slots)}"}
 
     def _shrink(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """One worker leaves, and the others train on."""

@@ -18,7 +18,7 @@ from spotmpi.launch.installation import search
 from spotmpi.launch.job import STALL_TIMEOUT, Manner
 from spotmpi.launch.remote import Door
 from spotmpi.launch.serve import parse_address
-from spotmpi.launch.verdict import EXIT_NOT_STARTED, MEANINGS
+from spotmpi.launch.verdict import EXIT_NOT_STARTED, MEANINGS, count
 from spotmpi.launch.way import Way
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
 
@@ -89,6 +89,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-dir", metavar="DIR", help="append what each worker writes to DIR/worker-ID.log"
     )
+    parser.add_argument(
+        "--spares",
+        metavar="N",
+        default="0",
+        help="of the workers of all hosts, start N that wait until others are lost",
+    )
+    parser.add_argument(
+        "--keep-alive",
+        action="store_true",
+        help="when every worker is lost, wait for hosts and go on from the newest checkpoint",
+    )
     lookout.add_arguments(parser)
     parser.add_argument("--trace", metavar="FILE", help="write what happens to FILE")
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
@@ -122,7 +133,12 @@ def main(options: argparse.Namespace) -> int:
         revoke=tuple(map(parse_revocation, options.revoke)),
         detect_ms=_whole("--detect-ms", options.detect_ms, "milliseconds"),
     )
-    check(settings, workers)
+    spares = 0 if options.spares == "0" else _whole("--spares", options.spares, "workers")
+    if (spares or options.keep_alive) and options.listen is None and not hosts:
+        raise UsageError("--spares and --keep-alive are for jobs with --hosts or --listen")
+    if spares >= workers:
+        raise UsageError(f"--spares {spares} of {count(workers)}: leave one to train")
+    check(settings, workers - spares)
     if options.command[:1] == ["--"]:
         del options.command[0]
     if not options.command:
@@ -166,7 +182,14 @@ def _manner(options: argparse.Namespace) -> Manner:
     if log_dir is not None:
         _must_take_files(log_dir, f"--log-dir {options.log_dir}", mode=0o700)
     watch = lookout.chosen(options)
-    return Manner(quiet=options.quiet, log_dir=log_dir, stall_timeout=int(limit), watch=watch)
+    return Manner(
+        quiet=options.quiet,
+        log_dir=log_dir,
+        stall_timeout=int(limit),
+        spares=int(options.spares),
+        keep_alive=options.keep_alive,
+        watch=watch,
+    )
 
 
 def _door(options: argparse.Namespace, workers: int) -> Door:

@@ -56,6 +56,7 @@ class Asked:
             keeps,
             orders,
             self.workers.parted.append,
+            None,
         )
 
     def tell(self, event: str, *workers: int, **fields: Any) -> Asked:
