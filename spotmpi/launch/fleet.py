@@ -11,6 +11,7 @@ import os
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -90,6 +91,8 @@ class Fleet:
         self._told_held = False
         self._stand_ins: Crew | None = None
         self._hosts: dict[str, Registered] = {}
+        self.times: Counter[str] = Counter()
+        """How often each host has come."""
         self._guests: dict[trunk.Trunk, _Guest] = {}
         self._home: dict[int, Registered] = {}
         self._ended: set[int] = set()
@@ -173,6 +176,7 @@ class Fleet:
         host = Registered(name, int(hello["slots"]), link, connections)
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         self._hosts[name] = host
+        self.times[name] += 1
         if self._stand_ins is not None:
             for _ in range(host.slots):
                 self.recruit(name)

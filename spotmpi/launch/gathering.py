@@ -61,8 +61,8 @@ class Gathering:
         self._token = token.new()
         self._missing: dict[str, str] = {}
         self._announced: set[str] = set()
-        self._came: set[str] = set()
-        """Hosts that have been there."""
+        self._before: dict[str, int] = {}
+        """How often hosts had come when their agents were started last."""
         self._said: dict[str, bytearray] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._not_before: dict[str, float] = {}
@@ -124,11 +124,9 @@ class Gathering:
         now = time.monotonic()
         for name, host in self._hosts.items():
             coming = name in self._running and name not in self._missing
-            came = name in self._came
-            if name in there:
-                self._came.add(name)
-            elif now >= self._not_before.get(name, now) and (came or not coming):
-                self._came.discard(name)
+            lost = self._fleet.times[name] > self._before.get(name, 0)
+            resting = now < self._not_before.get(name, now)
+            if name not in there and not resting and (lost or not coming):
                 self._end(name)
                 self._start(host)
 
@@ -167,6 +165,7 @@ class Gathering:
         processes.lower_priority(agent.pid)
         self._job.spare(agent.pid)
         self._running[host.name] = agent
+        self._before[host.name] = self._fleet.times[host.name]
         assert agent.stdin is not None
         assert agent.stdout is not None
         assert agent.stderr is not None

@@ -23,7 +23,7 @@ def command(host: Host, folder: str, options: Sequence[str] = ()) -> list[str]:
     """
     if host.local:
         return way.direct(host, options)
-    settings = ["BatchMode=yes", "ConnectTimeout=10", "StrictHostKeyChecking=accept-new"]
+    settings = ["BatchMode=yes", "ConnectTimeout=5", "StrictHostKeyChecking=accept-new"]
     # Somebody else's shared connection must not carry, and so delay, the heartbeats.
     settings += ["ControlPath=none", "LogLevel=ERROR"]
     there = way.shell(host, folder, options)

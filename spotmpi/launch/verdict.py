@@ -201,7 +201,8 @@ class Verdict:
                 self._changed(fields)
             case "ready":
                 state.ready = True
-                self._started = self._started or all(one.ready for one in self._workers)
+                first = [one for one in self._workers if not one.newcomer]
+                self._started = self._started or all(one.ready for one in first)
             case "done":
                 state.done = True
             case "left":

@@ -49,7 +49,7 @@ class Training:
         for name in "ab":
             self.host(name)
             self.job.until(f"{name} is here")
-        while not self.trace.exists() or self.trace.read_text().count('"step"') < 20:
+        while not self.trace.exists() or self.trace.read_text().count('"event":"step"') < 20:
             assert self.job.alive, self.job.wait()
         return self
 
@@ -157,7 +157,7 @@ def test_all_noticed_is_a_checkpoint_and_a_requeue(start, tmp_path: Path) -> Non
         *("--trace", tmp_path / "trace.jsonl", SCRIPT, 400, 1),
     )
     while not (tmp_path / "trace.jsonl").exists() or (
-        (tmp_path / "trace.jsonl").read_text().count('"step"') < 20
+        (tmp_path / "trace.jsonl").read_text().count('"event":"step"') < 20
     ):
         assert running.alive, running.wait()
     os.kill(running.pid, signal.SIGTERM)

@@ -1,0 +1,131 @@
+"""Hosts come up late, come back, are asked for, or wait as spares: all of them join."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from spotmpi import trace
+from spotmpi.bench.network import Network
+from spotmpi.replay import check_exactly_once, check_replicas
+from tests.running import Running
+
+_SAMPLES = 331
+"""Of the script's data, tests/chaos/model.py."""
+
+SCRIPT = Path(__file__).parent.parent / "launch" / "scripts" / "learner.py"
+
+
+class Training:
+    """A training on hosts of a network, one worker each."""
+
+    def __init__(
+        self, network: Network, hosts: tuple[str, ...], *options: object, passes: int = 150
+    ) -> None:
+        self.network = network
+        self.passes = passes
+        self.running: list[Running] = []
+        self.trace = network.folder / "trace.jsonl"
+        self.job = self.command(
+            "run",
+            *("--hosts", network.hosts_file(*hosts), "--trace", self.trace, *options),
+            *(SCRIPT, passes, 60),
+        )
+
+    def command(self, *arguments: object) -> Running:
+        """A command on the head."""
+        command = self.network.in_head(sys.executable, "-m", "spotmpi", *arguments)
+        self.running.append(Running(command, self.network.folder, environ=self.network.environ))
+        return self.running[-1]
+
+    def close(self) -> None:
+        """Let go of all commands."""
+        for running in self.running:
+            running.close()
+
+    def until_step(self, step: int) -> Training:
+        """Wait until the trace has so many."""
+        while not self.trace.exists() or self.trace.read_text().count('"event":"step"') < step:
+            assert self.job.alive, self.job.wait()
+        return self
+
+    def check(self, *survivors: int) -> None:
+        """They finished, with equal replicas; every sample counted once."""
+        assert self.job.wait() == 0, self.job.output
+        finals = [line.split() for line in self.job.output.splitlines() if "FINAL" in line]
+        assert {int(words[2]) for words in finals} == set(survivors), self.job.output
+        assert len({words[3] for words in finals}) == 1
+        records = list(trace.read(self.trace))
+        check_exactly_once(records, _SAMPLES, self.passes)
+        check_replicas(records)
+
+
+@pytest.fixture
+def train(network: Callable[[int], Network]) -> Iterator[Callable[..., Training]]:
+    """``train(3, ("h1", "h2"))`` trains on two of three hosts."""
+    made: list[Training] = []
+
+    def start(hosts: int, of: tuple[str, ...], *options: object, **more: int) -> Training:
+        made.append(Training(network(hosts), of, *options, **more))
+        return made[-1]
+
+    yield start
+    for training in made:
+        training.close()
+
+
+def test_a_host_that_was_cut_off_joins_again_when_the_split_heals(train) -> None:
+    training = train(3, ("h1", "h2", "h3"), passes=350).until_step(20)
+    for lost, back in ((1, 3), (3, 4)):
+        training.network.link("h2", "down")
+        training.job.until(f"worker {lost} on h2 was revoked")
+        training.network.link("h2", "up")
+        training.job.until(f"worker {back} on h2 has joined")
+    training.check(0, 2, 4)
+
+
+def test_a_host_is_asked_for_while_others_train_and_lost_while_it_learns(train) -> None:
+    training = train(3, ("h1", "h2")).until_step(20)
+    asked = training.command("grow", "--host", "h3", "--slots", 2)
+    assert asked.wait() == 0, asked.output
+    assert "h3 is asked for 2 workers" in asked.output
+    training.job.until("worker 2 on h3 was taken in")
+    training.network.kill("h3")
+    training.job.until("worker 2 on h3 was revoked|worker 2 on h3 did not join")
+    training.check(0, 1)
+
+
+def test_a_spare_waits_until_a_host_is_lost(train) -> None:
+    training = train(3, ("h1", "h2", "h3"), "--spares", 1).until_step(100)
+    assert "h3" not in training.job.output
+    training.network.kill("h1")
+    training.job.until("worker 2 on h3 has joined")
+    training.check(1, 2)
+
+
+def test_a_notice_and_then_death_before_the_boundary(train) -> None:
+    training = train(3, ("h1", "h2", "h3"), "--notice", "signal").until_step(20)
+    for agent in training.network.processes("h2", "--pipe"):
+        os.kill(agent, signal.SIGUSR1)
+    training.network.kill("h2")
+    training.check(0, 2)
+
+
+def test_with_keep_alive_the_job_waits_for_hosts_and_goes_on(train, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    options = ("--keep-alive", "--checkpoint", kept, "--checkpoint-every", 20)
+    training = train(2, ("h1", "h2"), *options, passes=100).until_step(200)
+    for name in ("h1", "h2"):
+        training.network.link(name, "down")
+    training.job.until("waiting for hosts, to go on from its newest checkpoint")
+    for name in ("h1", "h2"):
+        training.network.link(name, "up")
+    assert training.job.wait() == 0, training.job.output
+    records = list(trace.read(training.trace))
+    assert [record for record in records if record["event"] == "resume"]
+    check_exactly_once(records, _SAMPLES, training.passes)
