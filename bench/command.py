@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spotmpi.bench import overhead, recovery
+from spotmpi.bench import join, overhead, recovery
 
 __all__ = ["add_arguments", "main"]
 
@@ -20,6 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "how long training stands still when workers die",
             recovery.add_arguments,
             recovery.main,
+        ),
+        (
+            "join",
+            "how long a newcomer takes, and how long the others pause for it",
+            join.add_arguments,
+            join.main,
         ),
         (
             "overhead",

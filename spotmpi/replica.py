@@ -54,8 +54,9 @@ class Replica(Generic[P]):
 
     def tape(self) -> tuple[Tape, int]:
         """The registered state, as one row of words that are the live ones; and in how many sets
-        of the parameters' size."""
-        sets = self._registered().values()
+        of the parameters' size. In each the larger elements come first, so that none of them
+        begins at an odd word."""
+        sets = [sorted(flats, key=_largest_first) for flats in self._registered().values()]
         return Tape([flat for flats in sets for flat in flats]), len(sets)
 
     # Before a round: what this worker brings.
@@ -158,3 +159,7 @@ class Replica(Generic[P]):
     def _registered(self) -> dict[str, list[Buffer]]:
         slots = {f"optimizer/{name}": flats for name, flats in self._slots.items()}
         return {"params": self._params, **slots}
+
+
+def _largest_first(flat: Buffer) -> int:
+    return -int(flat.itemsize)

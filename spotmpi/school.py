@@ -8,7 +8,7 @@ part of the round: it is retried, repaired and shared as the gradient is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from spotmpi.buffers import Tape
@@ -20,21 +20,28 @@ HEAD = 1 << 14
 """Words of a page that hold plain values."""
 
 _SHARE = 8
-"""A slice is this part of the state's first set of buckets: the gradient, by its size ..."""
+"""A page holds as much of the state as this part of a gradient ..."""
 _LEAST = 1 << 14
-"""... or so many words, if that is more."""
+"""... or so many words of each set, if that is more."""
 
 
 class School:
     """Who learns, what goes with the open round, and what went with the last one."""
 
     def __init__(self, me: WorkerId, tape: Tape, sets: int) -> None:
-        """``tape``: the registered state, in so many ``sets`` of the size of a gradient."""
+        """``tape``: the registered state, in so many ``sets`` of the size of a gradient.
+
+        A slice holds the same elements of every set: what becomes of a parameter in a round depends
+        on what the optimizer remembers of it, so both must be there.
+        """
         self.me = me
         self._tape = tape
-        share = -(-tape.size // (sets * _SHARE))
-        self._slice = min(max(_LEAST, share), max(1, tape.size))
-        self._lessons = Lessons(-(-tape.size // self._slice))
+        self._sets = sets
+        self._set = tape.size // sets
+        share = -(-self._set // (sets * _SHARE))
+        self._slice = min(max(_LEAST, share + share % 2), max(2, self._set))
+        """Words of each set that a page holds; an even number, as some elements have two."""
+        self._lessons = Lessons(max(1, -(-self._set // self._slice)))
         self._pages: list[Buffer] = []
         self._teaches = False
         self._open = self._last = False
@@ -83,7 +90,7 @@ class School:
     def _begin(self) -> None:
         self._teaches = True
         if not self._pages:
-            self._pages = [self._tape.page(HEAD + self._slice) for _ in range(2)]
+            self._pages = [self._tape.page(HEAD + self._sets * self._slice) for _ in range(2)]
 
     # The pages.
 
@@ -121,10 +128,10 @@ class School:
         """
         self.bring_nothing()
         page = self._pages[0]
-        start, size = self._reach()
-        rank = full.index(self.me)
-        begin, end = rank * size // len(full), (rank + 1) * size // len(full)
-        self._tape.read(start + begin, page[HEAD + begin : HEAD + end])
+        rank, many = full.index(self.me), len(full)
+        for start, part in self._parts(page):
+            begin, end = rank * len(part) // many, (rank + 1) * len(part) // many
+            self._tape.read(start + begin, part[begin:end])
         head = page[:HEAD]
         if rank == 0 and not (rest and write(head, {**fields, "rest": rest})):
             write(head, fields)
@@ -140,8 +147,8 @@ class School:
         self._pages.reverse()
         page = self._pages[1]
         if self.learns:
-            start, size = self._reach()
-            self._tape.write(start, page[HEAD : HEAD + size])
+            for start, part in self._parts(page):
+                self._tape.write(start, part)
         return read(page[:HEAD])
 
     def given(self, values: dict[str, Any]) -> tuple[WorkerId, ...]:
@@ -152,6 +159,10 @@ class School:
             self._pages = []
         return done
 
-    def _reach(self) -> tuple[int, int]:
-        start = self._lessons.part * self._slice
-        return start, min(self._slice, self._tape.size - start)
+    def _parts(self, page: Buffer) -> Iterator[tuple[int, Buffer]]:
+        """Of each set: where the slice begins in the state, and its place on the page."""
+        begin = self._lessons.part * self._slice
+        size = min(self._slice, self._set - begin)
+        for number in range(self._sets):
+            place = HEAD + number * self._slice
+            yield number * self._set + begin, page[place : place + size]
