@@ -162,6 +162,7 @@ class Member(Generic[P]):
         check_facts(self.me, membership.ids[0], self._facts(), prospectus["facts"])
         self.driver = Driver(self.me, membership, self, self.fabric.clock)
         self._take(prospectus["rest"])
+        self._check_followed()
         self._furnish(trace)
         self.channel.tell("ready")
 
@@ -183,15 +184,23 @@ class Member(Generic[P]):
                 yield from self.driver.finish()
                 self.channel.tell("done")
                 raise Left(f"worker {self.me}: the training was over before it had learnt")
+        self._check_followed()
         self.guest = False
         self.batch = None
         self.channel.tell("trains", step=self.steps)
         yield from self._after_round()
 
-    def _turned_away(self) -> Left:
-        why = f"worker {self.me} was not taken in: who was to do it is gone, or others were lost"
+    def _turned_away(self, what: str = "who was to do it is gone, or others were lost") -> Left:
+        why = f"worker {self.me} was not taken in: {what}"
         self.channel.tell("withdrawn", why=why)
         return Left(why)
+
+    def _check_followed(self) -> None:
+        if self.position.lost:
+            raise self._turned_away(
+                "its script has asked for more numbers, by trainer.mean() outside of batches(), "
+                "than are kept for newcomers; ask for fewer, or inside of batches()"
+            )
 
     def _prospectus(self) -> bytes:
         """What a newcomer's script needs to get to where the others are."""
@@ -223,7 +232,7 @@ class Member(Generic[P]):
         self._gradients += self._brought
         self._weight, self._loss = weight, loss
         if self._deal is None:
-            self.position.forget()
+            self.position.loosen()
         bring = partial(self._bring_gradient, grads, weight)
         yield from self._round(control.STEP, bring if weight else self.replica.bring_nothing)
         self.batch = None
@@ -450,7 +459,8 @@ class Member(Generic[P]):
         if failure is not None and order.newcomer != self._gave_up:
             self._gave_up = order.newcomer
             self.channel.tell("gave_up", newcomer=order.newcomer, why=failure)
-        self.fabric.brief(self._prospectus)
+        if self._kind == control.STEP:  # else an answer that its script needs has yet to come
+            self.fabric.brief(self._prospectus)
 
     def _teach(self, full: Sequence[WorkerId]) -> None:
         """Bring this worker's part of the page, and what a step's result is to be applied with."""

@@ -33,6 +33,10 @@ class Position:
         """Means outside of loops: samplers opened before, and the numbers."""
         self._told = 0
         """Of these, those that this worker's script has had."""
+        self._loose = False
+        """Steps are taken outside of batches: means are asked for between them, by no rule."""
+        self.lost = False
+        """An answer is kept no more: a newcomer cannot get here."""
 
     # Batches.
 
@@ -68,12 +72,13 @@ class Position:
 
     def remember(self, numbers: list[float]) -> None:
         """All workers were told the same, now."""
-        if self._inside:
+        if self._inside or self._loose:
             return
         self._answers.append((len(self._samplers), numbers))
         self._told = len(self._answers)
         if sum(len(known) for _, known in self._answers) > _MOST_NUMBERS:
-            self.forget()
+            self._answers, self._told = [], 0
+            self.lost = True
 
     def recall(self) -> list[float] | None:
         """What the others were told where this script is now; None if they have yet to be."""
@@ -85,9 +90,9 @@ class Position:
         self._told += 1
         return numbers
 
-    def forget(self) -> None:
-        """The answers are of no use: steps are taken outside of batches, or there are too many."""
-        self._answers, self._told = [], 0
+    def loosen(self) -> None:
+        """A step is taken outside of batches: no later answer can be told from others."""
+        self._loose = True
 
     # State.
 
@@ -114,6 +119,8 @@ class Position:
             "samplers": [self._plain(sampler, contributors) for sampler in self._samplers],
             "closed": sorted(self._closed),
             "answers": self._answers,
+            "loose": self._loose,
+            "lost": self.lost,
             "dealer": self.dealer.after(),
         }
 
@@ -125,6 +132,8 @@ class Position:
                 sampler.restore(self._kept[number])
         self._closed = set(state["closed"])
         self._answers = [(int(opened), list(numbers)) for opened, numbers in state["answers"]]
+        self._told = min(self._told, len(self._answers))
+        self._loose, self.lost = bool(state["loose"]), bool(state["lost"])
         self.dealer.restore(int(state["dealer"]))
 
     def _plain(self, sampler: Sampler, contributors: Iterable[WorkerId] | None) -> dict[str, Any]:

@@ -127,10 +127,9 @@ class Replica(Generic[P]):
         flat = flat_array(x)
         return [flat[i : i + self._room] for i in range(0, len(flat), self._room)]
 
-    @staticmethod
-    def join(x: Any, answers: Sequence[Buffer]) -> Any:
+    def join(self, x: Any, answers: Sequence[Buffer]) -> Any:
         """The answers to `parts`, in the shape of ``x``."""
-        return like(x, answers)
+        return like(x, answers, self.record[0])
 
     # The registered state.
 

@@ -153,12 +153,13 @@ class Trainer(Generic[P]):
         the all-reduce of one step. A worker lost in it does not count.
         """
         self._need_entered("mean()")
-        known = self._member.position.recall()
+        member = self._member
+        known = member.position.recall()
         if known is not None:
-            return self._member.replica.join(x, flat_parts(known))
-        if self._member.guest:  # a rehearsal: what comes of it counts for nothing
-            return self._member.replica.join(x, self._member.replica.parts(x))
-        return self._member.fabric.run(self._member.mean(x))
+            return member.replica.join(x, flat_parts(known))
+        if member.guest:  # a rehearsal: what comes of it counts for nothing
+            return member.replica.join(x, member.replica.parts(x))
+        return member.fabric.run(member.mean(x))
 
     def save(self) -> None:
         """Ask for a checkpoint at the end of the step to come (or of the training). Local.

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
+import stat
+import sys
+import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.channel import (
+    ADMISSION,
     BOARDS,
     DEATHS,
     IN_ROUND,
@@ -19,6 +25,7 @@ from spotmpi.channel import (
     LISTENER,
     Channel,
     Order,
+    admit,
     orders,
     progress,
     record_death,
@@ -145,3 +152,64 @@ def test_without_a_launcher_there_are_no_boards() -> None:
     channel = Channel.open(Settings())
     channel.progressed(0, 1, 1, IN_ROUND)
     assert channel.order_for(0) is None
+
+
+class Waiting:
+    """A newcomer that waits for its admission, in a thread; and what it has got."""
+
+    def __init__(self, channel: Channel, launcher: socket.socket, worker: int) -> None:
+        self.found: dict[str, str] | None = None
+        self._thread = threading.Thread(target=self._wait, args=(channel, worker), daemon=True)
+        self._thread.start()
+        assert json.loads(launcher.recv(LIMIT)) == {"event": "waiting"}
+
+    def _wait(self, channel: Channel, worker: int) -> None:
+        self.found = channel.admission(worker)
+
+    def end(self) -> dict[str, str] | None:
+        self._thread.join(60)
+        return self.found
+
+
+def test_a_newcomer_waits_until_it_is_told_what_mpi_must_find(channel, ends, tmp_path) -> None:
+    waiting = Waiting(channel, ends[0], 7)
+    assert (tmp_path / f"{ADMISSION}-7").stat().st_mode == stat.S_IFIFO | 0o600
+    assert waiting.found is None
+    environ = {"PMIX_RANK": "0", "TEXT": "a\nb = \u00e9", "EMPTY": ""}
+    admit(tmp_path, 7, environ)
+    assert waiting.end() == environ
+    assert not (tmp_path / f"{ADMISSION}-7").exists()
+
+
+def test_what_is_told_in_two_parts_is_read_as_one(channel, ends, tmp_path) -> None:
+    waiting = Waiting(channel, ends[0], 7)
+    with open(tmp_path / f"{ADMISSION}-7", "wb", buffering=0) as pipe:
+        pipe.write(b'{"A": ')
+        while _unread(pipe.fileno()):
+            os.sched_yield()  # until the newcomer has taken it
+        assert waiting.found is None
+        pipe.write(b'"1"}\n')
+    assert waiting.end() == {"A": "1"}
+
+
+def _unread(pipe: int) -> int:
+    """Bytes that nobody has read yet."""
+    found = fcntl.ioctl(pipe, termios.FIONREAD, bytes(4))
+    return int.from_bytes(found, sys.byteorder)
+
+
+def test_more_than_any_environment_of_mpi_s_is_told_without_waiting(
+    channel, ends, tmp_path
+) -> None:
+    waiting = Waiting(channel, ends[0], 7)
+    environ = {f"PMIX_{number}": "x" * 100 for number in range(250)}
+    admit(tmp_path, 7, environ)
+    assert waiting.end() == environ
+
+
+def test_a_newcomer_that_does_not_wait_cannot_be_admitted(channel, tmp_path) -> None:
+    with pytest.raises(FileNotFoundError):
+        admit(tmp_path, 7, {})
+    os.mkfifo(tmp_path / f"{ADMISSION}-7")
+    with pytest.raises(OSError, match="No such device"):  # it has died since
+        admit(tmp_path, 7, {})

@@ -21,7 +21,7 @@ def combined(*words: Word, dtype: type = np.float32) -> Sum:
     return total(result, len(words))
 
 
-@pytest.mark.parametrize("flag", ["save", "published", "stop"])
+@pytest.mark.parametrize("flag", ["save", "published", "stop", "newcomer"])
 def test_one_worker_is_enough_for_a_flag(flag: str) -> None:
     words = [Word(STEP, worker) for worker in range(5)]
     assert not getattr(combined(*words), flag)
@@ -78,3 +78,36 @@ def test_different_calls_are_counted() -> None:
     for kind in (STEP, MEAN):
         with pytest.raises(LeftAlone, match=r"1 in step\(\), 2 in mean\(\)\. Every worker must"):
             combined(*words).check_kind(kind, 0)
+
+
+def test_those_who_leave_are_counted() -> None:
+    words = [Word(STEP, worker, leaves=worker % 2 == 0) for worker in range(5)]
+    assert combined(*words).leaving == 3
+    assert combined(*words[1::2]).leaving == 0
+
+
+def learned(*words: Word) -> Sum:
+    """The sum as read by all, for the number of those who knew what round it was."""
+    values = combined(*words).values
+    return Sum(values, sum(word.kind is not None for word in words))
+
+
+@pytest.mark.parametrize("kind", [STEP, MEAN, END])
+def test_who_learns_reads_what_round_it_was_and_is_no_reason_to_complain(kind: int) -> None:
+    read = learned(Word(kind, 0), Word(None, 7), Word(kind, 2))
+    assert read.kind == kind
+    read.check_kind(kind, 5)
+    assert (read.leaving, read.newcomer, read.stop, read.loss) == (0, False, False, None)
+
+
+def test_who_learns_has_no_digest_to_compare() -> None:
+    words = [Word(STEP, 0, digest=5), Word(None, 7, digest=6), Word(STEP, 2, digest=5)]
+    learned(*words).check_digest(5, 3)
+    words[2] = words[2]._replace(digest=4)
+    with pytest.raises(ReplicaMismatch):
+        learned(*words).check_digest(5, 3)
+
+
+def test_whoever_says_a_round_is_over_beside_a_learner_is_still_named() -> None:
+    with pytest.raises(LeftAlone, match="worker 6 left the training loop in round 4 while the ot"):
+        learned(Word(STEP, 0), Word(None, 9), Word(END, 6), Word(STEP, 1)).check_kind(STEP, 4)

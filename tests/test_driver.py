@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from spotmpi.driver import Driver, Recovered
-from spotmpi.errors import PeersLost
-from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Share, Steps
+from spotmpi.errors import Left, PeersLost
+from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Share, Steps, Welcome
 from spotmpi.fabric.solo import SoloFabric
-from spotmpi.ledger import Settlement
-from spotmpi.membership import Membership
-from spotmpi.recovery import Built, Kind, Lost, Plan, Received, Send, Survey, Token
+from spotmpi.ledger import Ledger, Settlement
+from spotmpi.membership import Membership, Worker
+from spotmpi.recovery import Built, Kind, Lost, Plan, Received, Send, Survey, Token, Verdict
 
 
 class Exchange:
@@ -189,3 +190,82 @@ def test_what_is_no_loss_of_a_peer_is_not_taken_for_one() -> None:
     _, _, steps, _ = begin(0, 2)
     with pytest.raises(MemoryError):
         steps.throw(MemoryError())
+
+
+# Changes that no death asks for.
+
+
+def planning(me: int, workers: int, plan: Plan) -> tuple[Driver, Exchange, Steps[None], Any]:
+    """A worker before whose next round a plan is due; and its first request."""
+    exchange = Exchange()
+    exchange.plan = plan
+    driver = Driver(me, Membership.first(["h"] * workers), exchange, lambda: 0.0)
+    steps = driver.round()
+    return driver, exchange, steps, next(steps)
+
+
+def test_who_is_to_leave_has_left_once_that_is_sealed_and_brings_nothing_more() -> None:
+    plan = Plan(leaving=frozenset({1}))
+    driver, exchange, steps, request = planning(1, 2, plan)
+    assert request == Poll()
+    token = Token(Kind.RECONCILE, 1, 0, frozenset(), Survey(0, 0, 0, 0, 0, 0, False))
+    request = steps.send(Received(token))
+    assert isinstance(request, Send)
+    assert request.token.survey.plan == plan
+    assert steps.send(None) == Poll()
+    request = steps.send(Received(replace(request.token, kind=Kind.ACCEPT)))
+    assert isinstance(request, Send)
+    assert steps.send(None) == Poll()
+    request = steps.send(Received(replace(request.token, kind=Kind.RESTART)))
+    assert request == Rebuild(frozenset({0, 1}), plan)
+    with pytest.raises(Left, match="worker 1 has left, as it was told to"):
+        steps.send(Built(True, frozenset({0, 1})))
+    assert exchange.diary == []
+    assert driver.membership.ids == (0,)
+    assert driver.ledger.committed == 0
+
+
+def test_a_sponsor_welcomes_its_newcomer_before_the_round_that_both_take_part_in() -> None:
+    plan = Plan(newcomer=7, sponsor=0)
+    driver, exchange, steps, request = planning(0, 1, plan)
+    assert request == Rebuild(frozenset({0}), plan)
+    built = Built(True, frozenset({0}), Worker(7, "far"))
+    assert steps.send(built) == Welcome(7, b"charter")
+    assert exchange.diary == [("resume", (0, 7), Settlement.RETRY)]
+    assert steps.send(None) == Reduce(exchange.buffers)
+    over(steps)
+    assert exchange.diary[1:] == ["bring", ("prepare", (0, 7)), ("commit", (0, 7))]
+    assert driver.membership.generation == 1
+
+
+def test_a_newcomer_that_cannot_be_brought_in_costs_a_second_build_and_no_round() -> None:
+    plan = Plan(newcomer=7, sponsor=0)
+    driver, exchange, steps, _ = planning(0, 1, plan)
+    assert steps.send(Built(False, frozenset({0}))) == Rebuild(frozenset({0}))
+    assert steps.send(Built(True, frozenset({0}))) == Reduce(exchange.buffers)
+    assert exchange.diary[0] == ("resume", (0,), Settlement.RETRY)
+    over(steps)
+    assert driver.ledger.committed == 1
+
+
+def test_a_newcomer_takes_up_the_count_of_rounds_where_the_others_are() -> None:
+    exchange = Exchange()
+    before = Membership.first(["h"] * 2)
+    after = before.without((), 3, Worker(7, "far"))
+    driver = Driver(7, after, exchange, lambda: 0.0, Ledger(after, 12, before))
+    assert driver.ledger.contributors == (0, 1)
+    steps = driver.round()
+    assert next(steps) == Reduce(exchange.buffers)
+    over(steps)
+    assert driver.ledger.committed == 13
+    assert driver.ledger.contributors == (0, 1, 7)
+
+
+def test_who_left_as_it_was_told_is_not_among_the_losses() -> None:
+    recovered = Recovered(Membership.first(["h"] * 3))
+    recovered.after = recovered.before.without({1}, 1)
+    survey = Survey(0, 0, 0, 0, 0, 0, False, Plan(leaving=frozenset({1})))
+    recovered.verdict = Verdict(1, frozenset(), survey)
+    assert recovered.losses == []
+    recovered.verdict = Verdict(1, frozenset({1}), survey)
+    assert recovered.losses == [1]

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from spotmpi.errors import InvalidTransition
-from spotmpi.membership import Membership
+from spotmpi.membership import Membership, Worker
 from spotmpi.recovery import (
+    NO_PLAN,
     STORY_LENGTH,
     Build,
     Built,
@@ -16,6 +17,7 @@ from spotmpi.recovery import (
     Interrupted,
     Kind,
     Lost,
+    Plan,
     Received,
     Recovery,
     Resume,
@@ -24,7 +26,10 @@ from spotmpi.recovery import (
     State,
     Survey,
     Token,
+    Verdict,
+    most_messages,
 )
+from spotmpi.topology import starter
 
 STAMP = Stamp(progress=5, committed_in=0, dealt=6, dealt_in=0, ending=False)
 
@@ -146,3 +151,114 @@ def test_a_survey_says_the_same_in_whatever_order_the_stamps_came() -> None:
         surveys.add(survey)
     assert surveys == {Survey(5, 6, 1, 2, 7, 2, True)}
     assert not Survey.of(0, ahead).add(1, STAMP).ending
+
+
+# Changes that no death asks for.
+
+LEAVING = Plan(leaving=frozenset({1}))
+JOINING = Plan(newcomer=9, sponsor=0)
+
+
+def planned(me: int, plan: Plan | None, workers: int = 3, stamp: Stamp = STAMP) -> Recovery:
+    """One that has come to a plan; what it asked for is left out."""
+    recovery = Recovery(me, Membership.first(["h"] * workers))
+    recovery.handle(Interrupted(replace(stamp, plan=plan)))
+    return recovery
+
+
+def sealed(recovery: Recovery, survey: Survey, lost: frozenset[int] = frozenset()) -> Build:
+    """Worker 2 of three is shown all three tokens of a pass that worker 0 began."""
+    (first,) = recovery.handle(Received(Token(Kind.RECONCILE, 1, 0, lost, survey)))
+    assert isinstance(first, Send)
+    for kind in (Kind.ACCEPT, Kind.RESTART):
+        *_, last = recovery.handle(Received(Token(kind, 1, 0, lost, first.token.survey)))
+    assert isinstance(last, Build)
+    return last
+
+
+def test_a_plan_is_reason_enough_for_the_starter_and_for_nobody_else() -> None:
+    """Also the plan of one that has nothing to add."""
+    for me, plan in ((0, NO_PLAN), (1, LEAVING), (2, JOINING)):
+        recovery = Recovery(me, Membership.first(["h"] * 3))
+        commands = recovery.handle(Interrupted(replace(STAMP, plan=plan)))
+        starts = me == starter(recovery.membership, frozenset())
+        assert [type(command) for command in commands] == [Send] * starts
+
+
+def test_plans_add_up_with_one_newcomer_at_a_time() -> None:
+    other = Plan(newcomer=8, sponsor=2)
+    both = LEAVING.add(JOINING).add(other).add(Plan(leaving=frozenset({2})))
+    assert both == Plan(frozenset({1, 2}), 9, 0)
+    assert other.add(JOINING) == other
+    assert NO_PLAN.add(other) == other
+    assert not NO_PLAN
+    assert LEAVING
+    assert JOINING
+
+
+@pytest.mark.parametrize("ending", [False, True])
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("lost", [frozenset[int](), frozenset({1})])
+def test_a_plan_is_carried_out_in_a_pass_without_loss_repair_or_end_and_in_no_other(
+    lost: frozenset[int], behind: int, ending: bool
+) -> None:
+    survey = replace(Survey.of(0, STAMP), high=5 + behind, ending=ending, plan=JOINING)
+    change = Verdict(1, lost, survey).change
+    assert change == (NO_PLAN if lost or behind or ending else JOINING)
+
+
+def test_who_leaves_goes_first_as_it_may_be_the_sponsor() -> None:
+    survey = replace(Survey.of(0, STAMP), plan=LEAVING.add(JOINING))
+    assert Verdict(1, frozenset(), survey).change == LEAVING
+
+
+def test_who_leaves_is_no_member_after_the_seal() -> None:
+    recovery = planned(2, NO_PLAN)
+    build = sealed(recovery, replace(Survey.of(0, STAMP), plan=LEAVING))
+    assert build.verdict is not None
+    assert build.verdict.change == LEAVING
+    (resume,) = recovery.handle(Built(True, frozenset({0, 1, 2})))
+    assert isinstance(resume, Resume)
+    assert resume.membership.ids == (0, 2)
+    assert recovery.state is State.RUNNING
+    # That it is gone is heard of later, and says nothing new.
+    recovery.handle(Interrupted(STAMP))
+    assert recovery.handle(Lost(frozenset({1}))) == []
+    assert recovery.view == frozenset()
+
+
+def test_a_newcomer_that_is_sealed_in_is_the_last_of_the_ring() -> None:
+    recovery = planned(2, NO_PLAN)
+    sealed(recovery, replace(Survey.of(0, STAMP), plan=JOINING))
+    (resume,) = recovery.handle(Built(True, frozenset({0, 1, 2}), Worker(9, "far")))
+    assert isinstance(resume, Resume)
+    assert resume.membership.ids == (0, 1, 2, 9)
+    assert resume.membership.generation == 1
+    assert [worker.host for worker in resume.membership][-1] == "far"
+
+
+def test_a_build_that_fails_turns_the_newcomer_away_and_still_lets_go_who_leaves() -> None:
+    recovery = planned(0, LEAVING.add(JOINING), workers=1)
+    assert recovery.state is State.BUILDING
+    (again,) = recovery.handle(Built(False, frozenset({0})))
+    assert isinstance(again, Build)
+    assert again.verdict is not None
+    assert again.verdict.survey.plan == LEAVING
+
+
+def test_a_plan_beside_a_loss_is_left_for_another_pass() -> None:
+    recovery = planned(2, JOINING)
+    build = sealed(recovery, replace(Survey.of(0, STAMP), plan=JOINING), lost=frozenset({1}))
+    assert build.verdict is not None
+    assert not build.verdict.change
+    (resume,) = recovery.handle(Built(True, frozenset({0, 2})))
+    assert isinstance(resume, Resume)
+    assert resume.membership.ids == (0, 2)
+
+
+def test_messages_are_bounded_also_in_a_pass_that_no_loss_asked_for() -> None:
+    assert most_messages(0, unasked=True) == 3
+    assert most_messages(2, unasked=False) == 6
+    recovery = planned(2, JOINING)
+    sealed(recovery, Survey.of(0, STAMP))
+    assert 0 < recovery.sent <= most_messages(0, unasked=True)

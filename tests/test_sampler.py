@@ -149,3 +149,61 @@ def test_random_numbers_follow_from_seed_worker_and_step() -> None:
 
     assert draw(1, 2, 3) == draw(1, 2, 3)
     assert len({draw(1, 2, 3), draw(0, 2, 3), draw(1, 0, 3), draw(1, 2, 0)}) == 4
+
+
+@given(
+    n=st.integers(1, 40),
+    before=st.integers(0, 12),
+    lost=st.sets(st.integers(0, 3), max_size=3),
+    passes=st.integers(1, 3),
+)
+def test_what_is_told_of_after_a_step_is_what_is_there_after_it(
+    n: int, before: int, lost: set[int], passes: int
+) -> None:
+    """And telling it changes nothing."""
+    sampler, counted = Sampler(n, 2, passes, [1, 0]), set(range(4)) - lost
+    for _ in range(before):
+        if sampler.deal(range(4)) is not None:
+            sampler.count(counted)
+    if sampler.deal(range(4)) is None:
+        assert sampler.over
+        return
+    now, told = sampler.state(), sampler.after(counted)
+    assert now == sampler.state() | {"pool": now["pool"]}
+    sampler.count(counted)
+    then = sampler.state()
+    np.testing.assert_array_equal(told.pop("pool"), then.pop("pool"))
+    assert told == then
+
+
+def test_batches_are_over_after_their_last_pass_and_those_of_nothing_at_once() -> None:
+    sampler = Sampler(3, 2, 1, [0])
+    assert not sampler.over
+    sampler.deal([0, 1])
+    assert not sampler.over
+    sampler.count([0])
+    assert not sampler.over  # worker 1's sample comes back
+    sampler.deal([0, 1])
+    sampler.count([0, 1])
+    assert sampler.over
+    assert Sampler(0, 2, 1, [0]).over
+    assert Sampler(3, 2, 0, [0]).over
+
+
+def test_without_a_deal_there_is_nothing_to_come_after() -> None:
+    with pytest.raises(RuntimeError, match="no step of this sampler is dealt"):
+        Sampler(3, 2, 1, [0]).after([0])
+
+
+def test_a_dealer_that_comes_later_counts_from_the_others_step() -> None:
+    sampler, dealer, members = Sampler(20, 2, 1, [0]), Dealer(), Membership.first(["h"] * 2)
+    for _ in range(2):
+        dealer.draw(sampler, members)
+        dealer.count(members.ids)
+    assert dealer.after() == 2
+    dealer.draw(sampler, members)
+    assert dealer.after() == 3
+    late = Dealer()
+    late.restore(dealer.after())
+    dealer.count(members.ids)
+    assert (late.committed, late.dealt, late.drawn) == (3, dealer.dealt, None)

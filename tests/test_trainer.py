@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,45 +13,7 @@ from spotmpi import checkpoint
 from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.replay import check_exactly_once, replay, steps
-from tests.simulated import Job, Result, bits, deaths, gradient, params
-
-
-def check(result: Result) -> None:
-    """All that a job promises, whoever died and whenever; by its trace and by its survivors."""
-    job, finals, done = result.job, result.finals, steps(result.records)
-    if not finals:
-        return
-    # Nothing is lost, nothing is used twice, and the replicas are what the trace says, to the bit.
-    check_exactly_once(result.records, job.samples, job.passes)
-    # Worker 0's parameters count, or the next one's if it died before it gave them to anybody.
-    given = range(done[0]["workers"][0] + 1)
-    truths = [bits(replay(done, params(first), gradient, job.optimizer())) for first in given]
-    assert len({final.bits for final in finals.values()}) == 1
-    assert next(iter(finals.values())).bits in truths
-    assert {final.steps for final in finals.values()} == {len(done)}
-    # Each step is in the trace once, and no survivor computed a gradient twice or in vain.
-    assert Counter(record["step"] for record in result.of("step")) == dict.fromkeys(
-        range(len(done)), 1
-    )
-    for worker, final in finals.items():
-        dealt = [
-            record["step"]
-            for record in done
-            for part in record["contributions"]
-            if part["worker"] == worker
-        ]
-        assert final.gradients == Counter(dealt)
-        assert set(final.losses) <= {1.0}
-        assert final.means == pytest.approx([2.0] * job.passes)
-    for record in done:
-        active = sum(part["weight"] > 0 for part in record["contributions"])
-        assert record["rate"] == 0.05 * (active / job.workers if job.scale_lr else 1.0)
-        assert [part["worker"] for part in record["contributions"]] == record["workers"]
-    for record in result.of("recovery") + result.of("recovered"):
-        assert record["lost_steps"] == record["recomputed_gradients"] == 0
-    for record in result.of("recovered"):
-        assert record["settlement"] in ("retried", "received", "gave")
-    assert len(result.of("end")) <= 1
+from tests.simulated import Job, Result, bits, check, deaths, gradient, params
 
 
 def campaign(

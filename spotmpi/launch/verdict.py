@@ -218,9 +218,13 @@ class Verdict:
 
     def ended(self, worker: int, status: int) -> None:
         """Take the end of a worker's process; ``status`` is as waitpid() has it."""
+        state = self._workers[worker]
+        if state.parted:  # nobody needs it any more, however it ends
+            state.end = "left"
+            return
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            if was_revoked(status) or self._workers[worker].newcomer:
+            if was_revoked(status) or state.newcomer:
                 self.lost(worker, signal_name(number))
             else:
                 self._bug(
@@ -229,11 +233,8 @@ class Verdict:
                 )
             return
         code = os.WEXITSTATUS(status)
-        state = self._workers[worker]
         if state.newcomer:
             self._turned_away(worker, state.why or f"it ended with code {code}")
-        elif state.parted:
-            state.end = "left"
         elif code == EXIT_REQUEUE:
             state.end = "requeue"
         elif code != 0:
@@ -249,6 +250,9 @@ class Verdict:
         """Take the revocation of a worker; ``how`` names the signal."""
         state = self._workers[worker]
         if state.end:
+            return
+        if state.parted:
+            state.end = "left"
             return
         how = state.why or how
         if state.newcomer:
@@ -381,7 +385,7 @@ class Verdict:
         self._bug(f"the script failed on {where}", text=f"{where}:\n{traceback}")
 
     def _left_with(self, worker: int, code: int) -> None:
-        if self._workers[worker].newcomer:
+        if self._workers[worker].newcomer or self._workers[worker].parted:
             return  # its end will be told
         self._bug(f"{self._named(worker)} ended with code {code}", runtime=True)
 

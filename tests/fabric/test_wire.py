@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.wire import decode, encode
-from spotmpi.recovery import Kind, Survey, Token
+from spotmpi.recovery import Kind, Plan, Survey, Token
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
-SURVEYS = st.builds(Survey, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.booleans())
+WORKERS = st.integers(0, 2**63 - 1)
+PLANS = st.builds(
+    Plan, st.frozensets(WORKERS, max_size=20), st.none() | WORKERS, st.none() | WORKERS
+)
+SURVEYS = st.builds(
+    Survey, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.booleans(), PLANS
+)
 TOKENS = st.builds(
     Token, st.sampled_from(Kind), NUMBERS, NUMBERS, st.frozensets(NUMBERS, max_size=20), SURVEYS
 )
@@ -23,9 +31,22 @@ def test_a_token_comes_back_as_it_was(token: Token) -> None:
 
 
 @given(TOKENS)
-def test_a_token_grows_by_eight_bytes_a_loss_and_nothing_else(token: Token) -> None:
-    empty = Token(token.kind, token.attempt, token.origin, frozenset(), token.survey)
-    assert len(encode(token)) == len(encode(empty)) + 8 * len(token.lost)
+def test_a_token_grows_by_eight_bytes_a_loss_or_a_leave_and_nothing_else(token: Token) -> None:
+    survey = replace(token.survey, plan=Plan(newcomer=5, sponsor=0))
+    empty = replace(token, lost=frozenset(), survey=survey)
+    more = len(token.lost) + len(token.survey.plan.leaving)
+    assert len(encode(token)) == len(encode(empty)) + 8 * more
+
+
+def test_the_lost_and_those_who_leave_are_not_mistaken_for_each_other() -> None:
+    survey = Survey(1, 1, 0, 0, 0, 0, False, Plan(frozenset({2, 3}), 0, 0))
+    token = Token(Kind.ACCEPT, 4, 1, frozenset({5}), survey)
+    assert decode(encode(token)) == token
+    other = replace(
+        token, lost=frozenset({2, 3}), survey=replace(survey, plan=Plan(frozenset({5})))
+    )
+    assert decode(encode(other)) == other
+    assert len(encode(other)) == len(encode(token))
 
 
 @given(st.binary(max_size=200))

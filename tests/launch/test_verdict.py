@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from spotmpi.launch.verdict import Verdict
+from spotmpi.launch.verdict import Ending, Verdict
 
 
 def exited(code: int) -> int:
@@ -224,3 +224,184 @@ def test_a_checkpoint_is_told_once() -> None:
     for worker in range(2):
         verdict.told(worker, "checkpoint", {"step": 7, "path": "x"})
     assert verdict.lines == ["checkpoint of step 7 written to x"]
+
+
+# Workers that come and leave.
+
+
+def with_newcomer(workers: int = 2) -> tuple[Verdict, int]:
+    """A job that trains, and one more worker that waits to be brought in."""
+    verdict = started(workers)
+    worker = verdict.newcomer("there")
+    for event in ("begin", "waiting"):
+        verdict.told(worker, event, {})
+    return verdict, worker
+
+
+def finished(verdict: Verdict, *workers: int) -> None:
+    for worker in workers:
+        verdict.told(worker, "done", {})
+        verdict.ended(worker, exited(0))
+
+
+def joined(verdict: Verdict, worker: int) -> None:
+    for event in ("ready", "admitted"):
+        verdict.told(worker, event, {})
+    verdict.told(worker, "trains", {"step": 40})
+
+
+def test_a_newcomer_s_state_is_told_as_it_comes_in() -> None:
+    verdict = started(2)
+    worker = verdict.newcomer("there")
+    states = [verdict.fates[worker].state]
+    for event in ("begin", "waiting", "ready", "trains", "done"):
+        verdict.told(worker, event, {})
+        states.append(verdict.fates[worker].state)
+    assert states == ["starting", "starting", "waiting", "joining", "training", "trained"]
+    assert verdict.host_of(worker) == "there"
+    assert verdict.lines == ["worker 2 on there has joined: it trains from step None on"]
+
+
+@pytest.mark.parametrize(
+    "status", [exited(0), exited(1), exited(75), signal.SIGSEGV, signal.SIGKILL]
+)
+def test_a_newcomer_that_ends_before_it_trains_is_no_failure_of_the_job(status: int) -> None:
+    verdict, worker = with_newcomer()
+    assert verdict.learning(worker)
+    verdict.ended(worker, status)
+    assert verdict.turned_away(worker)
+    assert not verdict.learning(worker)
+    assert verdict.ending is None
+    assert len(verdict.lines) == 1
+    assert verdict.lines[0].startswith("worker 2 on there did not join: ")
+    assert not verdict.stopping
+    finished(verdict, 0, 1)
+    assert verdict.complete
+    assert verdict.conclude() == Ending(0, "")
+
+
+def test_a_newcomer_says_why_it_did_not_join_where_it_can() -> None:
+    for said, expected in (
+        (("withdrawn", {"why": "no step was left"}), "no step was left"),
+        (("failed", {"traceback": "ValueError: x\n"}), "its script failed\nValueError: x"),
+        (("left", {"code": 3}), "it ended with code 3"),
+    ):
+        verdict, worker = with_newcomer()
+        verdict.told(worker, *said)
+        assert verdict.ending is None
+        verdict.ended(worker, exited(3))
+        assert verdict.lines == [f"worker 2 on there did not join: {expected}"]
+
+
+def test_a_newcomer_that_was_given_up_is_turned_away_with_the_reason() -> None:
+    verdict, worker = with_newcomer()
+    verdict.blame(worker, "who was to bring it in is gone")
+    verdict.ended(worker, signal.SIGKILL)
+    assert verdict.lines == ["worker 2 on there did not join: who was to bring it in is gone"]
+
+
+def test_a_newcomer_whose_host_is_lost_is_told_once() -> None:
+    verdict, worker = with_newcomer()
+    verdict.lost(worker, "host there was lost")
+    verdict.lost(worker, "SIGKILL")
+    assert verdict.lines == ["worker 2 on there did not join: host there was lost"]
+
+
+def test_a_job_does_not_wait_for_newcomers_that_do_not_train() -> None:
+    verdict, _worker = with_newcomer()
+    finished(verdict, 0, 1)
+    assert verdict.complete
+    assert (verdict.conclude().code, verdict.conclude().sentence) == (0, "")
+
+
+def test_a_newcomer_that_begins_after_others_have_finished_is_no_proof_against_them() -> None:
+    """They have been through it all; it has come too late."""
+    verdict = started(2)
+    finished(verdict, 0)
+    verdict.told(verdict.newcomer("there"), "begin", {})
+    assert verdict.ending is None
+
+
+def test_once_it_trains_a_newcomer_is_a_worker_as_any_other() -> None:
+    verdict, worker = with_newcomer()
+    joined(verdict, worker)
+    assert worker in verdict.training
+    finished(verdict, 0, 1)
+    assert not verdict.complete
+    verdict.ended(worker, signal.SIGKILL)
+    assert verdict.lines[-1] == "worker 2 on there was revoked (SIGKILL); 0 of 3 workers left"
+    assert verdict.conclude().sentence == "2 workers finished, 1 was revoked"
+    for status, sentence in ((exited(3), "ended with code 3"), (signal.SIGSEGV, "died by SIGSEGV")):
+        verdict, worker = with_newcomer()
+        joined(verdict, worker)
+        verdict.ended(worker, status)
+        assert code(verdict) == 1
+        assert verdict.ending is not None
+        assert f"worker 2 on there {sentence}" in verdict.ending.sentence
+
+
+def test_newcomers_alone_may_finish_a_job() -> None:
+    verdict, worker = with_newcomer()
+    joined(verdict, worker)
+    for old in (0, 1):
+        verdict.ended(old, signal.SIGKILL)
+    finished(verdict, worker)
+    assert verdict.complete
+    assert verdict.conclude().code == 0
+
+
+def test_newcomers_that_only_wait_do_not_keep_a_job_alive() -> None:
+    verdict, _worker = with_newcomer()
+    for old in (0, 1):
+        verdict.ended(old, signal.SIGKILL)
+    assert verdict.complete
+    assert verdict.conclude().code == 69
+
+
+def test_who_left_as_it_was_told_counts_apart_and_is_no_bug() -> None:
+    verdict = started(3)
+    verdict.told(1, "parted", {})
+    verdict.ended(1, exited(0))
+    assert verdict.fates[1].state == "left"
+    assert verdict.ending is None
+    verdict.ended(2, signal.SIGKILL)
+    finished(verdict, 0)
+    assert verdict.conclude().code == 0
+    assert verdict.conclude().sentence == "1 worker finished, 1 was revoked, 1 left"
+
+
+@pytest.mark.parametrize("status", [exited(3), signal.SIGSEGV, signal.SIGKILL])
+def test_who_has_left_may_end_as_it_likes(status: int) -> None:
+    """Nobody needs it any more, and its host is about to be taken away."""
+    verdict = started(2)
+    verdict.told(1, "parted", {})
+    if status == exited(3):
+        verdict.told(1, "left", {"code": 3})
+    verdict.ended(1, status)
+    assert verdict.ending is None
+    assert verdict.fates[1].state == "left"
+    assert not verdict.lines
+    finished(verdict, 0)
+    assert verdict.conclude().sentence == "1 worker finished, 1 left"
+
+
+def test_who_has_left_is_not_lost_with_its_host() -> None:
+    verdict = started(2)
+    verdict.told(1, "parted", {})
+    verdict.lost(1, "host there was lost")
+    assert verdict.fates[1].state == "left"
+    assert not verdict.lines
+
+
+def test_a_change_is_told_once() -> None:
+    verdict, worker = with_newcomer()
+    fields = {"generation": 1, "step": 40, "workers": 2, "pause_ms": 1.5, "joined": [worker]}
+    for teller in (0, 1):
+        verdict.told(teller, "change", {**fields, "left": []})
+    gone = {"generation": 2, "left": [1], "joined": [], "workers": 2}
+    for teller in (0, worker):
+        verdict.told(teller, "change", fields | gone)
+    came, left = verdict.lines
+    assert came == "worker 2 on there was taken in before step 40 (a pause of 1.5 ms), and learns"
+    assert left.startswith("worker 1 on here has left before step 40, as it was told to: 2 workers")
+    assert left.endswith(", after a pause of 1.5 ms")
