@@ -108,6 +108,7 @@ def test_the_functions_that_it_walks_through_exist() -> None:
         "Journal": "journal",
         "Layout": "buffers",
         "Ledger": "ledger",
+        "Member": "member",
         "Momentum": "optimizers",
         "MpiFabric": "fabric.mpi",
         "Recovery": "recovery",
