@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.membership import WorkerId
 
-WORDS = 18
+WORDS = 19
 MOST_WORKERS = 4096
 _PIECE = 12
 _PIECES = 6
 
 STEP, MEAN, END = 0, 1, 2
 KINDS = ("step()", "mean()", "the end of the training")
-_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _ENDER = range(3, 9)
-_LOSS, _LOSS_WEIGHT, _DIGESTED, _DIGEST = range(9, 13)
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(3, 10)
+_LOSS, _LOSS_WEIGHT, _DIGESTED, _DIGEST = range(10, 14)
 
 
 class Word(NamedTuple):
@@ -43,6 +43,8 @@ class Word(NamedTuple):
     """This worker is to leave before the next round."""
     newcomer: bool = False
     """Somebody waits at its side to be admitted before the next round."""
+    late: bool = False
+    """It joined late, and takes steps of its own counting: it may have to end before its script."""
     loss: float = 0.0
     loss_weight: float = 0.0
     digest: int | None = None
@@ -55,7 +57,7 @@ class Word(NamedTuple):
             return word
         word[self.kind] = 1
         word[_SAVE], word[_PUBLISHED], word[_STOP] = self.save, self.published, self.stop
-        word[_LEAVES], word[_NEWCOMER] = self.leaves, self.newcomer
+        word[_LEAVES], word[_NEWCOMER], word[_LATE] = self.leaves, self.newcomer, self.late
         word[_ENDER] = self.worker if self.kind == END else 0
         if self.loss_weight:
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
@@ -76,6 +78,11 @@ class Sum(NamedTuple):
     def kind(self) -> int:
         """What round it was: for who learns."""
         return max((STEP, MEAN, END), key=self.values.__getitem__)
+
+    @property
+    def over(self) -> bool:
+        """The training ends: all have come to its end but those that came late and count alone."""
+        return 0 < self.values[END] == self.workers - self.values[_LATE]
 
     @property
     def leaving(self) -> int:
@@ -110,7 +117,7 @@ class Sum(NamedTuple):
 
     def check_kind(self, kind: int, number: int) -> None:
         """All workers are in the same kind of round, or the script is wrong: say how."""
-        if self.values[kind] == self.workers:
+        if self.values[kind] == self.workers or self.over:
             return
         counts = [int(self.values[k]) for k in (STEP, MEAN, END)]
         enders = counts[END]

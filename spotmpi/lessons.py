@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from collections.abc import Collection
 from typing import Any
 
@@ -78,7 +79,7 @@ _LENGTH = struct.Struct("<Q")
 
 def write(page: npt.NDArray[Any], fields: dict[str, Any]) -> bool:
     """Put plain values on ``page``, an array of zeros; False if they do not fit: it stays so."""
-    text = json.dumps(fields, separators=(",", ":")).encode()
+    text = zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
     found = page.view(np.uint8)
     if _LENGTH.size + len(text) > len(found):
         return False
@@ -93,7 +94,7 @@ def read(page: npt.NDArray[Any]) -> dict[str, Any]:
     (length,) = _LENGTH.unpack(found[: _LENGTH.size].tobytes())
     fields: dict[str, Any] = {}
     if length:
-        fields = json.loads(found[_LENGTH.size : _LENGTH.size + length].tobytes())
+        fields = json.loads(zlib.decompress(found[_LENGTH.size : _LENGTH.size + length].tobytes()))
     return fields
 
 

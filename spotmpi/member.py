@@ -67,6 +67,8 @@ class Member(Generic[P]):
         self._school = School(0, *self.replica.tape())
         self.guest = False
         """It is connected to the others, but takes no part in rounds yet."""
+        self._late = False
+        """It has been a guest."""
         self._kind = control.STEP
         self._bring: Callable[[], None] = self.replica.bring_nothing
         """Fills the open round's buffers, as often as it is tried."""
@@ -95,8 +97,7 @@ class Member(Generic[P]):
         self.entered = False
         # Of one worker, until entering connects it to the others.
         self.driver = Driver(self.me, Membership.first(["localhost"]), self, time.monotonic)
-        self.version = ""
-        """Of spotmpi; for the trace."""
+        self.version = ""  # of spotmpi; for the trace
         self.settings: Settings  # these three are the trainer's to find
         self.fabric: Fabric
         self.channel: Channel
@@ -123,7 +124,10 @@ class Member(Generic[P]):
         if self._reference is None:
             self._reference = len(fabric.membership)
         if self._leads():
-            self._open_trace(trace, found)
+            trace.begin(resume=found is not None)
+            trace.write("start", **self._start_record())
+            if found is not None:
+                trace.write("resume", step=found.step, path=str(found.path))
         # The first worker's parameters: the sum over all, where all others bring zeros.
         self._beginning = True
         yield from self._round(control.MEAN, self.replica.bring_nothing)
@@ -137,6 +141,20 @@ class Member(Generic[P]):
             ("the seed", str(self.seed)),
             ("the settings", str((given.trace, given.checkpoint_every, given.min_workers))),
         ]
+
+    def _start_record(self) -> dict[str, Any]:
+        members = self.fabric.membership
+        return {
+            "workers": members.ids,
+            "hosts": [worker.host for worker in members],
+            "params": self.replica.size,
+            "seed": self.seed,
+            "strategy": str(self.strategy),
+            "optimizer": type(self.optimizer).__name__,
+            "lr": self.optimizer.lr,
+            "version": self.version,
+            "detect_ms": None if self.settings.job is None else self.settings.detect_ms,
+        }
 
     def _furnish(self, trace: Trace) -> None:
         """What a worker needs besides its place among the others."""
@@ -181,14 +199,19 @@ class Member(Generic[P]):
         while self._school.learns:
             yield from self.driver.round()
             if self._kind == control.END:
-                yield from self.driver.finish()
-                self.channel.tell("done")
-                raise Left(f"worker {self.me}: the training was over before it had learnt")
+                yield from self._leave_with_all("the training was over before it had learnt")
         self._check_followed()
-        self.guest = False
+        self.guest, self._late = False, True
         self.batch = None
         self.channel.tell("trains", step=self.steps)
         yield from self._after_round()
+
+    def _leave_with_all(self, why: str) -> Steps[None]:
+        """The training is over, wherever this worker's script is."""
+        yield from self.driver.finish()
+        self.entered = False
+        self.channel.tell("parted")
+        raise Left(f"worker {self.me}: {why}")
 
     def _turned_away(self, what: str = "who was to do it is gone, or others were lost") -> Left:
         why = f"worker {self.me} was not taken in: {what}"
@@ -235,6 +258,8 @@ class Member(Generic[P]):
             self.position.loosen()
         bring = partial(self._bring_gradient, grads, weight)
         yield from self._round(control.STEP, bring if weight else self.replica.bring_nothing)
+        if self._kind == control.END:
+            yield from self._leave_with_all("the others have finished")
         self.batch = None
 
     def next_batch(self, number: int) -> Indices | None:
@@ -368,6 +393,7 @@ class Member(Generic[P]):
                     stop=self._told_to_stop or len(full) < self.settings.min_workers,
                     leaves=self._leaving,
                     newcomer=self.fabric.guest() is not None,
+                    late=step and self._late and self._deal is None,
                     loss=float(self._loss or 0.0) if step else 0.0,
                     loss_weight=self._weight if step and self._loss is not None else 0,
                     digest=self._digest,
@@ -488,6 +514,8 @@ class Member(Generic[P]):
         self._journal.stable(number, self.driver.membership.ids[0])
         if word.save:
             self.keeper.asked = False
+        if word.over:
+            self._kind = control.END
         if self._kind == control.STEP:
             self._commit_step(number, full, word)
         elif self._beginning:
@@ -566,23 +594,6 @@ class Member(Generic[P]):
         if self._reference is None:
             self._reference = int(str(found.state["lr/reference"]))
         return found
-
-    def _open_trace(self, trace: Trace, found: checkpoint.Checkpoint | None) -> None:
-        trace.begin(resume=found is not None)
-        trace.write(
-            "start",
-            workers=self.fabric.membership.ids,
-            hosts=[worker.host for worker in self.fabric.membership],
-            params=self.replica.size,
-            seed=self.seed,
-            strategy=str(self.strategy),
-            optimizer=type(self.optimizer).__name__,
-            lr=self.optimizer.lr,
-            version=self.version,
-            detect_ms=None if self.settings.job is None else self.settings.detect_ms,
-        )
-        if found is not None:
-            trace.write("resume", step=found.step, path=str(found.path))
 
 
 def _warn(message: str) -> None:

@@ -170,8 +170,8 @@ class Job:
         """Asks one more host for workers, if there can be one; may raise UsageError."""
         self._growth = Growth()
         self._paired: tuple[int, int] | None = None
-        self._noticed: set[int] = set()
-        """Workers whose host is to be taken away."""
+        self._taken: set[str | None] = set()
+        """Hosts that are to be taken away; None is the launcher's own."""
         self._failures: dict[str, int] = {}
         """Newcomers in a row that did not come to train, by their host."""
         self._requests: Requests
@@ -212,17 +212,25 @@ class Job:
         self.console.say(notice.sentence(host, time.time()))
         if notice.advice:
             return
-        there = [w for w, fate in enumerate(self._verdict.fates) if host in (None, fate.host)]
-        for worker in there:
+        self._taken.add(host)
+        self._heed()
+
+    def _heed(self) -> None:
+        """Workers whose host is to be taken away leave, once they train; newcomers go at once."""
+        noticed = {
+            worker
+            for worker, fate in enumerate(self._verdict.fates)
+            if None in self._taken or fate.host in self._taken
+        }
+        for worker in noticed:
             if self._verdict.learning(worker):
                 self._dismiss((worker,), "its host is to be taken away")
-        training = self._verdict.training
-        self._noticed.update(worker for worker in there if worker in training)
-        if self._noticed.issuperset(training):  # nobody would be left: all stop together
+        training = set(self._verdict.training) if self._verdict.started else set()
+        if noticed >= training:  # nobody would be left: all stop together
             for worker in training:
                 self._orders.give(worker, stop=True)
         else:
-            for worker in self._noticed.intersection(training):
+            for worker in noticed & training:
                 self._part(worker)
 
     def more(self, workers: int) -> None:
@@ -309,6 +317,7 @@ class Job:
         if self._verdict.started and not began:
             for worker in self._verdict.training:
                 self._growth.trains(worker)
+            self._heed()
         self._grow()
 
     def _take(self, heard: Heard) -> None:

@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi shrink --worker W [--job ID]"
     parser.description = (
-        "Take one worker out of a job that runs on this host. The others train on without it, as "
-        "they do after a revocation; `spotmpi status` shows who is there."
+        "Have one worker leave a job that runs on this host, before its next step. The others "
+        "train on without it and lose nothing; `spotmpi status` shows who is there."
     )
     parser.epilog = "example: spotmpi shrink --worker 3"
     parser.add_argument("--worker", metavar="W", help="which one, by its id")

@@ -9,7 +9,8 @@ Code Meaning
 2    wrong arguments (`spotmpi.cli`)
 69   every worker was revoked
 71   the job could not start: mpirun failed, or a worker was lost before all were ready
-75   the workers stopped with a checkpoint written; a batch system may requeue the job
+75   the workers stopped with a checkpoint written: too few were left, or all were told to
+     leave; a batch system may requeue the job
 128+ the launcher was ended by a signal: 130 is Ctrl-C, or a stop without a checkpoint
 ==== =====================================================================================
 
