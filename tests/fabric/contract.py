@@ -1,7 +1,8 @@
 """What every fabric guarantees, as scenarios that any of them can perform.
 
 A scenario is a generator of requests for one of four workers; it returns what this worker saw.
-`Die` raised from it ends the worker as a provider would. `expected` says what each survivor must
+`Die` raised from it ends the worker as a provider would, `Go` as a script that has come to its end.
+`expected` says what each survivor must
 return. Run as a script under mpirun, it performs the named scenarios over MPI and writes what was
 seen into a folder: ``contract.py FOLDER SCENARIO...``.
 """
@@ -21,10 +22,12 @@ import numpy as np
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Poll, Rebuild, Reduce, Request, Revoke, Share, Steps
 from spotmpi.recovery import (
+    NO_PLAN,
     Built,
     ControlRevoked,
     Kind,
     Lost,
+    Plan,
     Received,
     RevokeControl,
     Send,
@@ -38,6 +41,10 @@ ALL = frozenset(range(WORKERS))
 
 class Die(BaseException):
     """This worker is revoked now."""
+
+
+class Go(BaseException):
+    """This worker has left, and its process ends at once."""
 
 
 Scenario = Callable[[int], Steps[Any]]
@@ -104,9 +111,9 @@ def heard(*losses: int, tokens: int = 0) -> Steps[list[int]]:
     return numbers
 
 
-def build(members: frozenset[int] | None) -> Steps[list[Any]]:
+def build(members: frozenset[int] | None, change: Plan = NO_PLAN) -> Steps[list[Any]]:
     """What the build says: sealed or not, and who is alive."""
-    built = yield Rebuild(members)
+    built = yield Rebuild(members, change)
     assert isinstance(built, Built)
     return [built.sealed, sorted(built.members)]
 
@@ -302,8 +309,104 @@ def one_loss_after_the_other_goes_through_the_same_door(me: int) -> Steps[Any]:
     return [first, second, (yield from summed(me))]
 
 
+# With workers that leave.
+
+
+def ring(me: int, members: list[int], number: int) -> Steps[None]:
+    """A token goes round those who are left; that others are gone may be told, or not."""
+    following = members[(members.index(me) + 1) % len(members)]
+    if me == members[0]:
+        yield Send(following, token(number))
+    while isinstance(event := (yield Poll()), Lost):
+        assert event.workers.isdisjoint(members)
+    assert event == Received(token(number))
+    if me != members[0]:
+        yield Send(following, token(number))
+
+
+def sums(me: int) -> Steps[list[float]]:
+    """Many all-reduces, and what they came to."""
+    found = set()
+    for _ in range(30):
+        found.add((yield from summed(me)))
+    return sorted(found)
+
+
+LEAVE_3 = Plan(leaving=frozenset({3}))
+
+
+@scenario(all=[[True, [0, 1, 2, 3]], [111.0], [True, [0, 1, 2]], [111.0]], dead=[3])
+def who_leaves_ends_at_once_and_the_others_go_on_for_long(me: int) -> Steps[Any]:
+    """In collectives, in token rounds, and through another build."""
+    left = yield from build(ALL, LEAVE_3)
+    if me == 3:
+        raise Go
+    first = yield from sums(me)
+    for number in range(5, 25):
+        yield from ring(me, [0, 1, 2], number)
+    yield Revoke()
+    again = yield from build(ALL - {3})
+    then = yield from sums(me)
+    yield from ring(me, [0, 1, 2], 30)
+    return [left, first, again, then]
+
+
+@scenario(w1=[[True, [0, 1, 2, 3]], 1010.0, [True, [1, 3]], 10.0])
+def workers_leave_one_after_the_other_until_one_is_left(me: int) -> Steps[Any]:
+    """Also the first one, and two at once."""
+    first = yield from build(ALL, Plan(leaving=frozenset({0, 2})))
+    if me in (0, 2):
+        raise Go
+    total = yield from summed(me)
+    second = yield from build(frozenset({1, 3}), LEAVE_3)
+    if me == 3:
+        raise Go
+    return [first, total, second, (yield from summed(me))]
+
+
+@scenario(all=[[True, [0, 1, 2, 3]], "lost", [True, [0, 2]], 101.0], dead=[1, 3])
+def a_death_after_a_leave_goes_through_the_same_door(me: int) -> Steps[Any]:
+    """The loss is told, whatever is told of the one that has left."""
+    first = yield from build(ALL, LEAVE_3)
+    if me == 3:
+        raise Go
+    if me == 1:
+        raise Die
+    said = yield from attempt(Reduce([np.ones(8)]))
+    yield Revoke()
+    missing = {1}
+    while missing:
+        event = yield Poll()
+        assert isinstance(event, Lost)
+        missing -= event.workers
+    second = yield from build(frozenset({0, 2}))
+    return [first, said, second, (yield from summed(me))]
+
+
+@scenario(all=[[False, [0, 1, 2, 3]], [True, [0, 1, 2, 3]], 111.0], dead=[3])
+def who_is_to_leave_stays_while_the_build_fails(me: int) -> Steps[Any]:
+    """And leaves with the next one."""
+    first = yield from build(ALL if me != 1 else None, LEAVE_3 if me != 1 else NO_PLAN)
+    second = yield from build(ALL, LEAVE_3)
+    if me == 3:
+        raise Go
+    return [first, second, (yield from summed(me))]
+
+
+@scenario(all=[[False, [0, 1, 2]], [True, [0, 1, 2]], 11.0], dead=[2, 3])
+def a_death_that_nobody_has_heard_of_fails_the_build_in_which_one_leaves(me: int) -> Steps[Any]:
+    """It is told to all alike."""
+    if me == 3:
+        raise Die
+    first = yield from build(ALL, Plan(leaving=frozenset({2})))
+    second = yield from build(ALL - {3}, Plan(leaving=frozenset({2})))
+    if me == 2:
+        raise Go
+    return [first, second, (yield from summed(me))]
+
+
 def deadly(name: str) -> bool:
-    """Whether somebody dies in this scenario."""
+    """Whether somebody dies or leaves in this scenario."""
     return len(expected[name]) < WORKERS
 
 
@@ -337,6 +440,8 @@ def main() -> None:
             seen[name] = fabric.run(performed(name, fabric.me))
         except Die:
             os.kill(os.getpid(), signal.SIGKILL)
+        except Go:
+            os._exit(0)
     Path(folder, f"{fabric.me}.json").write_text(json.dumps(seen))
 
 

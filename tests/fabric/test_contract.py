@@ -19,7 +19,7 @@ from spotmpi.fabric.sim import Simulation
 from spotmpi.launch import installation, mpirun
 from spotmpi.membership import Membership
 from tests.fabric import contract
-from tests.fabric.contract import SCENARIOS, WORKERS, Die, deadly, expected, performed
+from tests.fabric.contract import SCENARIOS, WORKERS, Die, Go, deadly, expected, performed
 
 TIMEOUT = 60
 CALM = [name for name in SCENARIOS if not deadly(name)]
@@ -29,6 +29,7 @@ DEADLY = [name for name in SCENARIOS if deadly(name)]
 def simulated(name: str, seed: int) -> dict[int, Any]:
     """What the survivors of a scenario saw in the simulator."""
     simulation = Simulation(Membership.first(["sim"] * WORKERS), seed)
+    gone: set[int] = set()
 
     def worker(me: int) -> Steps[Any]:
         try:
@@ -37,11 +38,13 @@ def simulated(name: str, seed: int) -> dict[int, Any]:
             simulation.doom(me)
             yield Poll()
             raise AssertionError("a dead worker was answered") from None
+        except Go:
+            gone.add(me)
 
     for me in range(WORKERS):
         simulation.start(me, worker(me))
     simulation.run()
-    return simulation.returned
+    return {me: seen for me, seen in simulation.returned.items() if me not in gone}
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

@@ -1,4 +1,4 @@
-"""What a host's agent says of its notices, to a fleet over a real connection."""
+"""What a host's agent and its fleet say to each other, over a real connection."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi import __version__
+from spotmpi.channel import Order
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.fleet import Fleet
-from spotmpi.launch.seal import Role, Seal
-from spotmpi.launch.trunk import Trunk
+from spotmpi.launch.seal import Frame, Role, Seal
+from spotmpi.launch.trunk import MESSAGE, Trunk, message
 from spotmpi.notice import Notice
 
 TOKEN = bytes(range(32))
@@ -27,22 +29,43 @@ class Host:
         self.select = selectors.PollSelector()
         self.notices: list[tuple[str, Notice]] = []
         self.said: list[str] = []
+        self.newcomers: list[str] = []
+        self.told: list[dict[str, Any]] = []
+        """What the agent was told."""
         self.fleet = Fleet(
             self.select,
             Assignment("/", ["script"], {}, 60_000),
             lambda *_: None,
             lambda: False,
             lambda host, notice: self.notices.append((host, notice)),
+            self.newcomer,
             self.said.append,
         )
         here, there = (one.detach() for one in socket.socketpair())
         self.fleet.meet((here, here), Seal(Role.HEAD, TOKEN, bytes(32)), 60, pytest.fail)
         seal = Seal(Role.AGENT, TOKEN, bytes([1]) * 32)
-        self.agent = Trunk(self.select, (there, there), seal, lambda frame: None, pytest.fail)
+        self.agent = Trunk(self.select, (there, there), seal, self.take, pytest.fail)
         self.turn_until(lambda: self.agent.open)
         self.agent.tell("hello", name="h2", slots=2, version=__version__, problem=None)
         self.agent.tell("ready")
         self.turn_until(lambda: self.fleet.hosts)
+
+    def newcomer(self, host: str) -> int:
+        self.newcomers.append(host)
+        return 1 + len(self.newcomers)
+
+    def take(self, frame: Frame) -> None:
+        if frame.kind == MESSAGE:
+            self.told.append(message(frame))
+
+    def hear(self, event: str, times: int = 1) -> list[dict[str, Any]]:
+        """Turn until the agent was told something so often; return it."""
+
+        def found() -> list[dict[str, Any]]:
+            return [fields for fields in self.told if fields["event"] == event]
+
+        self.turn_until(lambda: len(found()) == times)
+        return found()
 
     def turn_until(self, done: Callable[[], object]) -> None:
         while not done():
@@ -109,3 +132,59 @@ def test_what_an_agent_has_for_the_user_comes_with_its_name_and_in_one_line(host
     host.agent.tell("says", text="a\x1b[2J\nb")
     host.turn_until(lambda: host.said)
     assert host.said == ["h2: a?[2J?b"]
+
+
+def test_a_host_of_a_job_that_runs_starts_newcomers_who_know_that_they_are(
+    host: Host, tmp_path: Path
+) -> None:
+    assert host.fleet.place(["h2"], tmp_path) == ["h2", "h2"]
+    assert host.newcomers == []
+    assert host.fleet.recruit("h2")
+    assert not host.fleet.recruit("h3")
+    (start,) = host.hear("start")
+    assert host.newcomers == ["h2"]
+    assert start["worker"] == 2
+    assert start["environ"]["SPOTMPI_NEWCOMER"] == "2"
+    host.fleet.dismiss()
+
+
+def test_newcomers_are_ordered_revoked_and_taken_for_dead_as_all_workers_are(
+    host: Host, tmp_path: Path
+) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    host.fleet.recruit("h2")
+    host.fleet.order(2, Order(leave=True, newcomer=5))
+    (order,) = host.hear("order")
+    assert order == {"event": "order", "worker": 2, "stop": False, "leave": True, "newcomer": 5}
+    host.fleet.revoke(2)
+    assert host.hear("kill")[0]["worker"] == 2
+    host.agent.tell("heard", worker=2, said="ended", fields={"status": 9})
+    assert host.hear("died")[0]["worker"] == 2
+    assert [(heard.worker, heard.event) for heard in host.fleet.hear()] == [(2, "ended")]
+    host.fleet.dismiss()
+
+
+def test_a_host_may_be_silent_for_short_only_once_its_newcomer_is_admitted(
+    host: Host, tmp_path: Path
+) -> None:
+    """Its workers are not among those that the job began with."""
+    host.fleet.place([], tmp_path)
+    host.fleet.recruit("h2")
+    host.agent.tell("heard", worker=2, said="ready", fields={})
+    host.agent.tell("heard", worker=2, said="admitted", fields={})
+    host.hear("started")
+    assert host.fleet.hosts[0].settled is not None
+    said = [heard.event for heard in host.fleet.hear()]
+    assert said == ["ready", "admitted"]
+    host.fleet.dismiss()
+
+
+def test_what_is_said_of_another_host_s_worker_is_left_out(host: Host, tmp_path: Path) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    host.agent.tell("heard", worker=7, said="admitted", fields={})
+    host.agent.tell("heard", worker=1, said="ready", fields={})
+    host.agent.tell("says", text="now")
+    host.turn_until(lambda: host.said)
+    assert [(heard.worker, heard.event) for heard in host.fleet.hear()] == [(1, "ready")]
+    assert host.fleet.hosts[0].settled is None
+    host.fleet.dismiss()
