@@ -230,6 +230,7 @@ def test_a_newcomer_that_cannot_be_told_all_that_its_script_asks_for_is_turned_a
         result = job.run()
         agree(result)
         assert set(result.finals) == {0, 1}
+        assert not result.of("change")  # and cost the others nothing
 
 
 @dataclass(frozen=True)

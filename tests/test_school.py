@@ -166,3 +166,23 @@ def test_only_the_first_of_those_who_know_brings_the_values() -> None:
     first, second = (one.extra[0][:HEAD] for one in there.schools.values())
     assert first.any()
     assert not second.any()
+
+
+def test_a_page_goes_with_a_round_that_some_have_begun_before_its_only_learner_was_lost() -> None:
+    """Others hear of the loss first and begin it then; the buffers of all must be the same."""
+    there = Class(2)
+    there.come(9)
+    there.round(1)
+    del there.schools[9]
+    early, late = there.schools.values()
+    early.open()
+    for one in (early, late):
+        one.forget([9])
+    late.open()
+    assert early.teaching
+    assert late.teaching
+    for step in (2, 3):
+        there.round(step)
+    assert there.equal()
+    assert not early.teaching
+    assert not early.extra_record
