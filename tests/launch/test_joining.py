@@ -80,7 +80,8 @@ def test_a_host_that_comes_late_trains_with_the_others(training: Training) -> No
     training.job.until("worker . on c has joined: it trains from step", times=2)
     records = training.check(0, 1, 2, 3)
     changes = [record for record in records if record["event"] == "change"]
-    assert [record["joined"] for record in changes] == [[2], [3]]
+    # Of two of one host that get ready at once, either may be the first.
+    assert sorted(record["joined"] for record in changes) == [[2], [3]]
     assert "4 workers" not in training.job.output.rsplit("\n", 2)[-1]
     steps = [record for record in records if record["event"] == "step"]
     assert steps[-1]["workers"] == [0, 1, 2, 3]
