@@ -28,6 +28,9 @@ __all__ = ["Gathering"]
 _FOR_GATHERING = 30.0
 """Seconds for an agent to start and to say hello."""
 
+_FOR_LAST_WORDS = 1.0
+"""Seconds for a command to end whose agent has ended."""
+
 _BETWEEN_TRIES = 5.0
 """Seconds until a host that is not there is tried again, while the job runs."""
 
@@ -67,6 +70,8 @@ class Gathering:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._not_before: dict[str, float] = {}
         """Hosts that are to be taken away, and when they may be tried again."""
+        self._begun = False
+        """The job runs, with the hosts that were there."""
         self._patient = patient
         if patient:
             job.every(_BETWEEN_TRIES, "gather", self._try_again)
@@ -104,6 +109,7 @@ class Gathering:
         if found < asked:
             self._job.console.say(f"starting with {found} of {count(asked)}")
         self._job.every(_BETWEEN_TRIES, "gather", self._try_again)
+        self._begun = True
         return sorted(there, key=self._rank)
 
     def add(self, host: Host) -> None:
@@ -199,7 +205,8 @@ class Gathering:
         """The connection ended before the agent was in: its command says more."""
         agent = self._running[host.name]
         try:
-            code = agent.wait(1.0)
+            # Once workers train nothing may hold up the beats, and nobody asks why.
+            code = agent.wait(0.0 if self._begun else _FOR_LAST_WORDS)
         except subprocess.TimeoutExpired:
             agent.kill()
             self._missing[host.name] = f"the agent on {host.name} was not taken in: {why}"
