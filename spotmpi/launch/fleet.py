@@ -190,7 +190,7 @@ class Fleet:
 
     # Workers come.
 
-    def place(self, order: Sequence[str], folder: Path, spares: int) -> list[str]:
+    def place(self, order: Sequence[str], folder: Path, spares: int = 0) -> list[str]:
         """Give each slot of the hosts that are there a worker; return the hosts by worker.
 
         Their stand-ins are to be started next, and find the head in ``folder``. The last slots
