@@ -126,7 +126,8 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     shrink = start("shrink", "--worker", 1, "--job", folder.name)
     assert shrink.wait() == 0, shrink.output
     running.until(r"worker 1 on \S+ has left before step \d+, as it was told to: 1 worker left")
-    seen = until(folder, lambda now: now["generation"] == 1 and states(now)[1] == "left")
+    seen = until(folder, lambda now: states(now)[1] == "left" and now["step"] is not None)
+    assert seen["generation"] == 1
     assert states(seen) == ["training", "left"]
     until(folder, step(seen["step"] + 5))
     refused = start("shrink", "--worker", 0, "--job", folder.name)
