@@ -67,8 +67,7 @@ class Member(Generic[P]):
         self._school = School(0, *self.replica.tape())
         self.guest = False
         """It is connected to the others, but takes no part in rounds yet."""
-        self._late = False
-        """It has been a guest."""
+        self._late = False  # it has been a guest
         self._kind = control.STEP
         self._bring: Callable[[], None] = self.replica.bring_nothing
         """Fills the open round's buffers, as often as it is tried."""
@@ -184,8 +183,9 @@ class Member(Generic[P]):
         self._furnish(trace)
         self.channel.tell("ready")
 
-    def learn(self) -> Steps[None]:
+    def learn(self, grads: P) -> Steps[None]:
         """Be admitted, and taught; returns where all are after a step. Raises Left if it cannot."""
+        self.replica.rehearse(grads)
         try:
             charter = json.loads((yield Knock()))
         except PeersLost:

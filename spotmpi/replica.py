@@ -107,6 +107,15 @@ class Replica(Generic[P]):
         step.update, step.rate, step.scale = self.record, rate, scale
         self._strategy.complete(step)
 
+    def rehearse(self, grads: Any) -> None:
+        """All that a step does here, of a replica whose state counts for nothing yet: so that
+        nobody waits for kernels to load and for memory to come when it does."""
+        for _ in range(2):
+            self.bring(grads, 1.0)
+            self.keep_result()
+        self.apply(0.0, 1.0)
+        self.digest()
+
     def take_params(self) -> None:
         """The record holds the parameters to begin with."""
         for params, flat in zip(self._params, self.record, strict=True):

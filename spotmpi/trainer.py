@@ -143,7 +143,7 @@ class Trainer(Generic[P]):
         """
         self._need_entered("step()")
         self._member.fabric.run(
-            self._member.learn() if self._member.guest else self._member.step(grads, loss)
+            self._member.learn(grads) if self._member.guest else self._member.step(grads, loss)
         )
 
     def mean(self, x: Any) -> Any:
