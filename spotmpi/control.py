@@ -77,7 +77,7 @@ class Sum(NamedTuple):
     @property
     def kind(self) -> int:
         """What round it was: for who learns."""
-        return max((STEP, MEAN, END), key=self.values.__getitem__)
+        return END if self.over else max((STEP, MEAN, END), key=self.values.__getitem__)
 
     @property
     def over(self) -> bool:

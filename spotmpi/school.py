@@ -65,6 +65,8 @@ class School:
     def full(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
         """Those of ``workers`` that know everything."""
         learning = self._lessons.learning
+        if not learning:  # as in almost every round
+            return tuple(workers)
         return tuple(worker for worker in workers if worker not in learning)
 
     # Who learns.

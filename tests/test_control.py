@@ -111,3 +111,12 @@ def test_who_learns_has_no_digest_to_compare() -> None:
 def test_whoever_says_a_round_is_over_beside_a_learner_is_still_named() -> None:
     with pytest.raises(LeftAlone, match="worker 6 left the training loop in round 4 while the ot"):
         learned(Word(STEP, 0), Word(None, 9), Word(END, 6), Word(STEP, 1)).check_kind(STEP, 4)
+
+
+def test_a_learner_sees_the_end_where_late_workers_still_step() -> None:
+    """They count for themselves, and end with the others, however many they are."""
+    late = [Word(STEP, worker, late=True) for worker in (5, 6)]
+    found = combined(Word(END, 0), *late)
+    assert found.over
+    assert found.kind == END
+    assert combined(Word(STEP, 0), *late).kind == STEP

@@ -82,7 +82,7 @@ _Row = tuple[WorkerId, str, bytes]
 
 @dataclass
 class _Guest:
-    """A newcomer, at its sponsor's side; a thread of the sponsor's writes the first three."""
+    """A newcomer, at its sponsor's side; a thread of the sponsor's writes the first two."""
 
     bridge: MPI.Intracomm | None = None
     failure: str | None = None

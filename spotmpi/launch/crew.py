@@ -97,9 +97,8 @@ class Crew:
         if worker in self._wrappers:
             self._signal(worker, signal.SIGTERM)
 
-    def recruit(self, host: str) -> bool:
+    def recruit(self, host: str) -> None:
         """Start one more worker: not here, where mpirun starts all of them."""
-        return False
 
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned: there are none here."""

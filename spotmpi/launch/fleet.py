@@ -103,6 +103,8 @@ class Fleet:
         self._ready: set[int] = set()
         self._first: frozenset[int] = frozenset()
         """The workers that the job began with."""
+        self._untrained: set[int] = set()
+        """Newcomers that do not train yet: however one ends, MPI must take it for dead."""
         self._next_beat = 0.0
 
     # Hosts come.
@@ -211,16 +213,16 @@ class Fleet:
         self._stand_ins.expect(self._home)
         return names
 
-    def recruit(self, name: str) -> bool:
-        """Start one more worker on a host; returns whether it is there."""
+    def recruit(self, name: str) -> None:
+        """Start one more worker on a host, if that is there."""
         if (host := self._hosts.get(name)) is None:
-            return False
+            return
         worker = self._newcomer(name)
         host.workers.append(worker)
         self._home[worker] = host
+        self._untrained.add(worker)
         environ = self._spawning | Settings(newcomer=worker).to_environ()
         host.trunk.tell("start", worker=worker, environ=environ)
-        return True
 
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned."""
@@ -337,10 +339,14 @@ class Fleet:
     def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
         if worker in self._ended or said == "hello":
             return
-        if said == "vanished" or (said == "ended" and processes.was_revoked(int(fields["status"]))):
+        ended = said == "ended"
+        revoked = ended and processes.was_revoked(int(fields["status"]))
+        if said == "vanished" or revoked or (ended and worker in self._untrained):
             self._bury(worker, 0.0)
         elif said in ("ended", "cleared"):
             self._ended.add(worker)
+        elif said == "trains":
+            self._untrained.discard(worker)
         self._heard.append(Heard(worker, said, fields))
         if said == "ready" and worker in self._first:
             self._ready.add(worker)

@@ -103,8 +103,8 @@ class Workers(Protocol):
     def progress(self) -> dict[int, Progress]:
         """How far those have come that live and train, as far as that is known."""
 
-    def recruit(self, host: str) -> bool:
-        """Start one more worker on a host; returns whether that can be."""
+    def recruit(self, host: str) -> None:
+        """Start one more worker on a host, if that can be."""
 
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned now."""
@@ -371,7 +371,7 @@ class Job:
         try:
             self._desk = Desk(self.select, start.folder, self._requests.answers)
         except OSError as error:
-            self.console.say(f"spotmpi status, stop and shrink will not work for this job: {error}")
+            self.console.say(f"spotmpi status, stop, grow and shrink cannot be used: {error}")
         if self._stall_timeout:
             self._look_for_stalls()
         self._after(_FOR_START + workers, "start", self._not_started)
@@ -483,14 +483,8 @@ class Job:
             host = self._verdict.host_of(worker)
             tries = self._failures[host] = self._failures.get(host, 0) + 1
             if tries < _TRIES:
-                self._after(
-                    _BEFORE_TRY * 2**tries,
-                    f"recruit {worker}",
-                    partial(self._recruit, host),
-                )
-
-    def _recruit(self, host: str) -> None:
-        self._crew.recruit(host)
+                again = partial(self._crew.recruit, host)
+                self._after(_BEFORE_TRY * 2**tries, f"recruit {worker}", again)
 
     def _part(self, worker: int) -> None:
         """Have a worker leave before its next step."""

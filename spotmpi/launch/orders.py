@@ -30,7 +30,3 @@ class Orders:
             self._given[worker] = before
             return False
         return True
-
-    def leaving(self, worker: int) -> bool:
-        """Whether a worker was told to leave."""
-        return self._given.get(worker, Order()).leave

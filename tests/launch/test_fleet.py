@@ -139,8 +139,8 @@ def test_a_host_of_a_job_that_runs_starts_newcomers_who_know_that_they_are(
 ) -> None:
     assert host.fleet.place(["h2"], tmp_path) == ["h2", "h2"]
     assert host.newcomers == []
-    assert host.fleet.recruit("h2")
-    assert not host.fleet.recruit("h3")
+    host.fleet.recruit("h2")
+    host.fleet.recruit("h3")  # which is not there
     (start,) = host.hear("start")
     assert host.newcomers == ["h2"]
     assert start["worker"] == 2
@@ -161,6 +161,21 @@ def test_newcomers_are_ordered_revoked_and_taken_for_dead_as_all_workers_are(
     host.agent.tell("heard", worker=2, said="ended", fields={"status": 9})
     assert host.hear("died")[0]["worker"] == 2
     assert [(heard.worker, heard.event) for heard in host.fleet.hear()] == [(2, "ended")]
+    host.fleet.dismiss()
+
+
+def test_a_newcomer_that_ends_before_it_trains_is_dead_to_mpi_whatever_its_code(
+    host: Host, tmp_path: Path
+) -> None:
+    """It may be a member already, and the others wait for it; one that trains ends as all do."""
+    host.fleet.place(["h2"], tmp_path)
+    for worker in (2, 3):
+        host.fleet.recruit("h2")
+        host.agent.tell("heard", worker=worker, said="admitted", fields={})
+    host.agent.tell("heard", worker=2, said="trains", fields={"step": 4})
+    for worker in (2, 3):
+        host.agent.tell("heard", worker=worker, said="ended", fields={"status": 0})
+    assert [died["worker"] for died in host.hear("died")] == [3]
     host.fleet.dismiss()
 
 

@@ -49,7 +49,6 @@ def test_an_order_for_which_there_is_no_room_was_not_given_and_may_be_again() ->
     orders.give(3, stop=True)
     folder.room = False
     assert not orders.give(3, leave=True)
-    assert not orders.leaving(3)
     folder.room = True
     assert orders.give(3, newcomer=5)
     assert orders.give(3, leave=True)
@@ -57,11 +56,3 @@ def test_an_order_for_which_there_is_no_room_was_not_given_and_may_be_again() ->
         (3, Order(stop=True, newcomer=5)),
         (3, Order(stop=True, leave=True, newcomer=5)),
     ]
-
-
-def test_who_was_told_to_leave_is_known() -> None:
-    orders = Orders(Folder().write)
-    assert not orders.leaving(1)
-    orders.give(1, leave=True)
-    assert orders.leaving(1)
-    assert not orders.leaving(2)
