@@ -114,6 +114,14 @@ class Network:
         """Set a host's link ``up`` or ``down``, at the head's end: the host hears only silence."""
         run("ip", "-n", self._space("head"), "link", "set", f"to-{name}", state)
 
+    def rift(self, *pair: str) -> None:
+        """Two hosts do not reach each other any more, and notice nothing; the head reaches both."""
+        for name, other in (pair, pair[::-1]):
+            run(
+                *("ip", "-n", self._space(name), "neigh", "replace", self.address(other)),
+                *("lladdr", "02:00:00:00:00:99", "nud", "permanent", "dev", "eth0"),
+            )
+
     def separate(self, *names: str) -> None:
         """Partition: these hosts reach each other, and nobody else does."""
         head = self._space("head")

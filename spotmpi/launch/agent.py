@@ -12,11 +12,13 @@ To the head:
 ``progress`` what is new on the board: a list of worker, rounds, steps, doing, seconds ago
 ``says``     a sentence for the user: text
 ``noticed``  this host is to be taken away: source, seconds (left; null: not known), what, advice
+``claims``   links: connections of its workers that get no answer
+``confirms`` links: of what others claim, those whose other end a worker here has
 
 From the head:
 
 ``welcome``  first: what the job is (`Assignment`)
-``refused``  instead: why
+``refused``  instead, or later: why
 ``start``    run a worker: worker, environ (what mpirun gave to its stand-in; none for a newcomer)
 ``admit``    let a newcomer that waits go on: worker, environ (what its stand-in was given)
 ``started``  all workers of the job are ready: from now on silence is short
@@ -24,6 +26,7 @@ From the head:
 ``order``    put an order on the board: worker, and what is in an `Order`
 ``hold``     stop reading what workers write, or (on: false) go on
 ``died``     a worker on some host: worker, ago (seconds)
+``claimed``  links: what some host claims
 ``end``      kill all workers
 ``leave``    the job is over
 """
@@ -43,7 +46,7 @@ from functools import partial
 from spotmpi import __version__
 from spotmpi.channel import Order, Progress, admit, record_death
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import mpirun, processes, relay, trunk
+from spotmpi.launch import links, mpirun, processes, relay, trunk
 from spotmpi.launch.console import read
 from spotmpi.launch.crew import Crew, Heard
 from spotmpi.launch.doctor import cores
@@ -72,6 +75,9 @@ _BETWEEN_BURIALS = 0.05
 
 _BETWEEN_REPORTS = 1.0
 """Seconds between two looks at how far the workers have come."""
+
+_LONG_ROUND = 1.0
+"""Seconds in the same round after which a worker may be waiting for a host that it cannot reach."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +240,9 @@ class Agent:
             case "died":
                 at = time.monotonic() - float(fields["ago"])
                 record_death(str(self._folder), int(fields["worker"]), at)
+            case "claimed":
+                claimed = [links.Link(*link) for link in fields["links"]]
+                self._trunk.tell("confirms", links=list(links.ends(claimed, self._below())))
             case "end":
                 self._crew.end()
             case "leave":
@@ -319,6 +328,18 @@ class Agent:
             entries = [[w, p.rounds, p.steps, p.doing, now - p.since] for w, p in new.items()]
             self._trunk.tell("progress", entries=entries)
         self._reported = said
+        self._claim()
+
+    def _claim(self) -> None:
+        """Say which peers do not answer, if somebody may be waiting for one."""
+        now = time.monotonic()
+        waiting = self._wrappers.keys() - self._gone
+        waiting -= {w for w, p in self._reported.items() if now - p.since < _LONG_ROUND}
+        if waiting and (found := links.unanswered(self._below())):
+            self._trunk.tell("claims", links=list(found))
+
+    def _below(self) -> list[int]:
+        return processes.descendants(os.getpid())
 
     def _pass_on(self, heard: Heard) -> None:
         if heard.event == "runtime":

@@ -24,6 +24,8 @@ from spotmpi.channel import Order, Progress
 from spotmpi.launch import mpirun, processes, relay, trunk
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.crew import Crew, Heard, in_order
+from spotmpi.launch.links import Link
+from spotmpi.launch.rifts import Rifts
 from spotmpi.launch.seal import Frame, Seal
 from spotmpi.notice import Notice, clean
 from spotmpi.settings import Settings
@@ -63,8 +65,9 @@ class Fleet:
 
     ``write(worker, stream, data)`` passes on what a worker wrote; agents are told to wait with it
     while the output is ``held``. ``noticed`` is given each host that is to be taken away, and
-    ``newcomer(host)`` asked for the id of each worker that comes later than the first; ``say``
-    passes on what agents have for the user.
+    ``newcomer(host)`` asked for the id of each worker that comes later than the first; ``rest`` is
+    given each host that must stay away for a while; ``say`` passes on what agents have for the
+    user.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Fleet:
         held: Callable[[], bool],
         noticed: Callable[[str, Notice], None],
         newcomer: Callable[[str], int],
+        rest: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
         self._select = select
@@ -83,6 +87,7 @@ class Fleet:
         self._held = held
         self._noticed = noticed
         self._newcomer = newcomer
+        self._rest = rest
         self._spares: list[str] = []
         """The hosts of workers that are to be started when the others are ready."""
         self._spawning: dict[str, str] = {}
@@ -105,6 +110,7 @@ class Fleet:
         """The workers that the job began with."""
         self._untrained: set[int] = set()
         """Newcomers that do not train yet: however one ends, MPI must take it for dead."""
+        self._rifts = Rifts()
         self._next_beat = 0.0
 
     # Hosts come.
@@ -333,6 +339,8 @@ class Fleet:
                 self._hear_progress(host, fields["entries"])
             elif fields["event"] == "noticed":
                 self._notice(host, fields)
+            elif fields["event"] in ("claims", "confirms"):
+                self._hear_of_links(host, fields["event"], [Link(*one) for one in fields["links"]])
             elif fields["event"] == "says":
                 self._say(f"{host.name}: {clean(str(fields.get('text')))}")
 
@@ -371,6 +379,15 @@ class Fleet:
             if worker in host.workers:
                 said = Progress(int(rounds), int(steps), int(doing), now - ago)
                 self._progress[int(worker)] = said
+
+    def _hear_of_links(self, host: Registered, said: str, found: Sequence[Link]) -> None:
+        if said == "confirms":
+            self._rifts.confirm(host.name, found, time.monotonic())
+            return
+        self._rifts.claim(host.name, found, time.monotonic())
+        for other in self._hosts.values():
+            if other is not host:
+                other.trunk.tell("claimed", links=found)
 
     def _notice(self, host: Registered, fields: dict[str, Any]) -> None:
         source, left, what, advice = map(fields.get, ("source", "seconds", "what", "advice"))
@@ -413,6 +430,8 @@ class Fleet:
             self._next_beat = now + limit / trunk.BEATS
             for host in self._hosts.values():
                 host.trunk.beat()
+        if self._rifts:
+            self._part_from_outcast(now)
         for link, guest in list(self._guests.items()):
             if guest.until < now:
                 self._part(link, "it did not introduce itself in time")
@@ -423,6 +442,20 @@ class Fleet:
             if silence > allowed and not host.trunk.readable:
                 host.trunk.close()
                 self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
+
+    def _part_from_outcast(self, now: float) -> None:
+        """Where two hosts do not reach each other, one of them must go."""
+        living = {h.name: len(set(h.workers) - self._ended) for h in self._hosts.values()}
+        outcast = self._rifts.outcast(living, now)
+        if outcast is None:
+            return
+        host, missed = self._hosts[outcast[0]], ", ".join(outcast[1])
+        why = f"does not reach {missed}, though the head does: see to the network between them"
+        self._rest(host.name)
+        host.trunk.tell("refused", why=f"it {why}")
+        host.trunk.flush(_FOR_A_WORD)
+        host.trunk.close()
+        self._lose(host, why)
 
     def _lose(self, host: Registered, how: str) -> None:
         del self._hosts[host.name]

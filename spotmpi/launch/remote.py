@@ -35,6 +35,9 @@ _TRAVELLING = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON")
 _AFTER_NOTICE = 60.0
 """Seconds from when a host is to be taken away until it is tried again."""
 
+_AFTER_RIFT = 300.0
+"""Seconds until a host is tried again that did not reach another: each try holds up all others."""
+
 
 @dataclass(frozen=True)
 class Door:
@@ -110,6 +113,7 @@ def _run(
         lambda: job.console.held,
         noticed,
         job.newcomer,
+        lambda host: gathering.rest(host, _AFTER_RIFT),
         job.console.say,
     )
     if door is not None:

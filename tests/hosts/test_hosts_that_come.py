@@ -100,6 +100,14 @@ def test_a_host_is_asked_for_while_others_train_and_lost_while_it_learns(train) 
     training.check(0, 1)
 
 
+def test_a_newcomer_that_does_not_reach_one_of_the_others_is_let_go(train) -> None:
+    training = train(3, ("h1", "h2")).until_step(20)
+    training.network.rift("h1", "h3")
+    assert training.command("grow", "--host", "h3").wait() == 0
+    training.job.until("host h3 does not reach h1, though the head does")
+    training.check(0, 1)
+
+
 def test_a_spare_waits_until_a_host_is_lost(train) -> None:
     training = train(3, ("h1", "h2", "h3"), "--spares", 1).until_step(100)
     assert "h3" not in training.job.output

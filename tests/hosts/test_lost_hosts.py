@@ -147,6 +147,30 @@ def test_one_side_of_a_partition_trains_on_and_it_is_the_head_s(train) -> None:
         os.close(descriptor)
 
 
+def test_of_two_hosts_that_do_not_reach_each_other_one_goes(train) -> None:
+    network, training = train(3)
+    training.until_step(20)
+    there = network.processes("h2", "agent") + network.processes("h2", "wrapper")
+    watched = [os.pidfd_open(pid) for pid in there]
+    network.rift("h1", "h2")
+    training.check({0, 1, 4, 5})
+    assert "host h2 does not reach h1, though the head does" in training.running.output
+    for descriptor in watched:
+        assert select.select([descriptor], [], [], LIMIT)[0], "it was told to go, and has not"
+        os.close(descriptor)
+
+
+def test_a_training_whose_hosts_never_reach_each_other_says_so_and_ends(network) -> None:
+    there = network(3)
+    there.rift("h2", "h3")
+    training = Training(there)
+    try:
+        assert training.running.wait() == 71, training.running.output
+    finally:
+        training.running.close()
+    assert "host h3 does not reach h2, though the head does" in training.running.output
+
+
 def test_a_head_cut_off_from_all_hosts_ends_and_so_do_they(train) -> None:
     network, training = train(2)
     training.until_step(20)

@@ -32,6 +32,7 @@ class Host:
         self.newcomers: list[str] = []
         self.told: list[dict[str, Any]] = []
         """What the agent was told."""
+        self.resting: list[str] = []
         self.fleet = Fleet(
             self.select,
             Assignment("/", ["script"], {}, 60_000),
@@ -39,16 +40,23 @@ class Host:
             lambda: False,
             lambda host, notice: self.notices.append((host, notice)),
             self.newcomer,
+            self.resting.append,
             self.said.append,
         )
+        self.agent = self.come("h2", self.take, pytest.fail)
+
+    def come(self, name: str, take: Callable[[Frame], None], gone: Callable[[str], None]) -> Trunk:
+        """One more host, whose agent takes frames; returns its end of the trunk."""
         here, there = (one.detach() for one in socket.socketpair())
         self.fleet.meet((here, here), Seal(Role.HEAD, TOKEN, bytes(32)), 60, pytest.fail)
-        seal = Seal(Role.AGENT, TOKEN, bytes([1]) * 32)
-        self.agent = Trunk(self.select, (there, there), seal, self.take, pytest.fail)
-        self.turn_until(lambda: self.agent.open)
-        self.agent.tell("hello", name="h2", slots=2, version=__version__, problem=None)
-        self.agent.tell("ready")
-        self.turn_until(lambda: self.fleet.hosts)
+        agent = Trunk(
+            self.select, (there, there), Seal(Role.AGENT, TOKEN, bytes([1]) * 32), take, gone
+        )
+        self.turn_until(lambda: agent.open)
+        agent.tell("hello", name=name, slots=2, version=__version__, problem=None)
+        agent.tell("ready")
+        self.turn_until(lambda: name in {host.name for host in self.fleet.hosts})
+        return agent
 
     def newcomer(self, host: str) -> int:
         self.newcomers.append(host)
@@ -202,4 +210,34 @@ def test_what_is_said_of_another_host_s_worker_is_left_out(host: Host, tmp_path:
     host.turn_until(lambda: host.said)
     assert [(heard.worker, heard.event) for heard in host.fleet.hear()] == [(1, "ready")]
     assert host.fleet.hosts[0].settled is None
+    host.fleet.dismiss()
+
+
+def test_of_two_hosts_that_do_not_reach_each_other_one_is_told_to_go(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[dict[str, Any]] = []
+    gone: list[str] = []
+    other = host.come("h3", lambda frame: heard.append(message(frame)), gone.append)
+    host.fleet.place(["h2", "h3"], tmp_path)
+    link = ["10.0.0.2:1024", "10.0.0.3:1025", False]
+    host.agent.tell("claims", links=[link])
+    host.turn_until(lambda: any(said["event"] == "claimed" for said in heard))
+    assert next(said for said in heard if said["event"] == "claimed")["links"] == [link]
+    assert not [said for said in host.told if said["event"] == "claimed"], "it said so itself"
+    for wait in (0.0, 1.2):  # it is no rift unless it lasts
+        assert host.fleet.hear() == []
+        host.agent.tell("claims", links=[link])
+        other.tell("confirms", links=[link])
+        host.turn_until(lambda: host.select.select(0.05) == [])
+        later = time.monotonic() + wait
+        monkeypatch.setattr(time, "monotonic", lambda later=later: later)
+    lost = host.fleet.hear()
+    assert [(one.worker, one.event) for one in lost] == [(2, "lost"), (3, "lost")]
+    assert lost[0].fields["how"].startswith("host h3 does not reach h2, though the head does")
+    assert host.resting == ["h3"]
+    assert [one.name for one in host.fleet.hosts] == ["h2"]
+    host.turn_until(lambda: gone)
+    assert heard[-1]["event"] == "refused"
+    assert "does not reach h2" in heard[-1]["why"]
     host.fleet.dismiss()
