@@ -241,6 +241,8 @@ class _Job:
             subprocess.Popen(
                 _command(arguments),
                 cwd=self._folder,
+                # An agent knows of its own workers only, and these cores are for those of all.
+                env={**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"},
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=subprocess.STDOUT,
