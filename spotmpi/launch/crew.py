@@ -16,6 +16,7 @@ from typing import Any
 
 from spotmpi.channel import LIMIT, Order, Progress, orders, progress
 from spotmpi.launch import link as wire
+from spotmpi.launch.silence import Silences
 
 __all__ = ["Crew", "Heard", "in_order", "peer"]
 
@@ -117,6 +118,10 @@ class Crew:
         except OSError:
             return {}  # somebody has removed the folder: that is for others to find
         return {worker: one for worker, one in said.items() if one is not None}
+
+    def silences(self) -> dict[str, Silences]:
+        """How silent hosts were: there is only this one."""
+        return {}
 
     def kill(self, worker: int) -> None:
         """Kill the wrapper itself: what mpirun and MPI take for the worker's death."""

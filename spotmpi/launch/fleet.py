@@ -27,6 +27,7 @@ from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.links import Link
 from spotmpi.launch.rifts import Rifts
 from spotmpi.launch.seal import Frame, Seal
+from spotmpi.launch.silence import Silences
 from spotmpi.notice import Notice, clean
 from spotmpi.settings import Settings
 
@@ -58,6 +59,8 @@ class Registered:
     settled: float | None = None
     """When all of the job, or a newcomer of its own, had started: from then on its silence is
     short."""
+    silences: Silences = field(default_factory=Silences)
+    """Since then."""
 
 
 class Fleet:
@@ -266,6 +269,10 @@ class Fleet:
         """How far the workers have come that live, as far as they train: a second ago."""
         return {w: said for w, said in self._progress.items() if w not in self._ended}
 
+    def silences(self) -> dict[str, Silences]:
+        """How silent the hosts were that are there, by name."""
+        return {host.name: host.silences for host in self._hosts.values()}
+
     def end(self) -> None:
         """Have every worker killed, while the stand-ins stay."""
         for host in self._hosts.values():
@@ -438,10 +445,15 @@ class Fleet:
         for host in list(self._hosts.values()):
             silence = now - max(host.trunk.heard, host.settled or 0.0)
             allowed = limit if host.settled is not None else max(limit, trunk.AT_START)
+            news = host.settled is not None and host.silences.news(silence, now)
             # What has come but was not read yet is the head's own delay, and no silence.
-            if silence > allowed and not host.trunk.readable:
+            if not (news or silence > allowed) or host.trunk.readable:
+                continue
+            if silence > allowed:
                 host.trunk.close()
                 self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
+            else:
+                host.silences.saw(silence)
 
     def _part_from_outcast(self, now: float) -> None:
         """Where two hosts do not reach each other, one of them must go."""

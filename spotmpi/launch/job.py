@@ -26,6 +26,7 @@ from spotmpi.launch.lookout import Lookout
 from spotmpi.launch.orders import Orders
 from spotmpi.launch.requests import Requests
 from spotmpi.launch.signals import as_events
+from spotmpi.launch.silence import Silences
 from spotmpi.launch.stall import Stalls
 from spotmpi.launch.standing import Standing
 from spotmpi.launch.verdict import Ending, Verdict, signal_name
@@ -102,6 +103,9 @@ class Workers(Protocol):
 
     def progress(self) -> dict[int, Progress]:
         """How far those have come that live and train, as far as that is known."""
+
+    def silences(self) -> dict[str, Silences]:
+        """How silent the other hosts were that are there, by name."""
 
     def recruit(self, host: str) -> None:
         """Start one more worker on a host, if that can be."""

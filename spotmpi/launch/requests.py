@@ -11,6 +11,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch.desk import Answer
 from spotmpi.launch.hosts import Host, parse
 from spotmpi.launch.orders import Orders
+from spotmpi.launch.silence import Silences
 from spotmpi.launch.standing import Standing
 from spotmpi.launch.verdict import Ending, Verdict, count
 
@@ -22,6 +23,9 @@ class Crewed(Protocol):
 
     def progress(self) -> dict[int, Progress]:
         """How far those have come that live and train."""
+
+    def silences(self) -> dict[str, Silences]:
+        """How silent the other hosts were that are there, by name."""
 
 
 class Requests:
@@ -67,7 +71,8 @@ class Requests:
         if ending is not None:
             fates = [replace(one, state="ended") if one.lives else one for one in fates]
         ending = ending or self._verdict.ending
-        return self._standing.report(self._job, fates, progress, ending)
+        silences = self._crew.silences()
+        return self._standing.report(self._job, fates, progress, silences, ending)
 
     def _stop(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         """All stop together after the round that they are in, or at once where that is no gain."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotmpi.channel import IN_SCRIPT, Progress
+from spotmpi.launch.silence import Silences
 from spotmpi.launch.stall import waited_for
 from spotmpi.launch.verdict import MEANINGS, Ending, Fate
 
@@ -52,9 +53,13 @@ class Standing:
         job: str,
         fates: Sequence[Fate],
         progress: Mapping[int, Progress],
+        silences: Mapping[str, Silences],
         ending: Ending | None = None,
     ) -> dict[str, Any]:
-        """Return all that is known, as JSON has it. ``progress`` is of those that live."""
+        """Return all that is known, as JSON has it.
+
+        ``progress`` is of workers that live, ``silences`` of hosts that are there.
+        """
         now = time.monotonic()
         self._progress.update(progress)
         training = {
@@ -78,6 +83,14 @@ class Standing:
             "workers": [
                 self._worker(worker, fate, training.get(worker), waits.get(worker), now)
                 for worker, fate in enumerate(fates)
+            ],
+            "hosts": [
+                {
+                    "host": host,
+                    "longest_silence_ms": _ms(one.longest),
+                    "recent_silence_ms": _ms(one.recent),
+                }
+                for host, one in silences.items()
             ],
             "ending": None
             if ending is None
@@ -103,6 +116,10 @@ class Standing:
             "doing_seconds": None if doing is None else round(now - doing.since, 3),
             "awaited_seconds": None if waited is None else round(waited, 3),
         }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1e3 * seconds, 1)
 
 
 def _moment(seconds: float) -> str:

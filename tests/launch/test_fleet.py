@@ -16,6 +16,7 @@ from spotmpi.channel import Order
 from spotmpi.launch.agent import Assignment
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.seal import Frame, Role, Seal
+from spotmpi.launch.silence import Silences
 from spotmpi.launch.trunk import MESSAGE, Trunk, message
 from spotmpi.notice import Notice
 
@@ -199,6 +200,37 @@ def test_a_host_may_be_silent_for_short_only_once_its_newcomer_is_admitted(
     assert host.fleet.hosts[0].settled is not None
     said = [heard.event for heard in host.fleet.hear()]
     assert said == ["ready", "admitted"]
+    host.fleet.dismiss()
+
+
+def settled(host: Host, folder: Path) -> Silences:
+    """Have the host come so far that its silence counts; return what the fleet knows of it."""
+    host.fleet.place([], folder)
+    host.fleet.recruit("h2")
+    host.agent.tell("heard", worker=2, said="admitted", fields={})
+    host.hear("started")
+    return host.fleet.silences()["h2"]
+
+
+def test_the_silence_of_a_host_counts_from_when_it_is_settled(host: Host, tmp_path: Path) -> None:
+    host.fleet.hear()
+    assert host.fleet.silences()["h2"].longest == 0.0
+    silences = settled(host, tmp_path)
+    host.fleet.hear()
+    first = silences.longest
+    assert first > 0
+    host.fleet.hear()
+    assert silences.longest > first  # no clock stands still
+    host.fleet.dismiss()
+
+
+def test_what_the_head_has_not_read_yet_is_no_silence(host: Host, tmp_path: Path) -> None:
+    silences = settled(host, tmp_path)
+    host.fleet.hear()
+    before = silences.longest
+    host.agent.beat()
+    host.fleet.hear()
+    assert silences.longest == before
     host.fleet.dismiss()
 
 

@@ -11,6 +11,7 @@ from spotmpi.channel import IN_ROUND, IN_SCRIPT, Order, Progress
 from spotmpi.errors import UsageError
 from spotmpi.launch.orders import Orders
 from spotmpi.launch.requests import Requests
+from spotmpi.launch.silence import Silences
 from spotmpi.launch.standing import Standing
 from spotmpi.launch.verdict import Verdict
 
@@ -26,6 +27,7 @@ class Workers:
         self.orders: dict[int, Order] = {}
         self.full = False
         self.said: dict[int, Progress] = {}
+        self.hosts: dict[str, Silences] = {}
 
     def part(self, worker: int) -> None:
         self.parted.append(worker)
@@ -37,6 +39,9 @@ class Workers:
 
     def progress(self) -> dict[int, Progress]:
         return self.said
+
+    def silences(self) -> dict[str, Silences]:
+        return self.hosts
 
 
 class Asked:
@@ -186,6 +191,16 @@ def test_a_report_has_all_that_is_known() -> None:
     assert report["workers"][1]["when"].startswith("20")
     assert report["workers"][0]["awaited_seconds"] is None
     assert report["workers"][2]["awaited_seconds"] > 0
+
+
+def test_a_report_says_how_silent_the_hosts_were() -> None:
+    asked = trained()
+    assert asked.requests.report()["hosts"] == []
+    one = Silences()
+    one.saw(0.0481)
+    asked.workers.hosts = {"h2": one}
+    (said,) = asked.requests.report()["hosts"]
+    assert said == {"host": "h2", "longest_silence_ms": 48.1, "recent_silence_ms": None}
 
 
 def test_what_a_script_says_in_our_words_does_no_harm() -> None:

@@ -16,7 +16,7 @@ LOST = Fate("h2", "revoked", "host h2 was lost: the connection was closed")
 def status(fates: list[Fate], ending: Ending | None = None, **more: Any) -> dict[str, Any]:
     """A report on workers whose ends came at the same moment."""
     standing = Standing("train.py", ["--passes", "3"])
-    report = standing.report("spotmpi-0123456789ab", fates, {}, ending)
+    report = standing.report("spotmpi-0123456789ab", fates, {}, {}, ending)
     for worker in report["workers"]:
         worker["when"] = None if worker["how"] is None else "2026-11-21T14:10:02+01:00"
     fixed = {"since": "2026-11-21T14:02:10+01:00", "seconds": 753.2, "host": "head", "launcher": 7}
