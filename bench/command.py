@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spotmpi.bench import join, overhead, recovery
+from spotmpi.bench import alarms, join, overhead, recovery
 
 __all__ = ["add_arguments", "main"]
 
@@ -26,6 +26,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "how long a newcomer takes, and how long the others pause for it",
             join.add_arguments,
             join.main,
+        ),
+        (
+            "alarms",
+            "whether hosts are thrown out that live, and how near they come to it",
+            alarms.add_arguments,
+            alarms.main,
         ),
         (
             "overhead",
