@@ -7,7 +7,6 @@ import secrets
 import selectors
 import subprocess
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from spotmpi.launch.console import read
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.hosts import Host
 from spotmpi.launch.job import Job
+from spotmpi.launch.roster import Roster
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.launch.verdict import count
 from spotmpi.launch.way import Way
@@ -30,6 +30,9 @@ _FOR_GATHERING = 30.0
 
 _FOR_LAST_WORDS = 1.0
 """Seconds for a command to end whose agent has ended."""
+
+_LONGEST_COMPLAINT = 1 << 14
+"""Bytes that are kept of what an agent's command says, the last ones."""
 
 _BETWEEN_TRIES = 5.0
 """Seconds until a host that is not there is tried again, while the job runs."""
@@ -47,7 +50,7 @@ class Gathering:
         self,
         job: Job,
         fleet: Fleet,
-        hosts: Sequence[Host],
+        roster: Roster,
         min_workers: int,
         door: int | None,
         way: Way,
@@ -57,7 +60,7 @@ class Gathering:
         self._job = job
         self._way = way
         self._fleet = fleet
-        self._hosts = {host.name: host for host in hosts}
+        self._roster = roster
         self._min_workers = min_workers
         self._door = door
         self._watch = watch
@@ -70,6 +73,8 @@ class Gathering:
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._not_before: dict[str, float] = {}
         """Hosts that are to be taken away, and when they may be tried again."""
+        self._unheard: set[str] = set()
+        """Hosts that were asked for while the job runs: why the first try failed is to be said."""
         self._begun = False
         """The job runs, with the hosts that were there."""
         self._patient = patient
@@ -77,7 +82,7 @@ class Gathering:
             job.every(_BETWEEN_TRIES, "gather", self._try_again)
         self._deadline = time.monotonic() + _FOR_GATHERING
         self._folder = str(Path.cwd())
-        for host in hosts:
+        for host in roster.hosts.values():
             self._start(host)
 
     def complete(self) -> list[str] | None:
@@ -92,14 +97,17 @@ class Gathering:
                 return None  # for as long as it takes
         if self._patient and found < max(1, self._min_workers):
             return None
-        waiting = self._hosts.keys() - there - self._missing.keys()
+        waiting = self._roster.hosts.keys() - there - self._missing.keys()
         if waiting and time.monotonic() < self._deadline:
             return None
-        for name in waiting:
-            self._missing[name] = f"{name} did not answer within {_FOR_GATHERING:.0f} s"
         for why in self._missing.values():
             self._job.console.say(why)
-        asked = sum(host.slots for host in self._hosts.values())
+        for name in waiting:
+            self._job.console.say(f"{name} did not answer within {_FOR_GATHERING:.0f} s")
+        if self._door is not None:  # those who come beyond it are asked for from now on
+            uninvited = [host for host in self._fleet.hosts if host.name not in self._roster.hosts]
+            self._door = max(self._door, sum(host.slots for host in uninvited))
+        asked = (self._door or 0) + self._roster.slots
         if found < max(1, self._min_workers):
             self._job.too_few(
                 f"of {count(asked)} only {found} can be started, "
@@ -108,18 +116,32 @@ class Gathering:
             return None
         if found < asked:
             self._job.console.say(f"starting with {found} of {count(asked)}")
+        self._job.asked(asked)
         self._job.every(_BETWEEN_TRIES, "gather", self._try_again)
         self._begun = True
         return sorted(there, key=self._rank)
 
-    def add(self, host: Host) -> None:
-        """Have one more host, as if it had been asked for before. Raises UsageError."""
+    def add(self, host: Host) -> str:
+        """Have one more host, as if it had been asked for before; says what that means.
+
+        Raises UsageError if it is there already.
+        """
         if host.name in {there.name for there in self._fleet.hosts}:
             raise UsageError(f"{host.name} is one of the job's hosts already")
-        self._hosts[host.name] = host
-        self._job.more(host.slots)
+        known = host.name in self._roster.hosts
+        why = self._why(host.name)
+        self._roster.add(host)
+        self._job.asked((self._door or 0) + self._roster.slots)
         self._not_before.pop(host.name, None)
         self._try_again()
+        if not known:
+            self._unheard.add(host.name)
+            return f"{host.name} is asked for {count(host.slots)}"
+        return (
+            f"{host.name} is being tried already, every {_BETWEEN_TRIES:.0f} s"
+            + (f" (the last time: {why})" if why else "")
+            + f"; it is asked for {count(host.slots)} in all"
+        )
 
     def rest(self, name: str, seconds: float) -> None:
         """A host is to be taken away: do not try it for a while."""
@@ -128,11 +150,15 @@ class Gathering:
     def _try_again(self) -> None:
         there = {host.name for host in self._fleet.hosts}
         now = time.monotonic()
-        for name, host in self._hosts.items():
+        for name, host in self._roster.hosts.items():
             coming = name in self._running and name not in self._missing
             lost = self._fleet.times[name] > self._before.get(name, 0)
             resting = now < self._not_before.get(name, now)
             if name not in there and not resting and (lost or not coming):
+                why = self._why(name)
+                if why and name in self._unheard:
+                    self._unheard.remove(name)
+                    self._job.console.say(f"{why}; it is tried every {_BETWEEN_TRIES:.0f} s")
                 self._end(name)
                 self._start(host)
 
@@ -149,7 +175,7 @@ class Gathering:
 
     def _rank(self, name: str) -> int:
         """As the hosts file has them, and then those that came by themselves, as they came."""
-        names = [*self._hosts, *(host.name for host in self._fleet.hosts)]
+        names = [*self._roster.hosts, *(host.name for host in self._fleet.hosts)]
         return names.index(name)
 
     def _start(self, host: Host) -> None:
@@ -182,7 +208,7 @@ class Gathering:
         ends = os.dup(agent.stdout.fileno()), os.dup(agent.stdin.fileno())
         agent.stdout.close()
         agent.stdin.close()
-        self._fleet.meet(ends, seal, _FOR_GATHERING, partial(self._failed, host))
+        self._fleet.meet(ends, seal, _FOR_GATHERING, partial(self._failed, host, agent))
         self._said[host.name] = bytearray()
         errors = agent.stderr.fileno()
         os.set_blocking(errors, False)
@@ -200,19 +226,31 @@ class Gathering:
             agent.stderr.close()
         elif data:
             self._said[host.name] += data
+            del self._said[host.name][:-_LONGEST_COMPLAINT]
 
-    def _failed(self, host: Host, why: str) -> None:
-        """The connection ended before the agent was in: its command says more."""
-        agent = self._running[host.name]
+    def _failed(self, host: Host, agent: subprocess.Popen[bytes], why: str) -> None:
+        """The connection ended before the agent was in: its command may say more."""
+        if self._running.get(host.name) is not agent:
+            return  # it was let go, and another may have been started
+        self._missing[host.name] = f"the agent on {host.name} was not taken in: {why}"
+        if self._begun:
+            return  # nothing may hold up the beats: its last words are read before the next try
         try:
-            # Once workers train nothing may hold up the beats, and nobody asks why.
-            code = agent.wait(0.0 if self._begun else _FOR_LAST_WORDS)
+            agent.wait(_FOR_LAST_WORDS)
         except subprocess.TimeoutExpired:
             agent.kill()
-            self._missing[host.name] = f"the agent on {host.name} was not taken in: {why}"
-            return
-        self._listen(host)
-        said = self._said[host.name].decode(errors="replace")
-        if code != 0:
-            why = self._way.failure(host, code, said, self._folder)
-        self._missing[host.name] = why
+            agent.wait()
+        else:
+            self._missing[host.name] = self._why(host.name)
+
+    def _why(self, name: str) -> str:
+        """Why a host is not there, as its command has it if that has ended; "" if it is coming."""
+        agent = self._running.get(name)
+        why = self._missing.get(name, "")
+        # (One that was killed says nothing: that was us.)
+        if why and agent is not None and (agent.poll() or 0) > 0:
+            host = self._roster.hosts[name]
+            self._listen(host)
+            said = self._said[name].decode(errors="replace")
+            return self._way.failure(host, agent.returncode, said, self._folder)
+        return why

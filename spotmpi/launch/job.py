@@ -170,8 +170,9 @@ class Job:
         self._standing = Standing(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
         self._orders = Orders(lambda worker, order: self._crew.order(worker, order))
-        self.grow: Callable[[Host], None] | None = None
-        """Asks one more host for workers, if there can be one; may raise UsageError."""
+        self.grow: Callable[[Host], str] | None = None
+        """Asks one more host for workers, if there can be one, and says what comes of it; may raise
+        UsageError."""
         self._growth = Growth()
         self._paired: tuple[int, int] | None = None
         self._taken: set[str | None] = set()
@@ -237,10 +238,10 @@ class Job:
             for worker in noticed & training:
                 self._part(worker)
 
-    def more(self, workers: int) -> None:
-        """So many more workers are to train: with spares, it is not for these to wait."""
-        if self._growth.most is not None:
-            self._growth.most += workers
+    def asked(self, workers: int) -> None:
+        """So many workers are asked for in all, whether they are there or not, spares included."""
+        if self._spares:
+            self._growth.most = max(1, workers - self._spares)
 
     def newcomer(self, host: str) -> int:
         """One more worker will be started on a host, and may join; returns its id."""
@@ -359,8 +360,6 @@ class Job:
         workers = len(start.hosts)
         self._folder = start.folder
         self._verdict.expect(start.hosts)
-        if self._spares:
-            self._growth.most = len(start.hosts)
         name, keeps = start.folder.name, self._keeps
         self._requests = Requests(
             name,

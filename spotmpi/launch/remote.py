@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,6 +22,7 @@ from spotmpi.launch.hosts import Host
 from spotmpi.launch.installation import Installation
 from spotmpi.launch.job import Job, Manner, Start
 from spotmpi.launch.lines import Outlet
+from spotmpi.launch.roster import Roster
 from spotmpi.launch.verdict import EXIT_ALL_REVOKED, count
 from spotmpi.launch.way import Way
 from spotmpi.notice import Notice
@@ -51,7 +52,7 @@ class Door:
 def launch(
     script: Path,
     arguments: Sequence[str],
-    hosts: Sequence[Host],
+    hosts: Iterable[Host],
     settings: Settings,
     installation: Installation,
     door: Door | None,
@@ -63,8 +64,16 @@ def launch(
     With a ``door``, agents may come in by themselves, until there are as many workers as it says.
     """
     processes.raise_priority()
+    roster = Roster(hosts)
     attempt = partial(
-        _run, script, arguments, hosts, installation=installation, door=door, manner=manner, way=way
+        _run,
+        script,
+        arguments,
+        roster,
+        installation=installation,
+        door=door,
+        manner=manner,
+        way=way,
     )
     code = attempt(settings=settings, patient=False)
     while code == EXIT_ALL_REVOKED and manner.keep_alive:
@@ -79,7 +88,7 @@ def launch(
 def _run(
     script: Path,
     arguments: Sequence[str],
-    hosts: Sequence[Host],
+    roster: Roster,
     *,
     settings: Settings,
     installation: Installation,
@@ -123,7 +132,7 @@ def _run(
         Entrance(job.select, fleet, door.listener, door.token, job.console.say)
     wanted = None if door is None else door.workers
     gathering = Gathering(
-        job, fleet, hosts, settings.min_workers, wanted, way, manner.watch, patient
+        job, fleet, roster, settings.min_workers, wanted, way, manner.watch, patient
     )
     job.grow = gathering.add
     with ExitStack() as stack:

@@ -13,7 +13,7 @@ from spotmpi.launch.hosts import Host, parse
 from spotmpi.launch.orders import Orders
 from spotmpi.launch.silence import Silences
 from spotmpi.launch.standing import Standing
-from spotmpi.launch.verdict import Ending, Verdict, count
+from spotmpi.launch.verdict import Ending, Verdict
 
 __all__ = ["Requests"]
 
@@ -31,8 +31,8 @@ class Crewed(Protocol):
 class Requests:
     """Answers for one job; ``keeps``: it has a folder for checkpoints.
 
-    ``part(worker)`` has a worker leave the others; ``grow(host)`` asks one more host for workers
-    and may raise UsageError.
+    ``part(worker)`` has a worker leave the others; ``grow(host)`` asks one more host for workers,
+    says what comes of it and may raise UsageError.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Requests:
         keeps: bool,
         orders: Orders,
         part: Callable[[int], None],
-        grow: Callable[[Host], None] | None,
+        grow: Callable[[Host], str] | None,
     ) -> None:
         self._orders = orders
         self._part = part
@@ -94,7 +94,8 @@ class Requests:
 
     def _grow(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """One more host."""
-        (host,) = parse([str(fields.get("line"))], "spotmpi grow")
+        line = fields.get("line")
+        (host,) = parse([line] if isinstance(line, str) else [], "spotmpi grow")
         if self._grow_by is None:
             raise UsageError(
                 "this job was started with -n, for one host alone; start it with --hosts "
@@ -102,8 +103,7 @@ class Requests:
             )
         if self._verdict.ending is not None or self._verdict.complete:
             raise UsageError("the job is ending already")
-        self._grow_by(host)
-        return {"said": f"{host.name} is asked for {count(host.slots)}"}
+        return {"said": self._grow_by(host)}
 
     def _shrink(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
         """One worker leaves, and the others train on."""

@@ -9,6 +9,7 @@ import pytest
 
 from spotmpi.channel import IN_ROUND, IN_SCRIPT, Order, Progress
 from spotmpi.errors import UsageError
+from spotmpi.launch.hosts import Host
 from spotmpi.launch.orders import Orders
 from spotmpi.launch.requests import Requests
 from spotmpi.launch.silence import Silences
@@ -47,7 +48,7 @@ class Workers:
 class Asked:
     """A job of three workers on two hosts."""
 
-    def __init__(self, keeps: bool = True) -> None:
+    def __init__(self, keeps: bool = True, grow: Callable[[Host], str] | None = None) -> None:
         self.workers = Workers()
         self.verdict = Verdict()
         self.verdict.expect(["h1", "h1", "h2"])
@@ -61,7 +62,7 @@ class Asked:
             keeps,
             orders,
             self.workers.parted.append,
-            None,
+            grow,
         )
 
     def tell(self, event: str, *workers: int, **fields: Any) -> Asked:
@@ -168,6 +169,29 @@ def test_the_last_one_that_trains_is_not_taken() -> None:
     asked.end(1, KILLED)
     with pytest.raises(UsageError, match="nobody would train on without worker 2: use `spotmpi s"):
         asked.ask("shrink", worker=2)
+
+
+def test_a_host_that_is_asked_for_is_passed_on_and_the_answer_comes_back() -> None:
+    asked = trained(grow=lambda host: f"{host.name} with {host.slots} from {host.python}")
+    assert asked.ask("grow", line="h3 slots=2 python=/py") == "h3 with 2 from /py"
+
+
+@pytest.mark.parametrize("line", ["h3 slots=x", "-oProxyCommand=x", "", None])
+def test_a_host_that_is_none_is_not_asked(line: Any) -> None:
+    with pytest.raises(UsageError, match="spotmpi grow"):
+        trained(grow=lambda host: pytest.fail(host.name)).ask("grow", line=line)
+
+
+def test_who_cannot_grow_is_told_how_it_could() -> None:
+    with pytest.raises(UsageError, match="start it with --hosts"):
+        trained().ask("grow", line="h3")
+
+
+def test_a_job_that_ends_does_not_grow() -> None:
+    asked = trained(keeps=False, grow=lambda host: pytest.fail(host.name))
+    asked.ask("stop")
+    with pytest.raises(UsageError, match="the job is ending already"):
+        asked.ask("grow", line="h3")
 
 
 def test_a_report_has_all_that_is_known() -> None:
