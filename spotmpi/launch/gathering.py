@@ -42,8 +42,9 @@ class Gathering:
     """The hosts that a job was asked for: it begins when all are there, or it is known why not.
 
     While it runs, those that are not there are tried again and again: a host comes up late, or
-    comes back. ``door``: how many workers of hosts that come by themselves to wait for.
-    ``patient``: wait for as many workers as it takes, for as long as it takes.
+    comes back, or has been added to the file of the ``roster``. ``door``: how many workers of
+    hosts that come by themselves to wait for. ``patient``: wait for as many workers as it takes,
+    for as long as it takes.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Gathering:
         """The job runs, with the hosts that were there."""
         self._patient = patient
         if patient:
-            job.every(_BETWEEN_TRIES, "gather", self._try_again)
+            job.every(_BETWEEN_TRIES, "gather", self._tend)
         self._deadline = time.monotonic() + _FOR_GATHERING
         self._folder = str(Path.cwd())
         for host in roster.hosts.values():
@@ -107,7 +108,7 @@ class Gathering:
         if self._door is not None:  # those who come beyond it are asked for from now on
             uninvited = [host for host in self._fleet.hosts if host.name not in self._roster.hosts]
             self._door = max(self._door, sum(host.slots for host in uninvited))
-        asked = (self._door or 0) + self._roster.slots
+        asked = self._asked
         if found < max(1, self._min_workers):
             self._job.too_few(
                 f"of {count(asked)} only {found} can be started, "
@@ -117,7 +118,7 @@ class Gathering:
         if found < asked:
             self._job.console.say(f"starting with {found} of {count(asked)}")
         self._job.asked(asked)
-        self._job.every(_BETWEEN_TRIES, "gather", self._try_again)
+        self._job.every(_BETWEEN_TRIES, "gather", self._tend)
         self._begun = True
         return sorted(there, key=self._rank)
 
@@ -131,7 +132,7 @@ class Gathering:
         known = host.name in self._roster.hosts
         why = self._why(host.name)
         self._roster.add(host)
-        self._job.asked((self._door or 0) + self._roster.slots)
+        self._job.asked(self._asked)
         self._not_before.pop(host.name, None)
         self._try_again()
         if not known:
@@ -147,9 +148,34 @@ class Gathering:
         """A host is to be taken away: do not try it for a while."""
         self._not_before[name] = time.monotonic() + seconds
 
+    @property
+    def _asked(self) -> int:
+        """Workers that are asked for."""
+        return (self._door or 0) + self._roster.slots
+
+    def _tend(self) -> None:
+        self._look()
+        self._try_again()
+
+    def _look(self) -> None:
+        """Follow the hosts file."""
+        try:
+            change = self._roster.look()
+        except UsageError as error:
+            self._job.console.say(f"{error}; until it is put right the hosts stay as they are")
+            return
+        if change is None:
+            return
+        there = {host.name for host in self._fleet.hosts}
+        self._job.console.say(change.sentence(self._roster.source, there))
+        self._job.asked(self._asked)
+        self._unheard.update(host.name for host in change.came)
+
     def _try_again(self) -> None:
         there = {host.name for host in self._fleet.hosts}
         now = time.monotonic()
+        for name in {*self._running, *self._missing} - self._roster.hosts.keys() - there:
+            self._end(name)  # it is not asked for any more
         for name, host in self._roster.hosts.items():
             coming = name in self._running and name not in self._missing
             lost = self._fleet.times[name] > self._before.get(name, 0)

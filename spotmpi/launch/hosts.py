@@ -7,12 +7,13 @@ that host (the launcher's own path if it is not given). ``localhost`` is the lau
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from spotmpi.errors import UsageError
+from spotmpi.launch.verdict import count
 
-__all__ = ["Host", "parse"]
+__all__ = ["Change", "Host", "difference", "parse"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,39 @@ class Host:
     def local(self) -> bool:
         """Whether it is the launcher's own host, by name."""
         return self.name == "localhost"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is different in a list of hosts, each in the list's order."""
+
+    came: tuple[Host, ...] = ()
+    gone: tuple[Host, ...] = ()
+    changed: tuple[Host, ...] = ()
+    """As they are now."""
+
+    def sentence(self, source: str, there: Container[str]) -> str:
+        """What it means for a job that has the hosts that are ``there``."""
+        new = [host for host in self.came if host.name not in there]
+        known = [host for host in self.came if host.name in there]
+        parts = (
+            (f"asked for {count(sum(host.slots for host in new))}", new),
+            ("there already", known),
+            ("not tried again when they are not there", self.gone),
+            ("changed from the next time that they come", self.changed),
+        )
+        told = [f"{what}: {', '.join(host.name for host in of)}" for what, of in parts if of]
+        return f"{source} was read again; {'; '.join(told) or 'no host is new, gone or changed'}"
+
+
+def difference(before: Iterable[Host], after: Iterable[Host]) -> Change:
+    """What is different in ``after``; the order is not."""
+    old, new = ({host.name: host for host in hosts} for hosts in (before, after))
+    return Change(
+        came=tuple(host for name, host in new.items() if name not in old),
+        gone=tuple(host for name, host in old.items() if name not in new),
+        changed=tuple(host for name, host in new.items() if old.get(name, host) != host),
+    )
 
 
 def parse(lines: Iterable[str], source: str) -> tuple[Host, ...]:
@@ -50,12 +84,17 @@ def parse(lines: Iterable[str], source: str) -> tuple[Host, ...]:
 def _host(words: list[str], where: str) -> Host:
     name, *options = words
     # ssh would take a name that begins with a dash for an option of its own.
-    if name.startswith("-") or "=" in name:
+    if name.startswith("-") or "=" in name or not name.isprintable():
         raise UsageError(f"{where}: {name!r} is no name of a host; write name [slots=2]")
     given: dict[str, str] = {}
     for option in options:
-        key, equals, value = option.partition("=")
-        if key not in ("slots", "gpus", "python") or not equals or not value or key in given:
+        key, _, value = option.partition("=")
+        if (
+            key not in ("slots", "gpus", "python")
+            or not value.isprintable()
+            or not value
+            or key in given
+        ):
             raise UsageError(
                 f"{where}: {option!r} is not understood; "
                 "write name [slots=2] [gpus=1] [python=/path]"

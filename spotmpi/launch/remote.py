@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,6 @@ from spotmpi.launch.agent import Assignment
 from spotmpi.launch.entrance import Entrance
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.gathering import Gathering
-from spotmpi.launch.hosts import Host
 from spotmpi.launch.installation import Installation
 from spotmpi.launch.job import Job, Manner, Start
 from spotmpi.launch.lines import Outlet
@@ -52,19 +51,18 @@ class Door:
 def launch(
     script: Path,
     arguments: Sequence[str],
-    hosts: Iterable[Host],
+    roster: Roster,
     settings: Settings,
     installation: Installation,
     door: Door | None,
     manner: Manner,
     way: Way,
 ) -> int:
-    """Run a job on ``hosts`` to its end and return its exit code, as `local.launch` does.
+    """Run a job on the hosts of ``roster`` to its end, as `local.launch` does; returns its code.
 
     With a ``door``, agents may come in by themselves, until there are as many workers as it says.
     """
     processes.raise_priority()
-    roster = Roster(hosts)
     attempt = partial(
         _run,
         script,

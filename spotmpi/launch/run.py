@@ -6,17 +6,16 @@ import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from spotmpi.errors import UsageError
 from spotmpi.launch import local, lookout, remote, slurm, ssh, token
 from spotmpi.launch.doctor import problems
 from spotmpi.launch.entrance import bind
-from spotmpi.launch.hosts import Host, parse
 from spotmpi.launch.installation import search
 from spotmpi.launch.job import STALL_TIMEOUT, Manner
 from spotmpi.launch.remote import Door
+from spotmpi.launch.roster import HostsFile, Roster
 from spotmpi.launch.serve import parse_address
 from spotmpi.launch.verdict import EXIT_NOT_STARTED, MEANINGS, count
 from spotmpi.launch.way import Way
@@ -115,11 +114,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Check everything that can be checked beforehand, then run the job. Blocking."""
     allocation = _allocation(options)
-    hosts = _hosts(options, allocation)
+    roster = _roster(options, allocation)
     if options.workers is not None:
         workers = _whole("-n", options.workers, "workers")
     else:
-        workers = sum(host.slots for host in hosts)
+        workers = roster.slots
     settings = Settings(
         trace=_absolute(options.trace),
         checkpoint=_absolute(options.checkpoint),
@@ -134,7 +133,7 @@ def main(options: argparse.Namespace) -> int:
         detect_ms=_whole("--detect-ms", options.detect_ms, "milliseconds"),
     )
     spares = 0 if options.spares == "0" else _whole("--spares", options.spares, "workers")
-    if (spares or options.keep_alive) and options.listen is None and not hosts:
+    if (spares or options.keep_alive) and options.listen is None and not roster.hosts:
         raise UsageError("--spares and --keep-alive are for jobs with --hosts or --listen")
     if spares >= workers:
         raise UsageError(f"--spares {spares} of {count(workers)}: leave one to train")
@@ -161,17 +160,17 @@ def main(options: argparse.Namespace) -> int:
             check_unused(settings.checkpoint)
     manner = _manner(options)
     found = search(os.environ)
-    elsewhere = hosts or options.listen is not None
+    elsewhere = roster.hosts or options.listen is not None
     wrong = problems(found, 1 if elsewhere else workers, os.environ)
     if wrong or found.found is None:
         for problem in wrong:
             print(f"spotmpi run: {problem}", file=sys.stderr)
         return EXIT_NOT_STARTED
-    if not hosts and options.listen is None:
+    if not elsewhere:
         return local.launch(script, arguments, workers, settings, found.found, manner)
     door = None if options.listen is None else _door(options, workers)
     way: Way = allocation or ssh
-    return remote.launch(script, arguments, hosts, settings, found.found, door, manner, way)
+    return remote.launch(script, arguments, roster, settings, found.found, door, manner, way)
 
 
 def _manner(options: argparse.Namespace) -> Manner:
@@ -213,7 +212,7 @@ def _allocation(options: argparse.Namespace) -> slurm.Allocation | None:
     return slurm.find(os.environ)
 
 
-def _hosts(options: argparse.Namespace, allocation: slurm.Allocation | None) -> Sequence[Host]:
+def _roster(options: argparse.Namespace, allocation: slurm.Allocation | None) -> Roster:
     if allocation is None and (options.workers is None) == (options.hosts is None):
         raise UsageError("give either -n N, for workers on this host, or --hosts FILE")
     if options.token_file is not None and options.listen is None:
@@ -221,11 +220,8 @@ def _hosts(options: argparse.Namespace, allocation: slurm.Allocation | None) -> 
     if options.listen is not None and options.hosts is not None:
         raise UsageError("give either --hosts FILE or --listen HOST:PORT -n N")
     if options.hosts is None:
-        return () if allocation is None else allocation.hosts
-    try:
-        return parse(Path(options.hosts).read_text().splitlines(), options.hosts)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--hosts {options.hosts} cannot be read: {error}") from error
+        return Roster() if allocation is None else Roster(allocation.hosts)
+    return Roster.of(HostsFile(options.hosts))
 
 
 def _whole(option: str, text: str, what: str) -> int:

@@ -20,7 +20,7 @@ from spotmpi.launch.agent import Assignment
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.gathering import Gathering
 from spotmpi.launch.hosts import Host, parse
-from spotmpi.launch.roster import Roster
+from spotmpi.launch.roster import HostsFile, Roster
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.settings import Watch
 from tests.running import LIMIT
@@ -74,10 +74,12 @@ class Hosts:
         )
         self.gathering: Gathering
 
-    def gather(self, *lines: str, **options: Any) -> Hosts:
-        """Begin; a line is one of a hosts file."""
+    def gather(self, *lines: str, file: Path | None = None, **options: Any) -> Hosts:
+        """Begin with these lines of a hosts file, or with a real one."""
         options = {"min_workers": 1, "door": None, "patient": False} | options
         roster = Roster(parse(lines, "hosts") if lines else ())
+        if file is not None:
+            roster = Roster.of(HostsFile(str(file)))
         self.gathering = Gathering(self, self.fleet, roster, way=self, watch=Watch(), **options)
         return self
 
@@ -365,3 +367,97 @@ def test_a_host_that_rests_and_is_asked_for_is_tried_at_once(hosts: Hosts) -> No
     hosts.gathering.add(Host("h2"))
     hosts.turn_until(lambda: "h2" in hosts.there)
     assert hosts.wanted == [2, 2]
+
+
+# The file changes.
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A hosts file of two hosts."""
+    file = tmp_path / "hosts"
+    file.write_text("h1\nh2\n")
+    return file
+
+
+def again_and_again(hosts: Hosts) -> list[str]:
+    """Until a file that was changed is read; returns what was said of it."""
+    before = len(hosts.said)
+    hosts.again()
+    hosts.again()
+    return hosts.said[before:]
+
+
+def test_the_host_of_a_new_line_is_asked_for_its_workers(hosts: Hosts, file: Path) -> None:
+    hosts.gather(file=file).begin()
+    file.write_text("h1\nh2\nh3 slots=2\n")
+    assert again_and_again(hosts) == [f"{file} was read again; asked for 2 workers: h3"]
+    hosts.turn_until(lambda: "h3" in hosts.there)
+    assert hosts.wanted == [2, 4]
+
+
+def test_the_host_of_a_new_line_that_cannot_be_reached_is_named(hosts: Hosts, file: Path) -> None:
+    hosts.commands["h3"] = FAILS
+    hosts.gather(file=file).begin()
+    file.write_text("h1\nh2\nh3\n")
+    again_and_again(hosts)
+    hosts.turn_until(lambda: hosts.gathering._running["h3"].poll() and hosts.gathering._missing)
+    assert again_and_again(hosts) == ["h3 ended with 3: no route; it is tried every 5 s"]
+
+
+def test_the_host_of_a_line_that_is_gone_stays_and_does_not_come_back(
+    hosts: Hosts, file: Path
+) -> None:
+    hosts.gather(file=file).begin()
+    file.write_text("h1\n")
+    (said,) = again_and_again(hosts)
+    assert "not tried again when they are not there: h2" in said
+    assert hosts.there == {"h1", "h2"}
+    hosts.lose("h2")
+    again_and_again(hosts)
+    assert hosts.started == ["h1", "h2"]
+    file.write_text("h1\nh2\n")
+    again_and_again(hosts)
+    hosts.turn_until(lambda: "h2" in hosts.there)
+
+
+@pytest.mark.parametrize("command", [SILENT, FAILS, NO_PROGRAM])
+def test_the_host_of_a_line_that_is_gone_is_not_tried_any_more(
+    hosts: Hosts, file: Path, command: list[str], ended
+) -> None:
+    hosts.gather(file=file).begin()
+    hosts.commands["h3"] = command
+    hosts.gathering.add(Host("h3"))
+    hosts.turn()
+    file.write_text("h1\nh2\nh3\n")
+    again_and_again(hosts)
+    file.write_text("h1\nh2\n")
+    again_and_again(hosts)
+    if command != NO_PROGRAM:
+        assert ended(hosts.pids["h3"])
+    hosts.turn_until(lambda: not hosts.fleet.guests)
+    started = len(hosts.started)
+    again_and_again(hosts)
+    assert len(hosts.started) == started
+    assert hosts.gathering._missing == {}
+
+
+def test_slots_that_changed_hold_from_the_next_time(hosts: Hosts, file: Path) -> None:
+    hosts.gather(file=file).begin()
+    file.write_text("h1\nh2 slots=3\n")
+    again_and_again(hosts)
+    assert [host.slots for host in hosts.fleet.hosts] == [1, 1]
+    hosts.lose("h2")
+    hosts.again()
+    hosts.turn_until(lambda: [host.slots for host in hosts.fleet.hosts] == [1, 3])
+    assert hosts.wanted == [2, 4]
+
+
+def test_a_file_that_is_wrong_changes_nothing_and_is_said_once(hosts: Hosts, file: Path) -> None:
+    hosts.gather(file=file).begin()
+    file.write_text("h3\nh4 slot=2\n")
+    (said,) = again_and_again(hosts)
+    assert said.startswith(f"{file}, line 2: 'slot=2' is not understood; write name")
+    assert said.endswith("; until it is put right the hosts stay as they are")
+    assert again_and_again(hosts) == []
+    assert hosts.started[2:] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.launch.hosts import Host, parse
+from spotmpi.launch.hosts import Change, Host, difference, parse
 
 
 def test_a_hosts_file_has_names_slots_and_comments() -> None:
@@ -33,6 +33,9 @@ localhost python=/opt/py/bin/python gpus=1 slots=3
         ("h1 gpus=-1", "gpus=-1 is not a whole number of at least 0"),
         ("-oProxyCommand=x", "is no name of a host"),
         ("slots=2", "'slots=2' is no name of a host"),
+        ("h\0", r"'h\\x00' is no name of a host"),
+        ("h1 python=/py\0", r"'python=/py\\x00' is not understood"),
+        ("h1 python", "'python' is not understood"),
         ("h1\nh1", "line 2: h1 is there twice"),
         ("# nothing", "hosts names no host"),
     ],
@@ -40,3 +43,45 @@ localhost python=/opt/py/bin/python gpus=1 slots=3
 def test_what_is_wrong_is_said_with_its_line(line: str, complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         parse(line.splitlines(), "hosts")
+
+
+BEFORE = (Host("h1"), Host("h2", slots=2), Host("h3"))
+
+
+@pytest.mark.parametrize(
+    ("after", "change"),
+    [
+        (BEFORE, Change()),
+        (tuple(reversed(BEFORE)), Change()),
+        ((*BEFORE, Host("h5"), Host("h4")), Change(came=(Host("h5"), Host("h4")))),
+        (BEFORE[1:], Change(gone=(Host("h1"),))),
+        ((Host("h1"), Host("h2"), Host("h3")), Change(changed=(Host("h2"),))),
+        (
+            (Host("h1", python="/py"), Host("h3"), Host("h4", slots=3)),
+            Change(
+                came=(Host("h4", slots=3),),
+                gone=(Host("h2", slots=2),),
+                changed=(Host("h1", python="/py"),),
+            ),
+        ),
+    ],
+)
+def test_two_lists_differ_in_who_came_went_or_changed(
+    after: tuple[Host, ...], change: Change
+) -> None:
+    assert difference(BEFORE, after) == change
+
+
+def test_what_is_different_is_said_with_what_follows_from_it() -> None:
+    change = Change(
+        came=(Host("h4", slots=3), Host("h5"), Host("h6")),
+        gone=(Host("h2"),),
+        changed=(Host("h1", slots=2),),
+    )
+    assert change.sentence("hosts.txt", {"h1", "h2", "h6"}) == (
+        "hosts.txt was read again; asked for 4 workers: h4, h5; there already: h6; "
+        "not tried again when they are not there: h2; changed from the next time that they come: h1"
+    )
+    assert Change().sentence("hosts.txt", {"h1"}) == (
+        "hosts.txt was read again; no host is new, gone or changed"
+    )
