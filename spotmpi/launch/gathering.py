@@ -195,6 +195,7 @@ class Gathering:
         if agent is not None:
             agent.kill()
             agent.wait()
+            self._job.ended(agent.pid)
             if agent.stderr is not None and not agent.stderr.closed:
                 self._job.select.unregister(agent.stderr.fileno())
                 agent.stderr.close()

@@ -20,15 +20,14 @@ from spotmpi.launch import processes
 from spotmpi.launch.console import Console, read
 from spotmpi.launch.crew import Heard
 from spotmpi.launch.desk import Desk
-from spotmpi.launch.growth import Growth
 from spotmpi.launch.hosts import Host
 from spotmpi.launch.lookout import Lookout
-from spotmpi.launch.orders import Orders
 from spotmpi.launch.requests import Requests
 from spotmpi.launch.signals import as_events
 from spotmpi.launch.silence import Silences
 from spotmpi.launch.stall import Stalls
 from spotmpi.launch.standing import Standing
+from spotmpi.launch.turnover import Turnover
 from spotmpi.launch.verdict import Ending, Verdict, signal_name
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
@@ -63,13 +62,6 @@ _DESCRIPTORS = 9
 
 _LONGEST_COMPLAINT = 1 << 14
 """Bytes that are kept of what mpirun says, the last ones."""
-
-_TRIES = 4
-_BEFORE_TRY = 0.5
-"""How often a host's newcomer is tried, and seconds before the second time; each time twice as
-many."""
-
-_ORPHANED = "who was to bring it in is gone"
 
 STALL_TIMEOUT = 600
 """Seconds for which others may wait for one worker, unless told otherwise."""
@@ -169,16 +161,10 @@ class Job:
         self.console = Console(self.select, manner.quiet, manner.log_dir)
         self._standing = Standing(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
-        self._orders = Orders(lambda worker, order: self._crew.order(worker, order))
         self.grow: Callable[[Host], str] | None = None
         """Asks one more host for workers, if there can be one, and says what comes of it; may raise
         UsageError."""
-        self._growth = Growth()
-        self._paired: tuple[int, int] | None = None
-        self._taken: set[str | None] = set()
-        """Hosts that are to be taken away; None is the launcher's own."""
-        self._failures: dict[str, int] = {}
-        """Newcomers in a row that did not come to train, by their host."""
+        self._turnover: Turnover
         self._requests: Requests
         self._desk: Desk | None = None
         self._spares = manner.spares
@@ -202,6 +188,10 @@ class Job:
         """Take a child for one that serves the job: it is killed at the end, and no orphan."""
         self._serving.append(pid)
 
+    def ended(self, pid: int) -> None:
+        """Such a child has ended and was waited for: its id may come again."""
+        self._serving.remove(pid)
+
     def look_out(self, watch: Watch) -> None:
         """Hear of notices for the launcher's own host from now on."""
         self._lookout = Lookout(self.select, watch, partial(self.noticed, None), self.console.say)
@@ -210,42 +200,18 @@ class Job:
             self.spare(self._lookout.pid)
 
     def noticed(self, host: str | None, notice: Notice) -> None:
-        """Take the notice that a host is to be taken away; None is the launcher's own.
-
-        Its workers leave before their next step; without the launcher, nobody can go on.
-        """
+        """Take the notice that a host is to be taken away; None is the launcher's own."""
         self.console.say(notice.sentence(host, time.time()))
-        if notice.advice:
-            return
-        self._taken.add(host)
-        self._heed()
-
-    def _heed(self) -> None:
-        """Workers whose host is to be taken away leave, once they train; newcomers go at once."""
-        noticed = {
-            worker
-            for worker, fate in enumerate(self._verdict.fates)
-            if None in self._taken or fate.host in self._taken
-        }
-        for worker in noticed:
-            if self._verdict.learning(worker):
-                self._dismiss((worker,), "its host is to be taken away")
-        training = set(self._verdict.training) if self._verdict.started else set()
-        if noticed >= training:  # nobody would be left: all stop together
-            for worker in training:
-                self._orders.give(worker, stop=True)
-        else:
-            for worker in noticed & training:
-                self._part(worker)
+        if not notice.advice:
+            self._turnover.noticed(host)
 
     def asked(self, workers: int) -> None:
         """So many workers are asked for in all, whether they are there or not, spares included."""
-        if self._spares:
-            self._growth.most = max(1, workers - self._spares)
+        self._turnover.asked(workers)
 
-    def newcomer(self, host: str) -> int:
-        """One more worker will be started on a host, and may join; returns its id."""
-        return self._verdict.newcomer(host)
+    def newcomer(self, host: str, stay: int) -> int:
+        """One more worker will be started on a host, in its ``stay``-th time; returns its id."""
+        return self._turnover.newcomer(host, stay)
 
     def every(self, seconds: float, name: str, action: Callable[[], None]) -> None:
         """Do something again and again, as long as the job runs."""
@@ -263,6 +229,7 @@ class Job:
     def run(self, crew: Workers, begin: Callable[[], Start | None]) -> int:
         """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
         self._crew = crew
+        self._turnover = Turnover(crew, self._verdict, self._after, self._spares)
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
         with as_events(self.select, {*_SIGNALS, *notices}, self._signalled):
@@ -320,10 +287,8 @@ class Job:
         if self._crew.all_met:
             self._timers.pop("start", None)
         if self._verdict.started and not began:
-            for worker in self._verdict.training:
-                self._growth.trains(worker)
-            self._heed()
-        self._grow()
+            self._turnover.began()
+        self._turnover.tend()
 
     def _take(self, heard: Heard) -> None:
         match heard.event:
@@ -348,11 +313,11 @@ class Job:
                 self._gone(heard.worker)
             case "gave_up":
                 newcomer, why = int(heard.fields["newcomer"]), str(heard.fields["why"])
-                self._dismiss(self._growth.gave_up(newcomer), why)
+                self._turnover.gave_up(newcomer, why)
             case _:
                 self._verdict.told(heard.worker, heard.event, heard.fields)
                 self._standing.told(heard.event, heard.fields)
-                self._follow(heard.worker, heard.event)
+                self._turnover.told(heard.worker, heard.event)
         if self._verdict.stopping and "stop" not in self._timers and not self._ending:
             self._after(_FOR_STOPPING, "stop", self._not_stopping)
 
@@ -367,8 +332,8 @@ class Job:
             self._verdict,
             self._standing,
             keeps,
-            self._orders,
-            self._part,
+            self._turnover.orders,
+            self._turnover.part,
             self.grow,
         )
         try:
@@ -465,52 +430,9 @@ class Job:
         if not processes.end_descendants(0.0, keep=[*self._spared, *self._serving]):
             self._after(_BETWEEN_BURIALS, "bury", self._bury)
 
-    # Workers that come and leave.
-
-    def _follow(self, worker: int, event: str) -> None:
-        match event:
-            case "waiting":
-                self._growth.waits(worker)
-            case "admitted":
-                self._growth.admitted(worker)
-            case "trains":
-                self._growth.trains(worker)
-                self._failures.pop(self._verdict.host_of(worker), None)
-            case "parted":
-                self._dismiss(self._growth.leaves(worker), _ORPHANED)
-
     def _gone(self, worker: int) -> None:
         self._standing.gone(worker)
-        self._dismiss(self._growth.gone(worker), _ORPHANED)
-        if self._verdict.turned_away(worker) and not self._ending:
-            host = self._verdict.host_of(worker)
-            tries = self._failures[host] = self._failures.get(host, 0) + 1
-            if tries < _TRIES:
-                again = partial(self._crew.recruit, host)
-                self._after(_BEFORE_TRY * 2**tries, f"recruit {worker}", again)
-
-    def _part(self, worker: int) -> None:
-        """Have a worker leave before its next step."""
-        self._dismiss(self._growth.leaves(worker), _ORPHANED)
-        if not self._orders.give(worker, leave=True):
-            self._crew.revoke(worker)
-
-    def _dismiss(self, newcomers: Sequence[int], why: str) -> None:
-        for worker in newcomers:
-            self._verdict.blame(worker, why)
-            self._crew.revoke(worker)
-
-    def _grow(self) -> None:
-        """See to it that the next newcomer is brought in."""
-        pair = self._growth.next()
-        if pair == self._paired:
-            return
-        if self._paired is not None:
-            self._orders.give(self._paired[0], newcomer=0)
-        if pair is not None:
-            self._crew.bring(pair[1])
-            self._orders.give(pair[0], newcomer=pair[1])
-        self._paired = pair
+        self._turnover.gone(worker)
 
     # Workers that hold up all others.
 

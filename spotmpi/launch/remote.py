@@ -119,7 +119,7 @@ def _run(
         output.write,
         lambda: job.console.held,
         noticed,
-        job.newcomer,
+        lambda host: job.newcomer(host, fleet.times[host]),
         lambda host: gathering.rest(host, _AFTER_RIFT),
         job.console.say,
     )

@@ -117,6 +117,9 @@ class Requests:
             raise UsageError("not all workers are ready, and MPI cannot start without one of them")
         if set(self._verdict.training) <= {worker}:
             raise UsageError(f"nobody would train on without worker {worker}: use `spotmpi stop`")
+        learning = self._verdict.learning(worker)
         self._verdict.blame(worker, "spotmpi shrink")
         self._part(worker)
+        if learning:
+            return {"said": f"worker {worker} on {fate.host} does not train yet and is ended"}
         return {"said": f"worker {worker} on {fate.host} leaves before the next step"}

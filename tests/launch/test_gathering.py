@@ -57,11 +57,12 @@ class Hosts:
         self.started: list[str] = []
         """The hosts whose agents were started, in order."""
         self.pids: dict[str, int] = {}
+        self.serving: set[int] = set()
         self.uninvited: list[subprocess.Popen[bytes]] = []
         self.said: list[str] = []
         self.wanted: list[int] = []
         """How many workers were asked for in all, each time that changed."""
-        self.ended = ""
+        self.too_few_are_there = ""
         self.again: Callable[[], None] = lambda: pytest.fail("nothing is done again and again")
         self.fleet = Fleet(
             self.select,
@@ -90,12 +91,16 @@ class Hosts:
 
     def spare(self, pid: int) -> None:
         self.pids[self.started[-1]] = pid
+        self.serving.add(pid)
+
+    def ended(self, pid: int) -> None:
+        self.serving.remove(pid)
 
     def asked(self, workers: int) -> None:
         self.wanted.append(workers)
 
     def too_few(self, why: str) -> None:
-        self.ended = why
+        self.too_few_are_there = why
 
     def every(self, seconds: float, name: str, action: Callable[[], None]) -> None:
         assert (seconds, name) == (5, "gather")
@@ -225,8 +230,11 @@ def test_a_host_that_never_answers_is_waited_for_half_a_minute(hosts: Hosts) -> 
 def test_with_too_few_nothing_begins(hosts: Hosts) -> None:
     hosts.commands["h2"] = FAILS
     hosts.gather("h1", "h2 slots=2", min_workers=2)
-    hosts.turn_until(lambda: hosts.gathering.complete() or hosts.ended)
-    assert hosts.ended == "of 3 workers only 1 can be started, and --min-workers asks for 2"
+    hosts.turn_until(lambda: hosts.gathering.complete() or hosts.too_few_are_there)
+    assert (
+        hosts.too_few_are_there
+        == "of 3 workers only 1 can be started, and --min-workers asks for 2"
+    )
 
 
 def test_those_that_come_by_themselves_are_counted_and_waited_for(hosts: Hosts) -> None:
@@ -306,6 +314,7 @@ def test_a_host_that_is_lost_comes_back(hosts: Hosts) -> None:
         hosts.again()
         hosts.turn_until(lambda: "h2" in hosts.there)
         assert hosts.fleet.times["h2"] == times + 1
+        assert hosts.serving == set(hosts.pids.values())  # and none of those before
     hosts.again()
     assert hosts.started == ["h1", "h2", "h2", "h2"]
 

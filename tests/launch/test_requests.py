@@ -150,6 +150,15 @@ def test_a_shrink_takes_one_worker_and_says_whose_doing_it_was() -> None:
         asked.ask("shrink", worker=2)
 
 
+def test_a_newcomer_that_does_not_train_yet_is_said_to_be_ended() -> None:
+    asked = trained()
+    assert asked.verdict.newcomer("h3") == 3
+    assert asked.ask("shrink", worker=3) == "worker 3 on h3 does not train yet and is ended"
+    assert asked.workers.parted == [3]
+    asked.end(3, KILLED)
+    assert asked.verdict.lines == ["worker 3 on h3 did not join: spotmpi shrink"]
+
+
 @pytest.mark.parametrize("worker", [3, -1, None, "1", 1.0, True, [0], float("inf")])
 def test_a_worker_that_is_none_is_refused(worker: Any) -> None:
     asked = trained()
