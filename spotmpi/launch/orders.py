@@ -18,6 +18,11 @@ class Orders:
         self._write = write
         self._given: dict[int, Order] = {}
 
+    @property
+    def leaving(self) -> frozenset[int]:
+        """The workers that are ordered to leave."""
+        return frozenset(worker for worker, order in self._given.items() if order.leave)
+
     def give(self, worker: int, **changes: Any) -> bool:
         """Change what a worker is to do; returns whether it was put where the worker finds it."""
         before = self._given.get(worker, Order())

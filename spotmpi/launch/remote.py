@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from spotmpi.launch import folder as job_folder
@@ -27,7 +26,7 @@ from spotmpi.launch.way import Way
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings
 
-__all__ = ["Door", "launch"]
+__all__ = ["Door", "Plan", "launch"]
 
 _TRAVELLING = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON")
 """How the names begin of variables that every host gets from the launcher's environment."""
@@ -48,63 +47,45 @@ class Door:
     workers: int
 
 
-def launch(
-    script: Path,
-    arguments: Sequence[str],
-    roster: Roster,
-    settings: Settings,
-    installation: Installation,
-    door: Door | None,
-    manner: Manner,
-    way: Way,
-) -> int:
-    """Run a job on the hosts of ``roster`` to its end, as `local.launch` does; returns its code.
+@dataclass(frozen=True)
+class Plan:
+    """What is run, where and how, each time that the job begins."""
 
-    With a ``door``, agents may come in by themselves, until there are as many workers as it says.
-    """
+    script: Path
+    arguments: Sequence[str]
+    roster: Roster
+    installation: Installation
+    door: Door | None
+    """Agents may come in by themselves, until there are as many workers as it says."""
+    manner: Manner
+    way: Way
+
+
+def launch(plan: Plan, settings: Settings) -> int:
+    """Run a job on its hosts to its end and return its exit code, as `local.launch` does."""
     processes.raise_priority()
-    attempt = partial(
-        _run,
-        script,
-        arguments,
-        roster,
-        installation=installation,
-        door=door,
-        manner=manner,
-        way=way,
-    )
-    code = attempt(settings=settings, patient=False)
-    while code == EXIT_ALL_REVOKED and manner.keep_alive:
+    code = _run(plan, settings, patient=False)
+    while code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
         kept = settings.checkpoint is not None and any(settings.checkpoint.glob("*.h5"))
         settings = replace(settings, resume=kept)
         where = "its newest checkpoint" if kept else "the beginning: there is no checkpoint"
         print(f"spotmpi: waiting for hosts, to go on from {where}", file=sys.stderr, flush=True)
-        code = attempt(settings=settings, patient=True)
+        code = _run(plan, settings, patient=True)
     return code
 
 
-def _run(
-    script: Path,
-    arguments: Sequence[str],
-    roster: Roster,
-    *,
-    settings: Settings,
-    installation: Installation,
-    door: Door | None,
-    manner: Manner,
-    way: Way,
-    patient: bool,
-) -> int:
+def _run(plan: Plan, settings: Settings, patient: bool) -> int:
     """Once, from the first host to the last. ``patient``: wait for hosts as long as it takes."""
+    door, manner, task = plan.door, plan.manner, plan.arguments
     job_folder.remove_abandoned()
     travelling = {k: v for k, v in os.environ.items() if k.startswith(_TRAVELLING)}
     assignment = Assignment(
         folder=str(Path.cwd()),
-        task=[str(script.absolute()), *arguments],
+        task=[str(plan.script.absolute()), *task],
         environ=travelling | settings.to_environ(),
         detect_ms=settings.detect_ms,
     )
-    job = Job([str(script), *arguments], settings, manner)
+    job = Job([str(plan.script), *task], settings, manner)
     job.look_out(manner.watch)
     output = _Output(job)
 
@@ -130,7 +111,7 @@ def _run(
         Entrance(job.select, fleet, door.listener, door.token, job.console.say)
     wanted = None if door is None else door.workers
     gathering = Gathering(
-        job, fleet, roster, settings.min_workers, wanted, way, manner.watch, patient
+        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, manner.watch, patient
     )
     job.grow = gathering.add
     with ExitStack() as stack:
@@ -149,9 +130,9 @@ def _run(
             within = replace(settings, job=name, job_dir=folder)
             # How its workers share its cores is each host's own affair.
             environment = mpirun.environment(
-                installation, len(placed), within, os.environ, len(placed), "tcp"
+                plan.installation, len(placed), within, os.environ, len(placed), "tcp"
             )
-            command = mpirun.command(installation, len(placed), mpirun.stand_in(folder))
+            command = mpirun.command(plan.installation, len(placed), mpirun.stand_in(folder))
             return Start(command, environment, placed, folder)
 
         return job.run(fleet, begin)

@@ -31,8 +31,8 @@ class Crewed(Protocol):
 class Requests:
     """Answers for one job; ``keeps``: it has a folder for checkpoints.
 
-    ``part(worker)`` has a worker leave the others; ``grow(host)`` asks one more host for workers,
-    says what comes of it and may raise UsageError.
+    ``part(worker, why)`` has a worker leave the others; ``grow(host)`` asks one more host for
+    workers, says what comes of it and may raise UsageError.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Requests:
         standing: Standing,
         keeps: bool,
         orders: Orders,
-        part: Callable[[int], None],
+        part: Callable[[int, str], None],
         grow: Callable[[Host], str] | None,
     ) -> None:
         self._orders = orders
@@ -111,15 +111,15 @@ class Requests:
         if type(worker) is not int or not 0 <= worker < len(fates):
             raise UsageError(f"there is no worker {worker}; `spotmpi status` shows who is there")
         fate = fates[worker]
+        where = f"worker {worker} on {fate.host}"
         if not fate.lives:
-            raise UsageError(f"worker {worker} on {fate.host} has come to its end: {fate.state}")
+            raise UsageError(f"{where} has come to its end: {fate.state}")
         if not self._verdict.started:
             raise UsageError("not all workers are ready, and MPI cannot start without one of them")
-        if set(self._verdict.training) <= {worker}:
+        if self._verdict.learning(worker):
+            self._part(worker, "spotmpi shrink")
+            return {"said": f"{where} does not train yet and is killed"}
+        if set(self._verdict.training) - self._orders.leaving <= {worker}:
             raise UsageError(f"nobody would train on without worker {worker}: use `spotmpi stop`")
-        learning = self._verdict.learning(worker)
-        self._verdict.blame(worker, "spotmpi shrink")
-        self._part(worker)
-        if learning:
-            return {"said": f"worker {worker} on {fate.host} does not train yet and is ended"}
-        return {"said": f"worker {worker} on {fate.host} leaves before the next step"}
+        self._part(worker, "spotmpi shrink")
+        return {"said": f"{where} leaves before the next step"}

@@ -14,7 +14,7 @@ from spotmpi.launch.doctor import problems
 from spotmpi.launch.entrance import bind
 from spotmpi.launch.installation import search
 from spotmpi.launch.job import STALL_TIMEOUT, Manner
-from spotmpi.launch.remote import Door
+from spotmpi.launch.remote import Door, Plan
 from spotmpi.launch.roster import HostsFile, Roster
 from spotmpi.launch.serve import parse_address
 from spotmpi.launch.verdict import EXIT_NOT_STARTED, MEANINGS, count
@@ -170,7 +170,8 @@ def main(options: argparse.Namespace) -> int:
         return local.launch(script, arguments, workers, settings, found.found, manner)
     door = None if options.listen is None else _door(options, workers)
     way: Way = allocation or ssh
-    return remote.launch(script, arguments, roster, settings, found.found, door, manner, way)
+    plan = Plan(script, arguments, roster, found.found, door, manner, way)
+    return remote.launch(plan, settings)
 
 
 def _manner(options: argparse.Namespace) -> Manner:

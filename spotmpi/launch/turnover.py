@@ -21,6 +21,7 @@ _BEFORE_TRY = 0.5
 """How often a host's newcomer is tried, and seconds before the second time; each time twice as
 many."""
 
+_TAKEN = "its host is to be taken away"
 _ORPHANED = "who was to bring it in is gone"
 
 
@@ -130,14 +131,14 @@ class Turnover:
             again = partial(self._recruit, host)
             self._after(_BEFORE_TRY * 2**tries, f"recruit {worker}", again)
 
-    def part(self, worker: int) -> None:
-        """Have a worker leave before its next step; one that does not train yet goes at once."""
+    def part(self, worker: int, why: str) -> None:
+        """Have a worker leave before its next step; one that does not train yet is killed."""
         self._dismiss(self._growth.leaves(worker), _ORPHANED)
         if self._verdict.learning(worker):
             self._unwanted.add(worker)
-            self._crew.revoke(worker)
+            self._dismiss((worker,), why)
         elif not self.orders.give(worker, leave=True):
-            self._crew.revoke(worker)
+            self._dismiss((worker,), why)
 
     def tend(self) -> None:
         """See to it that the next newcomer is brought in."""
@@ -159,20 +160,20 @@ class Turnover:
             if None in self._taken or fate.host in self._taken
         }
         learning = [worker for worker in noticed if self._verdict.learning(worker)]
-        self._dismiss(learning, "its host is to be taken away")
+        self._dismiss(learning, _TAKEN)
         training = set(self._verdict.training) if self._verdict.started else set()
         if noticed >= training:  # nobody would be left: all stop together
             for worker in training:
                 self.orders.give(worker, stop=True)
         else:
             for worker in noticed & training:
-                self.part(worker)
+                self.part(worker, _TAKEN)
 
     def _recruit(self, host: str) -> None:
         if host not in self._taken:
             self._crew.recruit(host)
 
-    def _dismiss(self, newcomers: Collection[int], why: str) -> None:
-        for worker in newcomers:
+    def _dismiss(self, workers: Collection[int], why: str) -> None:
+        for worker in workers:
             self._verdict.blame(worker, why)
             self._crew.revoke(worker)

@@ -56,3 +56,11 @@ def test_an_order_for_which_there_is_no_room_was_not_given_and_may_be_again() ->
         (3, Order(stop=True, newcomer=5)),
         (3, Order(stop=True, leave=True, newcomer=5)),
     ]
+
+
+def test_who_is_ordered_to_leave_is_known() -> None:
+    orders = Orders(lambda worker, order: None)
+    orders.give(1, leave=True)
+    orders.give(1, newcomer=5)
+    orders.give(2, stop=True)
+    assert orders.leaving == {1}

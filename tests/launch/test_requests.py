@@ -24,14 +24,14 @@ class Workers:
     """Notes what is asked of the workers."""
 
     def __init__(self) -> None:
-        self.parted: list[int] = []
+        self.parted: list[tuple[int, str]] = []
         self.orders: dict[int, Order] = {}
         self.full = False
         self.said: dict[int, Progress] = {}
         self.hosts: dict[str, Silences] = {}
 
-    def part(self, worker: int) -> None:
-        self.parted.append(worker)
+    def part(self, worker: int, why: str) -> None:
+        self.parted.append((worker, why))
 
     def order(self, worker: int, order: Order) -> None:
         if self.full:
@@ -53,15 +53,15 @@ class Asked:
         self.verdict = Verdict()
         self.verdict.expect(["h1", "h1", "h2"])
         self.standing = Standing("train.py")
-        orders = Orders(self.workers.order)
+        self.orders = Orders(self.workers.order)
         self.requests = Requests(
             "spotmpi-00",
             self.workers,
             self.verdict,
             self.standing,
             keeps,
-            orders,
-            self.workers.parted.append,
+            self.orders,
+            self.workers.part,
             grow,
         )
 
@@ -141,22 +141,17 @@ def test_an_order_that_cannot_be_written_is_no_stop() -> None:
 def test_a_shrink_takes_one_worker_and_says_whose_doing_it_was() -> None:
     asked = trained()
     assert asked.ask("shrink", worker=2) == "worker 2 on h2 leaves before the next step"
-    assert asked.workers.parted == [2]
+    assert asked.workers.parted == [(2, "spotmpi shrink")]
     asked.end(2, KILLED)
-    assert asked.verdict.lines == [
-        "worker 2 on h2 was revoked (spotmpi shrink); 2 of 3 workers left"
-    ]
     with pytest.raises(UsageError, match="worker 2 on h2 has come to its end: revoked"):
         asked.ask("shrink", worker=2)
 
 
-def test_a_newcomer_that_does_not_train_yet_is_said_to_be_ended() -> None:
+def test_a_newcomer_that_does_not_train_yet_is_killed() -> None:
     asked = trained()
     assert asked.verdict.newcomer("h3") == 3
-    assert asked.ask("shrink", worker=3) == "worker 3 on h3 does not train yet and is ended"
-    assert asked.workers.parted == [3]
-    asked.end(3, KILLED)
-    assert asked.verdict.lines == ["worker 3 on h3 did not join: spotmpi shrink"]
+    assert asked.ask("shrink", worker=3) == "worker 3 on h3 does not train yet and is killed"
+    assert asked.workers.parted == [(3, "spotmpi shrink")]
 
 
 @pytest.mark.parametrize("worker", [3, -1, None, "1", 1.0, True, [0], float("inf")])
@@ -201,6 +196,15 @@ def test_a_job_that_ends_does_not_grow() -> None:
     asked.ask("stop")
     with pytest.raises(UsageError, match="the job is ending already"):
         asked.ask("grow", line="h3")
+
+
+def test_one_of_the_last_two_is_not_taken_while_the_other_leaves() -> None:
+    asked = trained()
+    asked.end(0, KILLED)
+    asked.orders.give(1, leave=True)
+    with pytest.raises(UsageError, match="nobody would train on without worker 2"):
+        asked.ask("shrink", worker=2)
+    assert asked.ask("shrink", worker=1) == "worker 1 on h1 leaves before the next step"
 
 
 def test_a_report_has_all_that_is_known() -> None:

@@ -226,22 +226,31 @@ def test_a_host_that_came_back_is_not_the_one_that_was_taken_away(job: Job) -> N
 
 def test_one_that_trains_leaves_and_what_it_was_to_bring_in_is_tried_again(job: Job) -> None:
     worker = job.come("h3")
-    job.turnover.part(0)
+    job.turnover.part(0, "asked")
     assert job.orders[0].leave
     assert job.revoked == [worker]
 
 
 def test_one_whose_order_cannot_be_written_is_ended(job: Job) -> None:
     job.full = True
-    job.turnover.part(1)
+    job.turnover.part(1, "asked")
     assert job.revoked == [1]
+    job.end(1)
+    assert job.verdict.lines == ["worker 1 on h1 was revoked (asked); 2 of 3 workers left"]
+
+
+def test_one_that_is_lost_before_it_leaves_was_lost_by_what_took_it(job: Job) -> None:
+    job.turnover.part(1, "asked")
+    job.end(1)
+    assert job.verdict.lines == ["worker 1 on h1 was revoked (SIGKILL); 2 of 3 workers left"]
 
 
 @pytest.mark.parametrize("until", ["waiting", "admitted"])
 def test_one_that_does_not_train_yet_is_ended_and_not_tried_again(job: Job, until: str) -> None:
     worker = job.come("h3", until=until)
-    job.turnover.part(worker)
+    job.turnover.part(worker, "asked")
     assert job.revoked == [worker]
     assert worker not in job.orders
     job.end(worker)
+    assert job.verdict.lines[-1] == "worker 3 on h3 did not join: asked"
     assert job.later == []
