@@ -128,7 +128,9 @@ class Gathering:
         Raises UsageError if it is there already.
         """
         if host.name in {there.name for there in self._fleet.hosts}:
-            raise UsageError(f"{host.name} is one of the job's hosts already")
+            raise UsageError(
+                f"{host.name} is one of the job's hosts already; `spotmpi status` shows its workers"
+            )
         known = host.name in self._roster.hosts
         why = self._why(host.name)
         self._roster.add(host)

@@ -44,7 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG + "\n".join(f"  {c:<3}  {told}" for c, told in MEANINGS.items())
     parser.add_argument("-n", "--workers", metavar="N", help="workers to start with, on this host")
     parser.add_argument(
-        "--hosts", metavar="FILE", help="train on these hosts; one a line: name [slots=2]"
+        "--hosts",
+        metavar="FILE",
+        help="train on these hosts; one a line: name [slots=2]; lines that are added later join",
     )
     parser.add_argument(
         "--listen",
