@@ -12,6 +12,7 @@ To the head:
 ``progress`` what is new on the board: a list of worker, rounds, steps, doing, seconds ago
 ``says``     a sentence for the user: text
 ``noticed``  this host is to be taken away: source, seconds (left; null: not known), what, advice
+``free``     it may be: the last worker has left it. To be answered with ``leave``
 ``claims``   links: connections of its workers that get no answer
 ``confirms`` links: of what others claim, those whose other end a worker here has
 
@@ -28,7 +29,7 @@ From the head:
 ``died``     a worker on some host: worker, ago (seconds)
 ``claimed``  links: what some host claims
 ``end``      kill all workers
-``leave``    the job is over
+``leave``    the job is over, at least here
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ class Agent:
         self._relay = relay.Relay(self._select, self._trunk.relay)
         self._doorway = relay.Doorway(self._select, self._relay)
         self._lookout = Lookout(self._select, watch, self._noticed, self._say, agent=True)
-        self._to_be_taken = self._told = False
+        self._to_be_taken = self._told = self._free = False
         self._gone: set[int] = set()
         """Workers that were started and are no more."""
         self._connected = time.monotonic()
@@ -247,7 +248,8 @@ class Agent:
                 self._crew.end()
             case "leave":
                 self._crew.dismiss()
-                self._outcome = Outcome(True, "")
+                why = "this host is to be taken away" if self._free else ""
+                self._outcome = Outcome(True, why, told=self._free and self._told)
 
     def _take_on(self, assignment: Assignment) -> None:
         script = assignment.task[0]
@@ -309,10 +311,14 @@ class Agent:
             self._give_free()
 
     def _give_free(self) -> None:
-        """Let the cloud have the host, once the last worker has left it."""
-        if self._to_be_taken and self._gone.issuperset(self._wrappers):
-            self._lookout.safe()
-            self._outcome = Outcome(True, "this host is to be taken away", told=self._told)
+        """End, once the last worker has left the host and the head has answered.
+
+        Not before: srun may lose what a signalled step says last, and the head would take its
+        workers for lost.
+        """
+        if self._to_be_taken and not self._free and self._gone.issuperset(self._wrappers):
+            self._free = True
+            self._trunk.tell("free")
 
     def _say(self, sentence: str) -> None:
         self._trunk.tell("says", text=sentence)
@@ -344,13 +350,13 @@ class Agent:
     def _pass_on(self, heard: Heard) -> None:
         if heard.event == "runtime":
             return  # a wrapper here takes its agent, which revokes its worker, for mpirun
-        if heard.event in ("ended", "cleared", "vanished"):
-            self._gone.add(heard.worker)
-            self._give_free()
         if heard.event in ("ended", "vanished"):
             self._bury_at = time.monotonic() + _BEFORE_BURIAL
         fields = {k: v for k, v in heard.fields.items() if k != "event"}
         self._trunk.tell("heard", worker=heard.worker, said=heard.event, fields=fields)
+        if heard.event in ("ended", "cleared", "vanished"):
+            self._gone.add(heard.worker)
+            self._give_free()
 
     def _look_for_stillborn(self) -> None:
         """A wrapper that died before it said anything is known to nobody else."""
@@ -397,6 +403,8 @@ class Agent:
 
     def _clean_up(self) -> None:
         """Kill everything that this job has on the host, and remove its folder. Blocking."""
+        if self._free:
+            self._lookout.safe()  # the cloud may have the host
         self._lookout.close()
         processes.end_descendants(_FOR_CLEARING)
         processes.sweep(f"SPOTMPI_JOB={self._mark}", _FOR_CLEARING)

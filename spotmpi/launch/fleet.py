@@ -346,6 +346,8 @@ class Fleet:
                 self._hear_progress(host, fields["entries"])
             elif fields["event"] == "noticed":
                 self._notice(host, fields)
+            elif fields["event"] == "free":
+                host.trunk.tell("leave")
             elif fields["event"] in ("claims", "confirms"):
                 self._hear_of_links(host, fields["event"], [Link(*one) for one in fields["links"]])
             elif fields["event"] == "says":

@@ -137,6 +137,14 @@ def test_a_notice_that_is_none_is_left_out(host: Host, wrong: dict[str, Any]) ->
     assert len(host.notices) == 1
 
 
+def test_a_host_that_its_workers_have_left_may_go_when_that_is_known(host: Host) -> None:
+    host.agent.tell("noticed", **SAID)
+    host.turn_until(lambda: host.notices)
+    assert "leave" not in [fields["event"] for fields in host.told]
+    host.agent.tell("free")
+    host.hear("leave")
+
+
 def test_what_an_agent_has_for_the_user_comes_with_its_name_and_in_one_line(host: Host) -> None:
     host.agent.tell("says", text="a\x1b[2J\nb")
     host.turn_until(lambda: host.said)
