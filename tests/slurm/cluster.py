@@ -18,12 +18,13 @@ from spotmpi.bench import network as hosts
 from spotmpi.launch import folder as job_folder
 from spotmpi.launch import processes
 from tests.running import LIMIT, Running
+from tests.slurm import cgroups
 
 __all__ = ["Cluster", "missing"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue")
-_GRACE = 5
-"""Seconds that a preempted job is left."""
+_GRACE = 20
+"""Seconds that a preempted job is left, or one that is told to end: enough on a loaded machine."""
 
 _PAUSE = 0.05
 """Seconds between two questions to Slurm."""
@@ -46,7 +47,7 @@ SlurmctldPidFile={folder}/slurmctld.pid
 SlurmdPidFile={folder}/slurmd-%n.pid
 SlurmctldLogFile={folder}/slurmctld.log
 SlurmdLogFile={folder}/slurmd-%n.log
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/{proctrack}
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
@@ -61,14 +62,14 @@ PreemptMode=REQUEUE
 ReturnToService=2
 SlurmctldTimeout=10
 SlurmdTimeout=5
-KillWait=2
+KillWait={kill_wait}
 SlurmdParameters=config_overrides
 """
 
 
 def missing() -> str | None:
     """What keeps clusters from being made here; None if nothing does."""
-    if (why := hosts.missing()) is not None:
+    if (why := hosts.missing() or cgroups.missing()) is not None:
         return why
     lacking = [program for program in _PROGRAMS if _program(program) is None]
     if lacking:
@@ -81,18 +82,32 @@ class Cluster:
     """Nodes h1, h2, .. of 4 CPUs, all idle. A context manager; ``folder`` takes jobs' files.
 
     Partition ``spot`` (the default), whose jobs get whole nodes, is preempted by ``demand``. With
-    ``notice`` a preempted job gets the signal that it asked for.
+    ``notice`` a preempted job gets the signal that it asked for. ``proctrack`` decides who is sent
+    SIGTERM: a step's tasks (cgroup, which nearly all sites have) or all its processes (linuxproc);
+    ``grace`` (seconds), when a preempted job is killed.
     """
 
-    def __init__(self, folder: Path, nodes: int, notice: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        *,
+        notice: bool = False,
+        proctrack: str = "cgroup",
+        grace: int = _GRACE,
+    ) -> None:
         self.folder = folder
         self._notice = notice
+        self._proctrack = proctrack
+        self._grace = grace
         # Of its own, since sockets lie in it: their names are limited to 108 bytes.
         self._home = Path(tempfile.mkdtemp(prefix="slurm-"))
         self._daemons: list[subprocess.Popen[bytes]] = []
         self._commands: list[Running] = []
         self._network: hosts.Network | None = None
+        self._cgroups: cgroups.Cgroups | None = None
         try:
+            self._cgroups = cgroups.Cgroups(self._home)
             self._network = hosts.Network(folder, nodes)
             self._configure()
             self._munge()
@@ -210,6 +225,8 @@ class Cluster:
                 daemon.wait()
         if self._network is not None:
             self._network.close()
+        if self._cgroups is not None:
+            self._cgroups.close()
         shutil.rmtree(self._home)
         job_folder.remove_abandoned()  # a launcher that was killed with all that would do it
 
@@ -217,19 +234,25 @@ class Cluster:
         home, names = self._home, self.network.names
         for name in ("state", *(f"spool-{name}" for name in names)):
             (home / name).mkdir()
-        lines = [_CONFIGURATION.format(head=platform.node(), folder=home)]
+        site = {
+            "head": platform.node(),
+            "folder": home,
+            "proctrack": self._proctrack,
+            "kill_wait": _GRACE,
+        }
+        lines = [_CONFIGURATION.format(**site)]
         if self._notice:
             lines.append("SlurmctldParameters=preempt_send_user_signal\n")
         for name in names:
             address = self.network.address(name)
             lines.append(f"NodeName={name} NodeAddr={address} CPUs=4 RealMemory=1000\n")
         every = ",".join(names)
-        spot = f"Default=YES OverSubscribe=EXCLUSIVE PriorityTier=1 GraceTime={_GRACE}"
+        spot = f"Default=YES OverSubscribe=EXCLUSIVE PriorityTier=1 GraceTime={self._grace}"
         lines.append(f"PartitionName=spot Nodes={every} {spot}\n")
         lines.append(f"PartitionName=demand Nodes={every} PriorityTier=10 PreemptMode=OFF\n")
         (home / "slurm.conf").write_text("".join(lines))
         # Version 2 needs a systemd; and no file of the machine's own may be read instead.
-        (home / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+        (home / "cgroup.conf").write_text(f"CgroupPlugin=cgroup/v1\nCgroupMountpoint={home}\n")
 
     def _munge(self) -> None:
         key = self._home / "munge.key"
@@ -241,7 +264,8 @@ class Cluster:
         self.until((self._home / "munge").exists, "munged has no socket")
 
     def _node(self, name: str) -> None:
-        slurmd = (_program("slurmd"), "-D", "-N", name)
+        assert self._cgroups is not None
+        slurmd = self._cgroups.within(name, _program("slurmd"), "-D", "-N", name)
         self._daemon(*self.network.in_host(name, *slurmd))
 
     def _daemon(self, *command: object) -> None:

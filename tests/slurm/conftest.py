@@ -17,7 +17,7 @@ def cluster(tmp_path: Path) -> Iterator[Callable[..., Cluster]]:
         pytest.skip(why)
     made: list[Cluster] = []
 
-    def make(nodes: int, **more: bool) -> Cluster:
+    def make(nodes: int, **more: bool | str | int) -> Cluster:
         folder = tmp_path / f"cluster{len(made)}"
         folder.mkdir()
         made.append(Cluster(folder, nodes, **more))

@@ -9,7 +9,17 @@ from spotmpi import trace
 from spotmpi.replay import check_exactly_once, check_replicas
 from tests.slurm.cluster import Cluster
 
-__all__ = ["JOBS", "PYTHON", "SCRIPT", "check", "nothing_left_on", "resumed", "steps", "until_step"]
+__all__ = [
+    "JOBS",
+    "PYTHON",
+    "SCRIPT",
+    "check",
+    "events",
+    "nothing_left_on",
+    "resumed",
+    "steps",
+    "until_step",
+]
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = _ROOT / "tests" / "chaos" / "script.py"
@@ -43,10 +53,14 @@ def check(cluster: Cluster, output: str, passes: int, survivors: set[int]) -> No
     check_replicas(records)
 
 
+def events(cluster: Cluster, kind: str) -> list[trace.Record]:
+    """What the trace has of this kind."""
+    return [record for record in trace.read(cluster.folder / "trace") if record["event"] == kind]
+
+
 def resumed(cluster: Cluster) -> list[int]:
     """The steps with which training went on after a checkpoint."""
-    records = trace.read(cluster.folder / "trace")
-    return [record["step"] for record in records if record["event"] == "resume"]
+    return [record["step"] for record in events(cluster, "resume")]
 
 
 def nothing_left_on(cluster: Cluster, *names: str) -> None:
