@@ -8,9 +8,11 @@ import shlex
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.running import Running
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import (
     JOBS,
@@ -117,29 +119,79 @@ def test_a_wrong_script_is_not_started_again(cluster: Clusters) -> None:
 
 
 HEAD = "10.77.0.1:7700"
+LASTING = Path(__file__).with_name("lasting.py")
 
 
-def test_a_preempted_worker_costs_no_other_and_is_queued_again(cluster: Clusters) -> None:
-    slurm = cluster(3)
+def apart(slurm: Cluster, *script: object) -> tuple[Running, str]:
+    """A head that stays, and an array of a job for each of three nodes; they train already.
+
+    Returns the head, and the number of the array.
+    """
     run = (sys.executable, "-m", "spotmpi", "run", "--listen", HEAD, "--token-file", "token")
-    passes = 150  # not over before Slurm has seen to the other job
-    head = slurm.start(*run, "-n", 3, "--trace", "trace", SCRIPT, "--passes", passes)
+    head = slurm.start(*run, "-n", 3, "--trace", "trace", *script)
     head.until("waiting for 3 workers")
     words = ("--array=0-2", JOBS / "worker-array.sbatch", HEAD, "token")
-    array = slurm.submit(*words, environ=PYTHON)
+    array = slurm.submit(*words, environ=HEARING)
     until_step(slurm, 20)
+    return head, array
+
+
+def elements(slurm: Cluster, array: str, *states: str) -> list[str]:
+    """Wait until an array's jobs are in these states; return their numbers, sorted by state."""
+
+    def shown() -> list[tuple[str, str]]:
+        words = ("--noheader", f"--jobs={array}", "--states=all", "--array", "--format=%T %A")
+        said = [line.split() for line in slurm.run("squeue", *words).splitlines()]
+        return sorted((state, number) for state, number in said)
+
+    slurm.until(
+        lambda: [state for state, _ in shown()] == sorted(states),
+        f"the jobs of the array are not {states}",
+    )
+    return [number for _, number in shown()]
+
+
+def test_a_preempted_worker_leaves_without_a_loss_and_comes_back(cluster: Clusters) -> None:
+    slurm = cluster(3)
+    head, array = apart(slurm, LASTING)
+    other = slurm.submit("--nodes=1", *OTHER)
+    (told,) = head.until(r"worker (\d) on (h\d) has left before step \d+, as it was told to")
+    left = int(told[1])
+    slurm.await_job(other, "COMPLETED")
+    preempted, *_ = elements(slurm, array, "PENDING", "RUNNING", "RUNNING")
+    assert slurm.job(preempted, "Restarts") == "1"
+    nothing_left_on(slurm, told[2])
+    slurm.start_soon(preempted)
+    (joined,) = head.until(r"worker 3 on h\d has joined: it trains from step (\d+) on")
+    until_step(slurm, int(joined[1]) + 100)
+    (slurm.folder / "enough").touch()
+    assert head.wait() == 0, head.output
+    (passes,) = set(re.findall(r"FINAL .* (\d+)$", head.output, re.MULTILINE))
+    check(slurm, head.output, int(passes), {0, 1, 2, 3} - {left})
+    changes = [(change["joined"], change["left"]) for change in events(slurm, "change")]
+    assert changes == [([], [left]), ([3], [])]
+    assert events(slurm, "recovery") == []
+    assert "was revoked" not in head.output
+    elements(slurm, array, "COMPLETED", "COMPLETED", "COMPLETED")
+    nothing_left_on(slurm, "h1", "h2", "h3")
+
+
+@pytest.mark.parametrize(
+    "site", [{"proctrack": "linuxproc"}, {"grace": 0}], ids=["SIGTERM to workers", "no grace"]
+)
+def test_a_preempted_worker_that_is_ended_first_is_an_ordinary_loss(
+    cluster: Clusters, site: dict[str, str | int]
+) -> None:
+    slurm = cluster(3, **site)
+    passes = 150  # not over before Slurm has seen to the other job
+    head, array = apart(slurm, SCRIPT, "--passes", passes)
     other = slurm.submit("--nodes=1", *OTHER)
     assert head.wait() == 0, head.output
-    (lost,) = {int(worker) for worker in re.findall(r"worker (\d) on h\d was revoked", head.output)}
+    (lost,) = map(int, re.findall(r"worker (\d) on h\d was revoked", head.output))
     check(slurm, head.output, passes, {0, 1, 2} - {lost})
+    assert [record["lost"] for record in events(slurm, "recovery")] == [[lost]]
     slurm.await_job(other, "COMPLETED")
-
-    def states() -> list[str]:
-        listed = slurm.run("squeue", "--noheader", f"--jobs={array}", "--states=all", "-o%T", "-r")
-        return sorted(listed.split())
-
-    expected = ["COMPLETED", "COMPLETED", "PENDING"]
-    slurm.until(lambda: states() == expected, "the preempted job is not queued again")
+    elements(slurm, array, "COMPLETED", "COMPLETED", "PENDING")
     nothing_left_on(slurm, "h1", "h2", "h3")
 
 
