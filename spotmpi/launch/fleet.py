@@ -339,18 +339,24 @@ class Fleet:
             if worker in host.workers and stream in (1, 2):
                 self._write(worker, stream, data)
         elif frame.kind == trunk.MESSAGE:
-            fields = trunk.message(frame)
-            if fields["event"] == "heard" and fields["worker"] in host.workers:
+            self._hear(host, trunk.message(frame))
+
+    def _hear(self, host: Registered, fields: dict[str, Any]) -> None:
+        match fields["event"]:
+            case "heard" if fields["worker"] in host.workers:
                 self._hear_from(host, fields["worker"], str(fields["said"]), fields["fields"])
-            elif fields["event"] == "progress":
+            case "progress":
                 self._hear_progress(host, fields["entries"])
-            elif fields["event"] == "noticed":
+            case "noticed":
                 self._notice(host, fields)
-            elif fields["event"] == "free":
+            case "free":
                 host.trunk.tell("leave")
-            elif fields["event"] in ("claims", "confirms"):
-                self._hear_of_links(host, fields["event"], [Link(*one) for one in fields["links"]])
-            elif fields["event"] == "says":
+            case "claims":
+                self._claim(host, [Link(*link) for link in fields["links"]])
+            case "confirms":
+                found = [Link(*link) for link in fields["links"]]
+                self._rifts.confirm(host.name, found, time.monotonic())
+            case "says":
                 self._say(f"{host.name}: {clean(str(fields.get('text')))}")
 
     def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
@@ -389,14 +395,12 @@ class Fleet:
                 said = Progress(int(rounds), int(steps), int(doing), now - ago)
                 self._progress[int(worker)] = said
 
-    def _hear_of_links(self, host: Registered, said: str, found: Sequence[Link]) -> None:
-        if said == "confirms":
-            self._rifts.confirm(host.name, found, time.monotonic())
-            return
-        self._rifts.claim(host.name, found, time.monotonic())
+    def _claim(self, host: Registered, links: Sequence[Link]) -> None:
+        """A host's workers get no answer: whoever has the other end knows who they are."""
+        self._rifts.claim(host.name, links, time.monotonic())
         for other in self._hosts.values():
             if other is not host:
-                other.trunk.tell("claimed", links=found)
+                other.trunk.tell("claimed", links=links)
 
     def _notice(self, host: Registered, fields: dict[str, Any]) -> None:
         source, left, what, advice = map(fields.get, ("source", "seconds", "what", "advice"))

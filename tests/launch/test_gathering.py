@@ -71,6 +71,7 @@ class Hosts:
             lambda: False,
             lambda *_: None,
             lambda _: 0,
+            lambda host: pytest.fail(f"{host} is to rest"),
             self.said.append,
         )
         self.gathering: Gathering
