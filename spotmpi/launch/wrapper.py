@@ -115,8 +115,10 @@ class _Watch:
         """Die as the worker died, so that MPI learns of it at once.
 
         What the worker leaves behind is killed first, but not waited for: the launcher inherits
-        and buries it.
+        and buries it. Without a launcher there is no haste, and nobody else to clean up.
         """
+        if self._deserted():
+            self._leave_nothing()
         processes.kill_descendants()
         os.kill(os.getpid(), signal.SIGKILL)
         signal.pause()
@@ -141,10 +143,22 @@ class _Watch:
         except OSError:
             message = b""
         if not message:
-            processes.end_descendants(_PATIENCE)
-            job_folder.remove(self._folder)
-            os._exit(1)
+            self._leave_nothing()
         return message
+
+    def _deserted(self) -> bool:
+        """Whether the launcher is gone. Does not block, and takes no word of its."""
+        try:
+            return not self._link.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _leave_nothing(self) -> NoReturn:
+        processes.end_descendants(_PATIENCE)
+        job_folder.remove(self._folder)
+        os._exit(1)
 
     def _patience(self) -> float | None:
         """Milliseconds for which a worker that is stopped may stay so."""

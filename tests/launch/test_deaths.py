@@ -43,6 +43,23 @@ def test_a_killed_launcher_takes_the_job_along(start, ended, moment: str) -> Non
     assert not folder.exists()
 
 
+def test_workers_and_launcher_killed_at_once_leave_no_folder(start, ended) -> None:
+    running = start("run", "-n", 2, TRAINING, "wait:all@7")
+    running.until("waits", times=2)
+    wrappers = running.wrappers
+    workers = [pid for wrapper in wrappers for pid in running.children(wrapper)]
+    folder = folder_of(wrappers[0])
+    for wrapper in wrappers:
+        os.kill(wrapper, signal.SIGSTOP)  # it is to hear of both at once
+    for pid in (*workers, running.pid):
+        os.kill(pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    for wrapper in wrappers:
+        os.kill(wrapper, signal.SIGCONT)
+    assert all(ended(pid) for pid in wrappers)
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize(("moment", "code"), [("start", 71), ("7", 69), ("done", 69)])
 def test_a_killed_mpirun_ends_the_job(start, ended, moment: str, code: int) -> None:
     running = start("run", "-n", 2, TRAINING, f"wait:all@{moment}")
