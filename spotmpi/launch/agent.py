@@ -209,7 +209,8 @@ class Agent:
         if self._outcome is None:
             # A host that is to be taken away must not come again.
             over = self._to_be_taken
-            self._outcome = Outcome(over, reason, served=self._assignment is not None)
+            served = self._assignment is not None
+            self._outcome = Outcome(over, reason, served=served, told=over and self._told)
 
     def _take(self, frame: Frame) -> None:
         if frame.kind == trunk.RELAY:

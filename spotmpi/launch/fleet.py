@@ -114,6 +114,7 @@ class Fleet:
         self._untrained: set[int] = set()
         """Newcomers that do not train yet: however one ends, MPI must take it for dead."""
         self._rifts = Rifts()
+        self._ending = False
         self._next_beat = 0.0
 
     # Hosts come.
@@ -224,7 +225,7 @@ class Fleet:
 
     def recruit(self, name: str) -> None:
         """Start one more worker on a host, if that is there."""
-        if (host := self._hosts.get(name)) is None:
+        if (host := self._hosts.get(name)) is None or self._ending:
             return
         worker = self._newcomer(name)
         host.workers.append(worker)
@@ -274,7 +275,8 @@ class Fleet:
         return {host.name: host.silences for host in self._hosts.values()}
 
     def end(self) -> None:
-        """Have every worker killed, while the stand-ins stay."""
+        """Have every worker killed, while the stand-ins stay. From now on none is started."""
+        self._ending = True
         for host in self._hosts.values():
             host.trunk.tell("end")
 

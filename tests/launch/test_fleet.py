@@ -165,6 +165,18 @@ def test_a_host_of_a_job_that_runs_starts_newcomers_who_know_that_they_are(
     host.fleet.dismiss()
 
 
+def test_a_host_that_comes_while_the_job_ends_gets_no_worker(host: Host, tmp_path: Path) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    host.fleet.end()
+    heard: list[dict[str, Any]] = []
+    late = host.come("h3", lambda frame: heard.append(message(frame)), lambda _: None)
+    assert host.newcomers == []
+    host.fleet.dismiss()
+    host.turn_until(lambda: any(said["event"] == "leave" for said in heard))
+    assert "start" not in [said["event"] for said in heard]
+    late.close()
+
+
 def test_newcomers_are_ordered_revoked_and_taken_for_dead_as_all_workers_are(
     host: Host, tmp_path: Path
 ) -> None:
