@@ -217,8 +217,9 @@ class Gathering:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C is for the launcher alone
-                # Safe: this process has one thread.
-                preexec_fn=None if self._way.ends_by_itself else die,
+                # An agent on this host clears up by itself when its input ends, and must not be
+                # killed in the middle of that. (Safe: this process has one thread.)
+                preexec_fn=None if host.local or self._way.ends_by_itself else die,
             )
         except OSError as error:
             self._missing[host.name] = f"{host.name}: {command[0]} cannot be run ({error.strerror})"
