@@ -77,8 +77,9 @@ _BETWEEN_BURIALS = 0.05
 _BETWEEN_REPORTS = 1.0
 """Seconds between two looks at how far the workers have come."""
 
-_LONG_ROUND = 1.0
-"""Seconds in the same round after which a worker may be waiting for a host that it cannot reach."""
+_NO_NEWS = 1.0
+"""Seconds without a word of a worker, after which it may wait for a host that it cannot reach. (In
+the door it has left its last round, so what it says that it does is no guide.)"""
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,8 @@ class Agent:
                 record_death(str(self._folder), int(fields["worker"]), at)
             case "claimed":
                 claimed = [links.Link(*link) for link in fields["links"]]
-                self._trunk.tell("confirms", links=list(links.ends(claimed, self._below())))
+                if known := links.ends(claimed, os.getpid()):
+                    self._trunk.tell("confirms", links=list(known))
             case "end":
                 self._crew.end()
             case "leave":
@@ -341,12 +343,9 @@ class Agent:
         """Say which peers do not answer, if somebody may be waiting for one."""
         now = time.monotonic()
         waiting = self._wrappers.keys() - self._gone
-        waiting -= {w for w, p in self._reported.items() if now - p.since < _LONG_ROUND}
-        if waiting and (found := links.unanswered(self._below())):
+        waiting -= {w for w, p in self._reported.items() if now - p.since < _NO_NEWS}
+        if waiting and (found := links.unanswered(os.getpid())):
             self._trunk.tell("claims", links=list(found))
-
-    def _below(self) -> list[int]:
-        return processes.descendants(os.getpid())
 
     def _pass_on(self, heard: Heard) -> None:
         if heard.event == "runtime":

@@ -73,7 +73,7 @@ class Gathering:
         self._said: dict[str, bytearray] = {}
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._not_before: dict[str, float] = {}
-        """Hosts that are to be taken away, and when they may be tried again."""
+        """Hosts that rest, and when they may be tried again."""
         self._unheard: set[str] = set()
         """Hosts that were asked for while the job runs: why the first try failed is to be said."""
         self._begun = False
@@ -147,7 +147,7 @@ class Gathering:
         )
 
     def rest(self, name: str, seconds: float) -> None:
-        """A host is to be taken away: do not try it for a while."""
+        """Do not try a host for a while: it is to be taken away, or does not reach others."""
         self._not_before[name] = time.monotonic() + seconds
 
     @property

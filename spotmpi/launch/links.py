@@ -13,9 +13,11 @@ import os
 import re
 import socket
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from typing import NamedTuple
+
+from spotmpi.launch.processes import descendants
 
 __all__ = ["Link", "ends", "unanswered"]
 
@@ -49,42 +51,35 @@ class _Row(NamedTuple):
     inode: int
 
 
-def unanswered(processes: Iterable[int]) -> set[Link]:
-    """Connections of these processes of which nothing was acknowledged for a second or more.
+def unanswered(root: int) -> set[Link]:
+    """Connections of a process, and of all below it, that nobody has acknowledged for a second.
 
     Reads the kernel's tables: milliseconds, and blocks for nothing else.
     """
-    suspects = {row.inode: row for row in _rows() if _is_unanswered(row)}
-    if not suspects:
-        return set()
-    owned = _sockets(processes)
+    suspects = [row for row in _rows() if _is_unanswered(row)]
+    owned = _sockets(root) if suspects else set()
     return {
-        Link(row.here, row.there, row.state == _OPENING)
-        for inode, row in suspects.items()
-        if inode in owned
+        Link(row.here, row.there, row.state == _OPENING) for row in suspects if row.inode in owned
     }
 
 
-def ends(links: Collection[Link], processes: Iterable[int]) -> set[Link]:
-    """Those of another host's links whose other end one of these processes has.
+def ends(links: Collection[Link], root: int) -> set[Link]:
+    """Those of another host's links whose other end a process has, or one below it.
 
     A worker that is gone has none: its former peers may send to it in vain for minutes.
     """
-    wanted = {(link.there, link.here): link for link in links if not link.opening}
-    doors = {link.there.rpartition(":")[2]: link for link in links if link.opening}
-    found = {}
+    established = {(link.there, link.here): link for link in links if not link.opening}
+    # Every host has a worker that listens at the same port: the address tells.
+    opening = [link for link in links if link.opening and _is_mine(_split(link.there)[0])]
+    found: list[tuple[int, Link]] = []
     for row in _rows():
-        link = None
-        if row.state == _ESTABLISHED:
-            link = wanted.get((row.here, row.there))
+        if row.state == _ESTABLISHED and (link := established.get((row.here, row.there))):
+            found.append((row.inode, link))
         elif row.state == _LISTENING:
-            link = doors.get(row.here.rpartition(":")[2])
-            if link is not None and not _is_mine(link.there.rpartition(":")[0]):
-                link = None  # every host has a worker that listens at this port
-        if link is not None:
-            found[row.inode] = link
-    owned = _sockets(processes) if found else set()
-    return {link for inode, link in found.items() if inode in owned}
+            port = _split(row.here)[1]
+            found += [(row.inode, link) for link in opening if _split(link.there)[1] == port]
+    owned = _sockets(root) if found else set()
+    return {link for inode, link in found if inode in owned}
 
 
 def _is_unanswered(row: _Row) -> bool:
@@ -112,10 +107,16 @@ def _endpoint(text: str) -> str:
     return f"{getattr(address, 'ipv4_mapped', None) or address}:{int(port, 16)}"
 
 
-def _sockets(processes: Iterable[int]) -> set[int]:
-    """The inodes of all sockets that these processes have open."""
+def _split(endpoint: str) -> tuple[str, str]:
+    """Address and port."""
+    address, _, port = endpoint.rpartition(":")
+    return address, port
+
+
+def _sockets(root: int) -> set[int]:
+    """The inodes of all sockets that a process has open, or one below it."""
     found = set()
-    for process in processes:
+    for process in (root, *descendants(root)):
         with suppress(OSError):  # it has ended
             for entry in os.scandir(f"/proc/{process}/fd"):
                 with suppress(OSError):

@@ -13,7 +13,9 @@ import pytest
 from spotmpi.launch import links
 from spotmpi.launch.links import Link, ends, unanswered
 
-ME = [os.getpid()]
+ME = os.getpid()
+NOBODY = 2**22 + 1
+"""Greater than any process id."""
 
 
 @pytest.fixture(params=["127.0.0.1", "::1"])
@@ -38,7 +40,7 @@ def link(end: socket.socket) -> Link:
 def test_the_other_end_of_a_link_is_found_by_whoever_has_it(pair) -> None:
     one, other = pair
     assert ends([link(one), link(other)], ME) == {link(one), link(other)}
-    assert ends([link(one)], [os.getppid()]) == set(), "it is another process's"
+    assert ends([link(one)], NOBODY) == set(), "it is another process's"
     theirs = link(one)
     other.close()
     assert ends([theirs], ME) == set(), "it is closed"
@@ -51,6 +53,9 @@ def test_a_link_that_is_being_opened_ends_at_who_listens_there() -> None:
         elsewhere = here._replace(there=f"192.0.2.1:{port}")
         assert ends([here], ME) == {here}
         assert ends([elsewhere], ME) == set(), "another host's address, and the same port"
+        assert ends([elsewhere, here, elsewhere._replace(here="10.0.0.2:1")], ME) == {here}
+        other = here._replace(here="10.0.0.2:998")
+        assert ends([here, other], ME) == {here, other}, "two that open to the same port"
         assert ends([here._replace(opening=False)], ME) == set()
     assert ends([here], ME) == set()
 
@@ -83,4 +88,4 @@ def test_a_link_is_named_once_it_was_tried_often_enough(
     monkeypatch.setattr(links, "_TABLES", (str(table), str(tmp_path / "tcp6")))
     named = Link("10.77.0.11:39095", "10.77.0.12:1024", state == 2)
     assert unanswered(ME) == ({named} if found else set())
-    assert unanswered([os.getppid()]) == set(), "it is another process's"
+    assert unanswered(NOBODY) == set(), "it is another process's"
