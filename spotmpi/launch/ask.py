@@ -19,7 +19,7 @@ from spotmpi.launch import folder as job_folder
 from spotmpi.launch.crew import peer
 from spotmpi.launch.desk import DESK
 
-__all__ = ["Gone", "JobEnd", "add_job_argument", "ask", "find", "until_end"]
+__all__ = ["Gone", "JobEnd", "add_job_argument", "ask", "find", "request", "until_end"]
 
 _PATIENCE = 10.0
 """Seconds for a launcher to answer; it does within milliseconds unless it is stopped."""
@@ -72,6 +72,12 @@ def ask(folder: Path, question: str, **fields: Any) -> dict[str, Any]:
     if "wrong" in answer:
         raise UsageError(str(answer["wrong"]))
     return answer
+
+
+def request(job: str | None, question: str, **fields: Any) -> None:
+    """Ask a job (``--job``) one thing, and show what it said. Blocking, as `ask`; raises as it."""
+    folder = find(job)
+    print(f"{folder.name}: {ask(folder, question, **fields)['said']}")
 
 
 class JobEnd:

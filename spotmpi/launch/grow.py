@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spotmpi.errors import UsageError
-from spotmpi.launch.ask import add_job_argument, ask, find
+from spotmpi.launch.ask import add_job_argument, request
 from spotmpi.launch.hosts import parse
 
 __all__ = ["add_arguments", "main"]
@@ -32,6 +32,5 @@ def main(options: argparse.Namespace) -> int:
     line = f"{options.host} slots={options.slots}"
     line += "" if options.python is None else f" python={options.python}"
     parse([line], "spotmpi grow")
-    folder = find(options.job)
-    print(f"{folder.name}: {ask(folder, 'grow', line=line)['said']}")
+    request(options.job, "grow", line=line)
     return 0

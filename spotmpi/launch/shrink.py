@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spotmpi.errors import UsageError
-from spotmpi.launch.ask import add_job_argument, ask, find
+from spotmpi.launch.ask import add_job_argument, request
 
 __all__ = ["add_arguments", "main"]
 
@@ -27,6 +27,5 @@ def main(options: argparse.Namespace) -> int:
     worker = options.worker
     if worker is None or not (worker.isascii() and worker.isdigit()):
         raise UsageError("give --worker W, the number of a worker that `spotmpi status` shows")
-    folder = find(options.job)
-    print(f"{folder.name}: {ask(folder, 'shrink', worker=int(worker))['said']}")
+    request(options.job, "shrink", worker=int(worker))
     return 0

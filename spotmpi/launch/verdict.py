@@ -43,7 +43,8 @@ MEANINGS = {
     EXIT_ALL_REVOKED: "every worker was revoked",
     EXIT_NOT_STARTED: "the job could not start",
     EXIT_REQUEUE: (
-        "stopped below --min-workers or by spotmpi stop, with a checkpoint to --resume from"
+        "stopped below --min-workers, by a notice or spotmpi stop, "
+        "with a checkpoint to --resume from"
     ),
     EXIT_ENDED: "Ctrl-C, or spotmpi stop of a job without --checkpoint",
 }

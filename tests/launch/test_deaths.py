@@ -28,27 +28,29 @@ def loaders(running, workers: int) -> dict[int, list[int]]:
     return {int(line[1]): [int(pid) for pid in line[2].split()] for line in told}
 
 
-@pytest.mark.parametrize("moment", ["start", "7", "done"])
-def test_a_killed_launcher_takes_the_job_along(start, ended, moment: str) -> None:
+def waiting(start, moment: str):
+    """A job whose two workers wait at this moment: it, its wrappers, its workers, its folder."""
     running = start("run", "-n", 2, TRAINING, f"wait:all@{moment}")
     running.until("waits", times=2)
-    mpirun, wrappers = running.mpirun, running.wrappers
+    wrappers = running.wrappers
     workers = [pid for wrapper in wrappers for pid in running.children(wrapper)]
-    folder = folder_of(wrappers[0])
+    assert len(workers) == 2
+    return running, wrappers, workers, folder_of(wrappers[0])
+
+
+@pytest.mark.parametrize("moment", ["start", "7", "done"])
+def test_a_killed_launcher_takes_the_job_along(start, ended, moment: str) -> None:
+    running, wrappers, workers, folder = waiting(start, moment)
+    mpirun = running.mpirun
     assert folder.is_dir()
     os.kill(running.pid, signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
-    assert len(workers) == 2
     assert all(ended(pid) for pid in [mpirun, *workers, *wrappers])
     assert not folder.exists()
 
 
 def test_workers_and_launcher_killed_at_once_leave_no_folder(start, ended) -> None:
-    running = start("run", "-n", 2, TRAINING, "wait:all@7")
-    running.until("waits", times=2)
-    wrappers = running.wrappers
-    workers = [pid for wrapper in wrappers for pid in running.children(wrapper)]
-    folder = folder_of(wrappers[0])
+    running, wrappers, workers, folder = waiting(start, "7")
     for wrapper in wrappers:
         os.kill(wrapper, signal.SIGSTOP)  # it is to hear of both at once
     for pid in (*workers, running.pid):
@@ -96,11 +98,7 @@ def test_a_wrapper_killed_before_the_start_ends_the_job(start) -> None:
 
 
 def test_everybody_killed_at_once_leaves_a_folder_that_the_next_job_removes(start, ended) -> None:
-    running = start("run", "-n", 2, TRAINING, "wait:all@done")
-    running.until("waits", times=2)
-    wrappers = running.wrappers
-    workers = [pid for wrapper in wrappers for pid in running.children(wrapper)]
-    folder = folder_of(wrappers[0])
+    running, wrappers, workers, folder = waiting(start, "done")
     everybody = [running.pid, running.mpirun, *wrappers, *workers]
     for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody is to see another die
         for pid in everybody:

@@ -151,6 +151,21 @@ def test_a_host_that_is_noticed_leaves_and_the_others_lose_nothing(
     assert not [record for record in records if record["event"] == "recovery"]
 
 
+def test_an_agent_that_was_told_to_go_and_loses_its_head_says_that_it_was_told(
+    training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What starts it again, or not (jobs/slurm), goes by how it ends.
+    monkeypatch.setenv("SPOTMPI_NOTICE", "signal")
+    agent = training.host("c")
+    training.job.until("worker 2 on c has joined")
+    os.kill(training.job.pid, signal.SIGSTOP)
+    os.kill(agent.pid, signal.SIGTERM)
+    assert agent.wait() == -signal.SIGTERM
+    assert "the head was silent" in agent.output
+    os.kill(training.job.pid, signal.SIGKILL)
+    assert training.job.wait() == -signal.SIGKILL
+
+
 def test_all_noticed_is_a_checkpoint_and_a_requeue(start, tmp_path: Path) -> None:
     running = start(
         *("run", "--notice", "signal", "-n", 3, "--checkpoint", tmp_path / "kept"),

@@ -119,7 +119,7 @@ def test_a_wrong_script_is_not_started_again(cluster: Clusters) -> None:
 
 
 HEAD = "10.77.0.1:7700"
-LASTING = Path(__file__).with_name("lasting.py")
+LEARNER = Path(__file__).parents[1] / "launch" / "scripts" / "learner.py"
 
 
 def apart(slurm: Cluster, *script: object) -> tuple[Running, str]:
@@ -153,7 +153,7 @@ def elements(slurm: Cluster, array: str, *states: str) -> list[str]:
 
 def test_a_preempted_worker_leaves_without_a_loss_and_comes_back(cluster: Clusters) -> None:
     slurm = cluster(3)
-    head, array = apart(slurm, LASTING)
+    head, array = apart(slurm, LEARNER, 40)
     other = slurm.submit("--nodes=1", *OTHER)
     (told,) = head.until(r"worker (\d) on (h\d) has left before step \d+, as it was told to")
     left = int(told[1])
