@@ -162,6 +162,8 @@ def test_an_agent_that_was_told_to_go_and_loses_its_head_says_that_it_was_told(
     os.kill(agent.pid, signal.SIGTERM)
     assert agent.wait() == -signal.SIGTERM
     assert "the head was silent" in agent.output
+    for other in training.agents[:2]:
+        other.until("the head was silent.*; trying again")  # and has cleared up, unlike if killed
     os.kill(training.job.pid, signal.SIGKILL)
     assert training.job.wait() == -signal.SIGKILL
 

@@ -211,7 +211,8 @@ def test_azure_may_have_a_host_once_its_last_worker_has_left(agent) -> None:
         os.kill(workers[1], signal.SIGKILL)
         assert job.wait() == 69
         there.wait()
-        assert len(cloud.acknowledged) == 1
+        # A poll on the way out may say it again, which the cloud does not mind.
+        assert len(set(cloud.acknowledged)) == 1
 
 
 def test_nonsense_is_refused_by_both_commands(start) -> None:

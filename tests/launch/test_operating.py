@@ -143,7 +143,7 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
 @pytest.mark.parametrize("where", ["here", "behind an agent"])
 def test_a_worker_that_never_comes_back_is_revoked(start, hosts: Path, where: str) -> None:
     place = ["-n", 2] if where == "here" else ["--hosts", hosts]
-    running = start("run", *place, "--stall-timeout", 1, TRAINER, 40, "hang:1@30")
+    running = start("run", *place, "--stall-timeout", 1, TRAINER, 4000, "hang:1@30")
     assert running.wait() == 0, running.output
     assert re.search(
         r"worker 1 on \S+ was revoked \(the others waited \d+\.\d s for it, which was in its "
@@ -151,7 +151,7 @@ def test_a_worker_that_never_comes_back_is_revoked(start, hosts: Path, where: st
         running.output,
     )
     assert "s for worker 1, in its script; after 1 s it is revoked" in running.output
-    assert "worker 0 took 40 steps with 1" in running.output
+    assert "worker 0 took 4000 steps with 1" in running.output
 
 
 def test_nobody_is_revoked_while_all_are_busy(start) -> None:
