@@ -33,12 +33,12 @@ from statistics import median
 from typing import Any
 
 from spotmpi import trace
-from spotmpi.bench import launching, load, machine
+from spotmpi.bench import load, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import UsageError
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import processes
+from spotmpi.launch import inner, processes
 from spotmpi.launch.ask import Gone, ask
 from spotmpi.launch.desk import DESK
 from spotmpi.launch.doctor import cores
@@ -167,7 +167,7 @@ def main(options: argparse.Namespace) -> int:
     _check(options)
     head = machine.describe()
     found = Found()
-    with launching.ended_by_signals():
+    with inner.ended_by_signals():
         try:
             _measure(options, found)
         except JobFailed as failed:

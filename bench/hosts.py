@@ -29,11 +29,11 @@ from statistics import median
 from typing import TypeVar
 
 from spotmpi import trace
-from spotmpi.bench import launching, machine
+from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import TraceError, UsageError
-from spotmpi.launch import processes
+from spotmpi.launch import inner, processes
 
 __all__ = ["main"]
 
@@ -66,7 +66,7 @@ def main(options: argparse.Namespace) -> int:
     head = machine.describe()
     found: Samples = {(hosts, kind): [] for hosts in options.hosts for kind in _KINDS}
     failures: list[str] = []
-    with launching.ended_by_signals():
+    with inner.ended_by_signals():
         for _ in range(options.runs):
             for cell in random.sample(list(found), len(found)):
                 try:

@@ -29,11 +29,11 @@ from pathlib import Path
 from statistics import median
 
 from spotmpi import trace
-from spotmpi.bench import launching, machine
+from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.summary import size
 from spotmpi.errors import UsageError
-from spotmpi.launch import processes
+from spotmpi.launch import inner, processes
 
 __all__ = ["Sample", "add_arguments", "main", "page"]
 
@@ -89,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
         (workers, params): [] for workers in options.workers for params in options.params
     }
     failures: list[str] = []
-    with launching.ended_by_signals():
+    with inner.ended_by_signals():
         for _ in range(options.runs):
             for workers, params in found:
                 try:

@@ -31,6 +31,7 @@ from spotmpi.bench import hosts, launching, machine, summary
 from spotmpi.bench.deaths import Deaths
 from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
 from spotmpi.errors import TraceError, UsageError
+from spotmpi.launch import inner
 
 __all__ = ["add_arguments", "main"]
 
@@ -98,7 +99,7 @@ def main(options: argparse.Namespace) -> int:
     cells = _cells(options)
     head = machine.describe()
     measured: Results = {cell: {"spotmpi": [], "floor": []} for cell in cells}
-    with launching.ended_by_signals():
+    with inner.ended_by_signals():
         failures = _measure(measured, options.runs)
     if options.json:
         results = to_json(head, measured, failures)
@@ -191,7 +192,7 @@ def _measure(measured: Results, runs: int) -> list[str]:
 def _job(side: summary.Side, cell: Cell, events: list[Event]) -> list[Sample]:
     """One job, one recovery after the other. JobFailed or TraceError; leaves nothing behind."""
     limit = 60 + 2 * cell.workers + 2e-8 * cell.params * cell.workers * cell.steps
-    with launching.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
+    with inner.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
         arguments = [str(folder), str(cell.params), str(cell.steps), to_text(events)]
         if side == "floor":
             program = [str(launching.HERE / "floor.py"), *arguments]
