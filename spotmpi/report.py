@@ -1,7 +1,7 @@
 """Plots: a training with its recoveries, from its trace, and the box plots of ``bench recovery``.
 
-The only module that imports matplotlib, which spotmpi does not depend on (``.[demo]`` brings it).
-Colours are those of Okabe and Ito, which the colour-blind can tell apart.
+With ``economy.drawing`` the only module that imports matplotlib, which spotmpi does not depend on
+(``.[demo]`` brings it).
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from spotmpi import replay
+from spotmpi.colours import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED
 from spotmpi.errors import TraceError
 from spotmpi.trace import Record
 
 __all__ = ["draw", "draw_boxes"]
-
-BLUE, ORANGE, GREEN, RED = "#0072B2", "#E69F00", "#009E73", "#D55E00"
-PINK, GREY, INK = "#CC79A7", "#999999", "#333333"
 
 _PHASES = {
     "detect": (RED, "detect"),

@@ -26,7 +26,9 @@ def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]
 def everything() -> Iterator[Path]:
     """All text of the project: modules, scripts, pages and configuration."""
     scripts = (".sbatch", ".sh")
-    yield from files(*FOLDERS, suffixes=("", ".py", *scripts, ".md", ".txt", ".jsonl", ".toml"))
+    yield from files(
+        *FOLDERS, suffixes=("", ".py", *scripts, ".md", ".txt", ".jsonl", ".toml", ".yaml")
+    )
     for pattern in ("*.md", "*.toml", "*.cfg", "*.in", ".gitignore"):
         yield from sorted(ROOT.glob(pattern))
 

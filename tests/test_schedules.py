@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi import dummy, recovery, simulate, trace
+from spotmpi import dummy, recovery, schedules, trace
 from spotmpi.dummy import Replica
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Kill, Simulation
@@ -34,7 +34,7 @@ from spotmpi.recovery import (
 )
 from spotmpi.replay import check_exactly_once
 from spotmpi.sampler import Dealer
-from spotmpi.simulate import Outcome, Run, execute, schedules, search, shrink
+from spotmpi.schedules import Outcome, Run, drawn, execute, search, shrink
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ from spotmpi.simulate import Outcome, Run, execute, schedules, search, shrink
 )
 def test_no_schedule_of_a_campaign_breaks_a_promise(workers: int, runs: int) -> None:
     outcomes: list[Outcome] = []
-    broken = search(schedules(workers, runs, seed=1), outcomes.append)
+    broken = search(drawn(workers, runs, seed=1), outcomes.append)
     assert broken is None, shrink(broken)
     assert len(outcomes) == runs
     assert sum(outcome.recoveries for outcome in outcomes) >= runs / 4 or workers == 1
@@ -76,9 +76,9 @@ def test_all_workers_may_die() -> None:
 
 HISTORY = """
 import zlib
-from spotmpi.simulate import execute, schedules
+from spotmpi.schedules import execute, drawn
 transcript = []
-for run in schedules(5, 8, 3):
+for run in drawn(5, 8, 3):
     execute(run, transcript)
 print(len(transcript), zlib.crc32("\\n".join(transcript).encode()))
 """
@@ -340,7 +340,7 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = (
 def hunt() -> Run | None:
     """The first failing run among at most 1,300 of four workers; a calm one may fail as well."""
     try:
-        return search(schedules(4, 1300, seed=1))
+        return search(drawn(4, 1300, seed=1))
     except Exception:  # noqa: BLE001 - not even a run without deaths works
         return Run(4, 1, ())
 
@@ -348,7 +348,7 @@ def hunt() -> Run | None:
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_broken_protocol_is_found(name: str, monkeypatch: Patch) -> None:
     MUTATIONS[name](monkeypatch)
-    monkeypatch.setattr("spotmpi.simulate.PLANS", float(name in PLANNED))
+    monkeypatch.setattr("spotmpi.schedules.PLANS", float(name in PLANNED))
     broken = hunt()
     assert broken is not None
     finding = shrink(broken)
@@ -370,8 +370,8 @@ def test_only_a_failing_run_can_be_shrunk() -> None:
 
 def command(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
-    simulate.add_arguments(parser)
-    return simulate.main(parser.parse_args(["protocol", *arguments]))
+    schedules.add_arguments(parser)
+    return schedules.main(parser.parse_args(list(arguments)))
 
 
 def test_the_command_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -427,14 +427,14 @@ def test_bad_arguments_are_refused_before_anything_runs(arguments: list[str], me
 
 @pytest.mark.campaign
 def test_two_thousand_runs_of_sixteen_workers() -> None:
-    broken = search(schedules(16, 2000, seed=2))
+    broken = search(drawn(16, 2000, seed=2))
     assert broken is None, shrink(broken)
 
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("workers", [2, 3, 4, 5, 6])
 def test_many_runs_of_few_workers(workers: int) -> None:
-    broken = search(schedules(workers, 10_000, seed=3))
+    broken = search(drawn(workers, 10_000, seed=3))
     assert broken is None, shrink(broken)
 
 

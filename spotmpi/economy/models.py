@@ -1,0 +1,42 @@
+"""What a training does on a cluster: the questions that every model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from spotmpi.economy.quantities import Cluster
+
+__all__ = ["Model"]
+
+
+class Model(Protocol):
+    """A training, measured, and so predictable on clusters of the types that it knows."""
+
+    @property
+    def name(self) -> str:
+        """What is trained, for people."""
+
+    @property
+    def types(self) -> Sequence[str]:
+        """The instance types that it knows, in the order of its profile."""
+
+    @property
+    def error(self) -> float | None:
+        """How far a predicted time was off, at most, where it was compared with a measured one:
+        0.1 is 10 %. None: nobody has compared."""
+
+    def rate(self, cluster: Cluster) -> float:
+        """Iterations per second of the whole cluster; 0 of an empty one.
+
+        UsageError for a type that it does not know. Pure; may be slow: callers remember.
+        """
+
+    def bottleneck(self, cluster: Cluster) -> str:
+        """What one would need more of: ``compute``, ``parameter server``, ``network`` and so on."""
+
+    def iterations(self, cluster: Cluster, loss: float) -> float:
+        """Iterations until the loss is reached on this cluster.
+
+        UsageError if no number of iterations reaches it, or the profile has no loss.
+        """

@@ -1,0 +1,248 @@
+"""``spotmpi plan``, as its user sees it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi import cli
+
+PUBLISHED = ("--profile", "spotdnn", "--prices", "2023", "--loss", "0.8", "--runs", "50")
+QUEUE = ("--profile", "icac19", "--prices", "icac19", "--runs", "200")
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    """What the command prints, on either stream."""
+    assert cli.main(["plan", *arguments]) == code
+    streams = capsys.readouterr()
+    return streams.out if code == 0 else streams.err
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    return json.loads(said(capsys, *arguments, "--json"))
+
+
+def test_the_published_plan_is_found_and_costs_what_was_published(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quota = ("--quota", "g3.8xl:5,g3.16xl:3", "--deadline", "43min")
+    (plan,) = as_json(capsys, *PUBLISHED, *quota)["plans"]
+    assert plan["cluster"] == {"g3.8xl": 5, "g3.16xl": 3}
+    # Checkpoints of 5 s every 10 minutes are counted in.
+    assert plan["undisturbed"]["seconds"] == pytest.approx(2549.02 * 605 / 600, abs=0.1)
+    assert plan["on_demand_dollars"] == pytest.approx(
+        plan["undisturbed"]["dollars"] / 0.3, rel=1e-3
+    )
+
+
+def test_the_table_is_ranked_and_says_why_others_are_not_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = said(capsys, *PUBLISHED, "--deadline", "1h", "--quota", "g3.8xl:8,g3.16xl:4,g4dn.4xl:4")
+    assert "the profile does not say how far off its predicted times and costs may be" in out
+    assert "searched all 224 clusters; 50 runs of each below" in out
+    assert "g3.8xl: nobody knows its lifetime, so it is never revoked (--lifetime)" in out
+    rows = [line.split() for line in out.splitlines() if line[:1].isdigit()]
+    assert [row[0] for row in rows] == list("12345678")
+    costs = [float(row[4].removeprefix("$")) for row in rows]
+    assert costs == sorted(costs)
+    assert "g4dn.4xl:4: takes 83.0 min, 23.0 min (38 %) too long" in out
+    assert "g3.16xl:4: costs $5.16, $2.15 more than the first" in out
+
+
+def test_revocations_spread_time_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    quota = ("--quota", "K80:4,V100:2", "--replacement", "5min")
+    plans = as_json(capsys, *QUEUE, *quota, "--deadline", "1h")["plans"]
+    spread = [plan["seconds"]["p95"]["value"] / plan["seconds"]["p50"]["value"] for plan in plans]
+    assert max(spread) > 1.1
+    for plan in plans:
+        share = plan["in_time"]
+        assert share["low"] <= share["value"] <= share["high"] + 1e-9
+        assert plan["in_time_if_slower_by_the_error"]["value"] <= plan["in_time"]["value"]
+
+
+def test_clusters_that_are_likely_late_come_last(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = as_json(
+        capsys,
+        *(*QUEUE, "--quota", "K80:8", "--deadline", "46min", "--lifetime", "exponential:1h"),
+    )["plans"]
+    late = [plan["in_time"]["value"] < 0.5 for plan in plans]
+    assert late == sorted(late)
+    assert any(late), "else this shows nothing"
+
+
+def test_the_server_s_price_is_counted_if_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def dollars(*more: str) -> float:
+        plan = as_json(capsys, *QUEUE, "--quota", "K80:1", "--deadline", "5h", *more)["plans"][0]
+        return float(plan["undisturbed"]["dollars"])
+
+    hours = 3.91 * 605 / 600
+    assert dollars() == pytest.approx(0.256 * hours, rel=1e-3)
+    assert dollars("--include-ps") == pytest.approx((0.256 + 0.143) * hours, rel=1e-3)
+
+
+def test_after_a_revocation_what_is_left_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    again = ("--existing", "K80:3", "--done", "32000", "--quota", "K80:6", "--deadline", "40min")
+    out = said(capsys, *QUEUE, *again, "--replacement", "5min")
+    assert "K80:3 run already and are kept, 32000 iterations are done" in out
+    assert "new ones train after 5.0 min" in out
+    plans = as_json(capsys, *QUEUE, *again, "--replacement", "5min")["plans"]
+    assert {plan["cluster"]["K80"] for plan in plans} <= {3, 4, 5, 6}
+    four = next(plan for plan in plans if plan["cluster"]["K80"] == 4)
+    whole = as_json(capsys, *QUEUE, "--quota", "K80:4", "--deadline", "2h")["plans"]
+    complete = next(plan for plan in whole if plan["cluster"]["K80"] == 4)
+    half = complete["undisturbed"]["seconds"] / 2
+    assert four["undisturbed"]["seconds"] == pytest.approx(300 + half)
+    assert four["seconds"]["p50"]["value"] >= 300 + half - 1e-6
+
+
+# No plan.
+
+
+def test_a_quota_that_binds_is_named_with_what_would_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    err = said(capsys, *QUEUE, "--quota", "K80:2", "--deadline", "1h", code=3)
+    assert "no plan: the fastest cluster within the quota, K80:2, takes 119.5 min" not in err
+    assert "K80:2, takes" in err
+    assert "more than the deadline of 60.0 min; the quota binds: with 3 more K80 (K80:5)" in err
+
+
+def test_a_deadline_that_binds_says_how_far_one_comes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    quota = ("--quota", "g3.8xl:8,g4dn.4xl:4", "--deadline", "10min")
+    err = said(capsys, *PUBLISHED, *quota, code=3)
+    assert "the deadline binds: 64 more of any one type beside it would not do" in err
+    assert "by the deadline" in err
+    assert "comes to a loss of 1." in err
+
+
+def test_the_loss_that_is_reached_by_the_deadline_is_reached_by_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It is rounded up, and the checkpoints' time is counted in."""
+    question = ("--profile", "spotdnn", "--prices", "2023", "--runs", "1", "--deadline", "1h")
+    quota = ("--quota", "g3.8xl:2")
+    err = said(capsys, *question, *quota, "--loss", "0.8", code=3)
+    loss = err.rstrip().rpartition(" ")[2]
+    assert as_json(capsys, *question, *quota, "--loss", loss)["feasible"]
+    assert "no plan" in said(capsys, *question, *quota, "--loss", f"{float(loss) - 1e-3}", code=3)
+
+
+def test_a_larger_quota_that_is_said_to_do_counts_the_start_of_new_nodes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Though the quota has none of them, so that nothing else waits for new nodes."""
+    again = ("--existing", "K80:4", "--deadline", "50min", "--replacement", "10min")
+    err = said(capsys, *QUEUE, *again, "--quota", "K80:4", code=3)
+    assert "the quota binds: with 3 more K80 (K80:7) it would be in time" in err
+    assert as_json(capsys, *QUEUE, *again, "--quota", "K80:7")["feasible"]
+    assert "no plan" in said(capsys, *QUEUE, *again, "--quota", "K80:6", code=3)
+
+
+def test_a_plan_beyond_the_bound_of_windows_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    quota = ("--quota", "g3.8xl:100,g3.16xl:100,g4dn.4xl:100", "--deadline", "30min")
+    answer = as_json(capsys, *PUBLISHED, *quota)
+    assert not answer["searched"]["all"]
+    assert sum(answer["plans"][0]["cluster"].values()) > 13
+
+
+def test_more_instances_than_can_be_searched_are_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    err = said(capsys, *QUEUE, "--quota", "K80:999999999", "--deadline", "1h", code=2)
+    assert "--quota has 999,999,999 instances, expected at most 1,000,000" in err
+
+
+def test_runs_that_did_not_end_are_no_short_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not even half of them end, so the half that stays below any time is not there."""
+    question = ("--quota", "K80:4", "--deadline", "70min", "--lifetime", "exponential:1h")
+    (plan,) = as_json(capsys, *QUEUE, *question)["plans"]
+    assert plan["in_time"]["value"] < 0.2
+    assert plan["seconds"] == plan["dollars"] == {"p50": None, "p95": None}
+    assert "never" in said(capsys, *QUEUE, *question)
+
+
+def test_a_training_of_so_many_iterations_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
+    """As needs be where a profile has no loss."""
+    plans = [
+        as_json(capsys, *QUEUE, "--quota", "K80:1", "--deadline", "5h", "--iterations", number)
+        for number in ("32000", "64000")
+    ]
+    half, whole = (answer["plans"][0]["undisturbed"]["seconds"] for answer in plans)
+    assert 2 * half == pytest.approx(whole)
+
+
+def test_nothing_left_to_do_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    question = ("--profile", "spotdnn", "--prices", "2023", "--quota", "g3.8xl:2")
+    err = said(capsys, *question, "--deadline", "1h", "--loss", "1e9", code=2)
+    assert "has before its first iteration; ask for less" in err
+    done = ("--loss", "0.8", "--existing", "g3.8xl:2", "--done", "8e5")
+    err = said(capsys, *question, "--deadline", "1h", *done, code=2)
+    assert "--done 800000: no iteration is left to do" in err
+
+
+def test_no_plan_is_json_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", *QUEUE, "--quota", "K80:1", "--deadline", "1min", "--json"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["feasible"] is False
+    assert "takes" in answer["reason"]
+
+
+# What cannot be.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--quota", "K80:0", "--deadline", "1h"), "--quota is 'K80:0', which is no instance"),
+        (("--quota", "K80", "--deadline", "1h"), "--quota is 'K80', expected types and numbers"),
+        (("--quota", "K81:1", "--deadline", "1h"), "does not know instance type 'K81'; it knows"),
+        (("--quota", "K80:1", "--deadline", "2"), "--deadline is '2', expected a number with its"),
+        (("--quota", "K80:1", "--deadline", "0s"), "--deadline is 0, expected more"),
+        (("--quota", "K80:1", "--deadline", "1h", "--runs", "0"), "--runs is 0, expected at least"),
+        (("--quota", "K80:1", "--deadline", "1h", "--loss", "0.3"), "no loss"),
+        (
+            ("--quota", "K80:1", "--deadline", "1h", "--existing", "K80:2"),
+            "K80 runs already, 2 of them, and the quota has 1; a quota includes what runs",
+        ),
+    ],
+)
+def test_impossible_questions_get_one_sentence(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
+) -> None:
+    err = said(capsys, *QUEUE, *arguments, code=2)
+    assert err.startswith("spotmpi plan: ")
+    assert err.count("\n") == 1
+    assert sentence in err
+
+
+def test_a_loss_at_the_floor_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--profile", "spotdnn", "--prices", "2023", "--loss", "0.5")
+    err = said(capsys, *arguments, "--quota", "g3.8xl:1", "--deadline", "1h", code=2)
+    assert "a loss of 0.5 is never reached: the floor of ResNet-110 on CIFAR-10 is 0.5" in err
+
+
+def test_a_zero_price_is_refused_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text("name,spot\nK80,0.256\nV100,0\n")
+    arguments = ("--profile", "icac19", "--prices", str(prices), "--quota", "K80:1")
+    err = said(capsys, *arguments, "--deadline", "1h", code=2)
+    assert f"{prices}, line 3: spot is 0 $/h, expected more than 0" in err
+
+
+def test_an_instance_without_a_price_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    prices = tmp_path / "prices.csv"
+    prices.write_text("name,spot\nV100,1\n")
+    arguments = ("--profile", "icac19", "--prices", str(prices), "--quota", "K80:1")
+    assert "K80" in said(capsys, *arguments, "--deadline", "1h", code=2)
