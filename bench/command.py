@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from spotmpi.bench import alarms, join, overhead, recovery
+from spotmpi.bench import alarms, join, overhead, prediction, recovery, wire
 
 __all__ = ["add_arguments", "main"]
 
@@ -38,6 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "what a step costs more than a bare loop that does the same work",
             overhead.add_arguments,
             overhead.main,
+        ),
+        (
+            "prediction",
+            "how far off a step is that spotmpi profile predicts",
+            prediction.add_arguments,
+            prediction.main,
+        ),
+        (
+            "wire",
+            "how far off a step on several hosts is that spotmpi profile predicts",
+            wire.add_arguments,
+            wire.main,
         ),
     ):
         bench = benches.add_parser(

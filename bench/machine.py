@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,7 +15,7 @@ from spotmpi import __version__
 from spotmpi.launch.doctor import cores
 from spotmpi.launch.installation import search
 
-__all__ = ["describe", "free_memory"]
+__all__ = ["busy", "describe", "free_memory"]
 
 _PACKAGES = ("mpi4py", "numpy", "numba")
 
@@ -43,10 +44,25 @@ def describe() -> dict[str, Any]:
     }
 
 
+def busy(seconds: float) -> float:
+    """The share of the cores' time that anybody uses, 0 to 1, over ``seconds``. Blocking."""
+    before = _times()
+    time.sleep(seconds)
+    idle, total = (after - first for after, first in zip(_times(), before, strict=True))
+    return 1 - idle / total if total else 0.0
+
+
 def free_memory() -> int:
     """Bytes that new processes can have without anything being swapped out."""
     kib = _field("/proc/meminfo", "MemAvailable") or "0 kB"
     return int(kib.split()[0]) * 1024
+
+
+def _times() -> tuple[int, int]:
+    """Of all cores since they started: idle, and all of it."""
+    with open("/proc/stat", encoding="ascii") as file:
+        times = [int(part) for part in file.readline().split()[1:9]]
+    return times[3] + times[4], sum(times)
 
 
 def _field(file: str, name: str) -> str | None:

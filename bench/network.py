@@ -114,6 +114,13 @@ class Network:
         """Set a host's link ``up`` or ``down``, at the head's end: the host hears only silence."""
         run("ip", "-n", self._space("head"), "link", "set", f"to-{name}", state)
 
+    def limit(self, rate: str) -> None:
+        """Give every host a link of this rate both ways, as tc says it: ``1gbit``."""
+        shape = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms")
+        for name in self.names:
+            run("tc", "-n", self._space("head"), "qdisc", "add", "dev", f"to-{name}", *shape)
+            run("tc", "-n", self._space(name), "qdisc", "add", "dev", "eth0", *shape)
+
     def rift(self, *pair: str) -> None:
         """Two hosts do not reach each other any more, and notice nothing; the head reaches both."""
         for name, other in (pair, pair[::-1]):
