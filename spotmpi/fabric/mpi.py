@@ -69,6 +69,8 @@ _ID = struct.Struct("<q")
 _HOST_BYTES = 256
 _PAUSE = 1e-3
 """Seconds between two looks for a loss, a revocation, or a token that came without a ring."""
+_EVIDENCE = 2.0
+"""Seconds in which a loss must be known that has broken a collective call."""
 
 
 def abort() -> None:
@@ -164,11 +166,11 @@ class MpiFabric(Fabric):
         match request:
             case Reduce(buffers):
                 for buffer in buffers:
-                    self._collective(self._data.Allreduce, MPI.IN_PLACE, buffer)
+                    _collective(self._data, self._data.Allreduce, MPI.IN_PLACE, buffer)
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:
-                    self._collective(self._data.Bcast, buffer, root)
+                    _collective(self._data, self._data.Bcast, buffer, root)
             case Revoke():
                 self._data.Revoke()
             case Send(to, token):
@@ -189,14 +191,6 @@ class MpiFabric(Fabric):
             case Knock():
                 return self._knock()
         return None
-
-    # The data path.
-
-    def _collective(self, call: Any, *arguments: Any) -> None:
-        try:
-            call(*arguments)
-        except MPI.Exception as error:
-            raise _told(error) from error
 
     # The control path.
 
@@ -329,9 +323,8 @@ class MpiFabric(Fabric):
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         made = None
         try:
-            made = make()
-        except MPI.Exception as error:
-            _told(error)
+            made = _collective(comm, make)
+        except PeersLost:
             comm.Revoke()  # the others may wait for this worker in it
         return made if self._agree(made is not None) else None
 
@@ -402,13 +395,14 @@ class MpiFabric(Fabric):
         try:
             self._bridge.Send([b"", MPI.BYTE], 0, _READY)
             self._await(_COME)
-            between = MPI.COMM_SELF.Create_intercomm(0, self._bridge, 0, _TAG)
-            between.Set_errhandler(MPI.ERRORS_RETURN)
-            data = between.Merge(high=True)
-            data.Set_errhandler(MPI.ERRORS_RETURN)
-            self._enter(data, *self._furnish(data))
         except MPI.Exception as error:
             raise _told(error) from error
+        alone, bridge = MPI.COMM_SELF, self._bridge
+        between = _collective(bridge, lambda: alone.Create_intercomm(0, bridge, 0, _TAG))
+        between.Set_errhandler(MPI.ERRORS_RETURN)
+        data = _collective(between, lambda: between.Merge(high=True))
+        data.Set_errhandler(MPI.ERRORS_RETURN)
+        self._enter(data, *_collective(data, lambda: self._furnish(data)))
         return self._await(_CHARTER)
 
     def _shrink(
@@ -517,6 +511,34 @@ def _done(request: MPI.Request) -> bool:
     except MPI.Exception as error:
         _told(error)  # the receiver is gone, and with it the need for these bytes
         return True
+
+
+def _collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any:
+    """A call that all of ``comm`` make. PeersLost if it breaks because of one of them.
+
+    Open MPI 5.0.11 at times tells a survivor of a death MPI_ERR_OTHER instead of a class of ULFM
+    (seen in Bcast, on busy cores). So MPI is also asked whether anyone is lost, for a while: a call
+    may break before the loss is known.
+    """
+    try:
+        return call(*arguments)
+    except MPI.Exception as error:
+        until = time.monotonic() + _EVIDENCE
+        while error.Get_error_class() not in _FAILURES and not _is_broken(comm):
+            if time.monotonic() > until:
+                raise _told(error) from error
+            MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
+            time.sleep(_PAUSE)
+        raise PeersLost(error.Get_error_string()) from error
+
+
+def _is_broken(comm: MPI.Comm) -> bool:
+    """Whether somebody of ``comm`` is lost, as far as is known here, or has found one lost."""
+    failed = comm.Get_failed()
+    try:
+        return comm.Is_revoked() or failed.Get_size() > 0
+    finally:
+        failed.Free()
 
 
 def _told(error: MPI.Exception) -> PeersLost:

@@ -6,10 +6,19 @@ import model
 import numpy as np
 
 import spotmpi
+from spotmpi.fabric import mpi
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
 mistake = sys.argv[1]
+collective = mpi._collective
+
+
+def fail():
+    """MPI fails, and nobody is lost."""
+    raise mpi.MPI.Exception(mpi.MPI.ERR_OTHER)
+
+
 params = model.params()
 if mistake == "other-shape" and __import__("os").environ["OMPI_COMM_WORLD_RANK"] == "1":
     params["w"] = np.zeros(6, np.float32)
@@ -41,6 +50,8 @@ with spotmpi.Trainer(
                     continue
                 case "exit":
                     sys.exit(0)
+                case "network":
+                    mpi._collective = lambda comm, call, *its: collective(comm, fail)
                 case "write":
                     trainer.params["w"][0] += 1
         if mistake == "everybody" and trainer.steps == 5:
