@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,7 +25,7 @@ from spotmpi.bench.network import Network, missing
 from spotmpi.economy import calibration, steptimes
 from spotmpi.economy.calibration import Fit, Run
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner, processes
+from spotmpi.launch import inner
 from spotmpi.launch.doctor import cores
 
 __all__ = ["add_arguments", "main"]
@@ -38,6 +36,8 @@ _FLOATS, _SIDE, _STEPS = 1_000_000, 300, 50
 _TARGET = 0.15
 _LIMIT = 120.0
 """Seconds of a run."""
+_TO_END = 10.0
+"""Seconds that a job gets to end by itself, once it has been told to."""
 _GRADIENT_MB = 4e-6 * _FLOATS
 
 
@@ -62,6 +62,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"hosts cannot be made here: {why}")
     if min(*options.hosts, *options.predict, options.turns) < 1 or max(options.hosts) < 2:
         raise UsageError("--hosts takes 2 or more, and all numbers are at least 1")
+    if options.json and not options.json.resolve().parent.is_dir():
+        raise UsageError(f"{options.json}: there is no such folder; make it first")
     head = machine.describe()
     runs: list[Run] = []
     failures: list[str] = []
@@ -141,23 +143,15 @@ def _run(hosts: int, rate: str) -> list[Run]:
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts_file, "--trace", file),
             *(script, _FLOATS, _SIDE),
         )
-        with (network.folder / "said").open("w+b") as said:
-            process = subprocess.Popen(
-                command,
-                env=network.environ,
-                cwd=network.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=subprocess.STDOUT,
-                preexec_fn=partial(processes.die_with_parent, os.getpid()),
-            )
+        end, environ = signal.SIGTERM, network.environ
+        with inner.started(command, environ, network.folder, end=end, patience_s=_TO_END) as (
+            process,
+            said,
+        ):
             try:
                 _await_steps(process, file)
             except JobFailed as error:
                 raise JobFailed(f"{error}; its last words:\n{inner.last_words(said)}") from None
-            finally:
-                process.send_signal(signal.SIGTERM)
-                process.wait()
         return steptimes.read(trace.read(file), f"the run on {hosts} hosts").runs
 
 

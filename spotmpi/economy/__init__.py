@@ -9,7 +9,8 @@ Pure Python and NumPy: nothing here imports MPI, or starts anything. From below 
 - `prices`, `lifetimes`, `availability`: what nodes cost, and how long one has them.
 - `provision` chooses a cluster, `events` lives through revocations, `outcomes` sums up many runs.
 - `comparison`: a paper's figures beside the models' (`icac19`, `icac19_rows`, `spotdnn_rows`).
-- The commands: `planning`, `cluster`, `reproduce`, `profiling`; `rental` is what two of them share.
+- The commands: `planning` (with `question` and `answer`), `cluster`, `reproduce`, `profiling`;
+  `rental` and `screen` are what several of them share, `drawing` the plots.
 
 Units, everywhere: seconds, dollars, dollars per hour, MB (10^6 bytes) and MB/s; a name says which
 (``_s``, ``_h``, ``_mb``, ``_mbps``). An *iteration* is one batch of one worker, whichever the

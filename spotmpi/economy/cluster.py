@@ -8,19 +8,19 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spotmpi.economy import availability, lifetimes, prices, profiles
+from spotmpi.economy import availability, lifetimes, prices, profiles, rental
 from spotmpi.economy.events import Runtime
-from spotmpi.economy.outcomes import Campaign, Estimate, campaign, estimate, quantile
+from spotmpi.economy.models import Model
+from spotmpi.economy.outcomes import Campaign, Estimate, campaign, estimate
 from spotmpi.economy.prices import Prices
-from spotmpi.economy.profiles import Profile
 from spotmpi.economy.quantities import (
     Cluster,
     cluster,
@@ -31,14 +31,13 @@ from spotmpi.economy.quantities import (
     time_text,
 )
 from spotmpi.economy.rental import (
-    RESTART,
-    SPOTMPI,
+    CHECKPOINT_EVERY_S,
+    CHECKPOINT_S,
+    RECOVERY_S,
+    RESTART_S,
     Terms,
-    fates,
-    rent,
-    replacement,
-    undisturbed_s,
 )
+from spotmpi.economy.screen import columns, plain
 from spotmpi.errors import UsageError
 
 __all__ = ["add_arguments", "main"]
@@ -46,8 +45,6 @@ __all__ = ["add_arguments", "main"]
 _PROGRESS_SECONDS = 0.5
 _MOST = 1_000_000
 """Workers; each is a number or two in memory, in every run."""
-
-Sample = NDArray[np.float64]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,10 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--replacement", metavar="D", help="until another node trains; or never (price list)")
     add("--on-demand", action="store_true", help="workers that are not revoked, at their price")
     add("--spot-server", action="store_true", help="parameter servers that are revoked as well")
-    add("--recovery", metavar="D", help=f"spotmpi, a loss: {time_text(SPOTMPI.loss_s)}")
-    add("--restart", metavar="D", help=f"from a checkpoint: {time_text(RESTART.restart_s)}")
-    add("--checkpoint-every", metavar="D", help=time_text(SPOTMPI.checkpoint_every_s))
-    add("--checkpoint-time", metavar="D", help=f"to write one: {time_text(SPOTMPI.checkpoint_s)}")
+    add("--recovery", metavar="D", help=f"spotmpi, a loss: {time_text(RECOVERY_S)}")
+    add("--restart", metavar="D", help=f"from a checkpoint: {time_text(RESTART_S)}")
+    add("--checkpoint-every", metavar="D", help=time_text(CHECKPOINT_EVERY_S))
+    add("--checkpoint-time", metavar="D", help=f"to write one: {time_text(CHECKPOINT_S)}")
     add("--runs", type=int, default=1000, metavar="N", help="default: 1000")
     add("--seed", type=int, default=0, metavar="S", help="default: 0")
     add("--plot", type=Path, metavar="PNG", help="histograms, and a run with its workers")
@@ -93,7 +90,7 @@ class _Setting:
     """What is simulated."""
 
     cluster: Cluster
-    profile: Profile
+    model: Model
     prices: Prices
     iterations: Callable[[Cluster], float]
     work: str
@@ -106,18 +103,13 @@ class _Setting:
 
 def main(options: argparse.Namespace) -> int:
     """Run the simulation and print what it came to. Blocking, seconds."""
-    for name, least in (("runs", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            raise UsageError(f"--{name} is {getattr(options, name)}, expected at least {least}")
     setting = _setting(options)
-    if options.plot is not None:
-        _drawable(options.plot)
-    plan = rent(
-        setting.profile.model,
+    plan = rental.rent(
+        setting.model,
         setting.iterations,
         setting.prices,
         setting.cluster,
-        setting.profile.server,
+        setting.model.server,
         setting.terms,
     )
     tell = _Progress(2 * options.runs)
@@ -149,100 +141,90 @@ def _drawable(path: Path) -> None:
 
 
 def _setting(options: argparse.Namespace) -> _Setting:
-    if (options.profile is None) != (options.prices is None):
-        there, missing = ("profile", "prices") if options.prices is None else ("prices", "profile")
-        raise UsageError(f"--{there} needs --{missing}: the training and what its nodes cost")
     wanted = cluster(options.cluster, "--cluster")
-    if (workers := sum(wanted.values())) > _MOST:
-        raise UsageError(f"--cluster has {workers:,} workers, expected at most {_MOST:,}")
-    if options.trace is not None and (options.notice or options.replacement):
-        raise UsageError(
-            "--trace says when nodes come and go: leave out --notice and --replacement"
-        )
-    profile = profiles.find(options.profile or "icac19")
-    list_ = prices.find(options.prices or "icac19")
-    iterations, work = profiles.work(profile, options.loss, options.iterations)
+    _check(options, wanted)
     terms = Terms(
         market="on-demand" if options.on_demand else "spot",
         lifetime=None
         if options.lifetime is None
         else lifetimes.parse(options.lifetime, "--lifetime"),
-        notice_s=_duration(options.notice, "--notice"),
-        replacement_s=replacement(options.replacement),
+        notice_s=_duration(options.notice, "--notice", None),
+        replacement_s=rental.replacement(options.replacement),
         availability=None if options.trace is None else availability.read(options.trace),
         server_market="spot" if options.spot_server else "on-demand",
     )
+    runtimes = _runtimes(options)
+    model = profiles.find(options.profile or "icac19")
+    list_ = prices.find(options.prices or "icac19")
+    iterations, work = profiles.work(model, options.loss, options.iterations)
+    seconds = rental.undisturbed_s(model, iterations, wanted)
+    hourly = rental.hourly(list_, wanted, terms.market, model.server, terms.server_market)
+    return _Setting(
+        wanted,
+        model,
+        list_,
+        iterations,
+        work,
+        terms,
+        runtimes,
+        seconds,
+        prices.cost(seconds, hourly, list_.billing),
+        rental.on_demand(list_, wanted, model.server, seconds),
+    )
+
+
+def _check(options: argparse.Namespace, wanted: Cluster) -> None:
+    """UsageError for what contradicts itself."""
+    for name, least in (("runs", 1), ("seed", 0)):
+        if getattr(options, name) < least:
+            raise UsageError(f"--{name} is {getattr(options, name)}, expected at least {least}")
+    if (workers := sum(wanted.values())) > _MOST:
+        raise UsageError(f"--cluster has {workers:,} workers, expected at most {_MOST:,}")
+    if (options.profile is None) != (options.prices is None):
+        there, missing = ("profile", "prices") if options.prices is None else ("prices", "profile")
+        raise UsageError(f"--{there} needs --{missing}: the training and what its nodes cost")
     if options.on_demand and (options.trace or options.lifetime):
         raise UsageError("--on-demand nodes are not revoked: leave out --lifetime and --trace")
+    if options.trace is not None and (options.notice or options.replacement):
+        raise UsageError(
+            "--trace says when nodes come and go: leave out --notice and --replacement"
+        )
     if options.trace is not None and len(wanted) > 1:
         raise UsageError(
             f"--trace says how many nodes there are, not of which type, and --cluster has "
             f"{len(wanted)} types; name one"
         )
-    seconds = undisturbed_s(profile.model, iterations, wanted)
-    hourly = _hourly(list_, wanted, profile, terms, terms.market)
-    try:
-        on_demand = prices.cost(
-            seconds, _hourly(list_, wanted, profile, terms, "on-demand"), list_.billing
-        )
-    except UsageError:  # the list has no price for it
-        on_demand = None
-    return _Setting(
-        wanted,
-        profile,
-        list_,
-        iterations,
-        work,
-        terms,
-        (_runtime(SPOTMPI, options), _runtime(RESTART, options)),
-        seconds,
-        prices.cost(seconds, hourly, list_.billing),
-        on_demand,
-    )
+    if options.plot is not None:
+        _drawable(options.plot)
 
 
-def _duration(text: str | None, what: str) -> float | None:
-    return None if text is None else duration(text, what)
-
-
-def _runtime(runtime: Runtime, options: argparse.Namespace) -> Runtime:
-    """The same one with what the command line says of it."""
-    given = {
-        "restart_s": _duration(options.restart, "--restart"),
-        "checkpoint_every_s": _duration(options.checkpoint_every, "--checkpoint-every"),
-        "checkpoint_s": _duration(options.checkpoint_time, "--checkpoint-time"),
-        "loss_s": None if runtime.rolls_back else _duration(options.recovery, "--recovery"),
-    }
-    if given["checkpoint_every_s"] == 0:
+def _runtimes(options: argparse.Namespace) -> tuple[Runtime, Runtime]:
+    restart_s = _duration(options.restart, "--restart", RESTART_S)
+    every_s = _duration(options.checkpoint_every, "--checkpoint-every", CHECKPOINT_EVERY_S)
+    writing_s = _duration(options.checkpoint_time, "--checkpoint-time", CHECKPOINT_S)
+    if every_s == 0:
         raise UsageError("--checkpoint-every is 0, expected more")
-    changed: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
-    runtime = replace(runtime, **changed)
-    if runtime.rolls_back:  # it starts again for a newcomer as well, after a checkpoint
-        again = runtime.restart_s
-        runtime = replace(runtime, loss_s=again, join_s=again + runtime.checkpoint_s)
-    return runtime
-
-
-def _hourly(
-    list_: Prices, wanted: Cluster, profile: Profile, terms: Terms, market: prices.Market
-) -> float:
-    """Dollars per hour of a whole cluster with its servers."""
-    workers = sum(list_.offer(name).price(market) * count for name, count in wanted.items())
-    if profile.server is None:
-        return workers
-    server = list_.offer(profile.server.instance).price(
-        terms.server_market if market == terms.market else "on-demand"
+    recovery_s = _duration(options.recovery, "--recovery", RECOVERY_S)
+    return (
+        rental.spotmpi(recovery_s, restart_s, every_s, writing_s),
+        rental.restarting(restart_s, every_s, writing_s),
     )
-    return workers + profile.server.count * server
+
+
+_Default = TypeVar("_Default", float, None)
+
+
+def _duration(text: str | None, what: str, default: _Default) -> float | _Default:
+    return default if text is None else duration(text, what)
 
 
 def _title(setting: _Setting) -> str:
-    return f"{setting.profile.model.name}, {setting.work}, on {count_text(setting.cluster)}"
+    return f"{setting.model.name}, {setting.work}, on {count_text(setting.cluster)}"
 
 
 def _opening(setting: _Setting, options: argparse.Namespace) -> list[str]:
     """What is assumed, before what follows from it."""
-    error = setting.profile.model.error
+    error = setting.model.error
     bound = (
         f"+- {percent(error)} (the profile's error)"
         if error is not None
@@ -275,43 +257,40 @@ def _fates(setting: _Setting) -> list[str]:
                 f"{time_text(supply.length_s)}; each run begins somewhere in it"
             )
         ]
-    return fates(setting.prices, setting.cluster, setting.terms)
+    return rental.fates(setting.prices, setting.cluster, setting.terms)
 
 
 def _table(campaigns: list[Campaign]) -> list[str]:
     """A column for each runtime."""
     rows = [["", "", *(one.runtime.name for one in campaigns)]]
-    for name, sample, text in (
-        ("time", [one.seconds for one in campaigns], time_text),
-        ("cost", [one.dollars for one in campaigns], dollars),
+    for name, all_figures, text in (
+        ("time", [_figures(one.seconds, one.seconds_below) for one in campaigns], time_text),
+        ("cost", [_figures(one.dollars, one.dollars_below) for one in campaigns], dollars),
     ):
-        columns = [_column(one, text) for one in sample]
-        for i, figure in enumerate(("mean", "p50", "p95")):
-            rows.append([name if i == 0 else "", figure, *(column[i] for column in columns)])
+        for figure in ("mean", "p50", "p95"):
+            shown = [_shown(figures[figure], text) for figures in all_figures]
+            rows.append([name if figure == "mean" else "", figure, *shown])
     rows.append(["ended", "", *(percent(one.ended.value, 1) for one in campaigns)])
     rows.append(["lost", "workers", *(f"{one.losses:.2f}" for one in campaigns)])
     rows.append(["done again", "", *(percent(one.undone, 1) for one in campaigns)])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    lines = columns(rows)
     if any(0 < one.ended.value < 1 for one in campaigns):
-        lines += ["", "times and costs are those of the runs that ended; the others were given up"]
+        lines += ["", "the means are those of the runs that ended; the others were given up"]
     return lines
 
 
-def _column(sample: Sample, text: Callable[[float], str]) -> list[str]:
-    if not len(sample):
-        return ["no run ended", "-", "-"]
-    return [_shown(figure, text) for figure in _figures(sample)]
+def _figures(
+    ended: NDArray[np.float64], below: Callable[[float], Estimate | None]
+) -> dict[str, Estimate | None]:
+    """The mean of the runs that ended, and quantiles of all; None: too few ended."""
+    mean = estimate(ended) if len(ended) else None
+    return {"mean": mean, "p50": below(0.5), "p95": below(0.95)}
 
 
-def _figures(sample: Sample) -> tuple[Estimate, Estimate, Estimate]:
-    return estimate(sample), quantile(sample, 0.5), quantile(sample, 0.95)
+def _shown(figure: Estimate | None, text: Callable[[float], str]) -> str:
+    if figure is None:
+        return "never ends"
 
-
-def _shown(figure: Estimate, text: Callable[[float], str]) -> str:
     def end(value: float) -> str:
         return text(value) if math.isfinite(value) else "?"
 
@@ -321,22 +300,16 @@ def _shown(figure: Estimate, text: Callable[[float], str]) -> str:
 def _json(
     setting: _Setting, campaigns: list[Campaign], options: argparse.Namespace
 ) -> dict[str, Any]:
-    def plain(figure: Any) -> dict[str, float | None]:
-        return {key: value if math.isfinite(value) else None for key, value in vars(figure).items()}
-
-    def sums(sample: Sample) -> dict[str, Any] | None:
-        if not len(sample):
-            return None
-        mean, p50, p95 = _figures(sample)
-        return {"mean": plain(mean), "p50": plain(p50), "p95": plain(p95)}
+    def sums(figures: dict[str, Estimate | None]) -> dict[str, Any]:
+        return {name: plain(figure) for name, figure in figures.items()}
 
     return {
-        "training": setting.profile.model.name,
+        "training": setting.model.name,
         "work": setting.work,
         "cluster": dict(setting.cluster),
         "market": setting.terms.market,
         "prices": {"as_of": setting.prices.as_of, "source": setting.prices.source},
-        "model_error": setting.profile.model.error,
+        "model_error": setting.model.error,
         "undisturbed": {
             "seconds": setting.undisturbed_s,
             "dollars": setting.undisturbed_dollars,
@@ -346,8 +319,8 @@ def _json(
         "seed": options.seed,
         "runtimes": {
             one.runtime.name: {
-                "seconds": sums(one.seconds),
-                "dollars": sums(one.dollars),
+                "seconds": sums(_figures(one.seconds, one.seconds_below)),
+                "dollars": sums(_figures(one.dollars, one.dollars_below)),
                 "ended": plain(one.ended),
                 "losses": one.losses,
                 "undone": one.undone,

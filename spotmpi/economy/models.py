@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from spotmpi.economy.quantities import Cluster
 
-__all__ = ["Model"]
+__all__ = ["Model", "Server"]
+
+
+@dataclass(frozen=True)
+class Server:
+    """What the parameters are served by, which costs and trains nothing."""
+
+    instance: str
+    count: int
 
 
 class Model(Protocol):
@@ -26,6 +35,14 @@ class Model(Protocol):
         """How far a predicted time was off, at most, where it was compared with a measured one:
         0.1 is 10 %. None: nobody has compared."""
 
+    @property
+    def server(self) -> Server | None:
+        """What it needs beside its workers; None: nothing (a ring)."""
+
+    @property
+    def length(self) -> float | None:
+        """Iterations of the whole training, where the profile says so."""
+
     def rate(self, cluster: Cluster) -> float:
         """Iterations per second of the whole cluster; 0 of an empty one.
 
@@ -40,3 +57,6 @@ class Model(Protocol):
 
         UsageError if no number of iterations reaches it, or the profile has no loss.
         """
+
+    def loss_after(self, cluster: Cluster, iterations: float) -> float:
+        """The loss after so many iterations on this cluster. UsageError as of `iterations`."""

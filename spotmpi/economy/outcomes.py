@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from spotmpi.economy.events import Counts, Outcome, Plan, Runtime, train
 
-__all__ = ["Campaign", "Estimate", "Share", "campaign", "estimate", "quantile", "share"]
+__all__ = ["Campaign", "Estimate", "campaign", "estimate", "quantile", "share"]
 
 _Z = 1.959964
 """Of a normal distribution 95 % lie within so many standard deviations."""
@@ -23,15 +23,6 @@ class Estimate:
 
     The interval is that of chance only: what the model gets wrong is not in it.
     """
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
-class Share:
-    """How many of the runs, with the 95 % interval of the true share (Wilson's)."""
 
     value: float
     low: float
@@ -56,13 +47,27 @@ class Campaign:
         return np.array([one.dollars for one in self.outcomes if math.isfinite(one.seconds)])
 
     @property
-    def ended(self) -> Share:
-        """The runs that came to their end."""
+    def ended(self) -> Estimate:
+        """The share of the runs that came to their end."""
         return share(len(self.seconds), len(self.outcomes))
 
-    def within(self, deadline_s: float) -> Share:
-        """The runs that ended in time."""
+    def within(self, deadline_s: float) -> Estimate:
+        """The share of the runs that ended in time."""
         return share(int((self.seconds <= deadline_s).sum()), len(self.outcomes))
+
+    def seconds_below(self, part: float) -> Estimate | None:
+        """What this part of all runs took at most; None: so many did not end."""
+        return self._below(self.seconds, part)
+
+    def dollars_below(self, part: float) -> Estimate | None:
+        """What this part of all runs cost at most; None: so many did not end."""
+        return self._below(self.dollars, part)
+
+    def _below(self, sample: NDArray[np.float64], part: float) -> Estimate | None:
+        runs = len(self.outcomes)
+        if part * (runs - 1) > len(sample) - 1:
+            return None
+        return quantile(np.concatenate([sample, np.full(runs - len(sample), math.inf)]), part)
 
     @property
     def losses(self) -> float:
@@ -91,7 +96,7 @@ def campaign(
             remembered[counts] = plan.speed(counts)
         return remembered[counts]
 
-    quick = Plan(**{**plan.__dict__, "speed": speed})
+    quick = replace(plan, speed=speed)
     outcomes = []
     for run in range(runs):
         outcomes.append(train(quick, runtime, np.random.default_rng([seed, run])))
@@ -122,10 +127,10 @@ def quantile(sample: NDArray[np.float64], part: float) -> Estimate:
     )
 
 
-def share(count: int, of: int) -> Share:
-    """A share of runs."""
+def share(count: int, of: int) -> Estimate:
+    """A share of runs; its interval is Wilson's."""
     part = count / of
     centre = (part + _Z**2 / (2 * of)) / (1 + _Z**2 / of)
     half = _Z * math.sqrt(part * (1 - part) / of + _Z**2 / (4 * of**2)) / (1 + _Z**2 / of)
     # Rounding may put an end of the interval a hair inside of the share.
-    return Share(part, max(0.0, min(part, centre - half)), min(1.0, max(part, centre + half)))
+    return Estimate(part, max(0.0, min(part, centre - half)), min(1.0, max(part, centre + half)))

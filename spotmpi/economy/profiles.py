@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 
@@ -14,50 +13,23 @@ from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
 
-__all__ = ["Profile", "Server", "find", "load", "shipped", "work"]
+__all__ = ["find", "load", "shipped", "work"]
 
 _MODELS: dict[str, Callable[[Field], Model]] = {
     "spotdnn": spotdnn.from_profile,
     "queue": station.from_profile,
     "ring": ring.from_profile,
 }
-
-
 _SHIPPED = ("icac19", "spotdnn")
 
 
-@dataclass(frozen=True)
-class Server:
-    """What the parameters are served by, which costs and trains nothing."""
-
-    instance: str
-    count: int
-
-
-@dataclass(frozen=True)
-class Profile:
-    """A training, and what it needs beside its workers."""
-
-    model: Model
-    server: Server | None
-    """None: workers need nobody else (a ring)."""
-    iterations: float | None
-    """The whole training, where the profile says so: then no loss needs to be named."""
-
-
-def load(path: Path) -> Profile:
+def load(path: Path) -> Model:
     """Read a profile. Local, blocking; UsageError with the line of a mistake."""
     field = reading.load(path)
-    kind = field.need("model").text(*_MODELS)
-    server, iterations = field.get("server"), field.get("updates")
-    return Profile(
-        _MODELS[kind](field),
-        None if server is None else _server(server),
-        None if iterations is None else iterations.number("iterations", above=0),
-    )
+    return _MODELS[field.need("model").text(*_MODELS)](field)
 
 
-def shipped(name: str) -> Profile:
+def shipped(name: str) -> Model:
     """A profile that comes with spotmpi. UsageError for another name."""
     if name not in _SHIPPED:
         raise UsageError(
@@ -68,13 +40,13 @@ def shipped(name: str) -> Profile:
         return load(path)
 
 
-def find(name: str) -> Profile:
+def find(name: str) -> Model:
     """The profile of a file, or a shipped one where there is no such file."""
     return load(Path(name)) if Path(name).suffix or Path(name).exists() else shipped(name)
 
 
 def work(
-    profile: Profile, loss: float | None, iterations: float | None
+    model: Model, loss: float | None, iterations: float | None
 ) -> tuple[Callable[[Cluster], float], str]:
     """How many iterations a training takes on a cluster, and what it is in words.
 
@@ -88,15 +60,15 @@ def work(
     if loss is not None:
         if not math.isfinite(loss):
             raise UsageError(f"--loss is {loss:g}, expected a number")
-        _reachable(profile.model, loss)
+        _reachable(model, loss)
         return (
-            lambda cluster: max(1.0, profile.model.iterations(cluster, loss)),
+            lambda cluster: max(1.0, model.iterations(cluster, loss)),
             f"to a loss of {loss:g}",
         )
-    fixed = iterations if iterations is not None else profile.iterations
+    fixed = iterations if iterations is not None else model.length
     if fixed is None:
         raise UsageError(
-            f"the profile of {profile.model.name} does not say how long training is; say --loss or "
+            f"the profile of {model.name} does not say how long training is; say --loss or "
             "--iterations"
         )
     return (
@@ -119,9 +91,3 @@ def _reachable(model: Model, loss: float) -> None:
         raise UsageError(
             f"--loss is {loss:g}, which {model.name} has before its first iteration; ask for less"
         )
-
-
-def _server(field: Field) -> Server:
-    field.only("instance", "count")
-    count = field.get("count")
-    return Server(field.need("instance").text(), 1 if count is None else count.whole(least=1))

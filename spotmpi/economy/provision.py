@@ -21,8 +21,8 @@ from spotmpi.errors import UsageError
 
 __all__ = ["Candidate", "Demand", "Search", "predict", "search"]
 
-FEW = 300_000
-"""Clusters that are searched one by one without being asked: some seconds."""
+FEW = 100_000
+"""Clusters that are searched one by one without being asked: seconds, or half a minute."""
 _KEPT = 200
 _DENSE = 50
 """Sizes of windows, and places of one size, are looked at one by one up to twice this, then in

@@ -5,46 +5,88 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spotmpi.economy.availability import Availability
 from spotmpi.economy.events import Counts, Plan, Runtime, Staff
 from spotmpi.economy.lifetimes import Lifetime, Never
-from spotmpi.economy.models import Model
-from spotmpi.economy.prices import Market, Prices
-from spotmpi.economy.profiles import Server
+from spotmpi.economy.models import Model, Server
+from spotmpi.economy.prices import Market, Offer, Prices, cost
 from spotmpi.economy.quantities import HOUR, Cluster, duration, time_text
 from spotmpi.errors import UsageError
 
-__all__ = ["RESTART", "SPOTMPI", "Terms", "fates", "rent", "replacement", "undisturbed_s"]
+__all__ = [
+    "CHECKPOINT_EVERY_S",
+    "CHECKPOINT_S",
+    "RECOVERY_S",
+    "RESTART_S",
+    "Terms",
+    "fates",
+    "hourly",
+    "on_demand",
+    "rent",
+    "replacement",
+    "restarting",
+    "spotmpi",
+    "undisturbed_s",
+]
 
 _PATIENCE = 20
 """A training that takes so many times as long as without a loss, or as the trace, is given up."""
 
-SPOTMPI = Runtime(
-    name="spotmpi",
-    loss_s=0.1,
-    join_s=0.05,
-    leaves=True,
-    rolls_back=False,
-    restart_s=120.0,
-    checkpoint_every_s=600.0,
-    checkpoint_s=5.0,
-)
-"""Survivors go on: some 50 to 150 ms for a loss with 8 to 16 workers and 5 to 65 ms for a newcomer,
-as ``spotmpi bench recovery`` and ``bench join`` measured them on two cores."""
+RECOVERY_S = 0.1
+JOIN_S = 0.05
+"""Of a loss with 8 to 16 workers: some 50 to 150 ms. Of a newcomer: 5 to 65 ms. As ``spotmpi bench
+recovery`` and ``bench join`` measured them on two cores."""
+RESTART_S = 120.0
+CHECKPOINT_EVERY_S = 600.0
+CHECKPOINT_S = 5.0
 
-RESTART = Runtime(
-    name="restart",
-    loss_s=120.0,
-    join_s=125.0,
-    leaves=False,
-    rolls_back=True,
-    restart_s=120.0,
-    checkpoint_every_s=600.0,
-    checkpoint_s=5.0,
-)
-"""All processes start again from the last checkpoint, at every loss. Before they do so for a
-newcomer they write one: hence its time in ``join_s``."""
+
+def spotmpi(
+    recovery_s: float = RECOVERY_S,
+    restart_s: float = RESTART_S,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    checkpoint_s: float = CHECKPOINT_S,
+) -> Runtime:
+    """Survivors go on; a restart is needed only where nobody is left."""
+    return Runtime(
+        name="spotmpi",
+        loss_s=recovery_s,
+        join_s=JOIN_S,
+        leaves=True,
+        rolls_back=False,
+        restart_s=restart_s,
+        checkpoint_every_s=checkpoint_every_s,
+        checkpoint_s=checkpoint_s,
+    )
+
+
+def restarting(
+    restart_s: float = RESTART_S,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    checkpoint_s: float = CHECKPOINT_S,
+) -> Runtime:
+    """All processes start again from the last checkpoint, at every loss. Before they do so for a
+    newcomer they write one."""
+    return Runtime(
+        name="restart",
+        loss_s=restart_s,
+        join_s=checkpoint_s + restart_s,
+        leaves=False,
+        rolls_back=True,
+        restart_s=restart_s,
+        checkpoint_every_s=checkpoint_every_s,
+        checkpoint_s=checkpoint_s,
+    )
+
+
+class _Fate(NamedTuple):
+    """Of one type, by the terms or else by the price list; None: nobody knows."""
+
+    lifetime: Lifetime | None
+    notice_s: float
+    start_s: float | None
 
 
 @dataclass(frozen=True)
@@ -57,6 +99,14 @@ class Terms:
     replacement_s: float | None = None
     availability: Availability | None = None
     server_market: Market = "on-demand"
+
+    def of(self, offer: Offer) -> _Fate:
+        """What becomes of a spot node of this type."""
+        return _Fate(
+            offer.lifetime if self.lifetime is None else self.lifetime,
+            offer.notice_s if self.notice_s is None else self.notice_s,
+            offer.start_s if self.replacement_s is None else self.replacement_s,
+        )
 
 
 def rent(
@@ -95,6 +145,30 @@ def undisturbed_s(model: Model, iterations: Callable[[Cluster], float], cluster:
     return iterations(cluster) / model.rate(cluster)
 
 
+def hourly(
+    prices: Prices,
+    cluster: Cluster,
+    market: Market,
+    server: Server | None,
+    server_market: Market = "on-demand",
+) -> float:
+    """Dollars per hour of a cluster and its server. UsageError for what has no price."""
+    dollars = sum(prices.offer(name).price(market) * count for name, count in cluster.items())
+    if server is None:
+        return dollars
+    return dollars + server.count * prices.offer(server.instance).price(server_market)
+
+
+def on_demand(
+    prices: Prices, cluster: Cluster, server: Server | None, seconds: float
+) -> float | None:
+    """Dollars of so long on demand; None where the list has no such price of one of the types."""
+    try:
+        return cost(seconds, hourly(prices, cluster, "on-demand", server), prices.billing)
+    except UsageError:
+        return None
+
+
 def replacement(text: str | None) -> float | None:
     """What a command line says of the time until another node trains; infinite: ``never``."""
     if text is None:
@@ -106,10 +180,7 @@ def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
     """A sentence for each type: how long one has it, and what comes after it."""
     lines = []
     for name in names:
-        offer = prices.offer(name)
-        life = terms.lifetime or offer.lifetime
-        start = offer.start_s if terms.replacement_s is None else terms.replacement_s
-        notice = offer.notice_s if terms.notice_s is None else terms.notice_s
+        life, notice, start = terms.of(prices.offer(name))
         if isinstance(life, Never):
             lines.append(f"{name}: {life.text}")
             continue
@@ -128,9 +199,7 @@ def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
 def _staff(prices: Prices, name: str, count: int, market: Market, terms: Terms) -> Staff:
     offer = prices.offer(name)
     spot = market == "spot"
-    lifetime = terms.lifetime if terms.lifetime is not None else offer.lifetime
-    notice = terms.notice_s if terms.notice_s is not None else offer.notice_s
-    start = terms.replacement_s if terms.replacement_s is not None else offer.start_s
+    lifetime, notice, start = terms.of(offer)
     if start is None or not spot:  # nobody knows when another one comes: none is counted on
         start = math.inf
     return Staff(

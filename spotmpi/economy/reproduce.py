@@ -11,6 +11,7 @@ from dataclasses import asdict
 
 from spotmpi.economy import icac19_rows, spotdnn_rows
 from spotmpi.economy.comparison import STATUSES, Comparison, Row
+from spotmpi.economy.screen import columns
 
 __all__ = ["PAPERS", "add_arguments", "main", "report"]
 
@@ -52,15 +53,8 @@ def report(comparison: Comparison) -> str:
     """The table, how many rows are what, the worst errors, and the remarks. Pure."""
     head = ("where", "what", "unit", "paper", "model", "error", "status", "from")
     cells = [head, *(_cells(row) for row in comparison.rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(head))]
     figures = range(head.index("paper"), head.index("error") + 1)
-    lines = [comparison.title, ""]
-    for line in cells:
-        aligned = (
-            cell.rjust(width) if i in figures else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        )
-        lines.append("  ".join(aligned).rstrip())
+    lines = [comparison.title, "", *columns(cells, right=figures)]
     lines += ["", _counts(comparison)]
     for points, of in ((False, "worst error"), (True, "worst error of a percentage")):
         row = comparison.worst(points=points)

@@ -180,6 +180,14 @@ class Ring:
         return self._error
 
     @property
+    def server(self) -> None:
+        """None: workers need nobody else."""
+
+    @property
+    def length(self) -> None:
+        """Not known: a profile is of some steps."""
+
+    @property
     def hosts(self) -> Mapping[str, Host]:
         """What it knows of each type."""
         return self._hosts
@@ -216,12 +224,20 @@ class Ring:
         """Iterations until the loss. The curve is that of the run that it was fitted on: the ring
         model knows nothing of what more workers, and so larger batches, do to it."""
         self._there(cluster)
+        return self._curve().iterations(loss)
+
+    def loss_after(self, cluster: Cluster, iterations: float) -> float:
+        """The loss after so many iterations; of the cluster as little is known as above."""
+        self._there(cluster)
+        return self._curve().at(iterations)
+
+    def _curve(self) -> Loss:
         if self._loss is None:
             raise UsageError(
                 f"the profile of {self._name} has no loss; profile a trace whose script gives "
                 "trainer.step(grads, loss=...), or ask for a number of iterations"
             )
-        return self._loss.iterations(loss)
+        return self._loss
 
     def _there(self, cluster: Cluster) -> Cluster:
         for name in cluster:

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from spotmpi.economy.models import Server
 from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
@@ -93,7 +94,12 @@ class SpotDnn:
     pcie_mbps: float
     contention: Contention
     loss: Loss
+    server: Server | None = None
     error: float | None = None
+
+    @property
+    def length(self) -> None:
+        """Not known, as `models.Model` has it: it trains to a loss."""
 
     @property
     def types(self) -> Sequence[str]:
@@ -136,7 +142,7 @@ class SpotDnn:
         return math.sqrt(max(0.0, squares - fastest**2) + (fastest - 1) ** 2)
 
     def loss_after(self, cluster: Cluster, iterations: float) -> float:
-        """The loss after j iterations of the whole cluster."""
+        """The loss after j iterations, as `models.Model` has it."""
         return self._numerator(cluster) / (iterations + self.loss.g1) + self.loss.g5
 
     def iterations(self, cluster: Cluster, loss: float) -> float:
@@ -241,7 +247,7 @@ def from_profile(field: Field) -> SpotDnn:
     contention.only("a1", "b1")
     loss.only("g1", "g2", "g3", "g4", "g5")
     g4 = loss.get("g4")
-    error = field.get("error_percent")
+    error, server = field.get("error_percent"), field.get("server")
     model = SpotDnn(
         name=field.need("name").text(),
         instances={
@@ -262,6 +268,7 @@ def from_profile(field: Field) -> SpotDnn:
             None if g4 is None else g4.number(least=0),
             loss.need("g5").number(),
         ),
+        server=None if server is None else _server(server),
         error=None if error is None else error.number("%", least=0) / 100,
     )
     if not model.instances:
@@ -273,6 +280,12 @@ def from_profile(field: Field) -> SpotDnn:
                 f"{model.instances[name].speed:g} a second are over before a gradient is sent"
             )
     return model
+
+
+def _server(field: Field) -> Server:
+    field.only("instance", "count")
+    count = field.get("count")
+    return Server(field.need("instance").text(), 1 if count is None else count.whole(least=1))
 
 
 def _instance(field: Field, batch: Field | None) -> Instance:

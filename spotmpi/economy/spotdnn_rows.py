@@ -24,7 +24,7 @@ _DOLLARS = 5.33
 
 def compare() -> Comparison:
     """All rows. Pure but for reading what is shipped."""
-    model = profiles.shipped("spotdnn").model
+    model = profiles.shipped("spotdnn")
     rows = []
     for cluster, paper in _PLANS:
         name = " ".join(f"{count} {kind}" for kind, count in cluster.items())

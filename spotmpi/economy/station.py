@@ -23,6 +23,7 @@ from itertools import product
 
 import numpy as np
 
+from spotmpi.economy.models import Server
 from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
@@ -158,6 +159,16 @@ class Queue:
     error: float | None = None
 
     @property
+    def server(self) -> Server:
+        """What all its servers are, as `models.Model` has it."""
+        return Server(self.server_instance, self.servers)
+
+    @property
+    def length(self) -> float | None:
+        """The updates of the whole training, as `models.Model` has it."""
+        return self.updates
+
+    @property
     def types(self) -> Sequence[str]:
         """The instance types that it knows."""
         return tuple(self.compute_s)
@@ -194,6 +205,10 @@ class Queue:
             f"the profile of {self.name} has no loss model, so nothing says when a loss of "
             f"{loss:g} is reached; say --iterations instead"
         )
+
+    def loss_after(self, cluster: Cluster, iterations: float) -> float:
+        """Always UsageError, as of `iterations`."""
+        raise UsageError(f"the profile of {self.name} has no loss model")
 
     def _workers(self, cluster: Cluster) -> tuple[list[int], list[float]]:
         for name, count in cluster.items():

@@ -70,6 +70,19 @@ def test_runs_that_never_end_are_no_sample_of_time() -> None:
     assert lived.within(1e9).value == lived.ended.value
 
 
+def test_quantiles_are_of_all_runs_and_may_be_never() -> None:
+    lonely = Staff("worker", 1, 1.0, Exponential(8000.0), 0.0, math.inf)
+    lived = campaign(Plan([lonely], PLAN.speed, "second"), RUNTIME, 200, 1)
+    half, most = lived.seconds_below(0.5), lived.seconds_below(0.95)
+    assert half is not None
+    assert half.value == pytest.approx(4000)  # 61 % end, all of them undisturbed
+    assert most is None
+    assert lived.dollars_below(0.5) is not None
+    assert lived.dollars_below(lived.ended.value + 0.01) is None
+    ended = campaign(PLAN, RUNTIME, 50, 1)
+    assert ended.seconds_below(0.95) == quantile(ended.seconds, 0.95)
+
+
 def test_progress_is_told() -> None:
     said: list[int] = []
     campaign(PLAN, RUNTIME, 3, 0, said.append)

@@ -64,6 +64,17 @@ def test_revocations_spread_time_and_cost(capsys: pytest.CaptureFixture[str]) ->
         assert plan["in_time_if_slower_by_the_error"]["value"] <= plan["in_time"]["value"]
 
 
+def test_what_chance_leaves_open_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    quota = ("--quota", "K80:4", "--deadline", "2h")
+    out = said(capsys, *QUEUE, *quota, "--lifetime", "never")
+    assert "by chance p50 and p95 are at most 0.0 % off (95 % intervals: --json)\n" in out
+    few = said(capsys, *QUEUE[:-2], *quota, "--runs", "5")
+    assert "by chance p50 and p95 may be off by any amount: too few runs" in few
+    # Two P100 are both lost in some runs.
+    some = said(capsys, *QUEUE, "--quota", "K80:5,P100:2", "--deadline", "1h")
+    assert "(95 % intervals: --json); of 1 by any amount: too few runs, or too few" in some
+
+
 def test_clusters_that_are_likely_late_come_last(capsys: pytest.CaptureFixture[str]) -> None:
     plans = as_json(
         capsys,

@@ -7,25 +7,23 @@ from dataclasses import replace
 import pytest
 
 from spotmpi.economy import profiles
-from spotmpi.economy.profiles import Profile
 from spotmpi.economy.spotdnn import Instance, SpotDnn
 from spotmpi.errors import UsageError
 
 
-def published(**more: Instance) -> Profile:
+def published(**more: Instance) -> SpotDnn:
     """The shipped profile, with types before its own."""
-    profile = profiles.shipped("spotdnn")
-    model = profile.model
+    model = profiles.shipped("spotdnn")
     assert isinstance(model, SpotDnn)
-    return replace(profile, model=replace(model, instances={**more, **model.instances}))
+    return replace(model, instances={**more, **model.instances})
 
 
 def test_a_type_that_the_loss_model_does_not_hold_for_is_no_reason_to_refuse_others() -> None:
-    profile = published(huge=Instance(16, 2000, 1024))
-    iterations, _ = profiles.work(profile, 0.8, None)
-    assert iterations({"g3.8xl": 2}) == profile.model.iterations({"g3.8xl": 2}, 0.8)
+    model = published(huge=Instance(16, 2000, 1024))
+    iterations, _ = profiles.work(model, 0.8, None)
+    assert iterations({"g3.8xl": 2}) == model.iterations({"g3.8xl": 2}, 0.8)
     with pytest.raises(UsageError, match="the floor of"):
-        profiles.work(profile, 0.5, None)
+        profiles.work(model, 0.5, None)
 
 
 def test_a_loss_that_is_there_before_the_first_iteration_takes_one() -> None:

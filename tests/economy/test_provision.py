@@ -20,7 +20,7 @@ PRICES = {"p3.2xl": 0.918, "g4dn.4xl": 0.3612, "g3.8xl": 0.684, "g3.16xl": 1.367
 
 
 def published() -> SpotDnn:
-    model = profiles.shipped("spotdnn").model
+    model = profiles.shipped("spotdnn")
     assert isinstance(model, SpotDnn)
     return model
 

@@ -15,7 +15,7 @@ from spotmpi.errors import UsageError
 
 
 def test_what_is_left_of_a_cluster_may_be_outside_of_the_model_and_then_waits() -> None:
-    model, market = profiles.shipped("spotdnn").model, prices.shipped("2023")
+    model, market = profiles.shipped("spotdnn"), prices.shipped("2023")
     assert isinstance(model, SpotDnn)
     model = replace(model, instances={**model.instances, "huge": Instance(16, 2000, 1024)})
     market = replace(market, offers={**market.offers, "huge": Offer("huge", 1, 2, None, 0, None)})

@@ -107,14 +107,17 @@ def test_a_loss_takes_so_many_iterations(tmp_path: Path) -> None:
     model = profile(tmp_path)
     assert model.iterations({"small": 4}, 0.8) == pytest.approx(2000 / 0.3 - 100)
     assert model.iterations({"small": 4}, 1e9) == 0, "it is there already"
+    assert model.loss_after({"small": 4}, 2000 / 0.3 - 100) == pytest.approx(0.8)
     for floor in (0.5, 0.4, math.nan):
         with pytest.raises(UsageError, match=r"tends to 0\.5; ask for more"):
             model.iterations({"small": 4}, floor)
 
 
 def test_without_a_curve_a_loss_cannot_be_asked_for() -> None:
-    with pytest.raises(UsageError, match=r"the profile of x has no loss; profile a trace"):
-        Ring("x", {"a": Host(1, 2, 1.0, 0.1)}, 4.0).iterations({"a": 1}, 1.0)
+    model = Ring("x", {"a": Host(1, 2, 1.0, 0.1)}, 4.0)
+    for question in (model.iterations, model.loss_after):
+        with pytest.raises(UsageError, match=r"the profile of x has no loss; profile a trace"):
+            question({"a": 1}, 1.0)
 
 
 def test_what_nobody_measured_cannot_be_asked_for() -> None:

@@ -17,7 +17,7 @@ from spotmpi.errors import UsageError
 
 
 def published() -> SpotDnn:
-    model = profiles.shipped("spotdnn").model
+    model = profiles.shipped("spotdnn")
     assert isinstance(model, SpotDnn)
     return model
 
