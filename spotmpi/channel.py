@@ -5,11 +5,13 @@ whole or not at all) and tells its launcher where it is. One message is one line
 a launcher every call does nothing.
 
 Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabric is up),
-``recovery``, ``checkpoint``, ``done`` (training is sealed; ordinary code follows), ``failed``
-(the script raised; with its traceback) and ``left`` (it ends with this code); ``parted`` (it has
-left the others, as it was told to). Of a newcomer: ``waiting`` (for what MPI must know),
-``admitted``, ``trains`` (it has learnt), ``withdrawn`` (with the reason why it was never one of the
-others); and of its sponsor ``gave_up`` (nothing will come of it).
+``underway`` (a round is over, so that all were ready, even where that is not known yet: what is
+said on several hosts arrives in any order), ``recovery``, ``checkpoint``, ``done`` (training is
+sealed; ordinary code follows), ``failed`` (the script raised; with its traceback) and ``left`` (it
+ends with this code); ``parted`` (it has left the others, as it was told to). Of a newcomer:
+``waiting`` (for what MPI must know), ``admitted``, ``trains`` (it has learnt), ``withdrawn`` (with
+the reason why it was never one of the others); and of its sponsor ``gave_up`` (nothing will come of
+it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
 (to workers) and ``progress`` (of workers). They cost a microsecond or two and wake nobody up.

@@ -131,6 +131,7 @@ class Member(Generic[P]):
         self._beginning = True
         yield from self._round(control.MEAN, self.replica.bring_nothing)
         self._beginning = False
+        self.channel.tell("underway")
 
     def _facts(self) -> list[tuple[str, str]]:
         given = self.settings
@@ -142,10 +143,9 @@ class Member(Generic[P]):
         ]
 
     def _start_record(self) -> dict[str, Any]:
-        members = self.fabric.membership
         return {
-            "workers": members.ids,
-            "hosts": [worker.host for worker in members],
+            "workers": self.fabric.membership.ids,
+            "hosts": [worker.host for worker in self.fabric.membership],
             "params": self.replica.size,
             "seed": self.seed,
             "strategy": str(self.strategy),

@@ -373,8 +373,9 @@ class Fleet:
         elif said == "trains":
             self._untrained.discard(worker)
         self._heard.append(Heard(worker, said, fields))
-        if said == "ready" and worker in self._first:
-            self._ready.add(worker)
+        waits = worker in self._first and self._ready != self._first
+        if said in ("ready", "underway") and waits:
+            self._ready |= self._first if said == "underway" else {worker}
             if self._ready == self._first:
                 for other in self._hosts.values():
                     if not self._first.isdisjoint(other.workers):

@@ -205,6 +205,10 @@ class Verdict:
                 state.ready = True
                 first = [one for one in self._workers if not one.newcomer]
                 self._started = self._started or all(one.ready for one in first)
+            case "underway":
+                for one in self._workers:
+                    one.ready = one.ready or not one.newcomer
+                self._started = True
             case "done":
                 state.done = True
             case "left":

@@ -265,6 +265,18 @@ def test_what_is_said_of_another_host_s_worker_is_left_out(host: Host, tmp_path:
     host.fleet.dismiss()
 
 
+def test_a_round_that_is_over_says_that_all_were_ready(host: Host, tmp_path: Path) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    host.agent.tell("heard", worker=1, said="ready", fields={})
+    host.agent.tell("says", text="now")
+    host.turn_until(lambda: host.said)
+    assert host.fleet.hosts[0].settled is None
+    host.agent.tell("heard", worker=1, said="underway", fields={})
+    host.hear("started")
+    assert host.fleet.hosts[0].settled is not None
+    host.fleet.dismiss()
+
+
 def test_of_two_hosts_that_do_not_reach_each_other_one_is_told_to_go(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

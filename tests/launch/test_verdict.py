@@ -147,6 +147,17 @@ def test_a_loss_before_all_are_ready_keeps_the_job_from_starting(events: list[st
     assert code(verdict) == 71
 
 
+def test_a_round_that_is_over_says_that_all_were_ready() -> None:
+    """What another host's worker said of itself may come later, or not at all."""
+    verdict = expecting(2)
+    for event in ("begin", "ready", "underway"):
+        verdict.told(0, event, {})
+    assert verdict.started
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) is None
+    assert [fate.state for fate in verdict.fates] == ["revoked", "training"]
+
+
 def test_a_loss_in_a_second_training_is_an_ordinary_one() -> None:
     verdict = started(2)
     for event in ("done", "begin"):

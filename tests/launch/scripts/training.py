@@ -76,6 +76,7 @@ world = MPI.COMM_WORLD
 world.Set_errhandler(MPI.ERRORS_RETURN)
 channel.tell("ready")
 world.Barrier()
+channel.tell("underway")
 moment("ready")
 comm = world
 ones, total = np.ones(100), np.empty(100)
