@@ -10,10 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,7 +20,7 @@ from spotmpi import trace
 from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
-from spotmpi.economy import calibration, steptimes
+from spotmpi.economy import calibration, steptimes, trials
 from spotmpi.economy.calibration import Fit, Run
 from spotmpi.errors import UsageError
 from spotmpi.launch import inner
@@ -92,7 +90,8 @@ def page(fit: Fit, runs: list[Run], predict: list[int]) -> list[str]:
         error = predicted / measured - 1
         said = "" if hosts in predict else "fitted"
         if hosts in predict:
-            said = f"{'holds' if abs(error) <= _TARGET else 'MISSED'} at most 15 % off"
+            held = "holds" if abs(error) <= _TARGET else "MISSED"
+            said = f"{held} at most {100 * _TARGET:.0f} % off"
         lines.append(
             f"{hosts:5} {1e3 * measured:13.2f} {1e3 * predicted:14.2f} {100 * error:+7.1f}%  {said}"
         )
@@ -148,19 +147,11 @@ def _run(hosts: int, rate: str) -> list[Run]:
             process,
             said,
         ):
-            try:
-                _await_steps(process, file)
-            except JobFailed as error:
-                raise JobFailed(f"{error}; its last words:\n{inner.last_words(said)}") from None
+            wanted = _STEPS + steptimes.WARM_UP + 1
+            done = trials.follow(process, file, wanted, _LIMIT)
+            if done < wanted:
+                raise JobFailed(
+                    f"the job had done {done} of {wanted} steps when it ended, or its {_LIMIT:.0f} "
+                    f"s; its last words:\n{inner.last_words(said)}"
+                )
         return steptimes.read(trace.read(file), f"the run on {hosts} hosts").runs
-
-
-def _await_steps(process: subprocess.Popen[bytes], file: Path) -> None:
-    deadline = time.monotonic() + _LIMIT
-    steps = 0
-    while steps <= _STEPS + steptimes.WARM_UP:
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise JobFailed(f"the job had done {steps} steps when it ended, or its time")
-        time.sleep(0.05)
-        if file.exists():
-            steps = file.read_bytes().count(b'{"event":"step"')

@@ -16,9 +16,9 @@ from typing import Any
 
 from spotmpi import __version__
 from spotmpi.dummy import Court, Replica, Violation
-from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Delays, Kill, Notice, Simulation
 from spotmpi.membership import Membership, WorkerId
+from spotmpi.options import at_least
 from spotmpi.recovery import MESSAGES_OF_AN_END, MESSAGES_PER_LOSS
 from spotmpi.trace import Trace
 
@@ -246,9 +246,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Run a campaign and say how it went; 1 if a promise broke."""
-    for name, least in (("workers", 1), ("runs", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            raise UsageError(f"--{name} is {getattr(options, name)}, expected at least {least}")
+    at_least(options, workers=1, runs=1, seed=0)
     if options.trace is not None:
         Trace(options.trace).close()  # a place that cannot be written to is known before the search
     report = _Report(options.workers, options.runs)

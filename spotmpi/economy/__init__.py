@@ -1,6 +1,7 @@
 """What to rent: predicted time, loss and cost of data-parallel training on spot nodes.
 
-Pure Python and NumPy: nothing here imports MPI, or starts anything. From below to above:
+Pure Python and NumPy: nothing here imports MPI, and only `trials` starts anything, short runs of a
+script with ``spotmpi run``. From below to above:
 
 - `quantities`, `reading`: numbers with units, and files whose mistakes have a line.
 - `models`: what a training does on a cluster. Three of them: `spotdnn` (the paper's formulas),

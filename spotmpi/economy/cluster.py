@@ -39,6 +39,7 @@ from spotmpi.economy.rental import (
 )
 from spotmpi.economy.screen import columns, plain
 from spotmpi.errors import UsageError
+from spotmpi.options import at_least
 
 __all__ = ["add_arguments", "main"]
 
@@ -175,9 +176,7 @@ def _setting(options: argparse.Namespace) -> _Setting:
 
 def _check(options: argparse.Namespace, wanted: Cluster) -> None:
     """UsageError for what contradicts itself."""
-    for name, least in (("runs", 1), ("seed", 0)):
-        if getattr(options, name) < least:
-            raise UsageError(f"--{name} is {getattr(options, name)}, expected at least {least}")
+    at_least(options, runs=1, seed=0)
     if (workers := sum(wanted.values())) > _MOST:
         raise UsageError(f"--cluster has {workers:,} workers, expected at most {_MOST:,}")
     if (options.profile is None) != (options.prices is None):

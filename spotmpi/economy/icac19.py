@@ -48,7 +48,6 @@ __all__ = [
     "model",
     "stretch",
     "times",
-    "worst_error",
 ]
 
 SIZES = (2, 4, 8)
@@ -216,8 +215,3 @@ def times(paper: Paper, queue: Queue) -> Iterator[Row]:
     yield Row("III-G", what, "times", figure, ratio, "predicted", "queue")
     figure, note = paper.text("dynamic_time"), "queue: added workers train at once"
     yield Row("III-F", "1, 2, 3, 4 K80", "h", figure, added, "predicted", note)
-
-
-def worst_error(paper: Paper, queue: Queue) -> float:
-    """How far the queue's times are from the paper's, at most: 0.1 is 10 %. Pure."""
-    return max(abs(row.error) for row in times(paper, queue) if row.error is not None)

@@ -124,11 +124,8 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("give either traces, or a script to run: --run SCRIPT [ARGS...]")
     if options.traces and (options.workers or options.steps):
         raise UsageError("-n and --steps are for --run; traces have the steps that they have")
-    numbers = [*(options.workers or ()), *(options.predict or ())]
-    if (
-        min([*numbers, *filter(lambda n: n is not None, (options.steps, options.cores))], default=1)
-        < 1
-    ):
+    numbers = (*(options.workers or ()), *(options.predict or ()), options.steps, options.cores)
+    if any(number is not None and number < 1 for number in numbers):
         raise UsageError("-n, --steps, --predict and --cores take numbers of 1 or more")
     if options.output is not None:
         if options.output.is_dir():

@@ -14,6 +14,7 @@ from spotmpi.economy.provision import Demand
 from spotmpi.economy.quantities import Cluster, cluster, duration
 from spotmpi.economy.rental import Terms
 from spotmpi.errors import UsageError
+from spotmpi.options import at_least
 
 __all__ = ["Question", "understood"]
 
@@ -44,9 +45,7 @@ class Question:
 
 def understood(options: argparse.Namespace) -> Question:
     """The question that a command line is. Reads files, blocking; UsageError says what is wrong."""
-    for name, least in (("runs", 1), ("seed", 0), ("done", 0)):
-        if not getattr(options, name) >= least:
-            raise UsageError(f"--{name} is {getattr(options, name)}, expected at least {least}")
+    at_least(options, runs=1, seed=0, done=0)
     quota = cluster(options.quota, "--quota")
     if (instances := sum(quota.values())) > _MOST:
         raise UsageError(f"--quota has {instances:,} instances, expected at most {_MOST:,}")

@@ -28,7 +28,7 @@ from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
 
-__all__ = ["Queue", "from_profile", "throughput", "utilisation"]
+__all__ = ["Queue", "from_profile", "throughput"]
 
 _FEW = 1000
 """Population vectors: up to here the recursion takes about a millisecond; the integral always
@@ -57,13 +57,6 @@ def throughput(
     few = math.prod(n + 1 for n, _ in there) <= _FEW
     method = _recursion if few else _integral
     return method([n for n, _ in there], [z for _, z in there], service_s, servers)
-
-
-def utilisation(
-    counts: Sequence[int], think_s: Sequence[float], service_s: float, servers: int
-) -> float:
-    """The share of time in which a parameter server works, 0 to 1. Pure."""
-    return throughput(counts, think_s, service_s, servers) * service_s / servers
 
 
 def _recursion(

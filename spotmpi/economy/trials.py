@@ -23,7 +23,7 @@ from spotmpi.errors import SpotmpiError
 from spotmpi.launch import inner
 from spotmpi.launch.verdict import count
 
-__all__ = ["TrialFailed", "trial"]
+__all__ = ["TrialFailed", "follow", "trial"]
 
 _STEP = b'{"event":"step"'
 _LOOK_MS = 50
@@ -57,7 +57,7 @@ def _run(workers: int, script: Sequence[str], at: Path, steps: int, limit: float
     ]
     end = signal.SIGINT  # as a user would
     with inner.started(command, os.environ, at, end=end, patience_s=_TO_END) as (process, output):
-        done = _follow(process, at / "trace", steps, limit)
+        done = follow(process, at / "trace", steps, limit)
         code = process.poll()
         if done >= steps or code == 0:
             return
@@ -71,8 +71,11 @@ def _run(workers: int, script: Sequence[str], at: Path, steps: int, limit: float
         )
 
 
-def _follow(process: subprocess.Popen[bytes], file: Path, steps: int, limit: float) -> int:
-    """Wait until there are so many steps, or the process has ended; return how many there are."""
+def follow(process: subprocess.Popen[bytes], file: Path, steps: int, limit: float) -> int:
+    """Wait until a job's trace has so many steps, and those that count take a second together.
+
+    Returns how many there are: fewer, if the job has ended or ``limit`` seconds are over. Blocking.
+    """
     now = time.monotonic()
     deadline, warm = now + limit, math.inf
     done, position, rest = 0, 0, b""

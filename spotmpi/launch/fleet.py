@@ -373,8 +373,8 @@ class Fleet:
         elif said == "trains":
             self._untrained.discard(worker)
         self._heard.append(Heard(worker, said, fields))
-        waits = worker in self._first and self._ready != self._first
-        if said in ("ready", "underway") and waits:
+        starting = worker in self._first and self._ready != self._first
+        if starting and said in ("ready", "underway"):
             self._ready |= self._first if said == "underway" else {worker}
             if self._ready == self._first:
                 for other in self._hosts.values():

@@ -64,8 +64,8 @@ def started(
 ) -> Iterator[tuple[subprocess.Popen[bytes], IO[bytes]]]:
     """A job and what it says, on both its streams.
 
-    ``at``: its `private_folder`. At the end it is sent ``end`` if it still runs, killed
-    ``patience_s`` seconds later, and all that it has started with it.
+    ``at``: a folder of its own, as `private_folder` gives. At the end it is sent ``end`` if it
+    still runs, killed ``patience_s`` seconds later, and all that it has started with it.
     """
     # A checkout that nobody installed must be found from any folder.
     path = os.pathsep.join(filter(None, [str(_ROOT), environ.get("PYTHONPATH")]))

@@ -1,6 +1,5 @@
 """A mistake in a script is no revocation: the job ends at once, and says what to do."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -36,5 +35,6 @@ def test_the_job_ends_with_one_clear_sentence(run_spotmpi, tmp_path, mistake, to
     said = done.stdout + done.stderr
     assert done.returncode == 1, said
     assert told in said
-    assert len(re.findall(r"worker \d on .*:\nTraceback", said)) <= 1
+    causes = mistake == "network"  # MPI's error, and ours from it, told by one worker
+    assert said.count("Traceback (most recent call last)") <= 1 + causes
     assert '"recovery"' not in trace.read_text(), "a bug was taken for a revocation"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spotmpi.economy import reading, station
 from spotmpi.economy.models import Model
-from spotmpi.economy.station import Queue, from_profile, throughput, utilisation
+from spotmpi.economy.station import Queue, from_profile, throughput
 from spotmpi.errors import UsageError
 from tests.economy.queueing import chained, exponential, simulated
 
@@ -76,15 +76,12 @@ def test_a_hundred_thousand_workers_are_exact_and_take_no_time(
 def test_many_workers_of_several_types_saturate_the_server() -> None:
     rate = throughput((40_000, 30_000, 30_000), (0.2, 0.06, 0.05), 0.02, 2)
     assert rate == pytest.approx(2 / 0.02, rel=1e-4)
-    assert utilisation((40_000, 30_000), (0.2, 0.06), 0.02, 2) == pytest.approx(1, rel=1e-4)
 
 
 @given(st.floats(1e-4, 100), SERVICE, SERVERS)
 def test_one_worker_never_waits(think_s: float, service_s: float, servers: int) -> None:
     rate = throughput((1,), (think_s,), service_s, servers)
     assert rate == pytest.approx(1 / (think_s + service_s))
-    expected = service_s / servers / (think_s + service_s)
-    assert utilisation((1,), (think_s,), service_s, servers) == pytest.approx(expected)
 
 
 @given(WORKERS)
