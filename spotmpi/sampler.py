@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,17 @@ class Deal:
 
     def of(self, worker: WorkerId) -> Indices:
         """The samples of ``worker``; none if it is not in the deal."""
-        if worker not in self.workers:
+        rank = self._ranks.get(worker)
+        if rank is None:
             return _NOTHING
-        rank = self.workers.index(worker)
         share, extra = divmod(len(self.samples), len(self.workers))
         begin = rank * share + min(rank, extra)
         return self.samples[begin : begin + share + (rank < extra)]
+
+    @cached_property
+    def _ranks(self) -> dict[WorkerId, int]:
+        # A step asks for every worker's samples: a search in the tuple would make it quadratic.
+        return {worker: rank for rank, worker in enumerate(self.workers)}
 
 
 _NUMBERS = ("pass", "cursor", "steps")

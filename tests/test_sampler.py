@@ -66,6 +66,26 @@ def test_a_restored_sampler_goes_on_where_the_other_stood(
     assert other.deal(range(workers)) is None
 
 
+def test_all_samples_of_a_step_are_found_without_a_search_for_each_worker() -> None:
+    compared = 0
+
+    class Counted(int):
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return int(self) == other
+
+        __hash__ = int.__hash__
+
+    many = 1024
+    sampler = Sampler(2 * many, 1, 1, [0])
+    deal = sampler.deal([Counted(worker) for worker in range(many)])
+    assert deal is not None
+    assert sum(len(deal.of(Counted(worker))) for worker in range(many)) == many
+    sampler.count(Counted(worker) for worker in range(many))
+    assert compared <= 4 * many
+
+
 def test_a_deal_stands_until_it_counts() -> None:
     sampler = Sampler(20, 2, 1, [0])
     deal = sampler.deal([0, 1, 2])
