@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from spotmpi import schedules, subcommands
-from spotmpi.economy import cluster, reproduce
+from spotmpi.bench.papers import reproduce
+from spotmpi.economy import cluster
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]

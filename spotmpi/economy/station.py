@@ -11,7 +11,7 @@ exactly:
 - by an integral over one variable (McKenna and Mitra, 1982) where they are many.
 
 Exponential service is the pessimistic side: service that is more regular makes workers wait less.
-`spotmpi.economy.icac19` says how much that is in a measured case.
+`spotmpi.bench.papers.icac19` says how much that is in a measured case.
 """
 
 from __future__ import annotations

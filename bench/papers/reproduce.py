@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
-from spotmpi.economy import icac19_rows, spotdnn_rows
-from spotmpi.economy.comparison import STATUSES, Comparison, Row
+from spotmpi.bench.papers import icac19_rows, spotdnn_rows
+from spotmpi.bench.papers.comparison import STATUSES, Comparison, Row
 from spotmpi.economy.screen import columns
 
 __all__ = ["PAPERS", "add_arguments", "main", "report"]

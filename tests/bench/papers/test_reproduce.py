@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from spotmpi.economy import reproduce
-from spotmpi.economy.comparison import Comparison, Row
+from spotmpi.bench.papers import reproduce
+from spotmpi.bench.papers.comparison import Comparison, Row
 
 SMALL = Comparison(
     "A paper",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spotmpi.economy.comparison import Comparison, Row
-from spotmpi.economy.icac19 import (
+from spotmpi.bench.papers.comparison import Comparison, Row
+from spotmpi.bench.papers.icac19 import (
     MIXED_FAST,
     MIXED_SLOW,
     REVOKED,

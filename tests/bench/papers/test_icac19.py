@@ -8,10 +8,11 @@ from itertools import pairwise
 
 import pytest
 
-from spotmpi.economy import icac19, reading
-from spotmpi.economy.comparison import Comparison, Row
-from spotmpi.economy.icac19 import MIXED_FAST, MIXED_SLOW, SIZES, Paper, hours, model
-from spotmpi.economy.icac19_rows import compare
+from spotmpi.bench.papers import icac19
+from spotmpi.bench.papers.comparison import Comparison, Row
+from spotmpi.bench.papers.icac19 import MIXED_FAST, MIXED_SLOW, SIZES, Paper, hours, model
+from spotmpi.bench.papers.icac19_rows import compare
+from spotmpi.economy import reading
 from spotmpi.economy.quantities import HOUR, Cluster
 from spotmpi.economy.station import Queue, from_profile
 from tests.economy.queueing import constant, regular, simulated

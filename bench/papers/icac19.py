@@ -15,7 +15,7 @@ service times are exponentially distributed. In a simulation with constant servi
 compute times that vary by 5 %, the K80 rows and the plateau fit within 1 % with 27 ms; it gives
 1 K80, 1 P100 and 2 V100 within 1 % too, but 2 K80, 1 P100 and 1 V100 8 % too fast, and two servers
 a gain of 2.0 (paper: up to 1.75). So the truth is more regular than exponential, if not quite
-constant. (tests/economy/test_icac19.py runs that simulation.)
+constant. (tests/bench/papers/test_icac19.py runs that simulation.)
 
 Revocations conserve work: T = f T0 + (1-f) T0 n/(n-k), if k of n workers go when a share f of the
 work is done. So the workers are paid for n T0 hours in all, whenever it happens.
@@ -27,8 +27,8 @@ import math
 from collections.abc import Iterator
 from importlib.resources import as_file, files
 
+from spotmpi.bench.papers.comparison import Row
 from spotmpi.economy import reading
-from spotmpi.economy.comparison import Row
 from spotmpi.economy.quantities import HOUR, Cluster
 from spotmpi.economy.station import Queue
 
@@ -65,7 +65,7 @@ class Paper:
     """The figures of data/icac19.yaml, in its units (hours, dollars, per cent). Reads the file."""
 
     def __init__(self) -> None:
-        with as_file(files("spotmpi.economy") / "data" / "icac19.yaml") as path:
+        with as_file(files("spotmpi.bench.papers") / "data" / "icac19.yaml") as path:
             self._root = reading.load(path)
 
     def __call__(self, *names: str) -> float:
