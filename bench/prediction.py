@@ -18,8 +18,8 @@ from statistics import median
 from typing import Any
 
 from spotmpi.bench import launching, machine
-from spotmpi.economy import calibration, steptimes, trials
-from spotmpi.economy.calibration import Fit, Run
+from spotmpi.economy.models import calibration, step_times, trials
+from spotmpi.economy.models.calibration import Fit, Measured
 from spotmpi.errors import UsageError
 from spotmpi.launch import inner
 from spotmpi.launch.doctor import cores
@@ -48,7 +48,7 @@ class Found:
 
     script: str
     gradient_mb: float
-    runs: list[Run] = field(default_factory=list)
+    runs: list[Measured] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
     """Of each run: the share of the cores that others used just before it."""
 
@@ -190,11 +190,11 @@ def _measure(script: str, workers: Sequence[int], turns: int) -> Found:
         for number in workers:
             used = _wait_for_quiet()
             records = trials.trial(number, _SCRIPTS[script], _STEPS, _LIMIT)
-            told = steptimes.read(records, f"{script} with {number} workers")
+            told = step_times.read(records, f"{script} with {number} workers")
             found.gradient_mb = told.gradient_mb
             for run in told.runs:
                 each = max(1, len(run.seconds) // _KEPT)
-                found.runs.append(Run(1, number, run.seconds[::each]))
+                found.runs.append(Measured(1, number, run.seconds[::each]))
                 found.busy.append(used)
     return found
 

@@ -20,8 +20,8 @@ from spotmpi import trace
 from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
-from spotmpi.economy import calibration, steptimes, trials
-from spotmpi.economy.calibration import Fit, Run
+from spotmpi.economy.models import calibration, step_times, trials
+from spotmpi.economy.models.calibration import Fit, Measured
 from spotmpi.errors import UsageError
 from spotmpi.launch import inner
 from spotmpi.launch.doctor import cores
@@ -63,7 +63,7 @@ def main(options: argparse.Namespace) -> int:
     if options.json and not options.json.resolve().parent.is_dir():
         raise UsageError(f"{options.json}: there is no such folder; make it first")
     head = machine.describe()
-    runs: list[Run] = []
+    runs: list[Measured] = []
     failures: list[str] = []
     with inner.ended_by_signals():
         for _ in range(options.turns):
@@ -82,7 +82,7 @@ def main(options: argparse.Namespace) -> int:
     return 1 if failures else 0
 
 
-def page(fit: Fit, runs: list[Run], predict: list[int]) -> list[str]:
+def page(fit: Fit, runs: list[Measured], predict: list[int]) -> list[str]:
     """What was measured and predicted, for people."""
     lines = [f"{'hosts':>5} {'measured, ms':>13} {'predicted, ms':>14} {'error':>8}"]
     for hosts in sorted({run.hosts for run in runs}):
@@ -99,7 +99,7 @@ def page(fit: Fit, runs: list[Run], predict: list[int]) -> list[str]:
 
 
 def to_json(
-    head: dict[str, Any], fit: Fit, runs: list[Run], failures: list[str], options: Any
+    head: dict[str, Any], fit: Fit, runs: list[Measured], failures: list[str], options: Any
 ) -> dict[str, Any]:
     """All step times and what they were measured on, in the values of JSON."""
     return {
@@ -126,12 +126,12 @@ def to_json(
     }
 
 
-def _measured(runs: list[Run], hosts: int) -> float:
+def _measured(runs: list[Measured], hosts: int) -> float:
     """Seconds of a step: the median of the runs' medians."""
     return median(run.median for run in runs if run.hosts == hosts)
 
 
-def _run(hosts: int, rate: str) -> list[Run]:
+def _run(hosts: int, rate: str) -> list[Measured]:
     """One job on so many hosts, until it has taken its steps. Leaves nothing behind."""
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder), hosts) as network:
         network.limit(rate)
@@ -147,11 +147,11 @@ def _run(hosts: int, rate: str) -> list[Run]:
             process,
             said,
         ):
-            wanted = _STEPS + steptimes.WARM_UP + 1
+            wanted = _STEPS + step_times.WARM_UP + 1
             done = trials.follow(process, file, wanted, _LIMIT)
             if done < wanted:
                 raise JobFailed(
                     f"the job had done {done} of {wanted} steps when it ended, or its {_LIMIT:.0f} "
                     f"s; its last words:\n{inner.last_words(said)}"
                 )
-        return steptimes.read(trace.read(file), f"the run on {hosts} hosts").runs
+        return step_times.read(trace.read(file), f"the run on {hosts} hosts").runs

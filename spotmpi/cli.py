@@ -34,8 +34,14 @@ _COMMANDS = (
     _Command("shrink", "spotmpi.launch.shrink", "take a worker out of a running job"),
     _Command("agent", "spotmpi.launch.serve", "run workers of a job that another host launches"),
     _Command("doctor", "spotmpi.launch.doctor", "show what a run would use, and what is wrong"),
-    _Command("plan", "spotmpi.economy.planning", "choose a cluster: its time, its cost, its risk"),
-    _Command("profile", "spotmpi.economy.profiling", "learn how long a step takes, and predict it"),
+    _Command(
+        "plan", "spotmpi.economy.plan.planning", "choose a cluster: its time, its cost, its risk"
+    ),
+    _Command(
+        "profile",
+        "spotmpi.economy.models.profiling",
+        "learn how long a step takes, and predict it",
+    ),
     _Command("bench", "spotmpi.bench.command", "measure recovery or overhead on this machine"),
     _Command(
         "simulate", "spotmpi.simulate", "try a cluster, or the protocol, before it costs money"

@@ -6,7 +6,7 @@ import argparse
 
 from spotmpi import schedules, subcommands
 from spotmpi.bench.papers import reproduce
-from spotmpi.economy import cluster
+from spotmpi.economy.plan import cluster_simulation
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -20,7 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "WHAT",
         {
-            "cluster": ("how long a training on nodes that vanish takes, and its cost", cluster),
+            "cluster": (
+                "how long a training on nodes that vanish takes, and its cost",
+                cluster_simulation,
+            ),
             "reproduce": ("a paper's figures beside those of the models here", reproduce),
             "protocol": ("search for schedules of deaths that break the recovery", schedules),
         },

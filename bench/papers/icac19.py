@@ -29,8 +29,8 @@ from importlib.resources import as_file, files
 
 from spotmpi.bench.papers.comparison import Row
 from spotmpi.economy import reading
+from spotmpi.economy.models.server_queue import Queue
 from spotmpi.economy.quantities import HOUR, Cluster
-from spotmpi.economy.station import Queue
 
 __all__ = [
     "MIXED_FAST",

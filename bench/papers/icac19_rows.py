@@ -21,7 +21,7 @@ from spotmpi.bench.papers.icac19 import (
     stretch,
     times,
 )
-from spotmpi.economy.station import Queue
+from spotmpi.economy.models.server_queue import Queue
 
 __all__ = ["compare"]
 

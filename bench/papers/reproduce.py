@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from spotmpi.bench.papers import icac19_rows, spotdnn_rows
 from spotmpi.bench.papers.comparison import STATUSES, Comparison, Row
-from spotmpi.economy.screen import columns
+from spotmpi.economy.plan.screen import columns
 
 __all__ = ["PAPERS", "add_arguments", "main", "report"]
 

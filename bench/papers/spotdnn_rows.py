@@ -8,7 +8,7 @@ does is the paper's claim.
 from __future__ import annotations
 
 from spotmpi.bench.papers.comparison import Comparison, Row
-from spotmpi.economy import profiles
+from spotmpi.economy.models import profiles
 from spotmpi.economy.quantities import HOUR
 
 __all__ = ["compare"]

@@ -10,17 +10,17 @@ import pytest
 
 from spotmpi.bench import machine, prediction
 from spotmpi.bench.prediction import Found
-from spotmpi.economy.calibration import Run
-from spotmpi.economy.ring import Host
+from spotmpi.economy.models.calibration import Measured
+from spotmpi.economy.models.ring import HostType
 from spotmpi.errors import UsageError
 from spotmpi.launch.doctor import cores
 
 
 def found(eight: float) -> Found:
     """A script that is as the model has it, but for its runs with 8 workers."""
-    host = Host(2, cores(), 0.010, 0.002)
-    runs = [Run(1, w, [host.step(w, 1, 4.0)] * 5) for w in (1, 2, 4)]
-    return Found("x", 4.0, [*runs, Run(1, 8, [eight * host.step(8, 1, 4.0)])], [0.0] * 4)
+    host = HostType(2, cores(), 0.010, 0.002)
+    runs = [Measured(1, w, [host.step(w, 1, 4.0)] * 5) for w in (1, 2, 4)]
+    return Found("x", 4.0, [*runs, Measured(1, 8, [eight * host.step(8, 1, 4.0)])], [0.0] * 4)
 
 
 def test_a_prediction_that_is_right_holds() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from spotmpi import cli
 from spotmpi.bench import network, wire
-from spotmpi.economy import calibration
-from spotmpi.economy.calibration import Run
+from spotmpi.economy.models import calibration
+from spotmpi.economy.models.calibration import Measured
 
 
-def runs(**steps: float) -> list[Run]:
-    return [Run(int(name[1:]), 1, (seconds,)) for name, seconds in steps.items()]
+def runs(**steps: float) -> list[Measured]:
+    return [Measured(int(name[1:]), 1, (seconds,)) for name, seconds in steps.items()]
 
 
 def test_the_page_says_which_predictions_hold() -> None:

@@ -13,9 +13,9 @@ from spotmpi.bench.papers.comparison import Comparison, Row
 from spotmpi.bench.papers.icac19 import MIXED_FAST, MIXED_SLOW, SIZES, Paper, hours, model
 from spotmpi.bench.papers.icac19_rows import compare
 from spotmpi.economy import reading
+from spotmpi.economy.models.server_queue import Queue, from_profile
 from spotmpi.economy.quantities import HOUR, Cluster
-from spotmpi.economy.station import Queue, from_profile
-from tests.economy.queueing import constant, regular, simulated
+from tests.economy.models.queueing import constant, regular, simulated
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,1 @@
+"""What nodes cost, how many there are, and how long they live."""

@@ -1,0 +1,288 @@
+"""What ``spotmpi plan`` says: the page, the JSON, and why there is no plan."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from spotmpi.economy.plan import provision, rental
+from spotmpi.economy.plan.outcomes import Campaign, Estimate
+from spotmpi.economy.plan.provision import Candidate, Search
+from spotmpi.economy.plan.question import Question
+from spotmpi.economy.plan.screen import columns, plain
+from spotmpi.economy.quantities import Cluster, count_text, dollars, percent, time_text
+from spotmpi.errors import UsageError
+
+__all__ = ["Choice", "as_json", "no_plan", "page"]
+
+_PARTS = (0.5, 0.95)
+"""Of the runs: what so many of them stayed below is said."""
+_MORE = 64
+"""More instances than this are not looked at when it is asked which quota would do."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One cluster of the answer."""
+
+    candidate: Candidate
+    lived: Campaign
+    on_demand: float | None
+    """Dollars of the same, undisturbed; None: it has no such price."""
+    bottleneck: str
+
+    def middle(self) -> float:
+        """The median cost; infinite if not even half of the runs end."""
+        found = self.lived.dollars_below(0.5)
+        return math.inf if found is None else found.value
+
+
+def page(question: Question, found: Search, rows: list[Choice]) -> str:
+    """All of it, for people."""
+    parts = (_opening(question, found), _table(question, rows), _rejected(question, found, rows))
+    return "\n\n".join("\n".join(part) for part in parts)
+
+
+def _opening(question: Question, found: Search) -> list[str]:
+    demand, model = question.demand, question.model
+    lines = [
+        (
+            f"{model.name}, {question.work}, within {time_text(demand.deadline_s)}, of "
+            f"{count_text(demand.quota)}"
+        ),
+        f"prices of {question.prices.as_of}: {question.prices.source}",
+    ]
+    if demand.existing:
+        soon = (
+            f"new ones train after {time_text(demand.overhead_s)}"
+            if demand.overhead_s
+            else "new ones are taken to train at once, as nobody knows how soon (--replacement)"
+        )
+        if dict(demand.quota) == dict(demand.existing):
+            soon = "the quota has no more"
+        lines.append(
+            f"{count_text(demand.existing)} run already and are kept, {demand.done:g} iterations "
+            f"are done, {soon}"
+        )
+    if question.server is None and model.server is not None:
+        lines.append("without the parameter server's price (--include-ps counts it)")
+    lines.append(
+        f"times and costs below are +- {percent(model.error)}, the profile's error, beside chance"
+        if model.error is not None
+        else "the profile does not say how far off its predicted times and costs may be"
+    )
+    lines += rental.fates(question.prices, demand.quota, question.terms)
+    how = f"all {found.searched:,}" if found.everything else f"{found.searched:,} windows of"
+    runs = f"{question.runs} runs" if question.runs > 1 else "1 run"
+    lines.append(f"searched {how} clusters; {runs} of each below")
+    return lines
+
+
+def _table(question: Question, rows: list[Choice]) -> list[str]:
+    error = question.model.error
+    heads = ["", "cluster", "undisturbed", "time p50", "p95", "cost p50", "p95", "in time"]
+    slower = [] if error is None else [f"if {percent(error)} slower"]
+    table = [[*heads, *slower, "on demand", "bottleneck"]]
+    for number, row in enumerate(rows, 1):
+        within = row.lived.within(question.demand.deadline_s)
+        took = [row.lived.seconds_below(part) for part in _PARTS]
+        paid = [row.lived.dollars_below(part) for part in _PARTS]
+        seconds = ["never" if one is None else time_text(one.value) for one in took]
+        costs = ["never" if one is None else dollars(one.value) for one in paid]
+        table.append(
+            [
+                str(number),
+                count_text(row.candidate.cluster),
+                f"{time_text(row.candidate.seconds)} {dollars(row.candidate.dollars)}",
+                *seconds,
+                *costs,
+                f"{percent(within.value)} ({100 * within.low:.0f}..{percent(within.high)})",
+                *([] if error is None else [_if_slower(row, question, error)]),
+                "-" if row.on_demand is None else dollars(row.on_demand),
+                row.bottleneck,
+            ]
+        )
+    return [*columns(table), "", _chance(rows)]
+
+
+def _chance(rows: list[Choice]) -> str:
+    """How far the runs leave the quantiles open."""
+    most, unknown = 0.0, []
+    for number, row in enumerate(rows, 1):
+        lived = row.lived
+        quantiles = [f(part) for part in _PARTS for f in (lived.seconds_below, lived.dollars_below)]
+        known = [one for one in quantiles if one is not None]
+        off = max((max(1 - q.low / q.value, q.high / q.value - 1) for q in known), default=0.0)
+        if math.isfinite(off):
+            most = max(most, off)
+        else:
+            unknown.append(str(number))
+    why = "too few runs, or too few that end"
+    if len(unknown) == len(rows):
+        return f"by chance p50 and p95 may be off by any amount: {why}"
+    said = f"by chance p50 and p95 are at most {percent(most, 1)} off (95 % intervals: --json)"
+    return f"{said}; of {', '.join(unknown)} by any amount: {why}" if unknown else said
+
+
+def _if_slower(row: Choice, question: Question, error: float) -> str:
+    """The part of the runs in time if the model is too fast by its error."""
+    return percent(row.lived.within(question.demand.deadline_s / (1 + error)).value)
+
+
+def _rejected(question: Question, found: Search, rows: list[Choice]) -> list[str]:
+    """Why not another one: what each type does alone, and how many clusters were not right."""
+    lines = ["rejected:"]
+    best = rows[0]
+    shown = [dict(row.candidate.cluster) for row in rows]
+    for name in question.demand.quota:
+        alone = found.alone.get(name)
+        if alone is None and not question.demand.existing:
+            why = "the model does not hold for it" if found.everything else "was not searched"
+            lines.append(f"  {name} alone: {why}")
+        elif alone is not None and dict(alone.cluster) not in shown:
+            lines.append(f"  {count_text(alone.cluster)}: {_why(question, alone, best.candidate)}")
+    listed = len(rows)
+    feasible = found.searched - found.late - found.outside
+    lines.append(f"  {feasible - listed:,} more are in time and dearer than those listed")
+    lines.append(f"  {found.late:,} are too slow")
+    if found.outside:
+        lines.append(f"  {found.outside:,} are outside of what the model holds for")
+    return lines
+
+
+def _why(question: Question, candidate: Candidate, best: Candidate) -> str:
+    deadline_s = question.demand.deadline_s
+    over = candidate.seconds - deadline_s
+    if over > 0:
+        return (
+            f"takes {time_text(candidate.seconds)}, {time_text(over)} "
+            f"({percent(over / deadline_s)}) too long, and is the fastest of its kind"
+        )
+    more = candidate.dollars - best.dollars
+    return f"costs {dollars(candidate.dollars)}, {dollars(more)} more than the first"
+
+
+def no_plan(question: Question, found: Search) -> str:
+    """Why there is none: which constraint binds, and by how much."""
+    fastest, demand = found.fastest, question.demand
+    if fastest is None:
+        return (
+            f"no plan: the model of {question.model.name} holds for no cluster within the "
+            f"quota {count_text(demand.quota)}; its range of batches is exceeded"
+        )
+    over = fastest.seconds - demand.deadline_s
+    looked = "within the quota" if found.everything else "of those windows that were searched"
+    said = (
+        f"no plan: the fastest cluster {looked}, {count_text(fastest.cluster)}, takes "
+        f"{time_text(fastest.seconds)}, {time_text(over)} "
+        f"({percent(over / demand.deadline_s)}) more than the deadline of "
+        f"{time_text(demand.deadline_s)}"
+    )
+    more = _more_that_do(question, fastest)
+    if more is None:
+        said += f"; the deadline binds: {_MORE} more of any one type beside it would not do"
+    else:
+        name, wanted = more
+        lacking = wanted[name] - demand.quota[name]
+        if lacking > 0:
+            said += (
+                f"; the quota binds: with {lacking} more {name} ({count_text(wanted)}) it would be "
+                "in time"
+            )
+        else:
+            said += f"; but {count_text(wanted)} would be in time; say --exhaustive"
+    loss = _loss_in_time(question, fastest)
+    if loss is not None:
+        said += f"; by the deadline {count_text(fastest.cluster)} comes to a loss of {_up(loss)}"
+    return said
+
+
+def _more_that_do(question: Question, fastest: Candidate) -> tuple[str, Cluster] | None:
+    """The fewest more instances of one type that would be in time: the type, and all there are."""
+    demand = question.demand
+    late = {name: max(demand.overhead_s, question.late_s(name)) for name in demand.quota}
+    for more in range(1, _MORE + 1):
+        for name in demand.quota:
+            cluster_ = dict(fastest.cluster)
+            cluster_[name] = cluster_.get(name, 0) + more
+            try:
+                candidate = provision.predict(
+                    question.model, replace(demand, overhead_s=late[name]), cluster_
+                )
+            except UsageError:
+                continue
+            if candidate.seconds <= demand.deadline_s:
+                return name, cluster_
+    return None
+
+
+def _up(loss: float) -> str:
+    """A loss in three digits, rounded up: what is said must be reached."""
+    unit = 10.0 ** (math.floor(math.log10(loss)) - 2)
+    return f"{math.ceil(loss / unit) * unit:.3g}"
+
+
+def _loss_in_time(question: Question, fastest: Candidate) -> float | None:
+    """What the fastest cluster comes to by the deadline; None: no loss is asked for."""
+    if question.loss is None:
+        return None
+    demand, there = question.demand, fastest.cluster
+    late = 0.0 if dict(there) == dict(demand.existing) else demand.overhead_s
+    able = (demand.deadline_s - late) * question.model.rate(there) * demand.pace + demand.done
+    return question.model.loss_after(there, able) if able > 0 else None
+
+
+def as_json(question: Question, found: Search, rows: list[Choice]) -> dict[str, Any]:
+    """All figures, as what becomes JSON; null: never, or nobody knows."""
+
+    def sums(below: Callable[[float], Estimate | None]) -> dict[str, Any]:
+        return {f"p{100 * part:.0f}": plain(below(part)) for part in _PARTS}
+
+    error = question.model.error
+    return {
+        "feasible": True,
+        "training": question.model.name,
+        "work": question.work,
+        "model_error": error,
+        "prices": {"as_of": question.prices.as_of, "source": question.prices.source},
+        "deadline_s": question.demand.deadline_s,
+        "searched": {
+            "clusters": found.searched,
+            "all": found.everything,
+            "too_slow": found.late,
+            "outside_the_model": found.outside,
+        },
+        "runs": question.runs,
+        "seed": question.seed,
+        "plans": [
+            {
+                "cluster": dict(row.candidate.cluster),
+                "undisturbed": {
+                    "iterations": row.candidate.iterations,
+                    "seconds": row.candidate.seconds,
+                    "dollars": row.candidate.dollars,
+                },
+                "seconds": sums(row.lived.seconds_below),
+                "dollars": sums(row.lived.dollars_below),
+                "in_time": plain(row.lived.within(question.demand.deadline_s)),
+                "in_time_if_slower_by_the_error": None
+                if error is None
+                else plain(row.lived.within(question.demand.deadline_s / (1 + error))),
+                "on_demand_dollars": row.on_demand,
+                "bottleneck": row.bottleneck,
+            }
+            for row in rows
+        ],
+        "rejected": [
+            {
+                "cluster": dict(alone.cluster),
+                "seconds": alone.seconds,
+                "dollars": alone.dollars,
+                "why": _why(question, alone, rows[0].candidate),
+            }
+            for alone in found.alone.values()
+            if dict(alone.cluster) not in [dict(row.candidate.cluster) for row in rows]
+        ],
+    }

@@ -1,0 +1,382 @@
+"""One training on nodes that come and go, from event to event.
+
+Between two events the cluster is the same, and so is its speed: work done is conserved, and with k
+of n equal workers gone after a share f of the time T0 it takes f T0 + (1 - f) T0 n / (n - k).
+What a loss costs beside that is the `Runtime`'s: spotmpi stands still for a moment and goes on,
+a system that restarts goes back to its last checkpoint and starts all processes again.
+
+Nothing here draws a number but from the generator that it is given. Seconds and dollars.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from spotmpi.economy.market.availability import Availability
+from spotmpi.economy.market.lifetimes import Lifetime
+from spotmpi.economy.market.prices import Billing, cost
+
+__all__ = ["Moment", "Result", "Training", "Runtime", "Staff", "train"]
+
+_EVENTS = 200_000
+"""A training with so many events, and as many more for a thousand workers, is given up: it is some
+of those in which nodes live for milliseconds, which never end."""
+
+Counts = tuple[int, ...]
+"""How many workers of each `Staff`, in the order of the `Training`."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a change of the cluster costs, and what checkpoints do."""
+
+    name: str
+    loss_s: float
+    """All stand still for so long when workers are lost."""
+    join_s: float
+    """All stand still for so long when workers come, or leave as they were told to."""
+    leaves: bool
+    """Whether a worker with a notice leaves at once, so that its loss later costs nothing. It is
+    paid until it is gone."""
+    rolls_back: bool
+    """Whether a loss undoes what was done since the last checkpoint. Where nobody is left, it does
+    so with any runtime."""
+    restart_s: float
+    """A start of all processes from a checkpoint: after the loss of everybody, or of the server."""
+    checkpoint_every_s: float
+    """Seconds of training from one checkpoint to the next; infinite: none."""
+    checkpoint_s: float
+    """All stand still for so long while one is written."""
+
+    @property
+    def pace(self) -> float:
+        """Seconds of training in a second, checkpoints being written in the rest."""
+        every = self.checkpoint_every_s
+        return every / (every + self.checkpoint_s) if math.isfinite(every) else 1.0
+
+
+@dataclass(frozen=True)
+class Staff:
+    """Equal workers: how many are wanted, what one costs, and how long one has it."""
+
+    name: str
+    wanted: int
+    dollars_per_hour: float
+    lifetime: Lifetime
+    notice_s: float
+    replacement_s: float
+    """From a loss until another one works in its place; infinite: nobody comes."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training on a cluster, all that happens by chance apart."""
+
+    staff: Sequence[Staff]
+    speed: Callable[[Counts], float]
+    """Which part of the training a cluster of these counts does in a second; must be pure."""
+    billing: Billing
+    server: Staff | None = None
+    """Parameter servers. The loss of one is the loss of everybody's place in the training."""
+    availability: Availability | None = None
+    """How many workers there are at most, and when; for a staff of one kind, whose lifetimes it
+    replaces."""
+    ready_s: float = 0.0
+    """All stand still for so long at the beginning, and are paid."""
+    give_up_s: float = 365 * 24 * 3600.0
+    """A training that takes longer counts as one that never ends."""
+
+
+class Moment(NamedTuple):
+    """From here on the cluster is so large, and this much of the training was done."""
+
+    at_s: float
+    workers: int
+    done: float
+
+
+@dataclass
+class Result:
+    """How one training went."""
+
+    seconds: float = math.inf
+    """Infinite: it never ended."""
+    dollars: float = 0.0
+    """What was paid until it ended, or was given up."""
+    losses: int = 0
+    """Workers; a server's loss is not counted."""
+    joins: int = 0
+    undone: float = 0.0
+    """The part of the training that was done again."""
+    timeline: list[Moment] = field(default_factory=list)
+
+
+def train(
+    training: Training, runtime: Runtime, chance: np.random.Generator, *, timeline: bool = False
+) -> Result:
+    """Live through one training. The same generator's state gives the same one, for any runtime."""
+    return _Course(training, runtime, chance, timeline).run()
+
+
+def _supply(availability: Availability, offset_s: float) -> Iterator[tuple[float, int]]:
+    """Again and again: how many nodes there are, and until when."""
+    times, counts = availability.from_offset(offset_s)
+    begin = 0.0
+    while True:
+        for until, count in zip([*times[1:], availability.length_s], counts, strict=True):
+            yield begin + float(until), int(count)
+        begin += availability.length_s
+
+
+class _Kind:
+    """What happens, in the order in which it does where several do at one moment."""
+
+    NOTICE, LOST, COME, SERVER_LOST, SUPPLY = range(5)
+
+
+class _Course:
+    """The state between two events."""
+
+    def __init__(
+        self, training: Training, runtime: Runtime, chance: np.random.Generator, timeline: bool
+    ) -> None:
+        self._training, self._runtime, self._chance = training, runtime, chance
+        self._now, self._until = 0.0, training.ready_s
+        """`_until`: all stand still until then."""
+        self._done = self._saved = self._since = 0.0
+        """`_since`: seconds of training since the last checkpoint."""
+        self._counts = [0] * len(training.staff)
+        self._born: list[dict[int, float]] = [{} for _ in training.staff]
+        self._events: list[tuple[float, int, int, int]] = []
+        """At, kind, staff, worker (or which server)."""
+        self._next = 0
+        self._left: set[int] = set()
+        """Workers that left after a notice and are still paid."""
+        self._servers: dict[int, float] = {}
+        """Since when each is there."""
+        self._outcome = Result()
+        self._timeline = timeline
+        self._supply: Iterator[tuple[float, int]] | None = None
+        self._speed = 0.0
+        self._pace = runtime.pace
+
+    def run(self) -> Result:
+        self._open()
+        limit = self._training.give_up_s
+        most = _EVENTS * (1 + sum(staff.wanted for staff in self._training.staff) / 1000)
+        for events in itertools.count():
+            end = self._end()
+            if not self._events or end <= self._events[0][0]:
+                if end <= limit:
+                    self._outcome.seconds = end
+                break
+            if self._events[0][0] > limit or events > most:
+                limit = min(limit, self._events[0][0])
+                break
+            at, kind, staff, worker = heapq.heappop(self._events)
+            self._advance(at)
+            self._happen(kind, staff, worker)
+        self._close(min(self._end(), limit))
+        return self._outcome
+
+    # The beginning and the end.
+
+    def _open(self) -> None:
+        training = self._training
+        if training.availability is not None:
+            offset = self._chance.random() * training.availability.length_s
+            self._supply = _supply(training.availability, offset)
+            self._supplied()
+        else:
+            for index, staff in enumerate(training.staff):
+                lives = staff.lifetime.sample(self._chance, staff.wanted)
+                for life in lives.tolist():
+                    self._begin(index, life)
+        if training.server is not None:
+            for number in range(training.server.wanted):
+                self._watch_server(number, 0.0)
+        self._changed()
+
+    def _close(self, at: float) -> None:
+        if not math.isfinite(at):  # nobody is left and nobody will come: paid is what was used
+            at = self._now
+        self._advance(at)
+        for index, born in enumerate(self._born):
+            for since in born.values():
+                self._pay(at - since, self._training.staff[index].dollars_per_hour)
+        if (server := self._training.server) is not None:
+            for since in self._servers.values():
+                self._pay(max(0.0, at - since), server.dollars_per_hour)
+        if self._timeline:
+            last = self._outcome.timeline[-1]
+            self._outcome.timeline.append(Moment(at, last.workers, self._done))
+
+    def _pay(self, seconds: float, dollars_per_hour: float) -> None:
+        self._outcome.dollars += cost(seconds, dollars_per_hour, self._training.billing)
+
+    # Time.
+
+    def _end(self) -> float:
+        """When training ends if nothing happens any more."""
+        if self._speed <= 0:
+            return math.inf
+        return max(self._now, self._until) + (1 - self._done) / (self._speed * self._pace)
+
+    def _advance(self, to: float) -> None:
+        """Train until ``to``, with a checkpoint now and then."""
+        begin = max(self._now, self._until)
+        self._now = to
+        if to <= begin or self._speed <= 0:
+            return
+        trained = (to - begin) * self._pace
+        every = self._runtime.checkpoint_every_s
+        written = math.floor((self._since + trained) / every) if math.isfinite(every) else 0
+        if written:
+            self._saved = self._done + (written * every - self._since) * self._speed
+        self._since += trained - written * (every if written else 0.0)
+        self._done += trained * self._speed
+
+    # Events.
+
+    def _happen(self, kind: int, staff: int, worker: int) -> None:
+        if kind == _Kind.NOTICE:
+            self._noticed(staff, worker)
+        elif kind == _Kind.LOST:
+            self._lost(staff, worker)
+        elif kind == _Kind.COME:
+            self._come(staff)
+        elif kind == _Kind.SERVER_LOST:
+            self._server_lost(worker)
+        else:
+            self._supplied()
+        self._changed()
+
+    def _begin(self, index: int, life: float) -> None:
+        """A worker of this staff begins now and lives for so long."""
+        staff, worker = self._training.staff[index], self._next
+        self._next += 1
+        self._counts[index] += 1
+        self._born[index][worker] = self._now
+        if math.isfinite(life):
+            gone = self._now + life
+            heapq.heappush(self._events, (gone, _Kind.LOST, index, worker))
+            if staff.notice_s > 0:
+                told = max(self._now, gone - staff.notice_s)
+                heapq.heappush(self._events, (told, _Kind.NOTICE, index, worker))
+
+    def _noticed(self, index: int, worker: int) -> None:
+        """Another one is asked for at once, and what a loss would undo is written down."""
+        self._replace(index)
+        leaves = self._runtime.leaves
+        endangered = sum(self._counts) == 1 if leaves else self._runtime.rolls_back
+        if endangered and self._runtime.checkpoint_s <= self._training.staff[index].notice_s:
+            self._checkpoint()
+            self._stand_still(self._runtime.checkpoint_s)
+        if leaves:
+            self._left.add(worker)
+            self._gone(index, self._runtime.join_s)
+
+    def _lost(self, index: int, worker: int) -> None:
+        staff = self._training.staff[index]
+        self._outcome.losses += 1
+        self._pay(self._now - self._born[index].pop(worker), staff.dollars_per_hour)
+        if worker in self._left:
+            self._left.remove(worker)
+            return
+        if staff.notice_s <= 0:
+            self._replace(index)
+        if self._runtime.rolls_back:
+            self._roll_back()
+        self._gone(index, self._runtime.loss_s)
+
+    def _gone(self, index: int, pause_s: float) -> None:
+        """One fewer trains."""
+        self._counts[index] -= 1
+        if any(self._counts):
+            self._stand_still(pause_s)
+        else:
+            self._roll_back()
+
+    def _replace(self, index: int) -> None:
+        staff = self._training.staff[index]
+        if self._supply is None and math.isfinite(staff.replacement_s):
+            at = self._now + staff.replacement_s
+            heapq.heappush(self._events, (at, _Kind.COME, index, -1))
+
+    def _come(self, index: int) -> None:
+        self._outcome.joins += 1
+        first = not any(self._counts)
+        life = math.inf
+        if self._supply is None:
+            life = float(self._training.staff[index].lifetime.sample(self._chance, 1)[0])
+        self._begin(index, life)
+        if first:
+            self._stand_still(self._runtime.restart_s)
+        elif self._counts[index] <= self._training.staff[index].wanted:
+            if self._runtime.rolls_back:  # it starts again from what `join_s` writes
+                self._checkpoint()
+            self._stand_still(self._runtime.join_s)
+
+    def _supplied(self) -> None:
+        """The market has as many nodes as the trace says, until it says something else."""
+        assert self._supply is not None
+        until, count = next(self._supply)
+        staff = self._training.staff[0]
+        have = self._counts[0]
+        for worker in list(self._born[0])[: max(0, have - count)]:
+            self._lost(0, worker)
+        for _ in range(min(count, staff.wanted) - have):
+            if self._now == 0:
+                self._begin(0, math.inf)
+            else:
+                self._come(0)
+        heapq.heappush(self._events, (until, _Kind.SUPPLY, 0, -1))
+
+    def _watch_server(self, number: int, begin: float) -> None:
+        """A server begins then, and is lost some day."""
+        assert self._training.server is not None
+        life = float(self._training.server.lifetime.sample(self._chance, 1)[0])
+        self._servers[number] = begin
+        if math.isfinite(gone := begin + life):
+            heapq.heappush(self._events, (gone, _Kind.SERVER_LOST, 0, number))
+
+    def _server_lost(self, number: int) -> None:
+        server = self._training.server
+        assert server is not None
+        self._pay(self._now - self._servers[number], server.dollars_per_hour)
+        pause = server.replacement_s + self._runtime.restart_s
+        if 0 < server.notice_s >= self._runtime.checkpoint_s:
+            self._checkpoint()
+            pause += self._runtime.checkpoint_s
+        self._roll_back()
+        self._stand_still(pause)
+        self._watch_server(number, self._now + server.replacement_s)
+
+    # What they come to.
+
+    def _checkpoint(self) -> None:
+        self._saved, self._since = self._done, 0.0
+
+    def _roll_back(self) -> None:
+        self._outcome.undone += self._done - self._saved
+        self._done, self._since = self._saved, 0.0
+
+    def _stand_still(self, seconds: float) -> None:
+        self._until = max(self._until, self._now + seconds)
+
+    def _changed(self) -> None:
+        # Whoever comes before the one that it replaces is gone waits for that.
+        there = tuple(
+            min(count, staff.wanted)
+            for count, staff in zip(self._counts, self._training.staff, strict=True)
+        )
+        self._speed = self._training.speed(there) if any(there) else 0.0
+        if self._timeline:
+            self._outcome.timeline.append(Moment(self._now, sum(there), self._done))

@@ -1,0 +1,205 @@
+"""Choosing a cluster: the cheapest that reaches the loss by the deadline within the quota.
+
+What is minimised is T sum(n_m p_m). As spotDNN does it: bounds on the number of workers, the
+instances sorted by how long they take for an iteration, and a window of n of them moved from the
+slowest to the fastest. That finds clusters of neighbours only and may miss the cheapest, so all
+clusters are searched where there are few enough of them, and always if it is asked for. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+
+from spotmpi.economy.market.prices import Billing, cost
+from spotmpi.economy.models import Model
+from spotmpi.economy.models.spotdnn import SpotDnn
+from spotmpi.economy.quantities import Cluster
+from spotmpi.errors import UsageError
+
+__all__ = ["Candidate", "Demand", "Search", "predict", "search"]
+
+FEW = 100_000
+"""Clusters that are searched one by one without being asked: seconds, or half a minute."""
+_KEPT = 200
+_DENSE = 50
+"""Sizes of windows, and places of one size, are looked at one by one up to twice this, then in
+steps of a part of what lies behind."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What is wanted, and what it may take."""
+
+    iterations: Callable[[Cluster], float]
+    """How many the whole training takes on a cluster; UsageError where the model does not hold."""
+    deadline_s: float
+    quota: Cluster
+    dollars_per_hour: Mapping[str, float]
+    """Of one instance of each type in the quota."""
+    fixed_dollars_per_hour: float = 0.0
+    """Of what is paid beside the workers: a parameter server, if it is to be counted."""
+    existing: Cluster = field(default_factory=dict)
+    """Instances that run already: every cluster keeps them."""
+    done: float = 0.0
+    """Iterations behind us: this is a new plan, after a revocation."""
+    overhead_s: float = 0.0
+    """Until a changed cluster trains."""
+    pace: float = 1.0
+    """Seconds of training in a second: checkpoints take the rest."""
+    billing: Billing = "second"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A cluster with its predictions, revocations left out."""
+
+    cluster: Cluster
+    iterations: float
+    """Those that are still to be done."""
+    seconds: float
+    dollars: float
+
+
+@dataclass
+class Search:
+    """What a search found."""
+
+    feasible: list[Candidate]
+    """The cheapest first, at most a few hundred."""
+    fastest: Candidate | None = None
+    """Of all, whether in time or not; None: the model holds for none."""
+    alone: dict[str, Candidate] = field(default_factory=dict)
+    """The cheapest cluster of one type only, or the fastest one if none is in time."""
+    searched: int = 0
+    late: int = 0
+    outside: int = 0
+    """Clusters for which the model does not hold."""
+    everything: bool = False
+    """Whether all clusters were looked at."""
+
+
+def predict(model: Model, demand: Demand, cluster: Cluster) -> Candidate:
+    """What a cluster takes. UsageError where the model does not hold for it."""
+    left = max(0.0, demand.iterations(cluster) - demand.done)
+    overhead = 0.0 if dict(cluster) == dict(demand.existing) else demand.overhead_s
+    seconds = overhead + left / (model.rate(cluster) * demand.pace)
+    hourly = sum(demand.dollars_per_hour[name] * count for name, count in cluster.items())
+    dollars = cost(seconds, hourly + demand.fixed_dollars_per_hour, demand.billing)
+    return Candidate(cluster, left, seconds, dollars)
+
+
+def search(
+    model: Model, demand: Demand, least: int, most: int | None, *, exhaustive: bool
+) -> Search:
+    """Look for clusters. Blocking: seconds, with ``exhaustive`` as long as it takes.
+
+    ``least`` and ``most`` (None: no limit) bound the number of workers of the windows; where all
+    clusters are looked at they are not used, as a bound may be wrong and the search is not. Where
+    no window up to ``most`` is in time, larger ones are looked at.
+    """
+    ranges = {
+        name: range(demand.existing.get(name, 0), count + 1) for name, count in demand.quota.items()
+    }
+    if missing := [name for name in demand.existing if not ranges.get(name)]:
+        raise UsageError(
+            f"{missing[0]} runs already, {demand.existing[missing[0]]} of them, and the quota has "
+            f"{demand.quota.get(missing[0], 0)}; a quota includes what runs"
+        )
+    everything = exhaustive or math.prod(len(one) for one in ranges.values()) <= FEW
+    found = Search([], everything=everything)
+    clusters = _all(ranges) if everything else _windows(model, demand, least, most)
+    for cluster in clusters:
+        _consider(model, demand, cluster, found)
+    if not (everything or found.feasible or most is None):
+        # Beyond the paper's upper bound a worker brings less, but it does bring something.
+        for cluster in _windows(model, demand, most + 1, None):
+            _consider(model, demand, cluster, found)
+    found.feasible.sort(key=_price)
+    del found.feasible[_KEPT:]
+    return found
+
+
+def bounds(model: Model, demand: Demand, loss: float | None) -> tuple[int, int | None]:
+    """Fewest and most workers that can be right, as far as the model knows."""
+    if not isinstance(model, SpotDnn) or loss is None or demand.done:
+        return 1, None
+    types = list(demand.quota)
+    return model.fewest_workers(types, loss, demand.deadline_s), model.most_workers()
+
+
+def _consider(model: Model, demand: Demand, cluster: Cluster, found: Search) -> None:
+    found.searched += 1
+    try:
+        candidate = predict(model, demand, cluster)
+    except UsageError:
+        found.outside += 1
+        return
+    if found.fastest is None or candidate.seconds < found.fastest.seconds:
+        found.fastest = candidate
+    in_time = candidate.seconds <= demand.deadline_s
+    if len(cluster) == 1:
+        (name,) = cluster
+        other = found.alone.get(name)
+        if other is None or _better(candidate, other, demand.deadline_s):
+            found.alone[name] = candidate
+    if not in_time:
+        found.late += 1
+        return
+    found.feasible.append(candidate)
+    if len(found.feasible) > 10 * _KEPT:
+        found.feasible.sort(key=_price)
+        del found.feasible[_KEPT:]
+
+
+def _better(one: Candidate, other: Candidate, deadline_s: float) -> bool:
+    if one.seconds <= deadline_s and other.seconds <= deadline_s:
+        return _price(one) < _price(other)
+    return one.seconds < other.seconds
+
+
+def _price(candidate: Candidate) -> tuple[float, float]:
+    return candidate.dollars, candidate.seconds
+
+
+def _all(ranges: Mapping[str, range]) -> Iterator[Cluster]:
+    for counts in product(*ranges.values()):
+        if any(counts):
+            yield {name: count for name, count in zip(ranges, counts, strict=True) if count}
+
+
+def _windows(model: Model, demand: Demand, least: int, most: int | None) -> Iterator[Cluster]:
+    spare = {n: count - demand.existing.get(n, 0) for n, count in demand.quota.items()}
+    kept = sum(demand.existing.values())
+    total = sum(spare.values())
+    if kept:
+        yield dict(demand.existing)
+    # The slowest first. Beside others each takes as long as alone or longer, in the same order.
+    slowest = sorted(spare, key=lambda name: model.rate({name: 1}))
+    ends, position = [], 0
+    for name in slowest:
+        ends.append((name, position, position + spare[name]))
+        position += spare[name]
+    most = total if most is None else min(total, most - kept)
+    for size in _spaced(max(1, least - kept), most):
+        before: Cluster | None = None
+        for begin in _spaced(0, total - size):
+            end = begin + size
+            within = {n: max(0, min(end, last) - max(begin, first)) for n, first, last in ends}
+            counts = {name: demand.existing.get(name, 0) + within[name] for name in demand.quota}
+            cluster = {name: count for name, count in counts.items() if count}
+            if cluster != before:
+                yield cluster
+            before = cluster
+
+
+def _spaced(first: int, last: int) -> Iterator[int]:
+    """The numbers from the first to the last; of many only some, the further the sparser."""
+    number = first
+    while number < last:
+        yield number
+        number += max(1, (number - first) // _DENSE)
+    if first <= last:
+        yield last

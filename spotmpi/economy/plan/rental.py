@@ -1,0 +1,212 @@
+"""A cluster at the prices of a market: what `events` can live through."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spotmpi.economy.market.availability import Availability
+from spotmpi.economy.market.lifetimes import Lifetime, Never
+from spotmpi.economy.market.prices import Market, Offer, Prices, cost
+from spotmpi.economy.models import Model, Server
+from spotmpi.economy.plan.events import Counts, Runtime, Staff, Training
+from spotmpi.economy.quantities import HOUR, Cluster, duration, time_text
+from spotmpi.errors import UsageError
+
+__all__ = [
+    "CHECKPOINT_EVERY_S",
+    "CHECKPOINT_S",
+    "RECOVERY_S",
+    "RESTART_S",
+    "Terms",
+    "fates",
+    "hourly",
+    "on_demand",
+    "rent",
+    "replacement",
+    "restarting",
+    "spotmpi",
+    "undisturbed_s",
+]
+
+_PATIENCE = 20
+"""A training that takes so many times as long as without a loss, or as the trace, is given up."""
+
+RECOVERY_S = 0.1
+JOIN_S = 0.05
+"""Of a loss with 8 to 16 workers: some 50 to 150 ms. Of a newcomer: 5 to 65 ms. As ``spotmpi bench
+recovery`` and ``bench join`` measured them on two cores."""
+RESTART_S = 120.0
+CHECKPOINT_EVERY_S = 600.0
+CHECKPOINT_S = 5.0
+
+
+def spotmpi(
+    recovery_s: float = RECOVERY_S,
+    restart_s: float = RESTART_S,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    checkpoint_s: float = CHECKPOINT_S,
+) -> Runtime:
+    """Survivors go on; a restart is needed only where nobody is left."""
+    return Runtime(
+        name="spotmpi",
+        loss_s=recovery_s,
+        join_s=JOIN_S,
+        leaves=True,
+        rolls_back=False,
+        restart_s=restart_s,
+        checkpoint_every_s=checkpoint_every_s,
+        checkpoint_s=checkpoint_s,
+    )
+
+
+def restarting(
+    restart_s: float = RESTART_S,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    checkpoint_s: float = CHECKPOINT_S,
+) -> Runtime:
+    """All processes start again from the last checkpoint, at every loss. Before they do so for a
+    newcomer they write one."""
+    return Runtime(
+        name="restart",
+        loss_s=restart_s,
+        join_s=checkpoint_s + restart_s,
+        leaves=False,
+        rolls_back=True,
+        restart_s=restart_s,
+        checkpoint_every_s=checkpoint_every_s,
+        checkpoint_s=checkpoint_s,
+    )
+
+
+class _Fate(NamedTuple):
+    """Of one type, by the terms or else by the price list; None: nobody knows."""
+
+    lifetime: Lifetime | None
+    notice_s: float
+    start_s: float | None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What is rented, and what is taken from elsewhere than the price list (None: from there)."""
+
+    market: Market = "spot"
+    lifetime: Lifetime | None = None
+    notice_s: float | None = None
+    replacement_s: float | None = None
+    availability: Availability | None = None
+    server_market: Market = "on-demand"
+
+    def of(self, offer: Offer) -> _Fate:
+        """What becomes of a spot node of this type."""
+        return _Fate(
+            offer.lifetime if self.lifetime is None else self.lifetime,
+            offer.notice_s if self.notice_s is None else self.notice_s,
+            offer.start_s if self.replacement_s is None else self.replacement_s,
+        )
+
+
+def rent(
+    model: Model,
+    iterations: Callable[[Cluster], float],
+    prices: Prices,
+    cluster: Cluster,
+    server: Server | None,
+    terms: Terms,
+) -> Training:
+    """The training on this cluster. UsageError for what has no price or is not known."""
+    names = list(cluster)
+
+    def speed(counts: Counts) -> float:
+        there = {name: count for name, count in zip(names, counts, strict=True) if count}
+        try:
+            return model.rate(there) / max(iterations(there), 1e-9)
+        except UsageError:  # it holds for the whole cluster (below), not for what is left of it
+            return 0.0
+
+    staff = [_staff(prices, name, cluster[name], terms.market, terms) for name in names]
+    servers = None
+    if server is not None:
+        beside = Terms(market=terms.server_market)
+        servers = _staff(prices, server.instance, server.count, terms.server_market, beside)
+    patience = max(undisturbed_s(model, iterations, cluster), HOUR)
+    if terms.availability is not None:
+        patience = max(patience, terms.availability.length_s)
+    return Training(
+        staff, speed, prices.billing, servers, terms.availability, give_up_s=_PATIENCE * patience
+    )
+
+
+def undisturbed_s(model: Model, iterations: Callable[[Cluster], float], cluster: Cluster) -> float:
+    """Seconds of the training if nobody is lost and no checkpoint is written."""
+    return iterations(cluster) / model.rate(cluster)
+
+
+def hourly(
+    prices: Prices,
+    cluster: Cluster,
+    market: Market,
+    server: Server | None,
+    server_market: Market = "on-demand",
+) -> float:
+    """Dollars per hour of a cluster and its server. UsageError for what has no price."""
+    dollars = sum(prices.offer(name).price(market) * count for name, count in cluster.items())
+    if server is None:
+        return dollars
+    return dollars + server.count * prices.offer(server.instance).price(server_market)
+
+
+def on_demand(
+    prices: Prices, cluster: Cluster, server: Server | None, seconds: float
+) -> float | None:
+    """Dollars of so long on demand; None where the list has no such price of one of the types."""
+    try:
+        return cost(seconds, hourly(prices, cluster, "on-demand", server), prices.billing)
+    except UsageError:
+        return None
+
+
+def replacement(text: str | None) -> float | None:
+    """What a command line says of the time until another node trains; infinite: ``never``."""
+    if text is None:
+        return None
+    return math.inf if text == "never" else duration(text, "--replacement")
+
+
+def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
+    """A sentence for each type: how long one has it, and what comes after it."""
+    lines = []
+    for name in names:
+        life, notice, start = terms.of(prices.offer(name))
+        if isinstance(life, Never):
+            lines.append(f"{name}: {life.text}")
+            continue
+        if life is None:
+            lines.append(f"{name}: nobody knows its lifetime, so it is never revoked (--lifetime)")
+            continue
+        told = f"told {time_text(notice)} before" if notice else "not told before"
+        if start is None:
+            after = "not replaced, as nobody knows how soon (--replacement)"
+        else:
+            after = f"replaced after {time_text(start)}" if math.isfinite(start) else "not replaced"
+        lines.append(f"{name}: {life.text}; {told}, {after}")
+    return lines
+
+
+def _staff(prices: Prices, name: str, count: int, market: Market, terms: Terms) -> Staff:
+    offer = prices.offer(name)
+    spot = market == "spot"
+    lifetime, notice, start = terms.of(offer)
+    if start is None or not spot:  # nobody knows when another one comes: none is counted on
+        start = math.inf
+    return Staff(
+        name=name,
+        wanted=count,
+        dollars_per_hour=offer.price(market),
+        lifetime=lifetime if spot and lifetime is not None else Never(),
+        notice_s=notice if spot else 0.0,
+        replacement_s=start,
+    )
