@@ -108,12 +108,18 @@ class Recovered:
     """Rounds that this worker had committed when it entered."""
     messages: int = 0
     """Tokens that this worker sent."""
+    earlier: frozenset[WorkerId] = frozenset()
+    """Lost in verdicts that were sealed, but whose repair another loss interrupted."""
 
     @property
     def losses(self) -> list[WorkerId]:
         """Those who are no members any more and were not told to leave."""
-        left = self.verdict.change.leaving
-        return [w for w in self.before.ids if w not in self.after and w not in left]
+        return sorted(self.earlier | self.verdict.lost, key=self.before.rank)
+
+    @property
+    def gone(self) -> frozenset[WorkerId]:
+        """Those who are no members any more."""
+        return self.earlier | self.verdict.lost | self.verdict.change.leaving
 
 
 class Driver:
@@ -203,6 +209,7 @@ class Driver:
                     yield Share(verdict.survey.source, buffers)
                 except PeersLost:
                     revoke = True
+                    recovered.earlier |= verdict.lost
                     continue
             if settlement is Settlement.RECEIVE:
                 self.ledger.repair(verdict)
@@ -248,4 +255,4 @@ class Driver:
             event = yield Poll()
 
     def _members(self, verdict: Verdict | None) -> frozenset[WorkerId] | None:
-        return None if verdict is None else frozenset(self.membership.ids) - verdict.lost
+        return None if verdict is None else self.membership.all_but(verdict.lost)

@@ -439,7 +439,6 @@ class Replica:
         now = self._clock()
         samples = {worker: deal.of(worker) for worker in contributors}
         fields = {
-            "step": deal.number,
             "generation": self.driver.ledger.generation,
             "workers": contributors,
             "contributions": [
@@ -451,6 +450,6 @@ class Replica:
             "seconds": now - self._committed_at,
         }
         gradients = self.gradients + self.since - self._dealer.committed
-        self._journal.step(number, fields, now, gradients)
+        self._journal.step(number, deal.number, fields.copy, now, gradients)
         self._journal.digested(self.history[-1] & _MASK)
         self._committed_at = now

@@ -8,7 +8,7 @@ that one who led has written it. So whoever dies, each step is written once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,16 +16,20 @@ from spotmpi.channel import Channel
 from spotmpi.driver import Recovered
 from spotmpi.ledger import Settlement
 from spotmpi.membership import WorkerId
+from spotmpi.sampler import Deal
 from spotmpi.trace import Trace
 
 Record = tuple[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Entry:
     round: int
     step: int
-    records: Sequence[Record]
+    before: Sequence[Record]
+    """What is written in front of it."""
+    describe: Callable[[], dict[str, Any]]
+    digest: str | None = None
 
 
 class Journal:
@@ -40,8 +44,10 @@ class Journal:
         self._led_since = 0
         """The first round that was committed here under this leader."""
         self._recovered: list[Recovered] = []
-        self._undigested: list[Record] = []
-        """Of the last step: what still lacks the digest of the parameters after it."""
+        self._last: _Entry | None = None
+        """It still lacks the digest of the parameters after it, as do ..."""
+        self._undigested: list[dict[str, Any]] = []
+        """... what this worker has to say of the recoveries before it."""
 
     def recovered(self, recovered: Recovered) -> None:
         """A recovery is through; its record waits for the first step committed after it."""
@@ -52,12 +58,20 @@ class Journal:
         """Whether the next step's record would go anywhere."""
         return self.trace.active or bool(self._recovered)
 
-    def step(self, number: int, fields: dict[str, Any], now: float, gradients: int) -> None:
-        """Step ``fields["step"]`` is committed in round ``number`` at ``now``.
+    def step(
+        self,
+        number: int,
+        step: int,
+        describe: Callable[[], dict[str, Any]],
+        now: float,
+        gradients: int,
+    ) -> None:
+        """``step`` is committed in round ``number`` at ``now``.
 
+        ``describe`` gives the rest of its record, and is called only if it is this worker that
+        writes it: it names every worker, and all but one of them would do so in vain.
         ``gradients``: those that this worker computed in vain so far.
         """
-        step = int(fields["step"])
         records: list[Record] = []
         for recovered in self._recovered:
             if recovered.verdict.change:
@@ -69,20 +83,20 @@ class Journal:
             record = self._recovery(recovered, step, now, gradients)
             self._channel.tell("recovery", workers=len(recovered.after), **record)
             own = {key: value for key, value in record.items() if key not in ("lost", "verdict")}
-            self._undigested.append(("recovered", {"at": now, "worker": self._me, **own}))
+            self._undigested.append({"at": now, "worker": self._me, **own})
             records.append(("recovery", record))
         self._recovered.clear()
-        records.append(("step", fields))
-        self._undigested.append(records[-1])
-        self._waiting.append(_Entry(number, step, records))
+        self._last = _Entry(number, step, records, describe)
+        self._waiting.append(self._last)
 
     def digested(self, digest: int) -> None:
         """The parameters after the step given last, which nobody had to wait for."""
-        for event, fields in self._undigested:
-            fields["digest"] = f"{digest:016x}"
-            if event == "recovered":
-                self.trace.write(event, **fields)
+        said = f"{digest:016x}"
+        for fields in self._undigested:
+            self.trace.write("recovered", **fields, digest=said)
         self._undigested.clear()
+        if self._last is not None:
+            self._last.digest, self._last = said, None
 
     def stable(self, number: int, leader: WorkerId) -> None:
         """Round ``number`` is complete under ``leader``: what came before it may be shown."""
@@ -101,8 +115,9 @@ class Journal:
             entry = self._waiting.popleft()
             if written is not None and entry.step <= written:
                 continue
-            for event, fields in entry.records:
+            for event, fields in entry.before:
                 self.trace.write(event, **fields)
+            self.trace.write("step", step=entry.step, **entry.describe(), digest=entry.digest)
 
     @staticmethod
     def _change(recovered: Recovered, step: int) -> dict[str, Any]:
@@ -143,6 +158,16 @@ class Journal:
             "messages_sent": {str(self._me): recovered.messages},
             "settlement": _SETTLEMENTS[recovered.settlement],
         }
+
+
+def described(known: dict[str, Any], deal: Deal | None) -> dict[str, Any]:
+    """The record of a step, of what is ``known`` of it, and what each worker brought to it."""
+    samples = [None if deal is None else deal.of(worker) for worker in known["workers"]]
+    contributions = [
+        {"worker": worker, "samples": part, "weight": 1 if part is None else len(part)}
+        for worker, part in zip(known["workers"], samples, strict=True)
+    ]
+    return {**known, "contributions": contributions}
 
 
 _SETTLEMENTS = {

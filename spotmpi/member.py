@@ -20,7 +20,7 @@ from spotmpi.driver import Driver, Recovered
 from spotmpi.errors import Left, PeersLost, Stopped, UsageError
 from spotmpi.fabric import Buffer, Fabric, Knock, Meet, Steps
 from spotmpi.handshake import check_facts, shake_hands
-from spotmpi.journal import Journal
+from spotmpi.journal import Journal, described
 from spotmpi.keeper import Keeper
 from spotmpi.ledger import Ledger
 from spotmpi.lessons import pack, unpack
@@ -445,14 +445,13 @@ class Member(Generic[P]):
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
         """A new membership is sealed: deal for it, report it, and compare replicas soon."""
         survey = recovered.verdict.survey
-        before, after = recovered.before, recovered.after
         self._due = False
-        self._school.forget([worker for worker in before.ids if worker not in after])
-        if not self._school.full(after.ids):
+        self._school.forget(recovered.gone)
+        if not self._school.full(recovered.after.ids):
             raise Left(f"worker {self.me}: all are lost from whom it was to learn")
-        for worker in after.ids:
-            if worker not in before:
-                self._school.admit(worker)
+        newcomer = recovered.verdict.change.newcomer
+        if newcomer is not None:
+            self._school.admit(newcomer)
         if self._school.learns:
             return
         self.position.dealer.resume(survey.dealt, dealt_for)
@@ -493,7 +492,7 @@ class Member(Generic[P]):
         values: dict[str, Any] = {}
         rest: dict[str, Any] = {}
         if self._kind == control.STEP and full[0] == self.me:
-            _, total, rate = self._weigh(full)
+            total, rate = self._weigh(full)
             values = {"total": total, "rate": rate}
             if self._school.rest_due:
                 rest = self._rest(full)
@@ -525,18 +524,16 @@ class Member(Generic[P]):
         else:
             self.driver.ledger.end()
 
-    def _weigh(self, full: Sequence[WorkerId]) -> tuple[list[int], int, float]:
-        """The workers' weights in the open step, their sum, and the learning rate that holds."""
-        deal = self._deal
-        weights = [1] * len(full) if deal is None else [len(deal.of(w)) for w in full]
+    def _weigh(self, full: Sequence[WorkerId]) -> tuple[int, float]:
+        """The sum of the workers' weights in the open step, and the learning rate that holds."""
         assert self._reference is not None
-        active = sum(map(bool, weights))
+        total, active = (len(full),) * 2 if self._deal is None else self._deal.weigh(full)
         rate = self.optimizer.lr * (active / self._reference if self._scale_lr else 1.0)
-        return weights, sum(weights), rate
+        return total, rate
 
     def _commit_step(self, number: int, full: Sequence[WorkerId], word: control.Sum) -> None:
         deal = self._deal
-        weights, total, rate = self._weigh(full)
+        total, rate = self._weigh(full)
         if total:  # a step whose only samples were the lost workers' moves nothing
             self.replica.apply(rate, 1.0 / total)
             self.loss = word.loss
@@ -547,20 +544,15 @@ class Member(Generic[P]):
         self._contributed += self._brought
         now = self.fabric.clock()
         if self._journal.wants_steps:
-            samples = [None if deal is None else deal.of(worker) for worker in full]
-            record = {
-                "step": step,
+            known = {
                 "generation": self.driver.ledger.generation,
                 "workers": full,
-                "contributions": [
-                    {"worker": w, "samples": part, "weight": weight}
-                    for w, part, weight in zip(full, samples, weights, strict=True)
-                ],
                 "loss": word.loss,
                 "rate": rate,
                 "seconds": now - self._committed_at,
             }
-            self._journal.step(number, record, now, self._gradients - self._contributed)
+            describe = partial(described, known, deal)
+            self._journal.step(number, step, describe, now, self._gradients - self._contributed)
         self._committed_at = now
 
     def _state(self) -> dict[str, Any]:

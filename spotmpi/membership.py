@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
+from weakref import WeakValueDictionary
 
 WorkerId = int
 """Given at admission, never reused. Not a rank: ranks change with every membership."""
@@ -17,12 +19,18 @@ class Worker:
     host: str = "localhost"
 
 
+_Change = tuple[int, frozenset[WorkerId], Worker | None]
+
+
 @dataclass(frozen=True)
 class Membership:
     """The workers of one generation, in ring order.
 
     ``generation`` goes up at every change and never repeats; a worker's rank is its position
     here and nothing more.
+
+    Asked the same twice, it gives the same object, as long as anybody holds it: thousands of
+    simulated workers share each membership.
     """
 
     generation: int
@@ -56,8 +64,33 @@ class Membership:
         if generation <= self.generation:
             raise ValueError(f"generation {generation} does not come after {self.generation}")
         left = frozenset(gone)
-        stay = tuple(w for w in self.workers if w.id not in left)
-        return Membership(generation, stay if newcomer is None else (*stay, newcomer))
+        key = generation, left, newcomer
+        found = self._made.get(key)
+        if found is None:
+            stay = tuple(w for w in self.workers if w.id not in left)
+            found = Membership(generation, stay if newcomer is None else (*stay, newcomer))
+            self._made[key] = found
+        return found
+
+    @cached_property
+    def everybody(self) -> frozenset[WorkerId]:
+        """The workers' ids, in no order."""
+        return frozenset(self.ids)
+
+    def all_but(self, lost: frozenset[WorkerId]) -> frozenset[WorkerId]:
+        """The ids of those who are not ``lost``."""
+        found = self._rests.get(lost)
+        if found is None:
+            found = self._rests[lost] = self.everybody - lost
+        return found
+
+    @cached_property
+    def _made(self) -> WeakValueDictionary[_Change, Membership]:
+        return WeakValueDictionary()
+
+    @cached_property
+    def _rests(self) -> WeakValueDictionary[frozenset[WorkerId], frozenset[WorkerId]]:
+        return WeakValueDictionary()
 
     def __contains__(self, worker: object) -> bool:
         return worker in self._rank

@@ -402,7 +402,7 @@ class Recovery:
         stamp = self._stamped()
         if stamp.plan is not None:  # whoever was to come in has been turned away by now
             self._stamp = replace(stamp, plan=Plan(leaving=stamp.plan.leaving))
-        self._grow(frozenset(self.membership.ids) - event.members)
+        self._grow(self.membership.everybody - event.members)
         return self._start()
 
     def _only_stale(self, event: Received) -> list[Command]:

@@ -41,6 +41,25 @@ class Deal:
         begin = rank * share + min(rank, extra)
         return self.samples[begin : begin + share + (rank < extra)]
 
+    def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
+        """How many samples these workers were dealt, and how many of them were dealt any."""
+        if self._all(workers):
+            return len(self.samples), min(len(self.samples), len(self.workers))
+        counts = [len(self.of(worker)) for worker in workers]
+        return sum(counts), sum(map(bool, counts))
+
+    def without(self, workers: Iterable[WorkerId]) -> list[Indices]:
+        """What was dealt to all others than these."""
+        if self._all(workers):
+            return []
+        counted = frozenset(workers)
+        return [self.of(worker) for worker in self.workers if worker not in counted]
+
+    def _all(self, workers: object) -> bool:
+        # In almost every step. Comparing them one by one is a matter of microseconds for thousands,
+        # and where they are the same object, of nothing.
+        return workers is self.workers or workers == self.workers
+
     @cached_property
     def _ranks(self) -> dict[WorkerId, int]:
         # A step asks for every worker's samples: a search in the tuple would make it quadratic.
@@ -100,11 +119,9 @@ class Sampler:
         deal = self._deal
         if deal is None:
             raise RuntimeError("no step of this sampler is dealt that could count")
-        counted = frozenset(contributors)
         pooled, used = len(self._pool), len(deal.samples)
-        back = [deal.of(worker) for worker in deal.workers if worker not in counted]
         # The deal was cut from the front of pool + order, so what follows them is untouched.
-        pool = np.concatenate([*back, self._pool[used:]])
+        pool = np.concatenate([*deal.without(contributors), self._pool[used:]])
         number, cursor = self._pass, self._cursor + max(0, used - pooled)
         if cursor == self.n and not len(pool):
             number, cursor = number + 1, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def journal(file: Path, me: int, launcher: Launcher | None = None) -> Journal:
 def commit(book: Journal, number: int, leader: int) -> None:
     """Round ``number`` is complete under this leader, and was step ``number``."""
     book.stable(number, leader)
-    book.step(number, {"step": number, "by": book._me}, now=float(number), gradients=0)
+    book.step(number, number, lambda: {"by": book._me}, now=float(number), gradients=0)
 
 
 def written(file: Path, event: str = "step") -> list[tuple[int, int]]:
@@ -72,6 +73,19 @@ def test_a_step_is_shown_when_a_later_round_is_complete(file: Path) -> None:
     assert written(file) == []
     commit(book, 1, leader=0)
     assert written(file) == [(0, 0)]
+
+
+def test_only_who_writes_a_step_describes_it(file: Path) -> None:
+    """A description names every worker: with N of them, all but one would be made in vain."""
+    described: list[int] = []
+    for worker in range(3):
+        book = journal(file, worker)
+        for number in range(4):
+            book.stable(number, leader=0)
+            made = partial(lambda me, step: described.append(me) or {"of": step}, worker, number)
+            book.step(number, number, made, now=float(number), gradients=0)
+    assert described == [0, 0, 0]
+    assert [r["of"] for r in trace.read(file)] == [0, 1, 2]
 
 
 def test_who_does_not_lead_writes_no_steps(file: Path) -> None:
@@ -119,7 +133,7 @@ def test_a_recovery_is_timed_from_the_death_to_the_first_step_after_it(file: Pat
     book = journal(file, 0, launcher)
     book.recovered(recovered())
     book.stable(5, leader=0)
-    book.step(5, {"step": 5, "by": 0}, now=11.05, gradients=0)
+    book.step(5, 5, {"by": 0}.copy, now=11.05, gradients=0)
     book.stable(6, leader=0)
     (shown,) = [r for r in trace.read(file) if r["event"] == "recovery"]
     assert shown["lost"] == [1]
@@ -136,7 +150,7 @@ def test_a_death_before_the_worker_came_back_to_us_is_not_its_detection_time(fil
     """It was computing, perhaps for minutes."""
     book = journal(file, 0, Launcher(w1=2.0))
     book.recovered(recovered())
-    book.step(5, {"step": 5, "by": 0}, now=11.0, gradients=0)
+    book.step(5, 5, {"by": 0}.copy, now=11.0, gradients=0)
     book.digested(7)
     (seen,) = [r for r in trace.read(file) if r["event"] == "recovered"]
     assert seen["detect_ms"] == pytest.approx(100)
@@ -146,7 +160,7 @@ def test_a_death_before_the_worker_came_back_to_us_is_not_its_detection_time(fil
 def test_an_unknown_moment_of_death_is_null(file: Path) -> None:
     book = journal(file, 0)
     book.recovered(recovered())
-    book.step(5, {"step": 5, "by": 0}, now=11.0, gradients=0)
+    book.step(5, 5, {"by": 0}.copy, now=11.0, gradients=0)
     book.digested(7)
     (seen,) = [r for r in trace.read(file) if r["event"] == "recovered"]
     assert seen["detect_ms"] is seen["total_ms"] is None
@@ -156,7 +170,7 @@ def test_every_survivor_reports_what_it_saw_itself(file: Path) -> None:
     for worker in (0, 2):
         book = journal(file, worker)
         book.recovered(recovered())
-        book.step(5, {"step": 5, "by": worker}, now=11.0, gradients=0)
+        book.step(5, 5, {"by": worker}.copy, now=11.0, gradients=0)
         book.digested(7 + worker)
     seen = [r for r in trace.read(file) if r["event"] == "recovered"]
     assert [(r["worker"], r["at"], r["digest"]) for r in seen] == [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import weakref
 
 import pytest
 
@@ -42,3 +44,19 @@ def test_it_cannot_be_changed_and_is_equal_by_value() -> None:
         first.generation = 1  # type: ignore[misc]
     assert first == Membership.first(["h", "h"])
     assert first != first.without((), 1)
+
+
+def test_the_same_change_gives_the_same_object_as_long_as_somebody_holds_it() -> None:
+    """A simulation of thousands would else need as many copies of thousands of workers."""
+    first, newcomer = Membership.first(["h"] * 4), Worker(9, "far")
+    after = first.without({0, 2}, 3, newcomer)
+    assert first.without([2, 0], 3, Worker(9, "far")) is after
+    assert first.without({0, 2}, 4, newcomer) != after
+    assert first.without({0}, 3, newcomer).ids == (1, 2, 3, 9)
+    rest = first.all_but(frozenset({1}))
+    assert rest == {0, 2, 3}
+    assert first.all_but(frozenset({1})) is rest
+    held = weakref.ref(after)
+    del after
+    gc.collect()
+    assert held() is None

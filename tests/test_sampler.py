@@ -86,6 +86,21 @@ def test_all_samples_of_a_step_are_found_without_a_search_for_each_worker() -> N
     assert compared <= 4 * many
 
 
+def test_whoever_trains_is_weighed_without_being_looked_at_one_by_one() -> None:
+    """Also where some were lost, or learn and do not count: then by what they were dealt."""
+    for n in (3, 7, 40):
+        deal = Sampler(n, 2, 1, [0]).deal(range(5))
+        assert deal is not None
+        for counted in (range(5), (0, 2, 4), (4,), (), (1, 3, 9)):
+            parts = [deal.of(worker) for worker in counted]
+            assert deal.weigh(tuple(counted)) == (
+                sum(map(len, parts)),
+                sum(map(bool, map(len, parts))),
+            )
+            others = [deal.of(worker).tolist() for worker in range(5) if worker not in counted]
+            assert [part.tolist() for part in deal.without(tuple(counted))] == others
+
+
 def test_a_deal_stands_until_it_counts() -> None:
     sampler = Sampler(20, 2, 1, [0])
     deal = sampler.deal([0, 1, 2])
