@@ -283,13 +283,10 @@ def flat_array(x: object) -> Array:
     return array.astype(np.float64).ravel()
 
 
-def like(x: Any, parts: Sequence[Array], precision: Array) -> float | Array:
-    """The flat ``parts``, joined in the shape of ``x``: a float if that is a number.
-
-    In the ``precision`` of an array, from wherever the parts came.
-    """
+def like(x: Any, parts: Sequence[Array]) -> float | Array:
+    """The flat ``parts``, joined in the shape of ``x``: a float if that is a number."""
     shape: tuple[int, ...] = np.shape(x)
-    flat = np.concatenate(parts)[: math.prod(shape)].astype(precision.dtype, copy=False)
+    flat = np.concatenate(parts)[: math.prod(shape)]
     return float(flat[0]) if shape == () else flat.reshape(shape)
 
 

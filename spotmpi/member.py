@@ -520,7 +520,7 @@ class Member(Generic[P]):
         elif self._beginning:
             self.replica.take_params()
         elif self._kind == control.MEAN:
-            self._answer = self.replica.values(1.0 / len(full))
+            self._answer = self.replica.values(len(full))
         else:
             self.driver.ledger.end()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from spotmpi import control
+from spotmpi import control, exact
 from spotmpi.buffers import Layout, Tape, digest_of, flat_array, kept, like, read_only
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
@@ -15,8 +15,8 @@ from spotmpi.strategies import Strategy
 
 P = TypeVar("P")
 
-_LEAST_VALUES = 64
-"""Numbers that fit beside the control word of however small a model."""
+_LEAST_VALUES = 4
+"""Numbers whose mean one round computes, however small the model is."""
 
 
 class Replica(Generic[P]):
@@ -30,7 +30,7 @@ class Replica(Generic[P]):
     def __init__(self, params: P, optimizer: Optimizer, strategy: Strategy) -> None:
         self._layout = layout = Layout.of(cast(Any, params))
         first = layout.buckets[0].size
-        self._room = max(first, _LEAST_VALUES)
+        self._room = max(first, _LEAST_VALUES * exact.WORDS)
         self._brought = 0
         tail = self._room - first + control.WORDS
         self._params = layout.allocate()
@@ -80,8 +80,9 @@ class Replica(Generic[P]):
     def bring_values(self, values: Buffer) -> None:
         """A few numbers, one of the `parts`, in the place of a gradient."""
         self.bring_nothing()
-        self.buffers[0][: len(values)] = values
-        self._brought = len(values)
+        words = exact.encode(values)
+        self.buffers[0][: len(words)] = words
+        self._brought = len(words)
 
     def bring_word(self, word: control.Word) -> None:
         """The control word, at the end of the first bucket."""
@@ -121,9 +122,9 @@ class Replica(Generic[P]):
         for params, flat in zip(self._params, self.record, strict=True):
             params[...] = flat[: len(params)]
 
-    def values(self, scale: float) -> Buffer:
-        """The numbers that the round summed, times ``scale``."""
-        return self.record[0][: self._brought] * scale
+    def values(self, workers: int) -> Buffer:
+        """The means of the numbers that so many ``workers`` brought: of float64, and exact."""
+        return exact.decode(self.record[0][: self._brought], workers)
 
     def digest(self) -> int:
         """64 bits over the parameters' bits; one pass over memory."""
@@ -133,12 +134,12 @@ class Replica(Generic[P]):
 
     def parts(self, x: Any) -> list[Buffer]:
         """``x`` as flat arrays, each small enough to be brought to a round."""
-        flat = flat_array(x)
-        return [flat[i : i + self._room] for i in range(0, len(flat), self._room)]
+        flat, most = flat_array(x), self._room // exact.WORDS
+        return [flat[i : i + most] for i in range(0, len(flat), most)]
 
     def join(self, x: Any, answers: Sequence[Buffer]) -> Any:
         """The answers to `parts`, in the shape of ``x``."""
-        return like(x, answers, self.record[0])
+        return like(x, answers)
 
     # The registered state.
 

@@ -149,8 +149,10 @@ class Trainer(Generic[P]):
     def mean(self, x: Any) -> Any:
         """The mean of ``x`` (a number or an array of one shape) over the workers. Collective.
 
-        A float for a number, else an array. In the parameters' precision; costs about as much as
-        the all-reduce of one step. A worker lost in it does not count.
+        A float for a number, else an array of float64. Exact: rounded once, whatever the order of
+        the workers, and the mean of equal numbers is that number. Costs about as much as the
+        all-reduce of one step, or of several if ``x`` has more than one number for each 183
+        parameters. A worker lost in it does not count.
         """
         self._need_entered("mean()")
         member = self._member

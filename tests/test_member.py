@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -175,13 +176,32 @@ class NoBatches(Job):
                 began = trainer.steps if rehearsal else began
                 if trainer.steps % 5 == 0:
                     for factor in (1.0, 2.0):
-                        due = pytest.approx(factor * trainer.steps)
-                        assert trainer.mean(factor * trainer.steps) == due
+                        assert trainer.mean(factor * trainer.steps) == factor * trainer.steps
             last = trainer.mean(4.0 + worker)
         assert trainer.steps == self.samples
         return Final(
             bits(trainer.params), trainer.steps, Counter(), (), False, (first, last), began
         )
+
+
+class Means(Job):
+    """A script that asks for means only, with some parameters of float32."""
+
+    def script(self, worker: int) -> Final:
+        """Means of numbers that float32 cannot hold, or that a product with 1/7 misses."""
+        trainer = spotmpi.Trainer(params(worker), optimizer=self.optimizer(), strategy=SSGD())
+        with trainer:
+            told = [trainer.mean(x) for x in (16777217.0, 1e300, 3.0, 0.1)]
+            told.append(trainer.mean(16777217.0 + worker))
+            told.extend(trainer.mean(np.full((3, 3), 0.1 * worker))[2])
+        return Final(b"", trainer.steps, Counter(), (), False, tuple(map(float, told)), 0)
+
+
+def test_means_are_those_of_float64_and_exact(tmp_path: Path) -> None:
+    finals = Means(tmp_path, workers=7).run().finals
+    tenths = float(sum(Fraction(0.1 * worker) for worker in range(7)) / 7)
+    due = (16777217.0, 1e300, 3.0, 0.1, 16777220.0, tenths, tenths, tenths)
+    assert [final.means for final in finals.values()] == [due] * 7
 
 
 def agree(result: Result) -> None:
