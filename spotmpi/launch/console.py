@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import selectors
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from spotmpi.launch.lines import Lines, Outlet, Sink
+from spotmpi.launch.lines import PATIENCE, Lines, Outlet, Sink
 from spotmpi.launch.logs import Logs
 
 __all__ = ["Console", "read"]
@@ -51,15 +52,16 @@ class Console:
 
     def say(self, text: str) -> None:
         """Say something to the user, as the launcher."""
-        self._sinks[1].write(f"spotmpi: {text}\n".encode(errors="replace"))
+        self._sinks[1].say(f"spotmpi: {text}\n".encode(errors="replace"))
 
     def adjust(self) -> None:
-        """Decide what to wait for. To be called before every wait."""
+        """Decide what to wait for. To be called before every wait, for `pause` at most."""
         for sink in self._sinks:
+            sink.look()
             watched = sink.descriptor in self._select.get_map()
-            if sink.waiting and not watched:
+            if sink.ready and not watched:
                 self._select.register(sink.descriptor, selectors.EVENT_WRITE, sink.push)
-            elif watched and not sink.waiting:
+            elif watched and not sink.ready:
                 self._select.unregister(sink.descriptor)
         hold = any(sink.full for sink in self._sinks)
         if hold != self._held:
@@ -70,9 +72,17 @@ class Console:
                 else:
                     self._listen(descriptor)
 
+    def pause(self) -> float | None:
+        """Seconds until `adjust` must be called."""
+        pauses = [one for sink in self._sinks if (one := sink.pause()) is not None]
+        return min(pauses, default=None)
+
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Read what dead workers have left; then, after the block, write it all. Blocking."""
+        """Read what dead workers have left; then, after the block, write it all.
+
+        Blocks as long as it is read, and for seconds when it is not.
+        """
         for descriptor in list(self._lines):
             while descriptor in self._lines and self._read(descriptor):
                 pass
@@ -81,8 +91,10 @@ class Console:
         if self._logs is not None:
             self._logs.close()
         yield
+        until = time.monotonic() + PATIENCE
         for sink in self._sinks:
-            sink.drain()
+            sink.drain(until)
+            sink.close()
 
     def _listen(self, descriptor: int) -> None:
         self._select.register(descriptor, selectors.EVENT_READ, lambda: self._read(descriptor))

@@ -465,7 +465,7 @@ class Job:
     def _until_next_timer(self) -> float | None:
         now = time.monotonic()
         pauses = [max(0.0, at - now) for at, _ in self._timers.values()]
-        for one in (self._crew, self._desk):
+        for one in (self._crew, self._desk, self.console):
             if one is not None and (pause := one.pause()) is not None:
                 pauses.append(pause)
         return min(pauses, default=None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -68,8 +67,6 @@ def launch(plan: Plan, settings: Settings) -> int:
     while code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
         kept = settings.checkpoint is not None and any(settings.checkpoint.glob("*.h5"))
         settings = replace(settings, resume=kept)
-        where = "its newest checkpoint" if kept else "the beginning: there is no checkpoint"
-        print(f"spotmpi: waiting for hosts, to go on from {where}", file=sys.stderr, flush=True)
         code = _run(plan, settings, patient=True)
     return code
 
@@ -86,6 +83,11 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
         detect_ms=settings.detect_ms,
     )
     job = Job([str(plan.script), *task], settings, manner)
+    if patient:
+        where = (
+            "its newest checkpoint" if settings.resume else "the beginning: it has no checkpoint"
+        )
+        job.console.say(f"waiting for hosts, to go on from {where}")
     job.look_out(manner.watch)
     output = _Output(job)
 
