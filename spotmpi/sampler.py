@@ -164,7 +164,7 @@ class Sampler:
         return np.concatenate([self._pool[:want], ahead])
 
     def _shuffled(self) -> Indices:
-        return np.random.default_rng([*self.seed, self._pass]).permutation(self.n).astype(np.int64)
+        return shuffled(self.n, [*self.seed, self._pass])
 
 
 class Dealer:
@@ -224,8 +224,41 @@ class Dealer:
             self._basis = dealt_for
 
 
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+
+
+def shuffled(n: int, seed: Sequence[int]) -> Indices:
+    """The numbers below ``n`` in an order that follows from ``seed``, whole numbers of any size.
+
+    All workers of a job, and all runs from one checkpoint, must come to the same order. NumPy does
+    not promise that of its generators from version to version, so the order is defined here (and
+    held by a test): ``i`` is sorted by the upper bits of the ``i``-th number of SplitMix64 (Steele,
+    Lea and Flood, 2014), which starts from a state made of ``seed`` in the same way.
+    """
+    state = np.zeros(1, np.uint64)
+    for value in seed:
+        state = _mixed(state + np.uint64(int(value) % 2**64))
+    numbers = np.arange(n, dtype=np.uint64)
+    # What is sorted holds i in its lower bits: faster than an argsort, and no two are equal.
+    lower = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
+    keys = _mixed(state + numbers * np.uint64(_STEP)) & ~lower | numbers
+    keys.sort()
+    return (keys & lower).astype(np.int64)
+
+
+def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """One step of SplitMix64 from each of these states, modulo 2**64: a bijection."""
+    mixed = state + np.uint64(_STEP)
+    for shift, factor in _FACTORS:
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(_LAST_SHIFT))
+
+
 def generator(seed: int, worker: WorkerId, step: int) -> np.random.Generator:
-    """The one random generator of this worker and step."""
+    """The one random generator of this worker and step. What it draws is not for other workers to
+    draw again: that may depend on the version of NumPy."""
     return np.random.default_rng([seed, worker, step])
 
 

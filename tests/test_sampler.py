@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 
 import hypothesis.strategies as st
@@ -11,7 +12,7 @@ from hypothesis import given
 
 from spotmpi.errors import UsageError
 from spotmpi.membership import Membership
-from spotmpi.sampler import Dealer, Sampler, generator
+from spotmpi.sampler import Dealer, Sampler, generator, shuffled
 
 
 @given(
@@ -99,6 +100,44 @@ def test_whoever_trains_is_weighed_without_being_looked_at_one_by_one() -> None:
             )
             others = [deal.of(worker).tolist() for worker in range(5) if worker not in counted]
             assert [part.tolist() for part in deal.without(tuple(counted))] == others
+
+
+@pytest.mark.parametrize(
+    ("seed", "order"),
+    [
+        ([0, 0, 0], [1, 9, 0, 8, 4, 6, 7, 2, 3, 5]),
+        ([0, 0, 1], [3, 8, 6, 0, 7, 4, 9, 2, 5, 1]),
+        ([2**64 + 5, -1, 7], [2, 3, 6, 0, 1, 4, 7, 5, 9, 8]),
+    ],
+)
+def test_the_order_of_samples_is_what_it_always_was(seed: list[int], order: list[int]) -> None:
+    """A checkpoint of last year goes on with it, and a host with another NumPy deals the same."""
+    assert shuffled(10, seed).tolist() == order
+    sampler = Sampler(10, 10, 1, seed[:-1])
+    sampler.restore({**sampler.state(), "pass": seed[-1]})
+    sampler.passes = seed[-1] + 1
+    deal = sampler.deal([0])
+    assert deal is not None
+    assert deal.samples.tolist() == order
+
+
+def test_long_orders_are_what_they_always_were_too() -> None:
+    digest = hashlib.sha256(shuffled(1000, [3, 1, 4]).astype("<i8").tobytes()).hexdigest()
+    assert digest == "b98195ae05b0961a65429b46dfa5bb96f04651444a8389453f11d0f70296de20"
+
+
+@given(n=st.integers(0, 300), seed=st.lists(st.integers(), max_size=4))
+def test_each_sample_is_in_an_order_once(n: int, seed: list[int]) -> None:
+    assert sorted(shuffled(n, seed).tolist()) == list(range(n))
+
+
+def test_all_orders_are_equally_frequent() -> None:
+    found = Counter(
+        tuple(shuffled(4, [seed, 0, turn])) for seed in range(100) for turn in range(24)
+    )
+    assert len(found) == 24
+    # Chi-squared with 23 degrees of freedom: beyond 49.7 with a probability of 0.001.
+    assert sum((count - 100) ** 2 / 100 for count in found.values()) < 49.7
 
 
 def test_a_deal_stands_until_it_counts() -> None:
