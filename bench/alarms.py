@@ -121,8 +121,8 @@ class Found:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
-        "Count the hosts that are thrown out though they live, and measure how near the others "
-        "come to it, without and under other load on the same cores. Needs root."
+        "Count false alarms: hosts that live and count as lost all the same. Measure how near the "
+        "others come to it, without and under other load on the same cores. Needs root."
     )
     bursts = ", ".join(map(str, load.BURSTS_MS))
     parser.epilog = (

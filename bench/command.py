@@ -21,9 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {
             "recovery": ("how long training stands still when workers die", recovery),
             "join": ("how long a newcomer takes, and how long the others pause for it", join),
-            "alarms": ("whether hosts are thrown out that live, and how near they come", alarms),
-            "overhead": ("what a step costs more than a bare loop that does the same", overhead),
-            "prediction": ("how far off a step is that spotmpi profile predicts", prediction),
-            "wire": ("how far off such a step is, of workers on several hosts", wire),
+            "alarms": (
+                "whether living hosts are taken for lost, and how near they come to it",
+                alarms,
+            ),
+            "overhead": (
+                "how much more a step costs than a bare loop that does the same",
+                overhead,
+            ),
+            "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
+            "wire": ("the same for steps on several hosts", wire),
         },
     )

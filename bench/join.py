@@ -73,10 +73,30 @@ class Sample:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the bench."""
-    parser.description = __doc__.split("\n\n")[0] if __doc__ else ""
-    parser.add_argument("--workers", type=int, nargs="+", default=[2, 4], metavar="N")
-    parser.add_argument("--params", type=int, nargs="+", default=[1_000_000, _LARGE], metavar="P")
-    parser.add_argument("--runs", type=int, default=5, metavar="R", help="samples (default: 5)")
+    parser.description = (
+        "Measure how long a newcomer takes until it trains, and how long the others pause for it."
+    )
+    parser.epilog = (
+        "example: spotmpi bench join --workers 4 --params 1000000\n\n"
+        "Exit code 1 if a job failed. About half a minute for each sample."
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[2, 4],
+        metavar="N",
+        help="numbers of workers before the newcomer (2 4)",
+    )
+    parser.add_argument(
+        "--params",
+        type=int,
+        nargs="+",
+        default=[1_000_000, _LARGE],
+        metavar="P",
+        help="sizes of the model, in float32 (1 M, 25.6 M)",
+    )
+    parser.add_argument("--runs", type=int, default=5, metavar="R", help="samples of each (5)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the samples to FILE")
 
 

@@ -100,7 +100,9 @@ def interval(pairs: Sequence[Pair], of: Callable[[Pair], float]) -> Estimate:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.description = "Measure what a step costs more than a bare loop that does the same work."
+    parser.description = (
+        "Measure how much more a step costs than a bare loop that does the same work."
+    )
     parser.epilog = (
         "example: spotmpi bench overhead --workers 2 4 --params 1000000\n\n"
         "The bare loop reduces into a buffer of its own; in the lines 'in place' it does not, as\n"

@@ -73,8 +73,8 @@ class Found:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
-        "Measure how far off the steps are that `spotmpi profile` predicts: profile runs with few "
-        "workers, predict one with more, run it and compare."
+        "Measure how far off `spotmpi profile` is: it profiles runs with few workers, predicts a "
+        "run with more, runs that one and compares."
     )
     parser.epilog = (
         "example: spotmpi bench prediction --json profile.json\n\n"

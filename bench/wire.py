@@ -42,10 +42,10 @@ _GRADIENT_MB = 4e-6 * _FLOATS
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
-        "Measure how far off steps on several hosts are that `spotmpi profile` predicts: hosts are "
-        f"made on this machine, one worker each, {_GRADIENT_MB:g} MB of gradients. Needs root."
+        "Measure how far off `spotmpi profile` is for steps on several hosts. The hosts are made "
+        f"on this machine, with one worker each and {_GRADIENT_MB:g} MB of gradients. Needs root."
     )
-    parser.epilog = "example: spotmpi bench wire --json wire.json (three minutes)"
+    parser.epilog = "example: spotmpi bench wire --json wire.json\n\nAbout 3 minutes."
     add = parser.add_argument
     add("--hosts", type=int, nargs="+", metavar="N", default=_FROM, help="to predict from (1 2)")
     add("--predict", type=int, nargs="+", metavar="N", default=_TO, help="to predict (3 4 5)")

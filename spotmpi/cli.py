@@ -13,8 +13,9 @@ from importlib import import_module
 from typing import NamedTuple, NoReturn
 
 from spotmpi.errors import SpotmpiError, UsageError
+from spotmpi.subcommands import Help
 
-__all__ = ["main"]
+__all__ = ["main", "parsers"]
 
 _USAGE = 2
 
@@ -72,12 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _USAGE
     prog = f"spotmpi {name}"
     module = import_module(command.module)
-    parser = _Parser(
-        prog=prog, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
-    module.add_arguments(parser)
     try:
-        return int(module.main(parser.parse_args(rest)))
+        return int(module.main(_parser(command).parse_args(rest)))
     except UsageError as error:
         print(f"{prog}: {error}", file=sys.stderr)
         return _USAGE
@@ -86,6 +83,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+
+
+def parsers() -> list[tuple[str, str, argparse.ArgumentParser]]:
+    """Name, summary and parser of each command: what docs/cli.md is written from."""
+    return [(command.name, command.summary, _parser(command)) for command in _COMMANDS]
+
+
+def _parser(command: _Command) -> argparse.ArgumentParser:
+    parser = _Parser(prog=f"spotmpi {command.name}", formatter_class=Help, allow_abbrev=False)
+    import_module(command.module).add_arguments(parser)
+    return parser
 
 
 def _help() -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Mapping
 from typing import Protocol
 
-__all__ = ["Command", "add", "run"]
+__all__ = ["Command", "Help", "add", "run"]
 
 
 class Command(Protocol):
@@ -19,6 +20,16 @@ class Command(Protocol):
         """Do it, and return its exit code. Blocking."""
 
 
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Help whose lines stay as they are written, but for those that are too long."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            indent + line if line.startswith(" ") else textwrap.fill(line, width)
+            for line in text.splitlines()
+        )
+
+
 def add(
     parser: argparse.ArgumentParser, what: str, commands: Mapping[str, tuple[str, Command]]
 ) -> None:
@@ -28,7 +39,7 @@ def add(
         one = kinds.add_parser(
             name,
             help=summary,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=Help,
             allow_abbrev=False,
         )
         command.add_arguments(one)

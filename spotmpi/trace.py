@@ -161,11 +161,11 @@ class Trace:
             self._fd = -1
 
 
-def read(path: Path) -> Iterator[Record]:
+def read(path: str | os.PathLike[str]) -> Iterator[Record]:
     """The records of a trace in order. What a killed worker left unfinished is passed over; any
     other line that is not a record is a TraceError with its number."""
     try:
-        with path.open("rb") as file:
+        with Path(path).open("rb") as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return  # unfinished, and only the last line can be

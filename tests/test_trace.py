@@ -49,6 +49,11 @@ def test_the_simulator_brings_its_own_clock(path: Path) -> None:
     assert list(read(path)) == [{"event": "end", "at": 1.5}]
 
 
+def test_a_trace_is_read_by_the_name_of_its_file_as_well(path: Path) -> None:
+    Trace(path, clock=lambda: 1.5).write("end")
+    assert list(read(str(path))) == list(read(path))
+
+
 def test_without_a_path_nothing_happens() -> None:
     trace = Trace(None, clock=lambda: pytest.fail("the clock was read"))
     trace.begin(resume=True)

@@ -19,7 +19,14 @@ from spotmpi.launch import folder as job_folder
 from spotmpi.launch.crew import peer
 from spotmpi.launch.desk import DESK
 
-__all__ = ["Gone", "JobEnd", "add_job_argument", "ask", "find", "request", "until_end"]
+__all__ = ["ASKED", "Gone", "JobEnd", "add_job_argument", "ask", "find", "request", "until_end"]
+
+ASKED = {
+    0: "the job has been asked",
+    1: "there is no such job, or it does not answer",
+    2: "wrong arguments, or the job cannot do that",
+}
+"""Exit codes of a command that asks a job for something."""
 
 _PATIENCE = 10.0
 """Seconds for a launcher to answer; it does within milliseconds unless it is stopped."""
@@ -38,7 +45,7 @@ class Gone(SpotmpiError):
 def add_job_argument(parser: argparse.ArgumentParser) -> None:
     """Describe ``--job``."""
     parser.add_argument(
-        "--job", metavar="ID", help="which job, as `spotmpi status` names it; not needed for one"
+        "--job", metavar="ID", help="which job, if several run; `spotmpi status` shows the ID"
     )
 
 

@@ -20,6 +20,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch import folder, slurm
 from spotmpi.launch.installation import NO_MPI, Installation, Search, search
 from spotmpi.launch.trunk import BEATS, FENCE
+from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS
 
 __all__ = ["Report", "add_arguments", "cores", "examine", "main", "problems"]
@@ -61,7 +62,9 @@ class Report:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = "Show what `spotmpi run` would use on this host, and whether it works."
-    parser.epilog = "example: spotmpi doctor -n 8"
+    parser.epilog = "example: spotmpi doctor -n 8\n\n" + exit_codes(
+        {0: "a run would start", 1: "a run would not start", 2: "wrong arguments"}
+    )
     parser.add_argument(
         "-n", "--workers", metavar="N", help="for N workers (default: one per core)"
     )

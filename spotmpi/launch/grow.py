@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from spotmpi.errors import UsageError
-from spotmpi.launch.ask import add_job_argument, request
+from spotmpi.launch.ask import ASKED, add_job_argument, request
 from spotmpi.launch.hosts import parse
+from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
 
@@ -15,13 +16,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi grow --host NAME [--slots N] [--python PATH] [--job ID]"
     parser.description = (
-        "Add a host to a job that was started on this one with --hosts or --listen. Its workers "
-        "start, learn and join while the others train; `spotmpi status` shows how far they are."
+        "Add a host to a running job that was started here with --hosts or --listen. Its workers "
+        "join while the others train; `spotmpi status` shows how far they are."
     )
-    parser.epilog = "example: spotmpi grow --host h5 --slots 2"
-    parser.add_argument("--host", metavar="NAME", help="where ssh leads to the host")
+    parser.epilog = "example: spotmpi grow --host h5 --slots 2\n\n" + exit_codes(ASKED)
+    parser.add_argument("--host", metavar="NAME", help="the host, as ssh knows it")
     parser.add_argument("--slots", metavar="N", default="1", help="workers there (default: 1)")
-    parser.add_argument("--python", metavar="PATH", help="the interpreter that has spotmpi there")
+    parser.add_argument("--python", metavar="PATH", help="the Python that has spotmpi there")
     add_job_argument(parser)
 
 

@@ -19,21 +19,21 @@ from spotmpi.launch.roster import HostsFile, Roster
 from spotmpi.launch.serve import parse_address
 from spotmpi.launch.verdict import EXIT_NOT_STARTED, MEANINGS, count
 from spotmpi.launch.way import Way
+from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
 
 __all__ = ["add_arguments", "main"]
 
 _DESCRIPTION = """\
 Train with N workers on this host, or on the hosts of a file; inside a Slurm job, if neither is
-given, on the job's nodes. SCRIPT is an ordinary Python script; whatever stands after it is for the
-script. Workers that are revoked (SIGKILL, SIGTERM, a lost host) are trained without."""
+given, on the job's nodes. SCRIPT is an ordinary Python script; what stands after it is for the
+script. When workers are revoked (SIGKILL, SIGTERM, a lost host), the others train on."""
 
 _EPILOG = """\
 example:
   spotmpi run -n 8 --revoke 2,5@40 train.py --passes 10
   spotmpi run --hosts hosts.txt --min-workers 4 --checkpoint /shared/run1 train.py
 
-exit codes:
 """
 
 
@@ -41,22 +41,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi run [-n N | --hosts FILE] [options] SCRIPT [ARGS...]"
     parser.description = _DESCRIPTION
-    parser.epilog = _EPILOG + "\n".join(f"  {c:<3}  {told}" for c, told in MEANINGS.items())
+    parser.epilog = _EPILOG + exit_codes(MEANINGS)
     parser.add_argument("-n", "--workers", metavar="N", help="workers to start with, on this host")
     parser.add_argument(
         "--hosts",
         metavar="FILE",
-        help="train on these hosts; one a line: name [slots=2]; lines that are added later join",
+        help="train on the hosts of this file, one a line: name [slots=2]; hosts of new lines join",
     )
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="wait for N workers of `spotmpi agent`s that come by themselves, to this address",
+        help="wait at this address for N workers; `spotmpi agent` brings them",
     )
     parser.add_argument(
         "--token-file",
         metavar="F",
-        help="the secret that these agents must know; written if it is not there",
+        help="the secret that these agents must know; made if the file is not there",
     )
     parser.add_argument(
         "--detect-ms",
@@ -75,18 +75,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="W[,W..]@STEP",
         action="append",
         default=[],
-        help="rehearse: kill these workers during this step's all-reduce; both count from 0",
+        help="a rehearsal: kill these workers in this step's all-reduce; both count from 0",
     )
     parser.add_argument(
         "--stall-timeout",
         metavar="S",
         default=str(STALL_TIMEOUT),
-        help="a worker for which others wait so many seconds counts as revoked "
+        help="a worker counts as revoked when others have waited for it so many seconds "
         f"({STALL_TIMEOUT}; 0: never)",
     )
-    parser.add_argument(
-        "--quiet", action="store_true", help="show only what spotmpi itself says, no worker"
-    )
+    parser.add_argument("--quiet", action="store_true", help="show only what spotmpi itself says")
     parser.add_argument(
         "--log-dir", metavar="DIR", help="append what each worker writes to DIR/worker-ID.log"
     )
@@ -94,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--spares",
         metavar="N",
         default="0",
-        help="of the workers of all hosts, start N that wait until others are lost",
+        help="of all workers, N wait, started, until others are lost",
     )
     parser.add_argument(
         "--keep-alive",
@@ -102,7 +100,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when every worker is lost, wait for hosts and go on from the newest checkpoint",
     )
     lookout.add_arguments(parser)
-    parser.add_argument("--trace", metavar="FILE", help="write what happens to FILE")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write a trace to FILE: each step, each recovery"
+    )
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
     parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
     parser.add_argument(

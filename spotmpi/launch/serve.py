@@ -17,6 +17,7 @@ from spotmpi.launch import folder as job_folder
 from spotmpi.launch import lookout, processes, token
 from spotmpi.launch.agent import Agent, Outcome
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
+from spotmpi.options import exit_codes
 from spotmpi.settings import Watch
 
 __all__ = ["add_arguments", "main", "parse_address"]
@@ -34,15 +35,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi agent --head HOST:PORT --token-file F [options]"
     parser.description = (
-        "Run workers of a job on this host. The job was started elsewhere by `spotmpi run "
-        "--listen`, whose token this host must have in a file that nobody else can read."
+        "Run workers on this host for a job that `spotmpi run --listen` started elsewhere. A file "
+        "here must hold the token of that job, and nobody else may be able to read it."
     )
     parser.epilog = (
         "example: spotmpi agent --head head.cluster:7700 --token-file ~/.job-token --slots 2\n\n"
-        "exit codes: 0 the job is over; 1 the head is gone, or refused this host; 2 wrong "
-        "arguments; ended by SIGTERM if it was told to"
+        + exit_codes(
+            {
+                0: "the job is over",
+                1: "the head is gone, it refused this host, or this host is to be taken away",
+                2: "wrong arguments",
+                143: "SIGTERM (it then ends by SIGTERM, after its workers have left)",
+            }
+        )
     )
-    parser.add_argument("--head", metavar="HOST:PORT", help="where the job's launcher listens")
+    parser.add_argument("--head", metavar="HOST:PORT", help="the address that the job listens at")
     parser.add_argument("--token-file", metavar="F", type=Path, help="file with the job's token")
     parser.add_argument(
         "--pipe",

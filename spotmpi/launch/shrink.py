@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from spotmpi.errors import UsageError
-from spotmpi.launch.ask import add_job_argument, request
+from spotmpi.launch.ask import ASKED, add_job_argument, request
+from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
 
@@ -14,11 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi shrink --worker W [--job ID]"
     parser.description = (
-        "Have one worker leave a job that runs on this host, before its next step. The others "
-        "train on without it and lose nothing; `spotmpi status` shows who is there."
+        "Take one worker out of a running job, before its next step. The others train on and "
+        "lose nothing. Ask on the host where `spotmpi run` was started."
     )
-    parser.epilog = "example: spotmpi shrink --worker 3"
-    parser.add_argument("--worker", metavar="W", help="which one, by its id")
+    parser.epilog = "example: spotmpi shrink --worker 3\n\n" + exit_codes(ASKED)
+    parser.add_argument("--worker", metavar="W", help="its id, as `spotmpi status` shows it")
     add_job_argument(parser)
 
 

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from spotmpi.launch.ask import Gone, add_job_argument, ask, find, until_end
 from spotmpi.launch.table import table
+from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
 
@@ -25,16 +26,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi status [--watch] [--json] [--job ID]"
     parser.description = (
-        "Show how a job stands that `spotmpi run` has started on this host: its step, its "
-        "workers and what became of them, its last checkpoint."
+        "Show a running job: its step, its workers and what became of them, its last checkpoint. "
+        "Ask on the host where `spotmpi run` was started."
     )
     parser.epilog = (
-        "states: starting; training; trained: the training is over, and the script goes on; "
-        "finished; stopped: with a checkpoint, to be resumed; revoked; ended: with the job\n\n"
-        "example: spotmpi status --watch"
+        "example: spotmpi status --watch\n\n"
+        "docs/operating.md says what each state of a worker means.\n\n"
+        + exit_codes(
+            {
+                0: "the job was shown",
+                1: "there is no such job, it does not answer, or its launcher was killed",
+                2: "wrong arguments, or several jobs run and --job is missing",
+                130: "Ctrl-C",
+            }
+        )
     )
-    parser.add_argument("--watch", action="store_true", help="once a second, until the job ends")
-    parser.add_argument("--json", action="store_true", help="as one line of JSON")
+    parser.add_argument(
+        "--watch", action="store_true", help="show it every second, until the job ends"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
     add_job_argument(parser)
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from spotmpi.launch.ask import add_job_argument, ask, find, until_end
+from spotmpi.launch.ask import ASKED, add_job_argument, ask, find, until_end
+from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
 
@@ -13,12 +14,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi stop [--job ID]"
     parser.description = (
-        "End a job that runs on this host. If it was started with --checkpoint, all workers stop "
-        "at the end of the step that they are in, a checkpoint is written, and `spotmpi run` ends "
-        "with code 75; --resume goes on from there. Without --checkpoint the job is ended at once. "
-        "This command waits for the end; Ctrl-C ends the waiting only."
+        "End a running job. With --checkpoint all its workers stop after their step and write a "
+        "checkpoint; `spotmpi run` then ends with code 75, and --resume goes on from there. "
+        "Without --checkpoint the job ends at once. This command waits for the end; Ctrl-C ends "
+        "only the waiting. Ask on the host where `spotmpi run` was started."
     )
-    parser.epilog = "example: spotmpi stop --job spotmpi-0123456789ab"
+    parser.epilog = "example: spotmpi stop --job spotmpi-0123456789ab\n\n" + exit_codes(
+        {**ASKED, 0: "the job has ended"}
+    )
     add_job_argument(parser)
 
 

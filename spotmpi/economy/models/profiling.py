@@ -30,8 +30,8 @@ _LOSS_OFF = 0.2
 _DESCRIPTION = """\
 Learn how long a step of a training takes, and predict it for other numbers of workers: from traces
 (`spotmpi run --trace`), or from short runs that this command starts on this host, one after the
-other. A run is kept back and predicted from the others: how far that is off is the error that
-stands beside each prediction. With -o the result is a profile for `spotmpi plan` and `spotmpi
+other. The command keeps one run back and predicts it from the others; how far off that is stands
+beside each prediction as its error. With -o the result is a profile for `spotmpi plan` and `spotmpi
 simulate cluster`."""
 
 _EPILOG = f"""\
@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = "spotmpi profile [options] TRACE... | --run SCRIPT [ARGS...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
-    parser.add_argument("traces", metavar="TRACE", nargs="*", type=Path, help="of runs of a script")
+    parser.add_argument(
+        "traces", metavar="TRACE", nargs="*", type=Path, help="traces of runs of one script"
+    )
     parser.add_argument(
         "--run",
         metavar="SCRIPT [ARGS...]",
@@ -68,20 +70,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --run: numbers of workers (1 2 4)",
     )
     parser.add_argument(
-        "--steps", metavar="S", type=int, help=f"with --run: steps that count of each ({_STEPS})"
+        "--steps",
+        metavar="S",
+        type=int,
+        help=f"with --run: steps to measure in each run ({_STEPS})",
     )
     parser.add_argument(
         "--predict",
         metavar="N",
         type=int,
         nargs="+",
-        help="numbers of workers; on one host if all runs were on one (twice the largest run)",
+        help="numbers of workers to predict (twice the largest run); on one host if the runs were",
     )
     parser.add_argument(
-        "--cores", metavar="N", type=int, help="of a host that was measured (as this one has)"
+        "--cores", metavar="N", type=int, help="cores of the measured hosts (those of this one)"
     )
     parser.add_argument(
-        "--instance", metavar="NAME", default="local", help="of such a host in the profile (local)"
+        "--instance",
+        metavar="NAME",
+        default="local",
+        help="name of such a host in the profile (local)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the profile here")
 

@@ -52,10 +52,10 @@ _MOST = 1_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
-        "Live through many trainings on a cluster of spot nodes, from revocation to revocation, "
-        "and say how long they took and what they cost: with spotmpi, and beside it with a system "
-        "that restarts from its last checkpoint, through the same fates. Without --profile and "
-        "--prices it is the ResNet-32 of Li et al. (ICAC 2019) on K80, P100 and V100."
+        "Simulate many trainings on a cluster of spot nodes, and say how long they took and what "
+        "they cost. Each is simulated with spotmpi, and with a system that restarts from its last "
+        "checkpoint; both lose the same nodes at the same times. Without --profile and --prices it "
+        "is the ResNet-32 of Li et al. (ICAC 2019) on K80, P100 and V100."
     )
     parser.epilog = (
         "lifetimes: never, exponential:10h, weibull:10h,0.8, bathtub:..., sample:FILE\n"
@@ -70,21 +70,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--iterations", type=float, metavar="J", help="train for so many iterations of a worker")
     fate = parser.add_mutually_exclusive_group()
     fate.add_argument(
-        "--lifetime", metavar="L", help="of every worker, instead of the price list's"
+        "--lifetime", metavar="L", help="how long workers live, instead of the price list's"
     )
-    fate.add_argument("--trace", type=Path, metavar="FILE", help="how many nodes there were, when")
-    add("--notice", metavar="D", help="how long before it a revocation is announced, as 30s")
-    add("--replacement", metavar="D", help="until another node trains; or never (price list)")
+    fate.add_argument(
+        "--trace", type=Path, metavar="FILE", help="a recording of how many nodes there were"
+    )
+    add("--notice", metavar="D", help="a revocation is announced so long ahead, as 30s")
+    add(
+        "--replacement",
+        metavar="D",
+        help="a lost node is replaced after so long; or never (price list)",
+    )
     add("--on-demand", action="store_true", help="workers that are not revoked, at their price")
     add("--spot-server", action="store_true", help="parameter servers that are revoked as well")
-    add("--recovery", metavar="D", help=f"spotmpi, a loss: {time_text(RECOVERY_S)}")
-    add("--restart", metavar="D", help=f"from a checkpoint: {time_text(RESTART_S)}")
-    add("--checkpoint-every", metavar="D", help=time_text(CHECKPOINT_EVERY_S))
-    add("--checkpoint-time", metavar="D", help=f"to write one: {time_text(CHECKPOINT_S)}")
-    add("--runs", type=int, default=1000, metavar="N", help="default: 1000")
-    add("--seed", type=int, default=0, metavar="S", help="default: 0")
-    add("--plot", type=Path, metavar="PNG", help="histograms, and a run with its workers")
-    add("--json", action="store_true", help="all figures, as JSON")
+    add(
+        "--recovery",
+        metavar="D",
+        help=f"a loss stops spotmpi for so long ({time_text(RECOVERY_S)})",
+    )
+    add(
+        "--restart",
+        metavar="D",
+        help=f"time of a restart from a checkpoint ({time_text(RESTART_S)})",
+    )
+    add(
+        "--checkpoint-every",
+        metavar="D",
+        help=f"time between checkpoints ({time_text(CHECKPOINT_EVERY_S)})",
+    )
+    add("--checkpoint-time", metavar="D", help=f"time to write one ({time_text(CHECKPOINT_S)})")
+    add("--runs", type=int, default=1000, metavar="N", help="trainings to simulate (1000)")
+    add("--seed", type=int, default=0, metavar="S", help="seed of what happens by chance (0)")
+    add("--plot", type=Path, metavar="PNG", help="draw histograms, and one run with its workers")
+    add("--json", action="store_true", help="print all figures as JSON")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from spotmpi.economy.plan.provision import Candidate, Search
 from spotmpi.economy.plan.question import Question, understood
 from spotmpi.economy.quantities import Cluster
 from spotmpi.errors import UsageError
+from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
 
@@ -26,29 +27,65 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
         "Choose the cheapest cluster of spot nodes that trains to a loss by a deadline, and say "
-        "what it costs, how likely it is in time under revocations, and what was rejected. "
-        "Ends with 3 if no cluster within the quota does."
+        "what it costs, how likely it is in time under revocations, and what was rejected."
     )
     parser.epilog = (
         "example: spotmpi plan --profile spotdnn --prices 2023 --loss 0.8 --deadline 1h \\\n"
-        "             --quota g3.8xl:8,g3.16xl:4,g4dn.4xl:4"
+        "             --quota g3.8xl:8,g3.16xl:4,g4dn.4xl:4\n\n"
+        + exit_codes(
+            {
+                0: "there is a plan",
+                2: "wrong arguments, or something is wrong in a file",
+                _INFEASIBLE: "no cluster within the quota reaches the loss by the deadline",
+            }
+        )
     )
     add = parser.add_argument
-    add("--profile", required=True, metavar="FILE", help="the training; or spotdnn, icac19")
-    add("--prices", required=True, metavar="FILE", help="YAML or CSV; or 2023, icac19")
-    add("--quota", required=True, metavar="TYPE:N,...", help="how many one may have of each type")
-    add("--deadline", required=True, metavar="D", help="as 2h or 1h30min")
+    add(
+        "--profile",
+        required=True,
+        metavar="FILE",
+        help="how the training behaves: a file, or spotdnn, icac19",
+    )
+    add(
+        "--prices",
+        required=True,
+        metavar="FILE",
+        help="prices and lifetimes: YAML, CSV, or 2023, icac19",
+    )
+    add(
+        "--quota",
+        required=True,
+        metavar="TYPE:N,...",
+        help="how many nodes of each type you may rent",
+    )
+    add(
+        "--deadline",
+        required=True,
+        metavar="D",
+        help="how long the training may take, as 2h or 1h30min",
+    )
     add("--loss", type=float, metavar="L", help="train to this loss")
     add("--iterations", type=float, metavar="J", help="train for so many iterations of a worker")
-    add("--lifetime", metavar="L", help="of every worker, as in `spotmpi simulate cluster`")
-    add("--replacement", metavar="D", help="until another node trains; or never (price list)")
-    add("--runs", type=int, default=1000, metavar="R", help="simulated for each; default: 1000")
-    add("--seed", type=int, default=0, metavar="S", help="default: 0")
+    add("--lifetime", metavar="L", help="how long workers live, as in `spotmpi simulate cluster`")
+    add(
+        "--replacement",
+        metavar="D",
+        help="a lost node is replaced after so long; or never (price list)",
+    )
+    add(
+        "--runs",
+        type=int,
+        default=1000,
+        metavar="R",
+        help="trainings to simulate for each cluster (1000)",
+    )
+    add("--seed", type=int, default=0, metavar="S", help="seed of what happens by chance (0)")
     add("--include-ps", action="store_true", help="count the parameter server's price")
     add("--exhaustive", action="store_true", help="look at all clusters, however many there are")
-    add("--existing", metavar="TYPE:N,...", help="what runs already, after a revocation; is kept")
+    add("--existing", metavar="TYPE:N,...", help="nodes that run already; they are kept")
     add("--done", type=float, default=0.0, metavar="J", help="iterations that are done already")
-    add("--json", action="store_true", help="all figures, as JSON")
+    add("--json", action="store_true", help="print all figures as JSON")
 
 
 def main(options: argparse.Namespace) -> int:
