@@ -309,9 +309,9 @@ class Member(Generic[P]):
             self._digest = self.replica.digest()
             self._journal.digested(self._digest)
         if self._stopping and self._kind != control.END:
-            left, least = len(self.driver.membership.ids), self.settings.min_workers
-            why = f"workers left: {left}, fewer than the {least} asked for"
-            if left >= least:
+            many, least = len(self.driver.membership.ids), self.settings.min_workers
+            why = f"workers that remain: {many}, fewer than the {least} asked for"
+            if many >= least:
                 why = f"the {'workers were' if self._leaving else 'job was'} told to stop"
             kept = "it keeps no checkpoints"
             if self.settings.checkpoint is not None:

@@ -50,7 +50,7 @@ def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
     seen = np.zeros(n, dtype=np.bool_)
     done = 0
     for record in steps(records):
-        for contribution in record["contributions"]:
+        for contribution in _contributions(record):
             samples = _samples(record, contribution)
             who = f"step {record['step']}: worker {contribution['worker']}"
             if len(samples) != contribution["weight"]:
@@ -67,8 +67,8 @@ def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
             done += 1
             seen[:] = False
     if n and (done != passes or seen.any()):
-        left = f", sample {int(seen.argmin())} is missing in the next" if seen.any() else ""
-        raise TraceError(f"{done} of {passes} passes are complete{left}")
+        rest = f", sample {int(seen.argmin())} is missing in the next" if seen.any() else ""
+        raise TraceError(f"{done} of {passes} passes are complete{rest}")
 
 
 def check_replicas(records: Iterable[Record]) -> int:
@@ -115,7 +115,7 @@ def replay(
     for record in steps(records):
         total: list[Any] = []
         weights = 0.0
-        for contribution in record["contributions"]:
+        for contribution in _contributions(record):
             part = layout.allocate()  # zeros, which is what a worker without samples contributes
             if weight := float(contribution["weight"]):
                 samples = _samples(record, contribution)
@@ -127,6 +127,21 @@ def replay(
         if weights:
             optimizer.update(flats, total, slots, float(record["rate"]), 1.0 / weights)
     return current
+
+
+def _contributions(record: Record) -> list[dict[str, Any]]:
+    found: Any = record.get("contributions")
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict) and one.keys() >= _PARTS for one in found
+    ):
+        raise TraceError(
+            f"step {record['step']} does not say what each worker contributed: it was not written "
+            "by a trainer of this version, and cannot be checked or replayed"
+        )
+    return found
+
+
+_PARTS = {"worker", "samples", "weight"}
 
 
 def _samples(record: Record, contribution: dict[str, Any]) -> npt.NDArray[np.int64]:

@@ -161,6 +161,19 @@ def test_samples_that_are_not_told_cannot_be_replayed() -> None:
         replay([record], start(), gradient, SGD(lr=1.0))
 
 
+@pytest.mark.parametrize(
+    "contributions", [None, 3, {"worker": 0}, [1], [{"worker": 0, "weight": 1}]]
+)
+def test_a_step_that_does_not_say_who_contributed_is_named(contributions: Any) -> None:
+    record = {"event": "step", "at": 0.0, "step": 0, "rate": 0.1, "contributions": contributions}
+    if contributions is None:
+        del record["contributions"]
+    with pytest.raises(TraceError, match="step 0 does not say what each worker contributed"):
+        check_exactly_once([record], 3, 1)
+    with pytest.raises(TraceError, match="step 0 does not say what each worker contributed"):
+        replay([record], start(), gradient, SGD(lr=1.0))
+
+
 def digested(event: str, step: int, digest: str | None, **fields: Any) -> Record:
     return {"event": event, "at": 0.0, "step": step, "digest": digest, **fields}
 

@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-workers",
         metavar="M",
         default="1",
-        help="with fewer than M left, write a checkpoint and stop with code 75 (default: 1)",
+        help="when fewer than M remain, write a checkpoint and stop with code 75 (default: 1)",
     )
     parser.add_argument(
         "--revoke",

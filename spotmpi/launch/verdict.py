@@ -274,9 +274,10 @@ class Verdict:
             )
             return
         trained = [one for one in self._workers if not one.newcomer and one.end != "turned away"]
-        left = sum(not one.end for one in trained)
+        rest = sum(not one.end for one in trained)
         self.lines.append(
-            f"{self._named(worker)} was revoked ({how}); {left} of {count(len(trained))} left"
+            f"{self._named(worker)} was revoked ({how}); {rest} of {count(len(trained))} "
+            f"{'remains' if rest == 1 else 'remain'}"
         )
 
     def runtime_gave_up(self) -> None:
@@ -375,7 +376,7 @@ class Verdict:
         for worker in fields.get("left") or []:
             self.lines.append(
                 f"{self._named(worker)} has left before step {step}, as it was told to: "
-                f"{count(fields.get('workers'))} left, after a pause of {pause} ms"
+                f"{remaining(fields.get('workers'))}, after a pause of {pause} ms"
             )
         for worker in fields.get("joined") or []:
             self.lines.append(
@@ -413,7 +414,7 @@ class Verdict:
             f"recovered from the loss of worker{'s' * (',' in names)} {names} "
             f"at step {fields.get('step')}"
             + (f" in {took:.1f} ms" if isinstance(took, (int, float)) else "")
-            + f": {count(fields.get('workers'))} left ({fields.get('verdict')}, "
+            + f": {remaining(fields.get('workers'))} ({fields.get('verdict')}, "
             f"generation {generation})"
         )
 
@@ -437,6 +438,11 @@ def _state(worker: _Worker) -> str:
 def count(workers: object) -> str:
     """So many workers, as one says it."""
     return f"{workers} worker" if workers == 1 else f"{workers} workers"
+
+
+def remaining(workers: object) -> str:
+    """So many remain: not "left", which is what a worker has that was told to leave."""
+    return f"{count(workers)} {'remains' if workers == 1 else 'remain'}"
 
 
 def signal_name(number: int) -> str:

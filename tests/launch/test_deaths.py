@@ -85,7 +85,7 @@ def test_a_killed_wrapper_is_a_revoked_worker(start, number: signal.Signals) -> 
     os.kill(victim, number)
     assert running.wait() == 0
     assert "worker 1 on" in running.output
-    assert "was revoked (SIGKILL); 2 of 3 workers left" in running.output
+    assert "was revoked (SIGKILL); 2 of 3 workers remain" in running.output
     assert running.output.count("recovered\n") == 2
     assert "worker 0 trained with 2" in running.output
 
@@ -180,7 +180,7 @@ def test_a_worker_that_stays_stopped_is_revoked(start) -> None:
     running.until("^worker 1 waits")
     os.kill(worker_of(running, wrapper_of(running, 1)), signal.SIGSTOP)
     assert running.wait() == 0, running.output
-    assert "was revoked (it was stopped for 200 ms); 2 of 3 workers left" in running.output
+    assert "was revoked (it was stopped for 200 ms); 2 of 3 workers remain" in running.output
     assert "worker 0 trained with 2" in running.output
 
 

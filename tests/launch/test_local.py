@@ -33,9 +33,9 @@ def test_survivors_go_on_without_a_revoked_worker(run_spotmpi, deed: str) -> Non
     assert done.stdout.count("recovered") == 2
     assert "worker 0 trained with 2" in done.stdout
     told = done.stderr.splitlines()
-    assert f"was revoked (SIG{deed.upper()}); 2 of 3 workers left" in told[0]
+    assert f"was revoked (SIG{deed.upper()}); 2 of 3 workers remain" in told[0]
     assert told[1].startswith("spotmpi: recovered from the loss of worker 1 at step 5 in ")
-    assert told[1].endswith(" ms: 2 workers left (retry, generation 1)")
+    assert told[1].endswith(" ms: 2 workers remain (retry, generation 1)")
     assert told[-1] == "spotmpi: 2 workers finished, 1 was revoked"
     assert len(told) == 4  # each told once, and the checkpoint
 

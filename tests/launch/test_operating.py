@@ -128,7 +128,7 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     folder = folder_of(running)
     shrink = start("shrink", "--worker", 1, "--job", folder.name)
     assert shrink.wait() == 0, shrink.output
-    running.until(r"worker 1 on \S+ has left before step \d+, as it was told to: 1 worker left")
+    running.until(r"worker 1 on \S+ has left before step \d+, as it was told to: 1 worker remains")
     seen = until(folder, lambda now: states(now)[1] == "left" and now["step"] is not None)
     assert seen["generation"] == 1
     assert states(seen) == ["training", "left"]
@@ -147,7 +147,7 @@ def test_a_worker_that_never_comes_back_is_revoked(start, hosts: Path, where: st
     assert running.wait() == 0, running.output
     assert re.search(
         r"worker 1 on \S+ was revoked \(the others waited \d+\.\d s for it, which was in its "
-        r"script for \d+\.\d s\); 1 of 2 workers left",
+        r"script for \d+\.\d s\); 1 of 2 workers remain",
         running.output,
     )
     assert "s for worker 1, in its script; after 1 s it is revoked" in running.output

@@ -236,13 +236,13 @@ def test_one_whose_order_cannot_be_written_is_ended(job: Job) -> None:
     job.turnover.part(1, "asked")
     assert job.revoked == [1]
     job.end(1)
-    assert job.verdict.lines == ["worker 1 on h1 was revoked (asked); 2 of 3 workers left"]
+    assert job.verdict.lines == ["worker 1 on h1 was revoked (asked); 2 of 3 workers remain"]
 
 
 def test_one_that_is_lost_before_it_leaves_was_lost_by_what_took_it(job: Job) -> None:
     job.turnover.part(1, "asked")
     job.end(1)
-    assert job.verdict.lines == ["worker 1 on h1 was revoked (SIGKILL); 2 of 3 workers left"]
+    assert job.verdict.lines == ["worker 1 on h1 was revoked (SIGKILL); 2 of 3 workers remain"]
 
 
 @pytest.mark.parametrize("until", ["waiting", "admitted"])

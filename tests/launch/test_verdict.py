@@ -54,7 +54,7 @@ def test_a_revoked_worker_is_named_and_the_others_go_on(number: signal.Signals) 
     verdict = started(3)
     verdict.ended(2, number)
     assert verdict.ending is None
-    assert verdict.lines == [f"worker 2 on here was revoked ({number.name}); 2 of 3 workers left"]
+    assert verdict.lines == [f"worker 2 on here was revoked ({number.name}); 2 of 3 workers remain"]
     for worker in range(2):
         verdict.told(worker, "done", {})
         verdict.ended(worker, exited(0))
@@ -223,10 +223,10 @@ def test_a_recovery_is_told_once() -> None:
     verdict.told(0, "recovery", fields | {"total_ms": 12.34})
     verdict.told(2, "recovery", fields | {"total_ms": 13.0})
     verdict.told(2, "recovery", fields | {"generation": 2, "lost": [0], "total_ms": None})
-    after = "2 workers left (retry, generation 1)"
+    after = "2 workers remain (retry, generation 1)"
     assert verdict.lines == [
         f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after}",
-        "recovered from the loss of worker 0 at step 40: 2 workers left (retry, generation 2)",
+        "recovered from the loss of worker 0 at step 40: 2 workers remain (retry, generation 2)",
     ]
 
 
@@ -340,7 +340,7 @@ def test_once_it_trains_a_newcomer_is_a_worker_as_any_other() -> None:
     finished(verdict, 0, 1)
     assert not verdict.complete
     verdict.ended(worker, signal.SIGKILL)
-    assert verdict.lines[-1] == "worker 2 on there was revoked (SIGKILL); 0 of 3 workers left"
+    assert verdict.lines[-1] == "worker 2 on there was revoked (SIGKILL); 0 of 3 workers remain"
     assert verdict.conclude().sentence == "2 workers finished, 1 was revoked"
     for status, sentence in ((exited(3), "ended with code 3"), (signal.SIGSEGV, "died by SIGSEGV")):
         verdict, worker = with_newcomer()
