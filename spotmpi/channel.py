@@ -14,7 +14,8 @@ the reason why it was never one of the others); and of its sponsor ``gave_up`` (
 it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
-(to workers) and ``progress`` (of workers). They cost a microsecond or two and wake nobody up.
+(to workers) and ``progress`` (of workers). They cost a microsecond or two and wake nobody up. Where
+workers are on several hosts ``names`` says as whom MPI knew those that are dead (`Obituaries`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -43,24 +44,30 @@ __all__ = [
     "LISTENER",
     "Board",
     "Channel",
+    "Name",
+    "Obituaries",
     "Order",
     "Progress",
     "admit",
     "orders",
     "progress",
+    "publish_death",
     "record_death",
 ]
 
 DEATHS = "deaths"
 """File in the job folder: a float64 per worker id, 0 or the monotonic second of its death."""
 
-_ORDERS, _PROGRESS = "orders", "progress"
+_ORDERS, _PROGRESS, _NAMES = "orders", "progress", "names"
 
-BOARDS = (_ORDERS, _PROGRESS)
+BOARDS = (_ORDERS, _PROGRESS, _NAMES)
 """Files in the job folder, empty at first: a `Board` each."""
 
 ADMISSION = "admission"
 """Named pipe in the job folder, one for each newcomer: what MPI must find in its environment."""
+
+_BELL = "bell"
+"""Socket in the job folder, one for each worker: rung when the names of dead ones are written."""
 
 LISTENER = "launcher"
 """Name of the launcher's socket in the job folder."""
@@ -140,6 +147,13 @@ class Progress(NamedTuple):
     """``time.monotonic()`` of its host."""
 
 
+class Name(NamedTuple):
+    """As whom MPI, or rather PMIx, knows a worker."""
+
+    space: bytes
+    rank: int
+
+
 def orders(folder: Path, writing: bool = False) -> Board[Order]:
     """Open the board of orders in a job's folder."""
     return Board(folder / _ORDERS, "=??q", Order, writing)
@@ -148,6 +162,59 @@ def orders(folder: Path, writing: bool = False) -> Board[Order]:
 def progress(folder: Path, writing: bool = False) -> Board[Progress]:
     """Open the board of progress in a job's folder."""
     return Board(folder / _PROGRESS, "=QQQd", Progress, writing)
+
+
+def _names(folder: Path, writing: bool = False) -> Board[Name]:
+    return Board(folder / _NAMES, "=256sI", _name, writing)
+
+
+def _name(space: bytes, rank: int) -> Name:
+    return Name(space.rstrip(b"\0"), rank)
+
+
+class Obituaries:
+    """Which workers are dead, on whatever host, for ``worker``. Raises OSError where no job is.
+
+    For one reader. A ring wakes it to look; one too many costs a look.
+    """
+
+    def __init__(self, folder: Path, worker: int) -> None:
+        self._board = _names(folder)
+        self._address = str(folder / f"{_BELL}-{worker}")
+        self._bell = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._bell.bind(self._address)
+
+    def wait(self) -> None:
+        """Block until something may have been written, for as long as it takes."""
+        self._bell.recv(1)
+
+    def ring(self) -> None:
+        """Have whoever waits look again. Never blocks."""
+        _ring(self._address)
+
+    def of(self, worker: int) -> Name | None:
+        """As whom MPI knew a worker; None while it lives, as far as is known."""
+        return self._board.read(worker)
+
+    def close(self) -> None:
+        """Nobody waits any more; the end of the process does the same."""
+        self._bell.close()
+        self._board.close()
+
+
+def publish_death(folder: Path, worker: int, name: Name, to: Iterable[int]) -> None:
+    """Write whom MPI must take for dead, and wake those workers. For agents. Raises OSError."""
+    with closing(_names(folder, writing=True)) as board:
+        board.write(worker, name)
+    for one in to:
+        _ring(str(folder / f"{_BELL}-{one}"))
+
+
+def _ring(address: str) -> None:
+    # It is gone, or it has not come so far and looks by itself, or it is about to look.
+    kind = socket.SOCK_DGRAM | socket.SOCK_NONBLOCK
+    with socket.socket(socket.AF_UNIX, kind) as link, suppress(OSError):
+        link.sendto(b"", address)
 
 
 class Channel:
@@ -223,6 +290,10 @@ class Channel:
         os.unlink(path)
         found: dict[str, str] = json.loads(said)
         return found
+
+    def obituaries(self, worker: int) -> Obituaries | None:
+        """What tells this worker of deaths, if there is a launcher. Raises OSError."""
+        return None if self._descriptor is None else Obituaries(self._folder, worker)
 
     def order_for(self, worker: int) -> Order | None:
         """Return what a worker was ordered last, if anything."""

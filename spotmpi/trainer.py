@@ -263,6 +263,11 @@ def _connect(given: Settings, channel: Channel) -> Fabric:
         # Whatever could be done without the others is done: now the launcher may have one of them
         # bring this worker in, and then says as which process MPI will know it.
         os.environ.update(channel.admission(given.newcomer))
+    from spotmpi.fabric.deaths import Deaths
     from spotmpi.fabric.mpi import MpiFabric
 
-    return MpiFabric(given.stand_in, given.newcomer)
+    me = given.rank if given.newcomer is None else given.newcomer
+    # On one host mpirun has started all of them together, and tells them of each other.
+    obituaries = channel.obituaries(me or 0) if given.stand_in else None
+    follow = None if obituaries is None else Deaths(obituaries).follow
+    return MpiFabric(given.stand_in, given.newcomer, follow)

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,18 @@ class Running:
         """The process ids of a process's children, from the kernel."""
         lists = Path(f"/proc/{of}/task").glob("*/children")
         return [int(pid) for file in lists for pid in file.read_text().split()]
+
+    def started(self, program: str) -> int:
+        """A process below the command whose own command line matches, once there is one."""
+        while True:
+            found = [self.pid]
+            for pid in found:
+                found += self.children(pid)
+                with suppress(OSError):
+                    words = Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+                    if pid != self.pid and re.search(program, words):
+                        return pid
+            assert self.alive, self.wait()
 
     @property
     def mpirun(self) -> int:

@@ -12,6 +12,7 @@ import termios
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,12 @@ from spotmpi.channel import (
     LIMIT,
     LISTENER,
     Channel,
+    Name,
     Order,
     admit,
     orders,
     progress,
+    publish_death,
     record_death,
 )
 from spotmpi.settings import Settings
@@ -213,3 +216,37 @@ def test_a_newcomer_that_does_not_wait_cannot_be_admitted(channel, tmp_path) -> 
     os.mkfifo(tmp_path / f"{ADMISSION}-7")
     with pytest.raises(OSError, match="No such device"):  # it has died since
         admit(tmp_path, 7, {})
+
+
+def test_who_waits_for_deaths_is_woken_by_one_and_reads_whose_it_is(
+    channel: Channel, tmp_path: Path
+) -> None:
+    deaths = channel.obituaries(1)
+    assert deaths is not None
+    with closing(deaths):
+        assert deaths.of(2) is None
+        woken = threading.Thread(target=deaths.wait)
+        woken.start()
+        publish_death(tmp_path, 2, Name(b"a@1", 7), to=[1, 3])  # and 3 is not there
+        woken.join(60)
+        assert not woken.is_alive()
+        assert deaths.of(2) == Name(b"a@1", 7)
+        deaths.ring()
+        deaths.wait()
+
+
+def test_more_deaths_than_somebody_looks_at_hold_nobody_up(
+    channel: Channel, tmp_path: Path
+) -> None:
+    deaths = channel.obituaries(0)
+    assert deaths is not None
+    names = {worker: Name(b"a" * 255, worker) for worker in range(1, 1000)}
+    with closing(deaths):
+        for worker, name in names.items():
+            publish_death(tmp_path, worker, name, to=[0])
+        deaths.wait()
+        assert {worker: deaths.of(worker) for worker in names} == names
+
+
+def test_without_a_launcher_nobody_tells_of_deaths() -> None:
+    assert Channel.open(Settings()).obituaries(0) is None

@@ -21,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import mpi4py
@@ -114,17 +115,24 @@ class MpiFabric(Fabric):
     """This process as a worker of the MPI job that it was started in. Starting is collective.
 
     ``stand_in``: the program that is spawned for a newcomer. ``newcomer``: this process's id, if
-    it is one that was spawned; then starting needs its sponsor only.
+    it is one that was spawned; then starting needs its sponsor only. ``follow`` is told of all
+    workers that MPI knows here: if one of them dies, MPI is to be told (`deaths`).
     """
 
     _started = False
 
-    def __init__(self, stand_in: tuple[str, ...] = (), newcomer: WorkerId | None = None) -> None:
+    def __init__(
+        self,
+        stand_in: tuple[str, ...] = (),
+        newcomer: WorkerId | None = None,
+        follow: Callable[[Iterable[WorkerId]], None] | None = None,
+    ) -> None:
         if MpiFabric._started:
             # The world may have dead members by now, and nothing can be duplicated from it.
             raise UsageError("a process enters one Trainer: train all there is to train in it")
         MpiFabric._started = True
         self._stand_in = stand_in
+        self._follow = follow or (lambda workers: None)
         self._guests: dict[WorkerId, _Guest] = {}
         self._doorbell = Doorbell()
         self._known_dead: set[WorkerId] = set()
@@ -154,6 +162,7 @@ class MpiFabric(Fabric):
         self._control_rank = {worker: rank for rank, worker in enumerate(self._control_ids)}
         here = next(host for worker, host, _ in rows if worker == self.me)
         self._bells = {worker: bell for worker, host, bell in rows if host == here}
+        self._follow(self._data_ids)
         self._revocation_told = False
         self._events = deque(event for event in self._events if isinstance(event, Lost))
 
@@ -352,7 +361,8 @@ class MpiFabric(Fabric):
         if newcomer not in self._guests:
             guest = self._guests[newcomer] = _Guest()
             program = [*self._stand_in, str(newcomer)]
-            thread = threading.Thread(target=_spawn, args=(guest, program), daemon=True)
+            known = partial(self._follow, [newcomer])
+            thread = threading.Thread(target=_spawn, args=(guest, program, known), daemon=True)
             thread.start()
         return self._guests[newcomer].failure
 
@@ -462,12 +472,14 @@ def _introduce(comm: MPI.Intracomm, me: WorkerId, bell: bytes) -> list[_Row]:
     return rows
 
 
-def _spawn(guest: _Guest, program: list[str]) -> None:
-    """A sponsor's thread: bring the newcomer in whose stand-in this program is."""
+def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None:
+    """A sponsor's thread: bring the newcomer in whose stand-in this program is. ``known`` is called
+    as soon as MPI knows it here."""
     try:
         where = MPI.Info.Create({"wdir": os.sep})
         parent = MPI.COMM_SELF.Spawn(program[0], program[1:], 1, where)
         parent.Set_errhandler(MPI.ERRORS_RETURN)
+        known()
         # One that dies here is waited for in vain, and in peace: nothing else depends on it.
         while _take(parent, 0, _HELLO) is None:
             if guest.failure is not None:

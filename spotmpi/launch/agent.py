@@ -26,7 +26,8 @@ From the head:
 ``kill``     revoke a worker
 ``order``    put an order on the board: worker, and what is in an `Order`
 ``hold``     stop reading what workers write, or (on: false) go on
-``died``     a worker on some host: worker, ago (seconds)
+``died``     a worker on some host: worker, ago (seconds), name (as whom MPI knows it: namespace
+             and rank; null: it does not)
 ``claimed``  links: what some host claims
 ``end``      kill all workers
 ``leave``    the job is over, at least here
@@ -45,7 +46,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from spotmpi import __version__
-from spotmpi.channel import Order, Progress, admit, record_death
+from spotmpi.channel import Name, Order, Progress, admit, publish_death, record_death
 from spotmpi.launch import folder as job_folder
 from spotmpi.launch import links, mpirun, processes, relay, trunk
 from spotmpi.launch.console import read
@@ -242,7 +243,7 @@ class Agent:
                 self._held = bool(fields["on"])
             case "died":
                 at = time.monotonic() - float(fields["ago"])
-                record_death(str(self._folder), int(fields["worker"]), at)
+                self._obituary(int(fields["worker"]), at, fields["name"])
             case "claimed":
                 claimed = [links.Link(*link) for link in fields["links"]]
                 if known := links.ends(claimed, os.getpid()):
@@ -253,6 +254,13 @@ class Agent:
                 self._crew.dismiss()
                 why = "this host is to be taken away" if self._free else ""
                 self._outcome = Outcome(True, why, told=self._free and self._told)
+
+    def _obituary(self, worker: int, at: float, name: tuple[str, int] | None) -> None:
+        """A worker has died, here or elsewhere: those that are here must know, and their MPI."""
+        record_death(str(self._folder), worker, at)
+        if name is not None:
+            living = self._wrappers.keys() - self._gone - {worker}
+            publish_death(self._folder, worker, Name(name[0].encode(), int(name[1])), living)
 
     def _take_on(self, assignment: Assignment) -> None:
         script = assignment.task[0]

@@ -108,6 +108,8 @@ class Fleet:
         self._heard: list[Heard] = []
         self._progress: dict[int, Progress] = {}
         self._pmix: int | None = None
+        self._names: dict[int, tuple[str, int] | None] = {}
+        """As whom MPI knows each worker that it does."""
         self._ready: set[int] = set()
         self._first: frozenset[int] = frozenset()
         """The workers that the job began with."""
@@ -309,8 +311,8 @@ class Fleet:
                     self._start(worker, heard.fields["environ"])
                 case "vanished":
                     if worker not in self._ended:
-                        self._ended.add(worker)
                         self._home[worker].trunk.tell("kill", worker=worker)
+                        self._bury(worker, 0.0)
                         self._heard.append(heard)
                 case "runtime":
                     self._heard.append(heard)
@@ -323,6 +325,7 @@ class Fleet:
 
     def _start(self, worker: int, environ: dict[str, str]) -> None:
         self._pmix = self._pmix or relay.server_port(environ)
+        self._names[worker] = mpirun.name(environ)
         host = self._home[worker]
         if host.name not in self._hosts or worker in self._ended:
             self._kill_stand_in(worker)
@@ -417,11 +420,11 @@ class Fleet:
             self._stand_ins.kill(worker)
 
     def _bury(self, worker: int, ago: float) -> None:
-        """A worker is gone: MPI must know at once, and every host when it was."""
+        """A worker is gone: every host must know at once, and when it was."""
         self._ended.add(worker)
         self._kill_stand_in(worker)
         for other in self._hosts.values():
-            other.trunk.tell("died", worker=worker, ago=ago)
+            other.trunk.tell("died", worker=worker, ago=ago, name=self._names.get(worker))
 
     def _carry(self, host: Registered, connection: int, data: bytes) -> None:
         if connection not in host.relay and data and self._pmix is not None:

@@ -10,7 +10,16 @@ from pathlib import Path
 from spotmpi.launch.installation import Installation
 from spotmpi.settings import Settings
 
-__all__ = ["admission", "command", "environment", "of_mpi", "on_host", "stand_in", "wrapper"]
+__all__ = [
+    "admission",
+    "command",
+    "environment",
+    "name",
+    "of_mpi",
+    "on_host",
+    "stand_in",
+    "wrapper",
+]
 
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _STAND_IN = Path(__file__).with_name("standin.py")
@@ -95,6 +104,12 @@ def of_mpi(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name.startswith(_MPI_VARIABLES) and not name.endswith("_PREFIX")
     }
+
+
+def name(given: Mapping[str, str]) -> tuple[str, int] | None:
+    """As whom MPI knows the worker whose stand-in was told this, by `of_mpi`."""
+    space, rank = given.get("PMIX_NAMESPACE"), given.get("PMIX_RANK", "")
+    return (space, int(rank)) if space and rank.isdecimal() else None
 
 
 def admission(given: Mapping[str, str]) -> dict[str, str]:

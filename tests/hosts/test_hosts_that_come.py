@@ -87,6 +87,47 @@ def test_a_host_that_was_cut_off_joins_again_when_the_split_heals(train) -> None
     training.check(0, 2, 4)
 
 
+@pytest.mark.parametrize("fault", ["silent", "killed"])
+def test_a_host_that_came_later_and_is_lost_for_good_costs_its_workers_only(
+    train, fault: str
+) -> None:
+    """No packet of it ever comes again: no reset tells the others, as it would if it came back."""
+    training = train(3, ("h1", "h2")).until_step(20)
+    assert training.command("grow", "--host", "h3").wait() == 0
+    training.job.until("worker 2 on h3 has joined")
+    if fault == "silent":
+        training.network.link("h3", "down")
+    else:
+        for worker in training.network.workers("h3"):
+            os.kill(worker, signal.SIGKILL)
+    training.job.until("worker 2 on h3 was revoked")
+    training.job.until("recovered from the loss of worker 2")
+    training.check(0, 1)
+
+
+def test_hosts_of_all_kinds_that_fall_silent_at_once_cost_their_workers_only(train) -> None:
+    training = train(5, ("h1", "h2", "h3")).until_step(20)
+    for number, name in enumerate(("h4", "h5"), start=3):
+        assert training.command("grow", "--host", name).wait() == 0
+        training.job.until(f"worker {number} on {name} has joined")
+    for name in ("h2", "h3", "h5"):
+        training.network.link(name, "down")
+    training.job.until("worker [124] on h. was revoked", times=3)
+    training.check(0, 3)
+
+
+def test_a_host_is_lost_while_mpirun_does_not_answer(train) -> None:
+    training = train(3, ("h1", "h2", "h3")).until_step(20)
+    mpirun = training.job.started("prterun")
+    os.kill(mpirun, signal.SIGSTOP)
+    try:
+        training.network.link("h3", "down")
+        training.job.until("recovered from the loss of worker 2")
+    finally:
+        os.kill(mpirun, signal.SIGCONT)
+    training.check(0, 1)
+
+
 def test_a_host_is_asked_for_while_others_train_and_lost_while_it_learns(train) -> None:
     training = train(3, ("h1", "h2")).until_step(20)
     asked = training.command("grow", "--host", "h3", "--slots", 2)

@@ -7,7 +7,6 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -95,22 +94,10 @@ def test_a_newcomer_that_is_revoked_at_once_is_an_ordinary_loss(training: Traini
     assert again, training.job.output
 
 
-def started_by(running: Running, program: str) -> int:
-    """A process below a command that runs this program, once there is one."""
-    while True:
-        found = [running.pid]
-        for pid in found:
-            found += running.children(pid)
-            with suppress(OSError):
-                if re.search(program, Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")):
-                    return pid
-        assert running.alive, running.wait()
-
-
 def test_a_newcomer_that_dies_while_it_gets_ready_harms_nobody(training: Training) -> None:
     agent = training.host("c")
     for worker in (2, 3):
-        os.kill(started_by(agent, "wrapper.py"), signal.SIGTERM)
+        os.kill(agent.started("wrapper.py"), signal.SIGTERM)
         training.job.until(rf"worker {worker} on c did not join: SIGKILL")
     training.job.until("worker 4 on c has joined")
     training.check(0, 1, 4)
@@ -118,7 +105,7 @@ def test_a_newcomer_that_dies_while_it_gets_ready_harms_nobody(training: Trainin
 
 def test_the_loss_of_who_brings_in_a_newcomer_costs_a_second_try(training: Training) -> None:
     training.host("c")
-    started_by(training.job, r"standin\.py \S+ 2")
+    training.job.started(r"standin\.py \S+ 2")
     os.kill(training.agents[0].pid, signal.SIGKILL)
     training.job.until("worker 2 on c did not join")
     training.job.until("worker 3 on c has joined")

@@ -1,0 +1,93 @@
+"""Tells this process's MPI that another process is dead, without mpirun.
+
+mpirun tells a death to those only that were started together with the dead, and every newcomer is
+started on its own. What else makes a death known is a connection that is reset, and a host that
+falls silent resets nothing: the others would wait for it for ever. So the launcher makes each
+death known to every worker (`channel.Obituaries`), and each hands it to its own MPI, as an event
+of PMIx that does not leave the process. MPI takes an event that it has heard already for nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from spotmpi.channel import Name, Obituaries
+from spotmpi.errors import SpotmpiError
+from spotmpi.membership import WorkerId
+
+__all__ = ["Deaths"]
+
+# Of PMIx's pmix_common.h, the same since its version 3.
+_ABORTED_BY_SIGNAL = -402
+_TO_THIS_PROCESS = 7
+_A_PROCESS = 22
+_WHO = b"pmix.evproc"
+_LIBRARIES = re.compile(r"\S+/lib(?:pmix|open-pal|mpi)\.so\S*")
+
+
+class _Process(ctypes.Structure):
+    _fields_ = [("space", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+
+
+class _Value(ctypes.Structure):
+    _fields_ = [
+        ("type", ctypes.c_uint16),
+        ("data", ctypes.c_void_p),
+        ("room", ctypes.c_void_p * 2),
+    ]
+
+
+class _Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", _Value)]
+
+
+class Deaths:
+    """A thread that waits for obituaries, and passes on those of workers that MPI knows here: it
+    forgets what it is told of others. MPI must have been started; raises SpotmpiError if its PMIx
+    is nowhere."""
+
+    def __init__(self, obituaries: Obituaries) -> None:
+        self._pmix = _library()
+        self._obituaries = obituaries
+        self._known: set[WorkerId] = set()
+        self._told: set[WorkerId] = set()
+        threading.Thread(target=self._listen, name="deaths", daemon=True).start()
+
+    def follow(self, workers: Iterable[WorkerId]) -> None:
+        """MPI knows these from now on. Does not block."""
+        self._known.update(workers)
+        self._obituaries.ring()
+
+    def _listen(self) -> None:
+        while True:
+            self._obituaries.wait()
+            for worker in self._known - self._told:
+                name = self._obituaries.of(worker)
+                if name is not None:
+                    self._told.add(worker)
+                    self._announce(name)
+
+    def _announce(self, dead: Name) -> None:
+        """Have PMIx raise the event in this process."""
+        process = _Process(dead.space, dead.rank)
+        info = _Info(key=_WHO, value=_Value(_A_PROCESS, ctypes.addressof(process)))
+        who, what, one = ctypes.byref(process), ctypes.byref(info), ctypes.c_size_t(1)
+        told = self._pmix.PMIx_Notify_event(
+            _ABORTED_BY_SIGNAL, who, _TO_THIS_PROCESS, what, one, None, None
+        )
+        if told != 0:
+            raise SpotmpiError(f"PMIx does not pass on that {dead} has died (error {told})")
+
+
+def _library() -> Any:
+    """The PMIx that MPI has loaded: a library of its own, or a part of another one of MPI's."""
+    for path in dict.fromkeys(_LIBRARIES.findall(Path("/proc/self/maps").read_text())):
+        library = ctypes.CDLL(path)
+        if hasattr(library, "PMIx_Notify_event"):
+            return library
+    raise SpotmpiError("MPI's PMIx library was not found; `spotmpi doctor` shows which MPI is used")
