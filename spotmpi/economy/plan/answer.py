@@ -4,48 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spotmpi.economy.plan import provision, rental
-from spotmpi.economy.plan.outcomes import Campaign, Estimate
+from spotmpi.economy.plan.outcomes import Estimate
 from spotmpi.economy.plan.provision import Candidate, Search
 from spotmpi.economy.plan.question import Question
 from spotmpi.economy.plan.screen import columns, plain
+from spotmpi.economy.plan.selection import Choice, Selection, Sensitivity
 from spotmpi.economy.quantities import Cluster, count_text, dollars, percent, time_text
 from spotmpi.errors import UsageError
 
-__all__ = ["Choice", "as_json", "no_plan", "page"]
+__all__ = ["as_json", "late_as_json", "no_plan", "page", "too_late"]
 
-_PARTS = (0.5, 0.95)
-"""Of the runs: what so many of them stayed below is said."""
 _MORE = 64
 """More instances than this are not looked at when it is asked which quota would do."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One cluster of the answer."""
-
-    candidate: Candidate
-    lived: Campaign
-    on_demand: float | None
-    """Dollars of the same, undisturbed; None: it has no such price."""
-    bottleneck: str
-
-    def middle(self) -> float:
-        """The median cost; infinite if not even half of the runs end."""
-        found = self.lived.dollars_below(0.5)
-        return math.inf if found is None else found.value
-
-
-def page(question: Question, found: Search, rows: list[Choice]) -> str:
+def page(question: Question, found: Search, chosen: Selection, unknown: Sensitivity | None) -> str:
     """All of it, for people."""
-    parts = (_opening(question, found), _table(question, rows), _rejected(question, found, rows))
+    parts = [
+        _opening(question, found, chosen),
+        _table(question, chosen.rows),
+        _rejected(question, found, chosen),
+    ]
+    if unknown is not None:
+        parts.insert(2, _if_lives_are_short(question, unknown))
     return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _opening(question: Question, found: Search) -> list[str]:
+def _parts(question: Question) -> tuple[float, float]:
+    """Of the runs: what so many of them stayed below is said."""
+    return 0.5, question.confidence
+
+
+def _name(part: float) -> str:
+    return f"p{100 * part:.6g}"
+
+
+def _opening(question: Question, found: Search, chosen: Selection) -> list[str]:
     demand, model = question.demand, question.model
     lines = [
         (
@@ -62,10 +60,9 @@ def _opening(question: Question, found: Search) -> list[str]:
         )
         if dict(demand.quota) == dict(demand.existing):
             soon = "the quota has no more"
-        lines.append(
-            f"{count_text(demand.existing)} run already and are kept, {demand.done:g} iterations "
-            f"are done, {soon}"
-        )
+        lines.append(f"{count_text(demand.existing)} run already and are kept, {soon}")
+    if question.behind:
+        lines.append(f"{question.behind.text}; times and costs below are of what is left to do")
     if question.server is None and model.server is not None:
         lines.append("without the parameter server's price (--include-ps counts it)")
     lines.append(
@@ -74,21 +71,31 @@ def _opening(question: Question, found: Search) -> list[str]:
         else "the profile does not say how far off its predicted times and costs may be"
     )
     lines += rental.fates(question.prices, demand.quota, question.terms)
+    runtime = question.runtime
+    if math.isfinite(runtime.checkpoint_every_s):
+        lines.append(
+            f"undisturbed: no revocation, no checkpoint; the other times hold a checkpoint of "
+            f"{time_text(runtime.checkpoint_s)} every {time_text(runtime.checkpoint_every_s)}"
+        )
     how = f"all {found.searched:,}" if found.everything else f"{found.searched:,} windows of"
     runs = f"{question.runs} runs" if question.runs > 1 else "1 run"
-    lines.append(f"searched {how} clusters; {runs} of each below")
+    lines.append(
+        f"searched {how} clusters; of the {len(found.feasible):,} that are fast enough undisturbed "
+        f"{chosen.lived:,} were simulated; {runs} of each below; listed are those in time in "
+        f"{percent(question.confidence)} of the runs or more"
+    )
     return lines
 
 
 def _table(question: Question, rows: list[Choice]) -> list[str]:
     error = question.model.error
-    heads = ["", "cluster", "undisturbed", "time p50", "p95", "cost p50", "p95", "in time"]
+    sure = _name(question.confidence)
+    heads = ["", "cluster", "undisturbed", "time p50", sure, "cost p50", sure, "in time"]
     slower = [] if error is None else [f"if {percent(error)} slower"]
     table = [[*heads, *slower, "on demand", "bottleneck"]]
     for number, row in enumerate(rows, 1):
-        within = row.lived.within(question.demand.deadline_s)
-        took = [row.lived.seconds_below(part) for part in _PARTS]
-        paid = [row.lived.dollars_below(part) for part in _PARTS]
+        took = [row.lived.seconds_below(part) for part in _parts(question)]
+        paid = [row.lived.dollars_below(part) for part in _parts(question)]
         seconds = ["never" if one is None else time_text(one.value) for one in took]
         costs = ["never" if one is None else dollars(one.value) for one in paid]
         table.append(
@@ -98,21 +105,55 @@ def _table(question: Question, rows: list[Choice]) -> list[str]:
                 f"{time_text(row.candidate.seconds)} {dollars(row.candidate.dollars)}",
                 *seconds,
                 *costs,
-                f"{percent(within.value)} ({100 * within.low:.0f}..{percent(within.high)})",
+                _in_time(question, row),
                 *([] if error is None else [_if_slower(row, question, error)]),
                 "-" if row.on_demand is None else dollars(row.on_demand),
                 row.bottleneck,
             ]
         )
-    return [*columns(table), "", _chance(rows)]
+    return [*columns(table), "", _chance(question, rows)]
 
 
-def _chance(rows: list[Choice]) -> str:
+def _in_time(question: Question, row: Choice) -> str:
+    if unknown := [name for name in question.unknown_lives if row.candidate.cluster.get(name)]:
+        return f"not known: no lifetime of {unknown[0]}"
+    within = row.lived.within(question.demand.deadline_s)
+    return f"{percent(within.value)} ({100 * within.low:.0f}..{percent(within.high)})"
+
+
+def _if_lives_are_short(question: Question, unknown: Sensitivity) -> list[str]:
+    """How the choice depends on what nobody knows."""
+
+    def called(cluster: Cluster | None) -> str:
+        return "no cluster of the quota is in time" if cluster is None else count_text(cluster)
+
+    names = ", ".join(question.unknown_lives)
+    often = percent(question.confidence)
+    lines = [
+        f"nobody knows how long {names} live; the choice if it is exponential (in time in {often}):"
+    ]
+    lines.append(f"  mean {time_text(unknown.long_s)} or more: {called(unknown.first)}")
+    if unknown.short_s is None:
+        lines.append("  shorter ones: the same, as far as was tried")
+        return lines
+    then = unknown.then
+    there = None if then is None else then.candidate.cluster
+    costs = "" if then is None else f", {dollars(then.dollars_at(question.confidence))}"
+    lines.append(f"  mean {time_text(unknown.short_s)}: {called(there)}{costs}")
+    return lines
+
+
+def _chance(question: Question, rows: list[Choice]) -> str:
     """How far the runs leave the quantiles open."""
+    sure = _name(question.confidence)
     most, unknown = 0.0, []
     for number, row in enumerate(rows, 1):
         lived = row.lived
-        quantiles = [f(part) for part in _PARTS for f in (lived.seconds_below, lived.dollars_below)]
+        quantiles = [
+            below(part)
+            for part in _parts(question)
+            for below in (lived.seconds_below, lived.dollars_below)
+        ]
         known = [one for one in quantiles if one is not None]
         off = max((max(1 - q.low / q.value, q.high / q.value - 1) for q in known), default=0.0)
         if math.isfinite(off):
@@ -121,8 +162,8 @@ def _chance(rows: list[Choice]) -> str:
             unknown.append(str(number))
     why = "too few runs, or too few that end"
     if len(unknown) == len(rows):
-        return f"by chance p50 and p95 may be off by any amount: {why}"
-    said = f"by chance p50 and p95 are at most {percent(most, 1)} off (95 % intervals: --json)"
+        return f"by chance p50 and {sure} may be off by any amount: {why}"
+    said = f"by chance p50 and {sure} are at most {percent(most, 1)} off (95 % intervals: --json)"
     return f"{said}; of {', '.join(unknown)} by any amount: {why}" if unknown else said
 
 
@@ -131,10 +172,10 @@ def _if_slower(row: Choice, question: Question, error: float) -> str:
     return percent(row.lived.within(question.demand.deadline_s / (1 + error)).value)
 
 
-def _rejected(question: Question, found: Search, rows: list[Choice]) -> list[str]:
+def _rejected(question: Question, found: Search, chosen: Selection) -> list[str]:
     """Why not another one: what each type does alone, and how many clusters were not right."""
+    rows = chosen.rows
     lines = ["rejected:"]
-    best = rows[0]
     shown = [dict(row.candidate.cluster) for row in rows]
     for name in question.demand.quota:
         alone = found.alone.get(name)
@@ -142,17 +183,18 @@ def _rejected(question: Question, found: Search, rows: list[Choice]) -> list[str
             why = "the model does not hold for it" if found.everything else "was not searched"
             lines.append(f"  {name} alone: {why}")
         elif alone is not None and dict(alone.cluster) not in shown:
-            lines.append(f"  {count_text(alone.cluster)}: {_why(question, alone, best.candidate)}")
+            lines.append(f"  {count_text(alone.cluster)}: {_why(question, alone, chosen)}")
     listed = len(rows)
-    feasible = found.searched - found.late - found.outside
-    lines.append(f"  {feasible - listed:,} more are in time and dearer than those listed")
+    lines.append(f"  {chosen.lived - listed:,} simulated ones are late too often, or dearer")
+    if more := len(found.feasible) - chosen.lived:
+        lines.append(f"  {more:,} were not simulated: dearer undisturbed, or late by an estimate")
     lines.append(f"  {found.late:,} are too slow")
     if found.outside:
         lines.append(f"  {found.outside:,} are outside of what the model holds for")
     return lines
 
 
-def _why(question: Question, candidate: Candidate, best: Candidate) -> str:
+def _why(question: Question, candidate: Candidate, chosen: Selection) -> str:
     deadline_s = question.demand.deadline_s
     over = candidate.seconds - deadline_s
     if over > 0:
@@ -160,7 +202,13 @@ def _why(question: Question, candidate: Candidate, best: Candidate) -> str:
             f"takes {time_text(candidate.seconds)}, {time_text(over)} "
             f"({percent(over / deadline_s)}) too long, and is the fastest of its kind"
         )
-    more = candidate.dollars - best.dollars
+    for late in chosen.late:
+        if dict(late.candidate.cluster) == dict(candidate.cluster):
+            within = late.lived.within(deadline_s)
+            return f"is in time in {percent(within.value)} of the runs only"
+    more = candidate.dollars - chosen.rows[0].candidate.dollars
+    if more < 0:
+        return "would be late too often, by an estimate"
     return f"costs {dollars(candidate.dollars)}, {dollars(more)} more than the first"
 
 
@@ -189,10 +237,10 @@ def no_plan(question: Question, found: Search) -> str:
         if lacking > 0:
             said += (
                 f"; the quota binds: with {lacking} more {name} ({count_text(wanted)}) it would be "
-                "in time"
+                "in time undisturbed"
             )
         else:
-            said += f"; but {count_text(wanted)} would be in time; say --exhaustive"
+            said += f"; but {count_text(wanted)} would be in time undisturbed; say --exhaustive"
     loss = _loss_in_time(question, fastest)
     if loss is not None:
         said += f"; by the deadline {count_text(fastest.cluster)} comes to a loss of {_up(loss)}"
@@ -230,22 +278,93 @@ def _loss_in_time(question: Question, fastest: Candidate) -> float | None:
         return None
     demand, there = question.demand, fastest.cluster
     late = 0.0 if dict(there) == dict(demand.existing) else demand.overhead_s
-    able = (demand.deadline_s - late) * question.model.rate(there) * demand.pace + demand.done
-    return question.model.loss_after(there, able) if able > 0 else None
+    able = (demand.deadline_s - late) * question.model.rate(there) * question.runtime.pace
+    if able <= 0:
+        return None
+    return question.model.loss_after(there, question.behind.iterations(there) + able)
 
 
-def as_json(question: Question, found: Search, rows: list[Choice]) -> dict[str, Any]:
-    """All figures, as what becomes JSON; null: never, or nobody knows."""
+def too_late(question: Question, found: Search, chosen: Selection) -> str:
+    """Why no cluster is in time often enough, and what the best there is comes to."""
+    best, demand, sure = chosen.best, question.demand, question.confidence
+    within = best.lived.within(demand.deadline_s)
+    among = f"{len(found.feasible):,}"
+    if not chosen.complete:
+        among = f"{chosen.lived:,} most promising of the {len(found.feasible):,}"
+    said = (
+        f"no plan: none of the {among} clusters that are fast enough undisturbed is in time in "
+        f"{percent(sure)} of the runs; the best, {count_text(best.candidate.cluster)}, is in "
+        f"{percent(within.value)} ({100 * within.low:.0f}..{percent(within.high)})"
+    )
+    middle, slow = best.lived.dollars_below(0.5), best.lived.seconds_below(sure)
+    if middle is not None:
+        said += f" for {dollars(middle.value)} (p50)"
+    if slow is None:
+        return (
+            f"{said}; revocations bind: too many runs never end, as lost nodes are not replaced "
+            "(--replacement), or the quota has too few"
+        )
+    return (
+        f"{said}; the deadline binds: {percent(sure)} of its runs end within "
+        f"{time_text(slow.value)}; a longer deadline, a larger quota or a lower --confidence helps"
+    )
+
+
+def late_as_json(question: Question, chosen: Selection, reason: str) -> dict[str, Any]:
+    """The same for programs."""
+    return {"feasible": False, "reason": reason, "best": _plan(question, chosen.best)}
+
+
+def _plan(question: Question, row: Choice) -> dict[str, Any]:
+    """One cluster's figures."""
 
     def sums(below: Callable[[float], Estimate | None]) -> dict[str, Any]:
-        return {f"p{100 * part:.0f}": plain(below(part)) for part in _PARTS}
+        return {_name(part): plain(below(part)) for part in _parts(question)}
 
-    error = question.model.error
+    error, unknown = question.model.error, set(question.unknown_lives)
+    return {
+        "cluster": dict(row.candidate.cluster),
+        "lifetime_unknown_of": sorted(unknown & row.candidate.cluster.keys()),
+        "undisturbed": {
+            "iterations": row.candidate.iterations,
+            "seconds": row.candidate.seconds,
+            "dollars": row.candidate.dollars,
+        },
+        "seconds": sums(row.lived.seconds_below),
+        "dollars": sums(row.lived.dollars_below),
+        "in_time": plain(row.lived.within(question.demand.deadline_s)),
+        "in_time_if_slower_by_the_error": None
+        if error is None
+        else plain(row.lived.within(question.demand.deadline_s / (1 + error))),
+        "on_demand_dollars": row.on_demand,
+        "bottleneck": row.bottleneck,
+    }
+
+
+def _sensitivity(question: Question, unknown: Sensitivity | None) -> dict[str, Any] | None:
+    if unknown is None:
+        return None
+    then = unknown.then
+    return {
+        "lifetime_unknown_of": question.unknown_lives,
+        "mean_s_or_more": unknown.long_s,
+        "cluster": None if unknown.first is None else dict(unknown.first),
+        "changes_at_mean_s": unknown.short_s,
+        "then": None if then is None else _plan(question, then),
+    }
+
+
+def as_json(
+    question: Question, found: Search, chosen: Selection, unknown: Sensitivity | None
+) -> dict[str, Any]:
+    """All figures, as what becomes JSON; null: never, or nobody knows."""
+    rows = chosen.rows
     return {
         "feasible": True,
         "training": question.model.name,
         "work": question.work,
-        "model_error": error,
+        "model_error": question.model.error,
+        "confidence": question.confidence,
         "prices": {"as_of": question.prices.as_of, "source": question.prices.source},
         "deadline_s": question.demand.deadline_s,
         "searched": {
@@ -253,34 +372,19 @@ def as_json(question: Question, found: Search, rows: list[Choice]) -> dict[str, 
             "all": found.everything,
             "too_slow": found.late,
             "outside_the_model": found.outside,
+            "fast_enough_undisturbed": len(found.feasible),
+            "simulated": chosen.lived,
         },
+        "if_lifetimes_are_short": _sensitivity(question, unknown),
         "runs": question.runs,
         "seed": question.seed,
-        "plans": [
-            {
-                "cluster": dict(row.candidate.cluster),
-                "undisturbed": {
-                    "iterations": row.candidate.iterations,
-                    "seconds": row.candidate.seconds,
-                    "dollars": row.candidate.dollars,
-                },
-                "seconds": sums(row.lived.seconds_below),
-                "dollars": sums(row.lived.dollars_below),
-                "in_time": plain(row.lived.within(question.demand.deadline_s)),
-                "in_time_if_slower_by_the_error": None
-                if error is None
-                else plain(row.lived.within(question.demand.deadline_s / (1 + error))),
-                "on_demand_dollars": row.on_demand,
-                "bottleneck": row.bottleneck,
-            }
-            for row in rows
-        ],
+        "plans": [_plan(question, row) for row in rows],
         "rejected": [
             {
                 "cluster": dict(alone.cluster),
                 "seconds": alone.seconds,
                 "dollars": alone.dollars,
-                "why": _why(question, alone, rows[0].candidate),
+                "why": _why(question, alone, chosen),
             }
             for alone in found.alone.values()
             if dict(alone.cluster) not in [dict(row.candidate.cluster) for row in rows]

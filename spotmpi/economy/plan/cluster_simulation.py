@@ -11,31 +11,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spotmpi.economy.market import availability, lifetimes, prices
+from spotmpi.economy.market import prices
 from spotmpi.economy.market.prices import Prices
 from spotmpi.economy.models import Model, profiles
-from spotmpi.economy.plan import rental
+from spotmpi.economy.plan import conditions, rental
 from spotmpi.economy.plan.events import Runtime
 from spotmpi.economy.plan.outcomes import Campaign, Estimate, campaign, estimate
-from spotmpi.economy.plan.rental import (
-    CHECKPOINT_EVERY_S,
-    CHECKPOINT_S,
-    RECOVERY_S,
-    RESTART_S,
-    Terms,
-)
+from spotmpi.economy.plan.rental import Terms
 from spotmpi.economy.plan.screen import columns, plain
 from spotmpi.economy.quantities import (
     Cluster,
     cluster,
     count_text,
     dollars,
-    duration,
     percent,
     time_text,
 )
@@ -68,37 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--prices", metavar="FILE", help="prices and lifetimes (YAML or CSV)")
     add("--loss", type=float, metavar="L", help="train to this loss, if the profile has a model")
     add("--iterations", type=float, metavar="J", help="train for so many iterations of a worker")
-    fate = parser.add_mutually_exclusive_group()
-    fate.add_argument(
-        "--lifetime", metavar="L", help="how long workers live, instead of the price list's"
-    )
-    fate.add_argument(
-        "--trace", type=Path, metavar="FILE", help="a recording of how many nodes there were"
-    )
-    add("--notice", metavar="D", help="a revocation is announced so long ahead, as 30s")
-    add(
-        "--replacement",
-        metavar="D",
-        help="a lost node is replaced after so long; or never (price list)",
-    )
+    conditions.add_arguments(parser)
     add("--on-demand", action="store_true", help="workers that are not revoked, at their price")
     add("--spot-server", action="store_true", help="parameter servers that are revoked as well")
-    add(
-        "--recovery",
-        metavar="D",
-        help=f"a loss stops spotmpi for so long ({time_text(RECOVERY_S)})",
-    )
-    add(
-        "--restart",
-        metavar="D",
-        help=f"time of a restart from a checkpoint ({time_text(RESTART_S)})",
-    )
-    add(
-        "--checkpoint-every",
-        metavar="D",
-        help=f"time between checkpoints ({time_text(CHECKPOINT_EVERY_S)})",
-    )
-    add("--checkpoint-time", metavar="D", help=f"time to write one ({time_text(CHECKPOINT_S)})")
     add("--runs", type=int, default=1000, metavar="N", help="trainings to simulate (1000)")
     add("--seed", type=int, default=0, metavar="S", help="seed of what happens by chance (0)")
     add("--plot", type=Path, metavar="PNG", help="draw histograms, and one run with its workers")
@@ -163,17 +128,14 @@ def _drawable(path: Path) -> None:
 def _setting(options: argparse.Namespace) -> _Setting:
     wanted = cluster(options.cluster, "--cluster")
     _check(options, wanted)
-    terms = Terms(
+    terms = conditions.terms(
+        options,
+        wanted,
+        "--cluster",
         market="on-demand" if options.on_demand else "spot",
-        lifetime=None
-        if options.lifetime is None
-        else lifetimes.parse(options.lifetime, "--lifetime"),
-        notice_s=_duration(options.notice, "--notice", None),
-        replacement_s=rental.replacement(options.replacement),
-        availability=None if options.trace is None else availability.read(options.trace),
         server_market="spot" if options.spot_server else "on-demand",
     )
-    runtimes = _runtimes(options)
+    both = conditions.runtimes(options)
     model = profiles.find(options.profile or "icac19")
     list_ = prices.find(options.prices or "icac19")
     iterations, work = profiles.work(model, options.loss, options.iterations)
@@ -186,7 +148,7 @@ def _setting(options: argparse.Namespace) -> _Setting:
         iterations,
         work,
         terms,
-        runtimes,
+        (both.spotmpi, both.restarting),
         seconds,
         prices.cost(seconds, hourly, list_.billing),
         rental.on_demand(list_, wanted, model.server, seconds),
@@ -201,39 +163,8 @@ def _check(options: argparse.Namespace, wanted: Cluster) -> None:
     if (options.profile is None) != (options.prices is None):
         there, missing = ("profile", "prices") if options.prices is None else ("prices", "profile")
         raise UsageError(f"--{there} needs --{missing}: the training and what its nodes cost")
-    if options.on_demand and (options.trace or options.lifetime):
-        raise UsageError("--on-demand nodes are not revoked: leave out --lifetime and --trace")
-    if options.trace is not None and (options.notice or options.replacement):
-        raise UsageError(
-            "--trace says when nodes come and go: leave out --notice and --replacement"
-        )
-    if options.trace is not None and len(wanted) > 1:
-        raise UsageError(
-            f"--trace says how many nodes there are, not of which type, and --cluster has "
-            f"{len(wanted)} types; name one"
-        )
     if options.plot is not None:
         _drawable(options.plot)
-
-
-def _runtimes(options: argparse.Namespace) -> tuple[Runtime, Runtime]:
-    restart_s = _duration(options.restart, "--restart", RESTART_S)
-    every_s = _duration(options.checkpoint_every, "--checkpoint-every", CHECKPOINT_EVERY_S)
-    writing_s = _duration(options.checkpoint_time, "--checkpoint-time", CHECKPOINT_S)
-    if every_s == 0:
-        raise UsageError("--checkpoint-every is 0, expected more")
-    recovery_s = _duration(options.recovery, "--recovery", RECOVERY_S)
-    return (
-        rental.spotmpi(recovery_s, restart_s, every_s, writing_s),
-        rental.restarting(restart_s, every_s, writing_s),
-    )
-
-
-_Default = TypeVar("_Default", float, None)
-
-
-def _duration(text: str | None, what: str, default: _Default) -> float | _Default:
-    return default if text is None else duration(text, what)
 
 
 def _title(setting: _Setting) -> str:

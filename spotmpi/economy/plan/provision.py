@@ -23,7 +23,6 @@ __all__ = ["Candidate", "Demand", "Search", "predict", "search"]
 
 FEW = 100_000
 """Clusters that are searched one by one without being asked: seconds, or half a minute."""
-_KEPT = 200
 _DENSE = 50
 """Sizes of windows, and places of one size, are looked at one by one up to twice this, then in
 steps of a part of what lies behind."""
@@ -34,7 +33,7 @@ class Demand:
     """What is wanted, and what it may take."""
 
     iterations: Callable[[Cluster], float]
-    """How many the whole training takes on a cluster; UsageError where the model does not hold."""
+    """How many a cluster still has to do; UsageError where the model does not hold for it."""
     deadline_s: float
     quota: Cluster
     dollars_per_hour: Mapping[str, float]
@@ -43,22 +42,18 @@ class Demand:
     """Of what is paid beside the workers: a parameter server, if it is to be counted."""
     existing: Cluster = field(default_factory=dict)
     """Instances that run already: every cluster keeps them."""
-    done: float = 0.0
-    """Iterations behind us: this is a new plan, after a revocation."""
     overhead_s: float = 0.0
     """Until a changed cluster trains."""
-    pace: float = 1.0
-    """Seconds of training in a second: checkpoints take the rest."""
     billing: Billing = "second"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cluster with its predictions, revocations left out."""
+    """A cluster with its predictions, undisturbed: nothing is revoked, no checkpoint written."""
 
     cluster: Cluster
     iterations: float
-    """Those that are still to be done."""
+    """That it still has to do."""
     seconds: float
     dollars: float
 
@@ -68,7 +63,7 @@ class Search:
     """What a search found."""
 
     feasible: list[Candidate]
-    """The cheapest first, at most a few hundred."""
+    """In time undisturbed; the cheapest first."""
     fastest: Candidate | None = None
     """Of all, whether in time or not; None: the model holds for none."""
     alone: dict[str, Candidate] = field(default_factory=dict)
@@ -83,9 +78,9 @@ class Search:
 
 def predict(model: Model, demand: Demand, cluster: Cluster) -> Candidate:
     """What a cluster takes. UsageError where the model does not hold for it."""
-    left = max(0.0, demand.iterations(cluster) - demand.done)
+    left = demand.iterations(cluster)
     overhead = 0.0 if dict(cluster) == dict(demand.existing) else demand.overhead_s
-    seconds = overhead + left / (model.rate(cluster) * demand.pace)
+    seconds = overhead + left / model.rate(cluster)
     hourly = sum(demand.dollars_per_hour[name] * count for name, count in cluster.items())
     dollars = cost(seconds, hourly + demand.fixed_dollars_per_hour, demand.billing)
     return Candidate(cluster, left, seconds, dollars)
@@ -118,13 +113,16 @@ def search(
         for cluster in _windows(model, demand, most + 1, None):
             _consider(model, demand, cluster, found)
     found.feasible.sort(key=_price)
-    del found.feasible[_KEPT:]
     return found
 
 
 def bounds(model: Model, demand: Demand, loss: float | None) -> tuple[int, int | None]:
-    """Fewest and most workers that can be right, as far as the model knows."""
-    if not isinstance(model, SpotDnn) or loss is None or demand.done:
+    """Fewest and most workers that can be right, as far as the model knows.
+
+    ``loss``: to which all of a training leads; None where a part of it is done, as the bounds are
+    those of a whole one.
+    """
+    if not isinstance(model, SpotDnn) or loss is None:
         return 1, None
     types = list(demand.quota)
     return model.fewest_workers(types, loss, demand.deadline_s), model.most_workers()
@@ -149,9 +147,6 @@ def _consider(model: Model, demand: Demand, cluster: Cluster, found: Search) -> 
         found.late += 1
         return
     found.feasible.append(candidate)
-    if len(found.feasible) > 10 * _KEPT:
-        found.feasible.sort(key=_price)
-        del found.feasible[_KEPT:]
 
 
 def _better(one: Candidate, other: Candidate, deadline_s: float) -> bool:

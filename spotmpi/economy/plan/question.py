@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spotmpi.economy.market import lifetimes, prices
+from spotmpi.economy.market import prices
 from spotmpi.economy.market.prices import Prices
 from spotmpi.economy.models import Model, Server, profiles
-from spotmpi.economy.plan import rental
+from spotmpi.economy.plan import conditions, rental
+from spotmpi.economy.plan.events import Runtime
 from spotmpi.economy.plan.provision import Demand
 from spotmpi.economy.plan.rental import Terms
 from spotmpi.economy.quantities import Cluster, cluster, duration
@@ -24,6 +25,20 @@ _MOST = 1_000_000
 
 
 @dataclass(frozen=True)
+class Progress:
+    """What is done already. An iteration is worth less to the loss on a larger cluster, so work is
+    carried from one cluster to another by the loss that it has reached."""
+
+    text: str = ""
+    """In words; empty: nothing is done."""
+    iterations: Callable[[Cluster], float] = lambda _: 0.0
+    """How many iterations of a cluster it is worth."""
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+
+@dataclass(frozen=True)
 class Question:
     """A training, what may be rented for it, and on which terms."""
 
@@ -32,12 +47,24 @@ class Question:
     work: str
     """What is to be done, in words."""
     loss: float | None
+    behind: Progress
     demand: Demand
     server: Server | None
     """Whose price is to be counted."""
     terms: Terms
+    runtime: Runtime
+    confidence: float
+    """The part of the simulated runs that must be in time."""
     runs: int
     seed: int
+
+    @property
+    def unknown_lives(self) -> list[str]:
+        """The types of the quota whose lifetime nobody knows."""
+        if self.terms.availability is not None:
+            return []
+        offers = [self.prices.offer(name) for name in self.demand.quota]
+        return [offer.name for offer in offers if self.terms.of(offer).lifetime is None]
 
     def late_s(self, name: str) -> float:
         """Seconds until one more of a type trains beside those that do; 0: nobody knows."""
@@ -54,12 +81,7 @@ def understood(options: argparse.Namespace) -> Question:
     if deadline <= 0:
         raise UsageError("--deadline is 0, expected more")
     existing = {} if options.existing is None else cluster(options.existing, "--existing")
-    terms = Terms(
-        lifetime=None
-        if options.lifetime is None
-        else lifetimes.parse(options.lifetime, "--lifetime"),
-        replacement_s=rental.replacement(options.replacement),
-    )
+    terms = conditions.terms(options, quota, "--quota")
     model = profiles.find(options.profile)
     if unknown := [name for name in (*quota, *existing) if name not in model.types]:
         raise UsageError(
@@ -67,20 +89,19 @@ def understood(options: argparse.Namespace) -> Question:
             f"it knows {', '.join(model.types)}"
         )
     list_ = prices.find(options.prices)
-    iterations, work = profiles.work(model, options.loss, options.iterations)
+    whole, work = profiles.work(model, options.loss, options.iterations)
+    behind = _behind(options, model, existing)
     if options.include_ps and model.server is None:
         raise UsageError(f"--include-ps: {model.name} needs no parameter server")
     server = model.server if options.include_ps else None
     demand = Demand(
-        iterations=iterations,
+        iterations=lambda there: max(0.0, whole(there) - behind.iterations(there)),
         deadline_s=deadline,
         quota=quota,
         dollars_per_hour={name: list_.offer(name).price("spot") for name in quota},
         fixed_dollars_per_hour=rental.hourly(list_, {}, "on-demand", server),
         existing=existing,
-        done=options.done,
         overhead_s=_start(list_, _lacking(quota, existing), terms) if existing else 0.0,
-        pace=rental.spotmpi().pace,
         billing=list_.billing,
     )
     return Question(
@@ -88,12 +109,63 @@ def understood(options: argparse.Namespace) -> Question:
         prices=list_,
         work=work,
         loss=options.loss,
+        behind=behind,
         demand=demand,
         server=server,
         terms=terms,
+        runtime=conditions.runtimes(options).spotmpi,
+        confidence=_part(options.confidence, "--confidence"),
         runs=options.runs,
         seed=options.seed,
     )
+
+
+def _behind(options: argparse.Namespace, model: Model, existing: Cluster) -> Progress:
+    """What --from-loss, or --done and --done-on, say. UsageError where that is not one answer."""
+    reached, done = options.from_loss, options.done
+    if reached is not None:
+        if done or options.done_on is not None:
+            raise UsageError("--from-loss and --done both say what is done; leave one out")
+        if options.loss is None:
+            raise UsageError("--from-loss needs --loss, the loss to train to")
+    elif not done:
+        if options.done_on is not None:
+            raise UsageError("--done-on says where --done iterations were done; say --done J too")
+        return Progress()
+    elif options.loss is None:
+        if options.done_on is not None:
+            raise UsageError("--done-on matters only to --loss; leave it out")
+        return Progress(f"{done:g} iterations are done", lambda _: float(done))
+    else:
+        there = existing if options.done_on is None else cluster(options.done_on, "--done-on")
+        if not there:
+            raise UsageError(
+                f"--done {done:g}: what iterations are worth to the loss depends on the cluster; "
+                "say --done-on TYPE:N,..., or the loss that is reached: --from-loss"
+            )
+        reached = model.loss_after(there, done)
+    if not math.isfinite(reached):
+        raise UsageError(f"--from-loss is {reached:g}, expected a number")
+    if reached <= options.loss:
+        raise UsageError(
+            f"a loss of {reached:.3g} is reached already, and --loss is {options.loss:g}: no "
+            "iteration is left to do, there is nothing to plan"
+        )
+    return Progress(
+        f"a loss of {reached:.3g} is reached", lambda there: model.iterations(there, reached)
+    )
+
+
+def _part(text: str, what: str) -> float:
+    """A part of one, from ``95 %``, ``95`` or ``0.95``. UsageError unless it is within (0, 1)."""
+    try:
+        number = float(text.rstrip("% "))
+    except ValueError:
+        number = math.nan
+    part = number / 100 if number >= 1 or text.endswith("%") else number
+    if not 0 < part < 1:
+        raise UsageError(f"{what} is {text!r}, expected a part of all runs, as 95 or 99.5")
+    return part
 
 
 def _lacking(quota: Cluster, existing: Cluster) -> list[str]:

@@ -18,6 +18,7 @@ from spotmpi.errors import UsageError
 __all__ = [
     "CHECKPOINT_EVERY_S",
     "CHECKPOINT_S",
+    "Fate",
     "RECOVERY_S",
     "RESTART_S",
     "Terms",
@@ -81,7 +82,7 @@ def restarting(
     )
 
 
-class _Fate(NamedTuple):
+class Fate(NamedTuple):
     """Of one type, by the terms or else by the price list; None: nobody knows."""
 
     lifetime: Lifetime | None
@@ -99,11 +100,13 @@ class Terms:
     replacement_s: float | None = None
     availability: Availability | None = None
     server_market: Market = "on-demand"
+    guessed_lifetime: Lifetime | None = None
+    """Of types whose lifetime nobody knows."""
 
-    def of(self, offer: Offer) -> _Fate:
+    def of(self, offer: Offer) -> Fate:
         """What becomes of a spot node of this type."""
-        return _Fate(
-            offer.lifetime if self.lifetime is None else self.lifetime,
+        return Fate(
+            self.lifetime or offer.lifetime or self.guessed_lifetime,
             offer.notice_s if self.notice_s is None else self.notice_s,
             offer.start_s if self.replacement_s is None else self.replacement_s,
         )
@@ -185,7 +188,7 @@ def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
             lines.append(f"{name}: {life.text}")
             continue
         if life is None:
-            lines.append(f"{name}: nobody knows its lifetime, so it is never revoked (--lifetime)")
+            lines.append(f"{name}: nobody knows its lifetime; never revoked below (--lifetime)")
             continue
         told = f"told {time_text(notice)} before" if notice else "not told before"
         if start is None:

@@ -1,0 +1,120 @@
+"""What becomes of rented nodes, and what that costs a training: the options of several commands."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from spotmpi.economy.market import availability, lifetimes
+from spotmpi.economy.market.prices import Market
+from spotmpi.economy.plan import rental
+from spotmpi.economy.plan.events import Runtime
+from spotmpi.economy.plan.rental import (
+    CHECKPOINT_EVERY_S,
+    CHECKPOINT_S,
+    RECOVERY_S,
+    RESTART_S,
+    Terms,
+)
+from spotmpi.economy.quantities import Cluster, duration, time_text
+from spotmpi.errors import UsageError
+
+__all__ = ["Runtimes", "add_arguments", "runtimes", "terms"]
+
+
+@dataclass(frozen=True)
+class Runtimes:
+    """Two ways to live with losses: with spotmpi, and with restarts from the last checkpoint."""
+
+    spotmpi: Runtime
+    restarting: Runtime
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the options."""
+    fate = parser.add_mutually_exclusive_group()
+    fate.add_argument(
+        "--lifetime", metavar="L", help="how long workers live, instead of the price list's"
+    )
+    fate.add_argument(
+        "--trace", type=Path, metavar="FILE", help="a recording of how many nodes there were"
+    )
+    add = parser.add_argument
+    add("--notice", metavar="D", help="a revocation is announced so long ahead, as 30s")
+    add(
+        "--replacement",
+        metavar="D",
+        help="a lost node is replaced after so long; or never (price list)",
+    )
+    add(
+        "--recovery",
+        metavar="D",
+        help=f"a loss stops spotmpi for so long ({time_text(RECOVERY_S)})",
+    )
+    add(
+        "--restart",
+        metavar="D",
+        help=f"time of a restart from a checkpoint ({time_text(RESTART_S)})",
+    )
+    add(
+        "--checkpoint-every",
+        metavar="D",
+        help=f"time between checkpoints ({time_text(CHECKPOINT_EVERY_S)})",
+    )
+    add("--checkpoint-cost", metavar="D", help=f"time to write one ({time_text(CHECKPOINT_S)})")
+
+
+def terms(
+    options: argparse.Namespace,
+    wanted: Cluster,
+    option: str,
+    *,
+    market: Market = "spot",
+    server_market: Market = "on-demand",
+) -> Terms:
+    """On which terms nodes are rented. ``wanted`` is what ``option`` names. Reads files, blocking;
+    UsageError for what contradicts itself."""
+    if market == "on-demand" and (options.trace or options.lifetime):
+        raise UsageError("--on-demand nodes are not revoked: leave out --lifetime and --trace")
+    if options.trace is not None and (options.notice or options.replacement):
+        raise UsageError(
+            "--trace says when nodes come and go: leave out --notice and --replacement"
+        )
+    if options.trace is not None and len(wanted) > 1:
+        raise UsageError(
+            f"--trace says how many nodes there are, not of which type, and {option} has "
+            f"{len(wanted)} types; name one"
+        )
+    return Terms(
+        market=market,
+        lifetime=None
+        if options.lifetime is None
+        else lifetimes.parse(options.lifetime, "--lifetime"),
+        notice_s=_duration(options.notice, "--notice", None),
+        replacement_s=rental.replacement(options.replacement),
+        availability=None if options.trace is None else availability.read(options.trace),
+        server_market=server_market,
+    )
+
+
+def runtimes(options: argparse.Namespace) -> Runtimes:
+    """What losses and checkpoints cost. UsageError for what is no time."""
+    restart_s = _duration(options.restart, "--restart", RESTART_S)
+    every_s = _duration(options.checkpoint_every, "--checkpoint-every", CHECKPOINT_EVERY_S)
+    writing_s = _duration(options.checkpoint_cost, "--checkpoint-cost", CHECKPOINT_S)
+    if every_s == 0:
+        raise UsageError("--checkpoint-every is 0, expected more")
+    recovery_s = _duration(options.recovery, "--recovery", RECOVERY_S)
+    return Runtimes(
+        rental.spotmpi(recovery_s, restart_s, every_s, writing_s),
+        rental.restarting(restart_s, every_s, writing_s),
+    )
+
+
+_Default = TypeVar("_Default", float, None)
+
+
+def _duration(text: str | None, what: str, default: _Default) -> float | _Default:
+    return default if text is None else duration(text, what)
