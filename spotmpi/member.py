@@ -297,6 +297,7 @@ class Member(Generic[P]):
         try:
             yield from self.driver.round()
         except Left:
+            self.keeper.wait()
             self._journal.trace.close()
             self.entered = False
             self.channel.tell("parted")

@@ -228,6 +228,9 @@ class Job:
             finally:
                 for process in list(simulation.processes.values()):
                     process.steps.close()
+                for thread in threading.enumerate():  # of a killed worker, it would be dead by now
+                    if thread.name.startswith("spotmpi-checkpoint-"):
+                        thread.join()
         ended = {w: final for w, final in simulation.returned.items() if final is not None}
         finals = {} if lost_early else ended
         return Result(self, finals, simulation.events, list(trace.read(self.trace)))
