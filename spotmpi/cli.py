@@ -7,10 +7,11 @@ imported when the command is used: ``spotmpi --help`` must not wait for NumPy.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from spotmpi.errors import SpotmpiError, UsageError
 from spotmpi.subcommands import Help
@@ -52,6 +53,11 @@ _COMMANDS = (
 
 class _Parser(argparse.ArgumentParser):
     """Says in one sentence what is wrong with an argument, and how to learn more."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        # A value such as -1h is no option, so that the command itself says what is wrong with it.
+        self._negative_number_matcher = re.compile(r"-\.?\d")
 
     def error(self, message: str) -> NoReturn:
         self.exit(_USAGE, f"{self.prog}: {message} (see {self.prog} --help)\n")

@@ -43,6 +43,10 @@ __all__ = [
 ]
 
 
+_SHAPES = 0.1, 100.0
+"""Of a Weibull distribution that nodes may have."""
+
+
 class Lifetime(Protocol):
     """A distribution of lifetimes."""
 
@@ -129,13 +133,16 @@ class Weibull:
 
     def __post_init__(self) -> None:
         _time("the scale of a Weibull lifetime", self.scale_s)
-        if not 0 < self.shape < math.inf:
-            raise UsageError(f"the shape of a Weibull lifetime is {self.shape:g}, expected above 0")
+        if not _SHAPES[0] <= self.shape <= _SHAPES[1]:
+            raise UsageError(
+                f"the shape of a Weibull lifetime is {self.shape:g}, expected {_SHAPES[0]:g} to "
+                f"{_SHAPES[1]:g}: below that half of the nodes are gone in an instant and the "
+                "others live for ever"
+            )
 
     def sample(self, rng: np.random.Generator, size: int) -> NDArray[np.float64]:
         """Lifetimes in seconds."""
-        with np.errstate(over="ignore"):  # of a tiny shape: longer than a double can say, so inf
-            return self.scale_s * (-np.log(_uniform(rng, size))) ** (1.0 / self.shape)
+        return self.scale_s * (-np.log(_uniform(rng, size))) ** (1.0 / self.shape)
 
     def cdf(self, t: ArrayLike) -> NDArray[np.float64]:
         """1 - exp(-(t / scale)^shape)."""

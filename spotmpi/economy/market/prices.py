@@ -48,6 +48,9 @@ _OFFER = ("spot", "on_demand", "lifetime", "notice", "start")
 _NAME = re.compile(r"[^\s:,=]+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SHIPPED = "prices-"
+_DEAREST = 1e5
+"""$/h: beyond it a file has a slip."""
+_FRESH_DAYS = 30
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,14 @@ class Prices:
     billing: Billing
     offers: Mapping[str, Offer]
     """By the names of instance types, in the order of the file."""
+
+    @property
+    def age(self) -> str:
+        """A warning, in parentheses, where the prices are old or undated; else nothing."""
+        if self.as_of == "undated":
+            return ""
+        days = (datetime.date.today() - datetime.date.fromisoformat(self.as_of)).days
+        return f" ({days:,} days old: look up today's)" if days > _FRESH_DAYS else ""
 
     def offer(self, name: str) -> Offer:
         """The offer of an instance type. UsageError, with a near name, if there is none."""
@@ -192,9 +203,12 @@ def _date(field: Field) -> str:
     try:
         if not _DATE.fullmatch(text):
             raise ValueError
-        datetime.date.fromisoformat(text)
+        date = datetime.date.fromisoformat(text)
     except ValueError:
         field.wrong(f"{field.name} is {text!r}, expected a date as 2019-02-01")
+    # A day more: it may be tomorrow already where the prices were read.
+    if date > datetime.date.today() + datetime.timedelta(days=1):
+        field.wrong(f"{field.name} is {text}, which is in the future: nobody knows such prices")
     return text
 
 
@@ -222,7 +236,7 @@ def _offer(name: str, field: Field, folder: Path) -> Offer:
 
 
 def _price(field: Field | None) -> float | None:
-    return None if field is None else field.number("$/h", above=0)
+    return None if field is None else field.number("$/h", above=0, most=_DEAREST)
 
 
 def _seconds(field: Field | None) -> float:

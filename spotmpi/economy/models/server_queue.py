@@ -1,17 +1,14 @@
 """A queue at the parameter server: how fast a cluster is when its workers wait for each other.
 
-A worker computes an update (think time Z_k of its instance type), the parameter servers take it in,
-the worker goes on: a closed network of one delay and one FIFO station for each server. An update is
-split evenly over the servers and visits them one after the other; service is exponential with the
-same mean for all types, so the network has a product form, and its throughput can be computed
-exactly:
+A worker computes an update (think time Z_k of its instance type), the parameter server takes it in,
+the worker goes on: a closed network of one delay and one FIFO station. Several servers take in all
+parts of an update at once: P of them are one station that is P times as fast. Service is
+exponential with the same mean for all types, so the network has a product form, and its throughput
+can be computed exactly:
 
 - by mean-value analysis (Reiser and Lavenberg, 1980), a recursion over all clusters up to the one
-  asked for, where these are few;
+  asked for, where these are few, or have been computed already;
 - by an integral over one variable (McKenna and Mitra, 1982) where they are many.
-
-Exponential service is the pessimistic side: service that is more regular makes workers wait less.
-`spotmpi.bench.papers.icac19` says how much that is in a measured case.
 """
 
 from __future__ import annotations
@@ -19,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -28,11 +26,13 @@ from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
 
-__all__ = ["Queue", "from_profile", "throughput"]
+__all__ = ["Queue", "Station", "from_profile"]
 
 _FEW = 1000
 """Population vectors: up to here the recursion takes about a millisecond; the integral always
 takes a fraction of one."""
+_REMEMBERED = 1_000_000
+"""Clusters; then it begins anew."""
 _NEGLIGIBLE = 45.0
 """Where the integrand is below e^-45 of its peak, nothing is lost in 64 bits."""
 _PANELS = 24
@@ -40,68 +40,80 @@ _PANELS = 24
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(16)
 
 
-def throughput(
-    counts: Sequence[int], think_s: Sequence[float], service_s: float, servers: int
-) -> float:
-    """Updates per second of ``counts[k]`` workers that compute for ``think_s[k]`` each, exactly.
+class Station:
+    """Workers of some types and the station that they wait at. Remembers what it has computed, so
+    that a search through clusters, each a little larger than others, takes a step for each."""
 
-    ``service_s`` is the service time of one update by one server; each of ``servers`` has
-    ``service_s / servers`` of it. Without service no worker may have a think time of 0. 0 updates
-    without workers. At most about a millisecond, for 100,000 workers as well. Pure.
-    """
-    there = [(n, z) for n, z in zip(counts, think_s, strict=True) if n]
-    if not there:
-        return 0.0
-    if service_s == 0:
-        return sum(n / z for n, z in there)
-    few = math.prod(n + 1 for n, _ in there) <= _FEW
-    method = _recursion if few else _integral
-    return method([n for n, _ in there], [z for _, z in there], service_s, servers)
+    def __init__(self, think_s: Sequence[float], service_s: float) -> None:
+        """``think_s``: what a worker of each type computes for between two updates. Without service
+        none of them may be 0."""
+        self._think_s = tuple(think_s)
+        self._service_s = service_s
+        self._queues: dict[tuple[int, ...], float] = {}
+        """How many workers wait or are served, on average, by how many there are of each type."""
 
+    def throughput(self, counts: Sequence[int]) -> float:
+        """Updates per second of ``counts[k]`` workers of each type, exactly; 0 without workers. At
+        most about a millisecond, for 100,000 workers as well."""
+        counts = tuple(counts)
+        if not any(counts):
+            return 0.0
+        if self._service_s == 0:
+            return sum(n / z for n, z in zip(counts, self._think_s, strict=True) if n)
+        if not self._knows_smaller(counts):
+            if math.prod(n + 1 for n in counts) > _FEW:
+                return self._remember(counts, _integral(counts, self._think_s, self._service_s))
+            for smaller in product(*(range(n + 1) for n in counts)):
+                if smaller not in self._queues:
+                    self._step(smaller)
+        return self._step(counts)
 
-def _recursion(
-    counts: Sequence[int], think_s: Sequence[float], service_s: float, servers: int
-) -> float:
-    """Mean-value analysis: an update that arrives sees the queue of the cluster without its worker.
+    def _knows_smaller(self, counts: tuple[int, ...]) -> bool:
+        """Whether every cluster with one worker fewer is known."""
+        return all(_without(counts, k) in self._queues for k, n in enumerate(counts) if n)
 
-    All servers have the same queue at all times of the recursion: one number for each cluster.
-    """
-    queues: dict[tuple[int, ...], float] = {(0,) * len(counts): 0.0}
-    total = 0.0
-    for population in product(*(range(n + 1) for n in counts)):
-        total = queue = 0.0
-        for k, n in enumerate(population):
+    def _step(self, counts: tuple[int, ...]) -> float:
+        """Mean-value analysis: an update that arrives sees the queue of the cluster without its
+        worker."""
+        rates = [0.0] * len(counts)
+        for k, n in enumerate(counts):
             if n:
-                seen = queues[(*population[:k], n - 1, *population[k + 1 :])]
-                response = service_s * (1 + seen)  # of all servers together
-                rate = n / (think_s[k] + response)
-                total += rate
-                queue += rate * response / servers
-        queues[population] = queue
-    return total
+                seen = self._queues[_without(counts, k)]
+                rates[k] = n / (self._think_s[k] + self._service_s * (1 + seen))
+        return self._remember(counts, rates)
+
+    def _remember(self, counts: tuple[int, ...], rates: Sequence[float]) -> float:
+        if len(self._queues) >= _REMEMBERED:
+            self._queues.clear()
+        thinking = sum(rate * z for rate, z in zip(rates, self._think_s, strict=True))
+        self._queues[counts] = sum(counts) - thinking  # Little's law, of those that think
+        return sum(rates)
 
 
-def _integral(
-    counts: Sequence[int], think_s: Sequence[float], service_s: float, servers: int
-) -> float:
-    """The normalising constant of P servers of mean d is proportional to the integral over u > 0 of
+def _without(counts: tuple[int, ...], k: int) -> tuple[int, ...]:
+    """One worker of type k fewer."""
+    return (*counts[:k], counts[k] - 1, *counts[k + 1 :])
 
-        e^-u u^(P-1) product_k (Z_k + d u)^N_k
 
-    and type k's throughput is the constant without one worker by the constant with all: the mean
-    of N_k / (Z_k + d u) over that density, which is log-concave: one peak, found by bisection.
+def _integral(counts: Sequence[int], think_s: Sequence[float], service_s: float) -> list[float]:
+    """Updates per second of each type. The normalising constant is proportional to the integral
+    over u > 0 of
+
+        e^-u product_k (Z_k + d u)^N_k
+
+    with the mean service time d, and type k's throughput is the constant without one worker by the
+    constant with all: the mean of N_k / (Z_k + d u) over that density, which is log-concave: one
+    peak, found by bisection.
     """
-    each = service_s / servers
-    types = list(zip(counts, think_s, strict=True))
+    types = [(n, z) for n, z in zip(counts, think_s, strict=True) if n]
 
     def height(u: float) -> float:
-        power = (servers - 1) * math.log(u) if servers > 1 else 0.0
-        return power - u + sum(n * math.log(z + each * u) for n, z in types)
+        return sum(n * math.log(z + service_s * u) for n, z in types) - u
 
     def slope(u: float) -> float:
-        return (servers - 1) / u - 1 + sum(n * each / (z + each * u) for n, z in types)
+        return sum(n * service_s / (z + service_s * u) for n, z in types) - 1
 
-    most = float(servers + sum(counts))  # the slope is negative here, whatever the think times
+    most = float(1 + sum(counts))  # the slope is negative here, whatever the think times
     least = most * 1e-18
     peak = _crossing(slope, least, most) if slope(least) > 0 else least
     floor = height(peak) - _NEGLIGIBLE
@@ -114,14 +126,15 @@ def _integral(
     edges = np.linspace(left, right, _PANELS + 1)
     half = (edges[1:] - edges[:-1]) / 2
     u = ((edges[1:] + edges[:-1]) / 2)[:, None] + half[:, None] * _NODES
-    waits = [z + each * u for z in think_s]
-    heights = (servers - 1) * np.log(u) - u
-    rate = np.zeros_like(u)
-    for n, wait in zip(counts, waits, strict=True):
-        heights += n * np.log(wait)
-        rate += n / wait
+    heights = -u
+    for n, z in types:
+        heights = heights + n * np.log(z + service_s * u)
     density = np.exp(heights - heights.max()) * half[:, None] * _WEIGHTS
-    return float((density * rate).sum() / density.sum())
+    density /= density.sum()
+    return [
+        float((density * (n / (z + service_s * u))).sum()) if n else 0.0
+        for n, z in zip(counts, think_s, strict=True)
+    ]
 
 
 def _crossing(function: Callable[[float], float], low: float, high: float) -> float:
@@ -143,13 +156,25 @@ class Queue:
     compute_s: Mapping[str, float]
     """Seconds that a worker of each instance type needs for one update, without any server's."""
     update_s: float
-    """Service time of one update, in seconds, with one server."""
+    """Service time of one update, in seconds, with one server; P servers take 1 / P of it."""
     server_instance: str
     """The instance type of a parameter server, for its price."""
     servers: int
     updates: int | None = None
     """Updates of the whole training, where the profile says so."""
-    error: float | None = None
+    error_of_one: float | None = None
+    """How far predicted times were off with one server, at most ..."""
+    error_of_several: float | None = None
+    """... and with several."""
+
+    @cached_property
+    def _station(self) -> Station:
+        return Station([*self.compute_s.values()], self.update_s / self.servers)
+
+    @property
+    def error(self) -> float | None:
+        """How far a predicted time was off, at most, as `models.Model` has it."""
+        return self.error_of_one if self.servers == 1 else self.error_of_several
 
     @property
     def server(self) -> Server:
@@ -177,7 +202,13 @@ class Queue:
 
         UsageError for a type that it does not know. Pure, less than a millisecond or so.
         """
-        return throughput(*self._workers(cluster), self.update_s, self.servers)
+        for name, count in cluster.items():
+            if count and name not in self.compute_s:
+                raise UsageError(
+                    f"the profile of {self.name} does not know instance type {name!r}; "
+                    f"it knows {', '.join(self.compute_s)}"
+                )
+        return self._station.throughput([cluster.get(name, 0) for name in self.compute_s])
 
     def bottleneck(self, cluster: Cluster) -> str:
         """``parameter server`` where one more of the cluster's fastest workers would add less than
@@ -203,25 +234,17 @@ class Queue:
         """Always UsageError, as of `iterations`."""
         raise UsageError(f"the profile of {self.name} has no loss model")
 
-    def _workers(self, cluster: Cluster) -> tuple[list[int], list[float]]:
-        for name, count in cluster.items():
-            if count and name not in self.compute_s:
-                raise UsageError(
-                    f"the profile of {self.name} does not know instance type {name!r}; "
-                    f"it knows {', '.join(self.compute_s)}"
-                )
-        there = {name: count for name, count in cluster.items() if count}
-        return list(there.values()), [self.compute_s[name] for name in there]
-
 
 def from_profile(field: Field) -> Queue:
     """The model in a profile with ``model: queue``. UsageError names the line that is wrong."""
     field.only(
-        "model", "name", "source", "error_percent", "update_s", "updates", "server", "instances"
+        *("model", "name", "source", "error_percent", "error_percent_several_servers"),
+        *("update_s", "updates", "server", "instances"),
     )
     field.need("model").text("queue")
     field.need("source").text()
-    error, updates, server = field.get("error_percent"), field.get("updates"), field.need("server")
+    one, several = field.get("error_percent"), field.get("error_percent_several_servers")
+    updates, server = field.get("updates"), field.need("server")
     server.only("instance", "count")
     instances = field.need("instances")
     compute_s: dict[str, float] = {}
@@ -237,5 +260,6 @@ def from_profile(field: Field) -> Queue:
         server_instance=server.need("instance").text(),
         servers=server.need("count").whole(least=1),
         updates=None if updates is None else updates.whole(least=1),
-        error=None if error is None else error.number("%", least=0) / 100,
+        error_of_one=None if one is None else one.number("%", least=0) / 100,
+        error_of_several=None if several is None else several.number("%", least=0) / 100,
     )

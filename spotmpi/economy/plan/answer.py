@@ -50,7 +50,7 @@ def _opening(question: Question, found: Search, chosen: Selection) -> list[str]:
             f"{model.name}, {question.work}, within {time_text(demand.deadline_s)}, of "
             f"{count_text(demand.quota)}"
         ),
-        f"prices of {question.prices.as_of}: {question.prices.source}",
+        f"prices of {question.prices.as_of}{question.prices.age}: {question.prices.source}",
     ]
     if demand.existing:
         soon = (

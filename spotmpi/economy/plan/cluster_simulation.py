@@ -183,7 +183,10 @@ def _opening(setting: _Setting, options: argparse.Namespace) -> list[str]:
     beside = "" if on_demand is None else f"; on demand {dollars(on_demand)}"
     return [
         _title(setting),
-        f"prices of {setting.prices.as_of}, {setting.terms.market}: {setting.prices.source}",
+        (
+            f"prices of {setting.prices.as_of}{setting.prices.age}, {setting.terms.market}: "
+            f"{setting.prices.source}"
+        ),
         *_fates(setting),
         (
             f"undisturbed: {time_text(setting.undisturbed_s)} {bound}, "

@@ -120,8 +120,13 @@ def quantile(sample: NDArray[np.float64], part: float) -> Estimate:
     size = len(ordered)
     half = _Z * math.sqrt(size * part * (1 - part))
     low, high = math.floor(size * part - half) - 1, math.ceil(size * part + half)
+    # By hand: where the next one is infinite, NumPy adds it with a weight of 0, and says nan.
+    place, rest = divmod(part * (size - 1), 1)
+    value = float(ordered[int(place)])
+    if rest:
+        value += rest * (float(ordered[int(place) + 1]) - value)
     return Estimate(
-        float(np.quantile(ordered, part)),
+        value,
         float(ordered[low]) if low >= 0 else -math.inf,
         float(ordered[high]) if high < size else math.inf,
     )

@@ -72,11 +72,11 @@ def test_icac19_is_printed_with_its_fit_and_its_worst_rows(
 ) -> None:
     assert reproduce.main(options("icac19")) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "86 rows: 54 predicted, 8 fitted, 12 restated, 12 not predictable" in printed
-    assert "worst error of predicted rows: -9.7 % (III-F, 1, 2, 3, 4 K80)" in printed
+    assert "86 rows: 58 predicted, 4 fitted, 12 restated, 12 not predictable" in printed
+    assert "worst error of predicted rows: +10.2 % (III-G, speed, 8 V100, 2 servers / 1)" in printed
     assert "-11.7 points (Table IV, 2 K80, 1 revoked: longer)" in printed
-    assert "one update takes the parameter server 22.7 ms" in printed
-    assert "more regular than exponential" in printed
+    assert "one update takes the parameter server 22.3 ms" in printed
+    assert "one station that is twice as fast" in printed
 
 
 def test_json_is_one_line_with_every_row(capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,7 +160,7 @@ def test_a_bathtub_rises_from_0_to_1_at_its_limit(
 TIMES = st.floats(1e-3, 1e12)
 
 
-@given(TIMES, TIMES, TIMES, TIMES, st.floats(min_value=0, exclude_min=True, allow_infinity=False))
+@given(TIMES, TIMES, TIMES, TIMES, st.floats(0.1, 100.0))
 def test_no_legal_numbers_break_the_arithmetic(
     first: float, tau1: float, tau2: float, b: float, shape: float
 ) -> None:
@@ -358,9 +358,10 @@ def test_a_lifetime_says_what_it_is(life: Lifetime, text: str) -> None:
         ("exponential:-10h", "the mean is '-10h', expected a number with its unit"),
         ("exponential:0h", "the mean of an exponential lifetime is 0 s, expected"),
         ("weibull:10h,x", "the shape is 'x', expected a number"),
-        ("weibull:10h,0", "the shape of a Weibull lifetime is 0, expected above 0"),
-        ("weibull:10h,-1", "the shape of a Weibull lifetime is -1, expected above 0"),
-        ("weibull:10h,nan", "the shape of a Weibull lifetime is nan, expected above 0"),
+        ("weibull:10h,0", "the shape of a Weibull lifetime is 0, expected 0.1 to 100"),
+        ("weibull:10h,-1", "the shape of a Weibull lifetime is -1, expected 0.1 to 100"),
+        ("weibull:10h,nan", "the shape of a Weibull lifetime is nan, expected 0.1 to 100"),
+        ("weibull:10h,0.01", "the shape of a Weibull lifetime is 0.01, expected 0.1 to 100"),
         ("weibull:0s,1", "the scale of a Weibull lifetime is 0 s"),
         ("bathtub:24h,0h,1h", "tau1 of a bathtub lifetime is 0 s"),
         ("bathtub:24h,1h,1h,1", "b is '1', expected a number with its unit"),

@@ -29,62 +29,38 @@ def constant(mean: float) -> float:
 
 
 def simulated(
-    think_s: Sequence[float],
-    service_s: float,
-    servers: int,
-    updates: int,
-    think: Draw,
-    service: Draw,
+    think_s: Sequence[float], service_s: float, updates: int, think: Draw, service: Draw
 ) -> float:
     """Updates per second of one worker for each of ``think_s``, the first tenth left out."""
-    arrivals = [(think(mean), worker, 0) for worker, mean in enumerate(think_s)]
+    arrivals = [(think(mean), worker) for worker, mean in enumerate(think_s)]
     heapq.heapify(arrivals)
-    free = [0.0] * servers
-    done, began, now = 0, 0.0, 0.0
-    while done < updates:
-        now, worker, server = heapq.heappop(arrivals)
-        if server == servers:  # the last one is through with it
-            done += 1
-            if done == updates // 10:
-                began = now
-            heapq.heappush(arrivals, (now + think(think_s[worker]), worker, 0))
-        else:
-            free[server] = max(now, free[server]) + service(service_s / servers)
-            heapq.heappush(arrivals, (free[server], worker, server + 1))
-    return (updates - updates // 10) / (now - began)
+    free = began = 0.0
+    for done in range(1, updates + 1):
+        now, worker = heapq.heappop(arrivals)
+        free = max(now, free) + service(service_s)
+        if done == updates // 10:
+            began = free
+        heapq.heappush(arrivals, (free + think(think_s[worker]), worker))
+    return (updates - updates // 10) / (free - began)
 
 
-State = tuple[tuple[int, ...], ...]
-"""The types of the workers that wait at each server, in the order of their coming."""
+State = tuple[int, ...]
+"""The types of the workers that wait at the server, in the order of their coming."""
 
 
-def chained(
-    counts: Sequence[int], think_s: Sequence[float], service_s: float, servers: int
-) -> float:
+def chained(counts: Sequence[int], think_s: Sequence[float], service_s: float) -> float:
     """Updates per second from the stationary distribution of the Markov chain, order and all."""
-    empty: State = ((),) * servers
-    index: dict[State, int] = {empty: 0}
+    index: dict[State, int] = {(): 0}
     flows: list[tuple[int, State, float]] = []
-    todo = deque([empty])
-    leaving: dict[int, float] = {}
-    each = servers / service_s
+    todo: deque[State] = deque([()])
     while todo:
         state = todo.popleft()
         moves: list[tuple[State, float]] = []
         for k, number in enumerate(counts):
-            thinking = number - sum(queue.count(k) for queue in state)
-            if thinking:
-                moves.append((((*state[0], k), *state[1:]), thinking / think_s[k]))
-        for i, queue in enumerate(state):
-            if not queue:
-                continue
-            after = list(state)
-            after[i] = queue[1:]
-            if i + 1 < servers:
-                after[i + 1] = (*state[i + 1], queue[0])
-            else:
-                leaving[index[state]] = each
-            moves.append((tuple(after), each))
+            if thinking := number - state.count(k):
+                moves.append(((*state, k), thinking / think_s[k]))
+        if state:
+            moves.append((state[1:], 1 / service_s))
         for target, rate in moves:
             if target not in index:
                 index[target] = len(index)
@@ -98,4 +74,4 @@ def chained(
     wanted = np.zeros(len(index) + 1)
     wanted[-1] = 1
     shares = np.linalg.lstsq(system, wanted)[0]
-    return float(sum(shares[i] * rate for i, rate in leaving.items()))
+    return float((1 - shares[0]) / service_s)

@@ -46,7 +46,7 @@ def test_what_is_assumed_comes_before_what_follows(capsys: pytest.CaptureFixture
     out = said(capsys, "--cluster", "K80:4", "--runs", "20", "--replacement", "4min")
     assert out.startswith("ResNet-32 on CIFAR-10, 64,000 iterations, on K80:4\nprices of 2019-02")
     assert "told 30.0 s before, replaced after 4.0 min" in out
-    assert "undisturbed: 60.9 min +- 10 % (the profile's error), $1.18; on demand $3.08" in out
+    assert "undisturbed: 60.8 min +- 10 % (the profile's error), $1.18; on demand $3.08" in out
     assert "spotmpi" in out
     assert "restart" in out
 

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spotmpi.economy.market.lifetimes import Exponential
 from spotmpi.economy.plan.events import Runtime, Staff, Training
@@ -68,6 +70,18 @@ def test_runs_that_never_end_are_no_sample_of_time() -> None:
     assert lived.ended.low < math.exp(-4000 / 8000) < lived.ended.high
     assert lived.ended.value == len(lived.seconds) / 200
     assert lived.within(1e9).value == lived.ended.value
+
+
+def test_a_quantile_beside_an_infinite_one_is_a_number() -> None:
+    """p50 of three, one of which never ended, is the slower of the other two."""
+    assert quantile(np.array([1.0, 2.0, math.inf]), 0.5).value == 2.0
+    assert quantile(np.array([1.0, 2.0, 5.0, math.inf]), 0.5).value == 3.5
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=30), st.floats(0, 1))
+def test_quantiles_are_those_of_numpy(sample: list[float], part: float) -> None:
+    expected = float(np.quantile(np.array(sample), part))
+    assert quantile(np.array(sample), part).value == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
 def test_quantiles_are_of_all_runs_and_may_be_never() -> None:

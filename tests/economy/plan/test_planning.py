@@ -340,6 +340,7 @@ def test_no_plan_is_json_as_well(capsys: pytest.CaptureFixture[str]) -> None:
         (("--quota", "K81:1", "--deadline", "1h"), "does not know instance type 'K81'; it knows"),
         (("--quota", "K80:1", "--deadline", "2"), "--deadline is '2', expected a number with its"),
         (("--quota", "K80:1", "--deadline", "0s"), "--deadline is 0, expected more"),
+        (("--quota", "K80:1", "--deadline", "-1h"), "--deadline is '-1h', expected a number with"),
         (("--quota", "K80:1", "--deadline", "1h", "--runs", "0"), "--runs is 0, expected at least"),
         (("--quota", "K80:1", "--deadline", "1h", "--loss", "0.3"), "no loss"),
         (
