@@ -3,34 +3,8 @@
 It is small and computes nothing, so that its silence means that the host is gone; when the head
 is silent, or the connection breaks, it kills the workers: whoever is excluded must not go on.
 
-To the head:
-
-``hello``    first: name, slots, version, problem (why it cannot run workers)
-``ready``    to the welcome: all that the job needs is here
-``unfit``    instead: why not
-``heard``    what a worker or its wrapper said: worker, said, fields (`link`, `channel`)
-``progress`` what is new on the board: a list of worker, rounds, steps, doing, seconds ago
-``says``     a sentence for the user: text
-``noticed``  this host is to be taken away: source, seconds (left; null: not known), what, advice
-``free``     it may be: the last worker has left it. To be answered with ``leave``
-``claims``   links: connections of its workers that get no answer
-``confirms`` links: of what others claim, those whose other end a worker here has
-
-From the head:
-
-``welcome``  first: what the job is (`Assignment`)
-``refused``  instead, or later: why
-``start``    run a worker: worker, environ (what mpirun gave to its stand-in; none for a newcomer)
-``admit``    let a newcomer that waits go on: worker, environ (what its stand-in was given)
-``started``  all workers of the job are ready: from now on silence is short
-``kill``     revoke a worker
-``order``    put an order on the board: worker, and what is in an `Order`
-``hold``     stop reading what workers write, or (on: false) go on
-``died``     a worker on some host: worker, ago (seconds), name (as whom MPI knows it: namespace
-             and rank; null: it does not)
-``claimed``  links: what some host claims
-``end``      kill all workers
-``leave``    the job is over, at least here
+What it says to the head is `messages.FROM_NEW_AGENT` and then `messages.FROM_AGENT`, what it is
+told `messages.FROM_HEAD`.
 """
 
 from __future__ import annotations
@@ -46,11 +20,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from spotmpi import __version__
-from spotmpi.channel import Name, Order, Progress, admit, publish_death, record_death
+from spotmpi.channel import Name, Progress, admit, publish_death, record_death
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import links, mpirun, processes, relay, trunk
+from spotmpi.launch import links, messages, mpirun, processes, relay, trunk
 from spotmpi.launch.console import read
 from spotmpi.launch.crew import Crew, Heard
+from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.doctor import cores
 from spotmpi.launch.installation import NO_MPI, search
 from spotmpi.launch.lookout import Lookout
@@ -61,7 +36,7 @@ from spotmpi.launch.worker import TASK
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
-__all__ = ["Agent", "Assignment", "Outcome"]
+__all__ = ["Agent", "Outcome"]
 
 _FOR_WELCOME = 30.0
 """Seconds for the head to prove itself and to say what the job is."""
@@ -97,20 +72,6 @@ class Outcome:
     told: bool = False
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """What every host of a job has in common."""
-
-    folder: str
-    """Working directory of the scripts."""
-    task: list[str]
-    """The script and its arguments."""
-    environ: dict[str, str]
-    """Variables of the launcher's that travel, and spotmpi's settings."""
-    detect_ms: int
-    """A host that is silent for so long is lost."""
-
-
 class Agent:
     """One host's part of one job, from the connection to its end.
 
@@ -123,7 +84,7 @@ class Agent:
         self._select = selectors.PollSelector()
         self._slots = slots
         self._name = name
-        self._assignment: Assignment | None = None
+        self._assignment: messages.Assignment | None = None
         self._installation = search(os.environ).found
         self._outcome: Outcome | None = None
         self._wrappers: dict[int, subprocess.Popen[bytes]] = {}
@@ -197,13 +158,8 @@ class Agent:
 
     def _introduce(self) -> None:
         problem = None if self._installation else f"{NO_MPI} (on {self._name})"
-        self._trunk.tell(
-            "hello",
-            name=self._name,
-            slots=self._slots,
-            version=__version__,
-            problem=problem,
-        )
+        self._trunk.tell(messages.Hello(__version__))
+        self._trunk.tell(messages.Offer(self._name, self._slots, problem))
 
     # What the head says.
 
@@ -215,54 +171,53 @@ class Agent:
             self._outcome = Outcome(over, reason, served=served, told=over and self._told)
 
     def _take(self, frame: Frame) -> None:
-        if frame.kind == trunk.RELAY:
-            self._relay.receive(*trunk.relayed(frame))
-        if frame.kind != trunk.MESSAGE:
+        try:
+            said = trunk.read(frame, messages.FROM_HEAD)
+        except Malformed as wrong:
+            self._cut(f"the head sent what no head sends: {wrong}")
             return
-        fields = trunk.message(frame)
-        match fields.pop("event"):
-            case "welcome":
-                self._take_on(Assignment(**fields))
-            case "refused":
-                self._outcome = Outcome(True, f"the head refused this host: {fields['why']}")
-            case "start":
-                self._start(int(fields["worker"]), fields["environ"])
-            case "admit":
-                given = mpirun.admission(relay.with_port(fields["environ"], self._doorway.port))
+        match said:
+            case trunk.Carried(connection, data):
+                self._relay.receive(connection, data)
+            case messages.Assignment():
+                self._take_on(said)
+            case messages.Refusal(why=why):
+                self._outcome = Outcome(True, f"the head refused this host: {why}")
+            case messages.Start(worker=worker, environ=environ):
+                self._start(worker, environ)
+            case messages.Admit(worker=worker, environ=environ):
+                given = mpirun.admission(relay.with_port(environ, self._doorway.port))
                 with suppress(OSError):  # it has died meanwhile
-                    admit(self._folder, int(fields["worker"]), given)
-            case "started":
+                    admit(self._folder, worker, given)
+            case messages.Started():
                 self._started = True
-            case "kill":
-                self._crew.revoke(int(fields["worker"]))
-            case "order":
-                order = Order(bool(fields["stop"]), bool(fields["leave"]), int(fields["newcomer"]))
+            case messages.Kill(worker=worker):
+                self._crew.revoke(worker)
+            case messages.Instruct(worker=worker, order=order):
                 with suppress(OSError):  # no room: others may have been told
-                    self._crew.order(int(fields["worker"]), order)
-            case "hold":
-                self._held = bool(fields["on"])
-            case "died":
-                at = time.monotonic() - float(fields["ago"])
-                self._obituary(int(fields["worker"]), at, fields["name"])
-            case "claimed":
-                claimed = [links.Link(*link) for link in fields["links"]]
+                    self._crew.order(worker, order)
+            case messages.Hold(on=on):
+                self._held = on
+            case messages.Died(worker=worker, ago=ago, name=name):
+                self._obituary(worker, time.monotonic() - ago, name)
+            case messages.Claimed(links=claimed):
                 if known := links.ends(claimed, os.getpid()):
-                    self._trunk.tell("confirms", links=list(known))
-            case "end":
+                    self._trunk.tell(messages.Confirms(tuple(known)))
+            case messages.End():
                 self._crew.end()
-            case "leave":
+            case messages.Leave():
                 self._crew.dismiss()
                 why = "this host is to be taken away" if self._free else ""
                 self._outcome = Outcome(True, why, told=self._free and self._told)
 
-    def _obituary(self, worker: int, at: float, name: tuple[str, int] | None) -> None:
+    def _obituary(self, worker: int, at: float, name: messages.MpiName | None) -> None:
         """A worker has died, here or elsewhere: those that are here must know, and their MPI."""
         record_death(str(self._folder), worker, at)
         if name is not None:
             living = self._wrappers.keys() - self._gone - {worker}
-            publish_death(self._folder, worker, Name(name[0].encode(), int(name[1])), living)
+            publish_death(self._folder, worker, Name(name.namespace.encode(), name.rank), living)
 
-    def _take_on(self, assignment: Assignment) -> None:
+    def _take_on(self, assignment: messages.Assignment) -> None:
         script = assignment.task[0]
         if not os.path.isdir(assignment.folder):
             self._decline(f"there is no folder {assignment.folder} on {self._name}")
@@ -271,11 +226,11 @@ class Agent:
         else:
             self._assignment = assignment
             (self._folder / TASK).write_text(json.dumps(assignment.task))
-            self._trunk.tell("ready")
+            self._trunk.tell(messages.Fit())
             self._lookout.start()
 
     def _decline(self, why: str) -> None:
-        self._trunk.tell("unfit", why=why)
+        self._trunk.tell(messages.Unfit(why))
         self._outcome = Outcome(True, why)
 
     def _start(self, worker: int, given: dict[str, str]) -> None:
@@ -309,13 +264,9 @@ class Agent:
             self._outcome = Outcome(True, f"it was told to end ({signal_name(number)})", told=True)
 
     def _noticed(self, notice: Notice) -> None:
-        self._trunk.tell(
-            "noticed",
-            source=notice.source,
-            seconds=notice.left(time.time()),
-            what=notice.what,
-            advice=notice.advice,
-        )
+        left = notice.left(time.time())
+        said = messages.Noticed(notice.source, left, notice.what, notice.advice)
+        self._trunk.tell(said)
         if not notice.advice:
             self._to_be_taken = True
             self._told = notice.what == signal_name(signal.SIGTERM)
@@ -329,10 +280,10 @@ class Agent:
         """
         if self._to_be_taken and not self._free and self._gone.issuperset(self._wrappers):
             self._free = True
-            self._trunk.tell("free")
+            self._trunk.tell(messages.Free())
 
     def _say(self, sentence: str) -> None:
-        self._trunk.tell("says", text=sentence)
+        self._trunk.tell(messages.Says(sentence))
 
     # What workers and wrappers say.
 
@@ -342,8 +293,11 @@ class Agent:
         new = {worker: one for worker, one in said.items() if self._reported.get(worker) != one}
         if new:
             now = time.monotonic()
-            entries = [[w, p.rounds, p.steps, p.doing, now - p.since] for w, p in new.items()]
-            self._trunk.tell("progress", entries=entries)
+            entries = (
+                messages.HowFar(w, p.rounds, p.steps, p.doing, max(0.0, now - p.since))
+                for w, p in new.items()
+            )
+            self._trunk.tell(messages.Progressed(tuple(entries)))
         self._reported = said
         self._claim()
 
@@ -353,16 +307,16 @@ class Agent:
         waiting = self._wrappers.keys() - self._gone
         waiting -= {w for w, p in self._reported.items() if now - p.since < _NO_NEWS}
         if waiting and (found := links.unanswered(os.getpid())):
-            self._trunk.tell("claims", links=list(found))
+            self._trunk.tell(messages.Claims(tuple(found)[: messages.MOST_LINKS]))
 
     def _pass_on(self, heard: Heard) -> None:
-        if heard.event == "runtime":
+        said = heard.said
+        if isinstance(said, messages.Met | messages.RuntimeEnds):
             return  # a wrapper here takes its agent, which revokes its worker, for mpirun
-        if heard.event in ("ended", "vanished"):
+        if isinstance(said, messages.Ended | messages.Vanished):
             self._bury_at = time.monotonic() + _BEFORE_BURIAL
-        fields = {k: v for k, v in heard.fields.items() if k != "event"}
-        self._trunk.tell("heard", worker=heard.worker, said=heard.event, fields=fields)
-        if heard.event in ("ended", "cleared", "vanished"):
+        self._trunk.tell(messages.Passed(heard.worker, said))
+        if isinstance(said, messages.Ended | messages.Cleared | messages.Vanished):
             self._gone.add(heard.worker)
             self._give_free()
 
@@ -370,7 +324,7 @@ class Agent:
         """A wrapper that died before it said anything is known to nobody else."""
         for worker, wrapper in self._wrappers.items():
             if worker not in self._crew.met | self._gone and wrapper.poll() is not None:
-                self._pass_on(Heard(worker, "vanished", {}))
+                self._pass_on(Heard(worker, messages.Vanished()))
 
     def _watch(self, worker: int, descriptor: int, stream: int) -> None:
         os.set_blocking(descriptor, False)

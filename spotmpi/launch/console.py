@@ -9,10 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from spotmpi.launch.decoding import shown
 from spotmpi.launch.lines import PATIENCE, Lines, Outlet, Sink
 from spotmpi.launch.logs import Logs
 
 __all__ = ["Console", "read"]
+
+_LONGEST = 1 << 16
+"""Characters of what the launcher says at a time."""
 
 
 class Console:
@@ -51,8 +55,9 @@ class Console:
         return self._held
 
     def say(self, text: str) -> None:
-        """Say something to the user, as the launcher."""
-        self._sinks[1].say(f"spotmpi: {text}\n".encode(errors="replace"))
+        """Say something to the user, as the launcher: whatever it quotes moves no cursor."""
+        line = shown(text, _LONGEST, lines=True)
+        self._sinks[1].say(f"spotmpi: {line}\n".encode(errors="replace"))
 
     def adjust(self) -> None:
         """Decide what to wait for. To be called before every wait, for `pause` at most."""

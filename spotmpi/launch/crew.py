@@ -12,28 +12,28 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from spotmpi.channel import LIMIT, Order, Progress, orders, progress
 from spotmpi.launch import link as wire
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Malformed, Message, decode
 from spotmpi.launch.silence import Silences
 
 __all__ = ["Crew", "Heard", "in_order", "peer"]
 
-_LAST = ("runtime", "ended", "cleared", "vanished", "lost")
+_LAST: tuple[type[Message], ...] = (
+    *(messages.RuntimeEnds, messages.Ended, messages.Cleared),
+    *(messages.Vanished, messages.HostLost),
+)
 """Ends, in the order in which they are passed on: mpirun's doing before what follows from it."""
 
 
 @dataclass(frozen=True)
 class Heard:
-    """One message of a worker or its wrapper.
-
-    ``vanished`` says that a wrapper died unannounced, ``lost`` that its host did.
-    """
+    """One message of a worker or its wrapper."""
 
     worker: int
-    event: str
-    fields: dict[str, Any]
+    said: Message
 
 
 @dataclass
@@ -155,14 +155,14 @@ class Crew:
         # Seen now, acted upon after the last words were read.
         dead = [one for one, wrapper in self._wrappers.items() if _ended(wrapper.pidfd)]
         heard += [
-            Heard(worker, fields["event"], fields)
+            Heard(worker, message)
             for worker, wrapper in self._wrappers.items()
-            for fields in self._messages(wrapper.link)
+            for message in self._messages(wrapper.link)
         ]
         for said in heard:
-            if said.event in ("ended", "cleared"):
+            if isinstance(said.said, messages.Ended | messages.Cleared):
                 self._wrappers[said.worker].ended = True
-        heard += [Heard(one, "vanished", {}) for one in dead if not self._wrappers[one].ended]
+        heard += [Heard(one, messages.Vanished()) for one in dead if not self._wrappers[one].ended]
         for one in dead:
             self._part(self._wrappers.pop(one))
         return in_order(heard)
@@ -184,13 +184,14 @@ class Crew:
         except OSError:
             message, descriptors = b"", []
         self._strangers.remove(link)
-        fields = wire.decode(message) or {}
-        worker = fields.get("worker")
+        try:
+            met = decode(message, messages.FROM_STRANGER)
+        except Malformed:
+            met = None
         pid, user = peer(link)
         if (
-            fields.get("event") != "hello"
-            or not isinstance(worker, int)
-            or worker not in self._expected - self._met
+            not isinstance(met, messages.Met)
+            or met.worker not in self._expected - self._met
             or user != os.getuid()
             or len(descriptors) not in (0, 2)  # a stand-in has no streams
         ):
@@ -198,6 +199,7 @@ class Crew:
             for descriptor in descriptors:
                 os.close(descriptor)
             return
+        worker = met.worker
         self._met.add(worker)
         for stream, descriptor in enumerate(descriptors, start=1):
             self._watch(worker, descriptor, stream)
@@ -208,13 +210,13 @@ class Crew:
         self._select.register(pidfd, selectors.EVENT_READ, _woken)
         if self._ending:
             wire.say(link, wire.END)
-        yield Heard(worker, "hello", fields)
+        yield Heard(worker, met)
 
     def _signal(self, worker: int, number: signal.Signals) -> None:
         with suppress(OSError):  # it may have ended
             signal.pidfd_send_signal(self._wrappers[worker].pidfd, number)
 
-    def _messages(self, link: socket.socket) -> Iterator[dict[str, Any]]:
+    def _messages(self, link: socket.socket) -> Iterator[Message]:
         while True:
             try:
                 message = link.recv(LIMIT + 1)
@@ -223,9 +225,12 @@ class Crew:
             if not message:
                 self._ignore(link)
                 return
-            fields = wire.decode(message)
-            if fields is not None:
-                yield fields
+            try:
+                if len(message) > LIMIT:
+                    raise Malformed(f"it has more than {LIMIT} bytes")
+                yield decode(message, messages.FROM_WORKER)
+            except Malformed as wrong:  # the script's doing, and its own affair
+                yield messages.Garbled(str(wrong))
 
     def _part(self, wrapper: _Wrapper) -> None:
         self._ignore(wrapper.link)
@@ -244,7 +249,9 @@ class Crew:
 
 def in_order(heard: Iterable[Heard]) -> list[Heard]:
     """The same, ends last."""
-    return sorted(heard, key=lambda one: _LAST.index(one.event) if one.event in _LAST else -1)
+    return sorted(
+        heard, key=lambda one: _LAST.index(type(one.said)) if type(one.said) in _LAST else -1
+    )
 
 
 def _woken() -> None:

@@ -9,32 +9,32 @@ from __future__ import annotations
 
 import os
 import selectors
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from spotmpi import __version__
 from spotmpi.channel import Order, Progress
-from spotmpi.launch import mpirun, processes, relay, trunk
-from spotmpi.launch.agent import Assignment
+from spotmpi.launch import messages, mpirun, processes, relay, trunk
 from spotmpi.launch.crew import Crew, Heard, in_order
+from spotmpi.launch.decoding import Malformed, Message
 from spotmpi.launch.links import Link
 from spotmpi.launch.rifts import Rifts
 from spotmpi.launch.seal import Frame, Seal
 from spotmpi.launch.silence import Silences
-from spotmpi.notice import Notice, clean
+from spotmpi.notice import Notice
 from spotmpi.settings import Settings
 
 __all__ = ["Fleet", "Registered"]
 
 _FOR_A_WORD = 0.2
 """Seconds for a refusal to be sent."""
+
+_CONNECTIONS = 32
+"""To the PMIx server, for each worker of a host: MPI makes one or two."""
 
 
 @dataclass
@@ -44,7 +44,8 @@ class _Guest:
     until: float
     """When it must be in."""
     gone: Callable[[str], None]
-    hello: dict[str, Any] | None = None
+    greeted: bool = False
+    offer: messages.Offer | None = None
 
 
 @dataclass
@@ -76,7 +77,7 @@ class Fleet:
     def __init__(
         self,
         select: selectors.BaseSelector,
-        assignment: Assignment,
+        assignment: messages.Assignment,
         write: Callable[[int, int, bytes], None],
         held: Callable[[], bool],
         noticed: Callable[[str, Notice], None],
@@ -108,7 +109,7 @@ class Fleet:
         self._heard: list[Heard] = []
         self._progress: dict[int, Progress] = {}
         self._pmix: int | None = None
-        self._names: dict[int, tuple[str, int] | None] = {}
+        self._names: dict[int, messages.MpiName] = {}
         """As whom MPI knows each worker that it does."""
         self._ready: set[int] = set()
         self._first: frozenset[int] = frozenset()
@@ -160,34 +161,39 @@ class Fleet:
 
     def _hear_guest(self, link: trunk.Trunk, frame: Frame) -> None:
         guest = self._guests[link]
-        fields = trunk.message(frame)
-        match fields["event"]:
-            case "hello" if guest.hello is None:
-                problem = fields["problem"]
-                if fields["version"] != __version__:
-                    problem = f"it has spotmpi {fields['version']}, and the head {__version__}"
-                if problem is None:
-                    guest.hello = fields
-                    link.tell("welcome", **asdict(self._assignment))
+        try:
+            said = trunk.read(frame, messages.FROM_NEW_AGENT)
+        except Malformed as wrong:
+            self._refuse(link, str(wrong))
+            return
+        match said:
+            case messages.Hello(version=version) if not guest.greeted:
+                guest.greeted = True
+                if version != __version__:
+                    self._refuse(link, f"it has spotmpi {version}, and the head {__version__}")
+            case messages.Offer() if guest.greeted and guest.offer is None:
+                if said.problem is None:
+                    guest.offer = said
+                    link.tell(self._assignment)
                 else:
-                    self._refuse(link, problem)
-            case "ready" if guest.hello is not None:
+                    self._refuse(link, said.problem)
+            case messages.Fit() if guest.offer is not None:
                 del self._guests[link]
-                self._take_in(link, guest.hello)
-            case "unfit":
-                self._part(link, str(fields["why"]))
-            case said:
-                self._refuse(link, f"it says {said!r} where it should introduce itself")
+                self._take_in(link, guest.offer)
+            case messages.Unfit(why=why):
+                self._part(link, why)
+            case _:
+                self._refuse(link, "it does not introduce itself as agents do")
 
     def _refuse(self, link: trunk.Trunk, why: str) -> None:
-        link.tell("refused", why=why)
+        link.tell(messages.Refusal(why))
         link.flush(_FOR_A_WORD)
         self._part(link, why)
 
-    def _take_in(self, link: trunk.Trunk, hello: dict[str, Any]) -> None:
-        name = self._free_name(str(hello["name"]))
+    def _take_in(self, link: trunk.Trunk, offer: messages.Offer) -> None:
+        name = self._free_name(offer.name)
         connections = relay.Relay(self._select, link.relay)
-        host = Registered(name, int(hello["slots"]), link, connections)
+        host = Registered(name, offer.slots, link, connections)
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         self._hosts[name] = host
         self.times[name] += 1
@@ -234,7 +240,7 @@ class Fleet:
         self._home[worker] = host
         self._untrained.add(worker)
         environ = self._spawning | Settings(newcomer=worker).to_environ()
-        host.trunk.tell("start", worker=worker, environ=environ)
+        host.trunk.tell(messages.Start(worker, environ))
 
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned."""
@@ -256,17 +262,17 @@ class Fleet:
     def revoke(self, worker: int) -> None:
         """Have a worker killed, as if its host had been taken away."""
         if worker not in self._ended:
-            self._home[worker].trunk.tell("kill", worker=worker)
+            self._home[worker].trunk.tell(messages.Kill(worker))
 
     def kill(self, worker: int) -> None:
         """Take a worker for dead, whatever its host says."""
         if worker not in self._ended:
             self._bury(worker, 0.0)
-            self._heard.append(Heard(worker, "vanished", {}))
+            self._heard.append(Heard(worker, messages.Vanished()))
 
     def order(self, worker: int, order: Order) -> None:
         """Have an order put where the worker finds it in its next round."""
-        self._home[worker].trunk.tell("order", worker=worker, **order._asdict())
+        self._home[worker].trunk.tell(messages.Instruct(worker, order))
 
     def progress(self) -> dict[int, Progress]:
         """How far the workers have come that live, as far as they train: a second ago."""
@@ -280,7 +286,7 @@ class Fleet:
         """Have every worker killed, while the stand-ins stay. From now on none is started."""
         self._ending = True
         for host in self._hosts.values():
-            host.trunk.tell("end")
+            host.trunk.tell(messages.End())
 
     def dismiss(self) -> None:
         """Let stand-ins and agents go, and meet no new ones."""
@@ -290,7 +296,7 @@ class Fleet:
             link.close()
         self._guests.clear()
         for host in self._hosts.values():
-            host.trunk.tell("leave")
+            host.trunk.tell(messages.Leave())
 
     @property
     def gone(self) -> bool:
@@ -303,18 +309,18 @@ class Fleet:
         if self._held() != self._told_held:
             self._told_held = self._held()
             for host in self._hosts.values():
-                host.trunk.tell("hold", on=self._told_held)
+                host.trunk.tell(messages.Hold(self._told_held))
         for heard in self._stand_ins.hear() if self._stand_ins is not None else ():
             worker = heard.worker
-            match heard.event:
-                case "hello":
-                    self._start(worker, heard.fields["environ"])
-                case "vanished":
+            match heard.said:
+                case messages.Met(environ=environ):
+                    self._start(worker, environ or {})
+                case messages.Vanished():
                     if worker not in self._ended:
-                        self._home[worker].trunk.tell("kill", worker=worker)
+                        self._home[worker].trunk.tell(messages.Kill(worker))
                         self._bury(worker, 0.0)
                         self._heard.append(heard)
-                case "runtime":
+                case messages.RuntimeEnds():
                     self._heard.append(heard)
         heard_now, self._heard = self._heard, []
         return in_order(heard_now)
@@ -325,95 +331,90 @@ class Fleet:
 
     def _start(self, worker: int, environ: dict[str, str]) -> None:
         self._pmix = self._pmix or relay.server_port(environ)
-        self._names[worker] = mpirun.name(environ)
+        if (name := mpirun.name(environ)) is not None:
+            self._names[worker] = messages.MpiName(*name)
         host = self._home[worker]
         if host.name not in self._hosts or worker in self._ended:
             self._kill_stand_in(worker)
         elif worker in self._first:
-            host.trunk.tell("start", worker=worker, environ=self._spawning | environ)
+            host.trunk.tell(messages.Start(worker, self._spawning | environ))
         else:
-            host.trunk.tell("admit", worker=worker, environ=environ)
+            host.trunk.tell(messages.Admit(worker, environ))
 
     # What agents say.
 
     def _take(self, host: Registered, frame: Frame) -> None:
-        if frame.kind == trunk.RELAY:
-            self._carry(host, *trunk.relayed(frame))
-        elif frame.kind == trunk.OUTPUT:
-            worker, stream, data = trunk.output(frame)
-            if worker in host.workers and stream in (1, 2):
-                self._write(worker, stream, data)
-        elif frame.kind == trunk.MESSAGE:
-            self._hear(host, trunk.message(frame))
+        try:
+            self._hear(host, trunk.read(frame, messages.FROM_AGENT))
+        except Malformed as wrong:
+            self._rest(host.name)
+            self._expel(host, f"sent what no agent sends: {wrong}")
 
-    def _hear(self, host: Registered, fields: dict[str, Any]) -> None:
-        match fields["event"]:
-            case "heard" if fields["worker"] in host.workers:
-                self._hear_from(host, fields["worker"], str(fields["said"]), fields["fields"])
-            case "progress":
-                self._hear_progress(host, fields["entries"])
-            case "noticed":
-                self._notice(host, fields)
-            case "free":
-                host.trunk.tell("leave")
-            case "claims":
-                self._claim(host, [Link(*link) for link in fields["links"]])
-            case "confirms":
-                found = [Link(*link) for link in fields["links"]]
-                self._rifts.confirm(host.name, found, time.monotonic())
-            case "says":
-                self._say(f"{host.name}: {clean(str(fields.get('text')))}")
+    def _hear(self, host: Registered, said: Message | trunk.Output | trunk.Carried) -> None:
+        """Raises Malformed where it speaks of workers that it does not have."""
+        now = time.monotonic()
+        match said:
+            case trunk.Carried(connection, data):
+                self._carry(host, connection, data)
+            case trunk.Output(worker, stream, data):
+                self._write(_own(host, worker), stream, data)
+            case messages.Passed(worker=worker, said=of_worker):
+                self._hear_from(host, _own(host, worker), of_worker)
+            case messages.Progressed(entries=entries):
+                for worker, rounds, steps, doing, ago in entries:
+                    come = Progress(rounds, steps, doing, now - ago)
+                    self._progress[_own(host, worker)] = come
+            case messages.Noticed():
+                # Seconds and no date: two hosts' clocks differ.
+                deadline = None if said.seconds is None else time.time() + said.seconds
+                notice = Notice(said.source, deadline, said.what, said.advice)
+                self._noticed(host.name, notice)
+            case messages.Free():
+                host.trunk.tell(messages.Leave())
+            case messages.Claims(links=links):
+                self._claim(host, links)
+            case messages.Confirms(links=links):
+                self._rifts.confirm(host.name, links, now)
+            case messages.Says(text=text):
+                self._say(f"{host.name}: {text}")
 
-    def _hear_from(self, host: Registered, worker: int, said: str, fields: dict[str, Any]) -> None:
-        if worker in self._ended or said == "hello":
+    def _hear_from(self, host: Registered, worker: int, said: Message) -> None:
+        if worker in self._ended:
             return
-        ended = said == "ended"
-        revoked = ended and processes.was_revoked(int(fields["status"]))
-        if said == "vanished" or revoked or (ended and worker in self._untrained):
+        ended = isinstance(said, messages.Ended)
+        revoked = isinstance(said, messages.Ended) and processes.was_revoked(said.status)
+        if isinstance(said, messages.Vanished) or revoked or (ended and worker in self._untrained):
             self._bury(worker, 0.0)
-        elif said in ("ended", "cleared"):
+        elif isinstance(said, messages.Ended | messages.Cleared):
             self._ended.add(worker)
-        elif said == "trains":
+        elif isinstance(said, messages.Trains):
             self._untrained.discard(worker)
-        self._heard.append(Heard(worker, said, fields))
+        self._heard.append(Heard(worker, said))
         starting = worker in self._first and self._ready != self._first
-        if starting and said in ("ready", "underway"):
-            self._ready |= self._first if said == "underway" else {worker}
+        if starting and isinstance(said, messages.Ready | messages.Underway):
+            underway = isinstance(said, messages.Underway)
+            self._ready |= self._first if underway else {worker}
             if self._ready == self._first:
                 for other in self._hosts.values():
                     if not self._first.isdisjoint(other.workers):
                         self._settle(other)
                 for name in self._spares:
                     self.recruit(name)
-        elif said == "admitted":
+        elif isinstance(said, messages.Admitted):
             self._settle(host)
 
     @staticmethod
     def _settle(host: Registered) -> None:
         if host.settled is None:
             host.settled = time.monotonic()
-            host.trunk.tell("started")
-
-    def _hear_progress(self, host: Registered, entries: Sequence[Sequence[float]]) -> None:
-        now = time.monotonic()
-        for worker, rounds, steps, doing, ago in entries:
-            if worker in host.workers:
-                said = Progress(int(rounds), int(steps), int(doing), now - ago)
-                self._progress[int(worker)] = said
+            host.trunk.tell(messages.Started())
 
     def _claim(self, host: Registered, links: Sequence[Link]) -> None:
         """A host's workers get no answer: whoever has the other end knows who they are."""
         self._rifts.claim(host.name, links, time.monotonic())
         for other in self._hosts.values():
             if other is not host:
-                other.trunk.tell("claimed", links=links)
-
-    def _notice(self, host: Registered, fields: dict[str, Any]) -> None:
-        source, left, what, advice = map(fields.get, ("source", "seconds", "what", "advice"))
-        # Seconds and no date: two hosts' clocks differ.
-        deadline = time.time() + left if isinstance(left, (int, float)) else left
-        with suppress(ValueError):
-            self._noticed(host.name, Notice.checked(source, deadline, what, advice))
+                other.trunk.tell(messages.Claimed(tuple(links)))
 
     def _kill_stand_in(self, worker: int) -> None:
         if self._stand_ins is not None:
@@ -424,20 +425,14 @@ class Fleet:
         self._ended.add(worker)
         self._kill_stand_in(worker)
         for other in self._hosts.values():
-            other.trunk.tell("died", worker=worker, ago=ago, name=self._names.get(worker))
+            other.trunk.tell(messages.Died(worker, ago, self._names.get(worker)))
 
     def _carry(self, host: Registered, connection: int, data: bytes) -> None:
         if connection not in host.relay and data and self._pmix is not None:
-            link = socket.socket()
-            link.setblocking(True)
-            try:
-                link.connect(("127.0.0.1", self._pmix))
-            except OSError:
-                link.close()
+            if len(host.relay) >= _CONNECTIONS * (1 + len(host.workers)):
                 host.trunk.relay(connection, b"")
                 return
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            host.relay.add(connection, link)
+            host.relay.connect(connection, self._pmix)
         host.relay.receive(connection, data)
 
     # Hosts go.
@@ -476,7 +471,11 @@ class Fleet:
         host, missed = self._hosts[outcast[0]], ", ".join(outcast[1])
         why = f"does not reach {missed}, though the head does: see to the network between them"
         self._rest(host.name)
-        host.trunk.tell("refused", why=f"it {why}")
+        self._expel(host, why)
+
+    def _expel(self, host: Registered, why: str) -> None:
+        """Lose a host that is there and must not be: it is told why."""
+        host.trunk.tell(messages.Refusal(f"it {why}"))
         host.trunk.flush(_FOR_A_WORD)
         host.trunk.close()
         self._lose(host, why)
@@ -489,8 +488,14 @@ class Fleet:
             self._kill_stand_in(worker)
         for worker in lost:
             self._bury(worker, ago)
-            self._heard.append(Heard(worker, "lost", {"how": f"host {host.name} {how}"}))
+            self._heard.append(Heard(worker, messages.HostLost(f"host {host.name} {how}")))
         host.relay.close()
+
+
+def _own(host: Registered, worker: int) -> int:
+    if worker not in host.workers:
+        raise Malformed(f"it speaks of worker {worker}, which is none of its own")
+    return worker
 
 
 def _no_streams(worker: int, descriptor: int, stream: int) -> None:

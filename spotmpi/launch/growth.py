@@ -25,11 +25,13 @@ class Growth:
     def trains(self, worker: int) -> None:
         """A worker trains from now on."""
         self._members.add(worker)
-        self._sponsors.append(worker)
+        if worker not in self._sponsors:
+            self._sponsors.append(worker)
 
     def waits(self, worker: int) -> None:
         """A newcomer waits to be brought in."""
-        self._waiting.append(worker)
+        if worker not in self._members and worker not in self._waiting:
+            self._waiting.append(worker)
 
     def admitted(self, worker: int) -> None:
         """It is one of the others now, and learns."""

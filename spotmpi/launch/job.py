@@ -16,7 +16,7 @@ from typing import Protocol
 
 from spotmpi.channel import Order, Progress, record_death
 from spotmpi.errors import EXIT_REQUEUE
-from spotmpi.launch import processes
+from spotmpi.launch import messages, processes
 from spotmpi.launch.console import Console, read
 from spotmpi.launch.crew import Heard
 from spotmpi.launch.desk import Desk
@@ -291,33 +291,32 @@ class Job:
         self._turnover.tend()
 
     def _take(self, heard: Heard) -> None:
-        match heard.event:
-            case "cleared":
+        worker = heard.worker
+        match heard.said:
+            case messages.Cleared() | messages.Met():
                 return
-            case "runtime":
+            case messages.RuntimeEnds():
                 # Not to be mistaken for the revocation of everybody that follows from it.
                 self._verdict.runtime_gave_up()
-            case "ended":
-                status = int(heard.fields["status"])
-                self._verdict.ended(heard.worker, status)
-                self._gone(heard.worker)
+            case messages.Ended(status=status):
+                self._verdict.ended(worker, status)
+                self._gone(worker)
                 if os.WIFSIGNALED(status):
                     self._after(_BEFORE_BURIAL, "bury", self._bury)
-            case "vanished":
-                record_death(str(self._folder), heard.worker, time.monotonic())
-                self._verdict.lost(heard.worker, "SIGKILL")
-                self._gone(heard.worker)
+            case messages.Vanished():
+                record_death(str(self._folder), worker, time.monotonic())
+                self._verdict.lost(worker, "SIGKILL")
+                self._gone(worker)
                 self._after(_BEFORE_BURIAL, "bury", self._bury)
-            case "lost":
-                self._verdict.lost(heard.worker, str(heard.fields["how"]))
-                self._gone(heard.worker)
-            case "gave_up":
-                newcomer, why = int(heard.fields["newcomer"]), str(heard.fields["why"])
+            case messages.HostLost(how=how):
+                self._verdict.lost(worker, how)
+                self._gone(worker)
+            case messages.GaveUp(newcomer=newcomer, why=why):
                 self._turnover.gave_up(newcomer, why)
-            case _:
-                self._verdict.told(heard.worker, heard.event, heard.fields)
-                self._standing.told(heard.event, heard.fields)
-                self._turnover.told(heard.worker, heard.event)
+            case said:
+                self._verdict.told(worker, said)
+                self._standing.told(said)
+                self._turnover.told(worker, said)
         if self._verdict.stopping and "stop" not in self._timers and not self._ending:
             self._after(_FOR_STOPPING, "stop", self._not_stopping)
 

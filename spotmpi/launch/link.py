@@ -3,15 +3,9 @@
 One SOCK_SEQPACKET connection per worker, shared by the worker and its wrapper, so that the order
 in which things happened to a worker is the order in which the launcher hears of them.
 
-To the launcher, one line of JSON each:
-
-``hello``    the wrapper is there: worker, its process id; with the reading ends of the worker's
-             output and error streams as ancillary data. A stand-in sends none of these, but
-             ``environ``, what mpirun gave it
-``ended``    the worker ended by itself: ``status`` as waitpid() has it, ``at`` monotonic seconds
-``stopped``  the worker has been stopped (SIGSTOP) for ``seconds``, and is killed for it
-``runtime``  mpirun told the wrapper to end, which it does when MPI gives up
-``cleared``  the worker and all below it were killed, as the launcher asked
+To the launcher, one line of JSON each (`messages.FROM_STRANGER` the first, then
+`messages.FROM_WORKER`); along with a wrapper's first go the reading ends of the worker's output and
+error streams.
 
 To the wrapper, one word each: ``end`` (kill the worker, say ``cleared``) and ``leave``.
 """
@@ -25,9 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from spotmpi.channel import LIMIT, LISTENER
+from spotmpi.channel import LISTENER
 
-__all__ = ["END", "LEAVE", "connect", "decode", "encode", "listen", "say"]
+__all__ = ["END", "LEAVE", "connect", "encode", "listen", "say"]
 
 END = b"end"
 LEAVE = b"leave"
@@ -36,17 +30,6 @@ LEAVE = b"leave"
 def encode(event: str, **fields: Any) -> bytes:
     """Return one message to the launcher."""
     return json.dumps({"event": event, **fields}).encode() + b"\n"
-
-
-def decode(message: bytes) -> dict[str, Any] | None:
-    """Return a message's fields, or None for what nobody of ours would have sent."""
-    if len(message) > LIMIT:
-        return None
-    try:
-        fields = json.loads(message)
-    except ValueError:
-        return None
-    return fields if isinstance(fields, dict) and isinstance(fields.get("event"), str) else None
 
 
 def say(link: socket.socket, message: bytes) -> None:

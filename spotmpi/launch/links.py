@@ -15,8 +15,9 @@ import socket
 import struct
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from spotmpi.launch.decoding import Address
 from spotmpi.launch.processes import descendants
 
 __all__ = ["Link", "ends", "unanswered"]
@@ -35,10 +36,8 @@ _OPENING_AGAIN = 2
 class Link(NamedTuple):
     """A TCP connection, as one end of it sees it."""
 
-    here: str
-    """Address and port."""
-    there: str
-    """Address and port."""
+    here: Annotated[str, Address()]
+    there: Annotated[str, Address()]
     opening: bool
     """It is not established yet."""
 

@@ -20,6 +20,9 @@ from pathlib import Path
 __all__ = ["Doorway", "Relay", "server_port", "with_port"]
 
 _CHUNK = 1 << 16
+_MOST = 1 << 24
+"""Bytes that may wait for the one at the end of a connection."""
+
 _URI = re.compile(r"(tcp4://127\.0\.0\.1):(\d+)")
 
 
@@ -55,6 +58,21 @@ class Relay:
     def __contains__(self, connection: int) -> bool:
         return connection in self._links
 
+    def __len__(self) -> int:
+        return len(self._links)
+
+    def connect(self, connection: int, port: int) -> None:
+        """Carry on from and to a port of this host's loopback. Does not block.
+
+        If nobody listens there, the other end is told so, as when the connection is closed.
+        """
+        link = socket.socket()
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # Whatever becomes of it shows in what is received: until it stands, that is nothing yet.
+        link.connect_ex(("127.0.0.1", port))
+        self.add(connection, link)
+
     def add(self, connection: int, link: socket.socket) -> None:
         """Carry on what comes from ``link`` from now on."""
         link.setblocking(False)
@@ -69,6 +87,10 @@ class Relay:
         if not data:
             self._ending.add(connection)
         self._waiting[connection] += data
+        if len(self._waiting[connection]) > _MOST:  # nobody reads it
+            self._close(connection)
+            self._send(connection, b"")
+            return
         self._write(connection)
 
     def close(self) -> None:

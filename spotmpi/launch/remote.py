@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import mpirun, processes
-from spotmpi.launch.agent import Assignment
+from spotmpi.launch import messages, mpirun, processes
 from spotmpi.launch.entrance import Entrance
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.gathering import Gathering
@@ -76,9 +75,9 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
     door, manner, task = plan.door, plan.manner, plan.arguments
     job_folder.remove_abandoned()
     travelling = {k: v for k, v in os.environ.items() if k.startswith(_TRAVELLING)}
-    assignment = Assignment(
+    assignment = messages.Assignment(
         folder=str(Path.cwd()),
-        task=[str(plan.script.absolute()), *task],
+        task=(str(plan.script.absolute()), *task),
         environ=travelling | settings.to_environ(),
         detect_ms=settings.detect_ms,
     )

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 from spotmpi.channel import Progress
 from spotmpi.errors import UsageError
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Malformed, OneOf
 from spotmpi.launch.desk import Answer
 from spotmpi.launch.hosts import Host, parse
 from spotmpi.launch.orders import Orders
@@ -58,12 +60,7 @@ class Requests:
     @property
     def answers(self) -> dict[str, Answer]:
         """By what is asked; each may raise UsageError."""
-        return {
-            "status": lambda _: self.report(),
-            "stop": self._stop,
-            "shrink": self._shrink,
-            "grow": self._grow,
-        }
+        return dict.fromkeys(messages.QUESTIONS, self._answer)
 
     def report(self, ending: Ending | None = None) -> dict[str, Any]:
         """How the job stands, as `Standing` has it; ``ending`` if it has come to that."""
@@ -74,7 +71,21 @@ class Requests:
         silences = self._crew.silences()
         return self._standing.report(self._job, fates, progress, silences, ending)
 
-    def _stop(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _answer(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            question = OneOf(messages.QUESTIONS, "ask").check(fields, "")
+        except Malformed as wrong:
+            raise UsageError(f"{wrong}; see `spotmpi {fields.get('ask')} --help`") from wrong
+        match question:
+            case messages.AskStop():
+                return self._stop()
+            case messages.AskShrink(worker=worker):
+                return self._shrink(worker)
+            case messages.AskGrow(line=line):
+                return self._grow(line)
+        return self.report()
+
+    def _stop(self) -> Mapping[str, Any]:
         """All stop together after the round that they are in, or at once where that is no gain."""
         if self._verdict.ending is not None or self._verdict.complete:
             raise UsageError("the job is ending already")
@@ -92,10 +103,9 @@ class Requests:
         self._standing.stopping()
         return {"said": "the workers stop after this step, with a checkpoint"}
 
-    def _grow(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _grow(self, line: str) -> Mapping[str, Any]:
         """One more host."""
-        line = fields.get("line")
-        (host,) = parse([line] if isinstance(line, str) else [], "spotmpi grow")
+        (host,) = parse([line], "spotmpi grow")
         if self._grow_by is None:
             raise UsageError(
                 "this job was started with -n, for one host alone; start it with --hosts "
@@ -105,10 +115,10 @@ class Requests:
             raise UsageError("the job is ending already")
         return {"said": self._grow_by(host)}
 
-    def _shrink(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _shrink(self, worker: int) -> Mapping[str, Any]:
         """One worker leaves, and the others train on."""
-        worker, fates = fields.get("worker"), self._verdict.fates
-        if type(worker) is not int or not 0 <= worker < len(fates):
+        fates = self._verdict.fates
+        if not 0 <= worker < len(fates):
             raise UsageError(f"there is no worker {worker}; `spotmpi status` shows who is there")
         fate = fates[worker]
         where = f"worker {worker} on {fate.host}"

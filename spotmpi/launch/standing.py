@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spotmpi.channel import IN_SCRIPT, Progress
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Message
 from spotmpi.launch.silence import Silences
 from spotmpi.launch.stall import waited_for
 from spotmpi.launch.verdict import MEANINGS, Ending, Fate
@@ -30,15 +32,13 @@ class Standing:
         self._gone: dict[int, float] = {}
         self._stopping = False
 
-    def told(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Take an event of any worker's channel."""
-        generation = fields.get("generation")
-        if event in ("recovery", "change") and isinstance(
-            generation, int
-        ):  # a script may say anything
-            self._generation = max(self._generation, generation)
-        elif event == "checkpoint":
-            self._checkpoint = {"step": fields.get("step"), "path": fields.get("path")}
+    def told(self, said: Message) -> None:
+        """Take what any worker said."""
+        match said:
+            case messages.Recovery() | messages.Change():
+                self._generation = max(self._generation, said.generation)
+            case messages.Checkpoint():
+                self._checkpoint = {"step": said.step, "path": said.path}
 
     def gone(self, worker: int) -> None:
         """A worker has come to its end now."""

@@ -3,7 +3,7 @@
 It is a TCP connection, or two pipes that ssh holds at their other end; `seal` proves both ends to
 each other and every frame. Four kinds of frames:
 
-``MESSAGE``  one JSON object, its key ``event`` names it (the tables in `agent` and `fleet`)
+``MESSAGE``  one of `messages`: ``FROM_NEW_AGENT``, ``FROM_AGENT``, ``FROM_HEAD``
 ``OUTPUT``   what a worker wrote: worker id, stream (1 or 2), bytes
 ``RELAY``    bytes of one of the workers' connections to the PMIx server; none: it is closed
 ``BEAT``     nothing: the other end lives. Sent all the time, both ways
@@ -11,15 +11,14 @@ each other and every frame. Four kinds of frames:
 
 from __future__ import annotations
 
-import json
 import os
 import selectors
 import struct
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from typing import NamedTuple
 
+from spotmpi.launch.decoding import Malformed, Message, Table, decode, encode
 from spotmpi.launch.seal import Frame, Refused, Seal
 
 __all__ = [
@@ -30,10 +29,10 @@ __all__ = [
     "MESSAGE",
     "OUTPUT",
     "RELAY",
+    "Carried",
+    "Output",
     "Trunk",
-    "message",
-    "output",
-    "relayed",
+    "read",
 ]
 
 MESSAGE, OUTPUT, RELAY, BEAT = range(4)
@@ -51,6 +50,9 @@ that start fill all cores, and a loss is no more than a failed start."""
 
 _CHUNK = 1 << 16
 _CONGESTED = 1 << 18
+_MOST = 1 << 26
+"""Bytes that may wait to be sent to an end that lives, but does not read."""
+
 _OUTPUT = struct.Struct("!IB")
 _RELAY = struct.Struct("!I")
 
@@ -78,7 +80,7 @@ class Trunk:
         self._gone = gone
         self._waiting = bytearray()
         self._closed = False
-        self._deaf = False
+        self._deaf = self._choked = False
         self.heard = time.monotonic()
         """When the last authentic frame came."""
         for descriptor in set(descriptors):
@@ -109,9 +111,9 @@ class Trunk:
         """Call others from now on."""
         self._take, self._gone = take, gone
 
-    def tell(self, event: str, **fields: Any) -> None:
+    def tell(self, message: Message) -> None:
         """Send a message."""
-        self._send(MESSAGE, json.dumps({"event": event, **fields}).encode())
+        self._send(MESSAGE, encode(message))
 
     def pass_output(self, worker: int, stream: int, data: bytes) -> None:
         """Send what a worker wrote."""
@@ -162,6 +164,9 @@ class Trunk:
         if data == b"":
             self._end("the connection was closed")
             return
+        if data and self._choked:
+            self._end("it does not read what it is sent")
+            return
         if data:
             try:
                 answer, frames = self._seal.feed(data)
@@ -187,7 +192,9 @@ class Trunk:
                 written = os.write(self._writing, self._waiting[:_CHUNK])
                 del self._waiting[:written]
         except BlockingIOError:
-            pass
+            if len(self._waiting) > _MOST:
+                self._deaf = self._choked = True
+                self._waiting.clear()
         except OSError:
             # Nobody is there to receive. That is for the reading side to find, or the silence:
             # whoever sends is in the middle of something, and not to be called back.
@@ -212,22 +219,34 @@ class Trunk:
             self._gone(reason)
 
 
-def message(frame: Frame) -> dict[str, Any]:
-    """The fields of a MESSAGE; an empty event for what is none."""
-    with suppress(ValueError):
-        fields = json.loads(frame.payload)
-        if isinstance(fields, dict) and isinstance(fields.get("event"), str):
-            return fields
-    return {"event": ""}
+class Output(NamedTuple):
+    """What a worker wrote, to stream 1 or 2; nothing is the stream's end."""
+
+    worker: int
+    stream: int
+    data: bytes
 
 
-def output(frame: Frame) -> tuple[int, int, bytes]:
-    """Worker, stream and bytes of an OUTPUT."""
-    worker, stream = _OUTPUT.unpack_from(frame.payload)
-    return worker, stream, frame.payload[_OUTPUT.size :]
+class Carried(NamedTuple):
+    """What came on a connection to the PMIx server; nothing says that it is closed."""
+
+    connection: int
+    data: bytes
 
 
-def relayed(frame: Frame) -> tuple[int, bytes]:
-    """Connection and bytes of a RELAY."""
-    (connection,) = _RELAY.unpack_from(frame.payload)
-    return connection, frame.payload[_RELAY.size :]
+def read(frame: Frame, among: Table) -> Message | Output | Carried:
+    """What a frame says, a MESSAGE only if it is one of a table. Raises Malformed."""
+    try:
+        if frame.kind == MESSAGE:
+            return decode(frame.payload, among)
+        if frame.kind == OUTPUT:
+            worker, stream = _OUTPUT.unpack_from(frame.payload)
+            if stream not in (1, 2):
+                raise Malformed(f"it writes to stream {stream}")
+            return Output(worker, stream, frame.payload[_OUTPUT.size :])
+        if frame.kind == RELAY:
+            (connection,) = _RELAY.unpack_from(frame.payload)
+            return Carried(connection, frame.payload[_RELAY.size :])
+    except struct.error as error:
+        raise Malformed(f"a frame of kind {frame.kind} ends too soon") from error
+    raise Malformed(f"there are no frames of kind {frame.kind}")

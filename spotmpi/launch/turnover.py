@@ -10,6 +10,8 @@ from functools import partial
 from typing import Protocol
 
 from spotmpi.channel import Order
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Message
 from spotmpi.launch.growth import Growth
 from spotmpi.launch.orders import Orders
 from spotmpi.launch.verdict import Verdict
@@ -101,17 +103,17 @@ class Turnover:
             self._growth.trains(worker)
         self._heed()
 
-    def told(self, worker: int, event: str) -> None:
-        """Take an event of a worker's channel, as far as it is about coming and leaving."""
-        match event:
-            case "waiting":
+    def told(self, worker: int, said: Message) -> None:
+        """Take what a worker said, as far as it is about coming and leaving."""
+        match said:
+            case messages.Waiting():
                 self._growth.waits(worker)
-            case "admitted":
+            case messages.Admitted():
                 self._growth.admitted(worker)
-            case "trains":
+            case messages.Trains():
                 self._growth.trains(worker)
                 self._failures.pop(self._verdict.host_of(worker), None)
-            case "parted":
+            case messages.Parted():
                 self._dismiss(self._growth.leaves(worker), _ORPHANED)
 
     def gave_up(self, newcomer: int, why: str) -> None:

@@ -22,11 +22,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from spotmpi.errors import EXIT_REQUEUE
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Message
 from spotmpi.launch.processes import was_revoked
 
 __all__ = ["Ending", "Fate", "MEANINGS", "Verdict", "count", "signal_name"]
@@ -98,6 +99,8 @@ class _Worker:
     """It is being killed, if we do that ourselves."""
     how: str = ""
     """It was revoked."""
+    garbled: bool = False
+    """It said something that is no message, which was told."""
     end: str = ""
     """Empty while it lives, then "finished", "left", "requeue", "revoked" or "turned away"."""
 
@@ -111,8 +114,8 @@ class Verdict:
     def __init__(self) -> None:
         self._workers: list[_Worker] = []
         self._started = False
-        self._generations: set[Any] = set()
-        self._checkpoints: set[Any] = set()
+        self._generations: set[int] = set()
+        self._checkpoints: set[messages.Checkpoint] = set()
         self._asked = False
         self.ending: Ending | None = None
         self.lines: list[str] = []
@@ -178,49 +181,56 @@ class Verdict:
         """End the job at once because somebody asked for it."""
         self._end(EXIT_ENDED, f"{why}; the job was ended, and every worker in it")
 
-    def told(self, worker: int, event: str, fields: Mapping[str, Any]) -> None:
-        """Take an event of a worker's channel. Unknown ones are for newer launchers."""
+    def told(self, worker: int, said: Message) -> None:
+        """Take what a worker said."""
         if self.ending is not None:
             return  # what happens while all are being killed is of no interest
         state = self._workers[worker]
-        match event:
-            case "begin":
+        match said:
+            case messages.Begin():
                 state.began, state.done = True, False
                 for other, left in enumerate(self._workers):
                     if left.end == "finished" and not left.began and not state.newcomer:
                         self._left_early(other)
-            case "waiting":
+            case messages.Waiting():
                 state.waits = True
-            case "trains":
+            case messages.Trains(step=step):
                 state.newcomer = state.waits = False
-                where, step = self._named(worker), fields.get("step")
-                self.lines.append(f"{where} has joined: it trains from step {step} on")
-            case "withdrawn":
-                state.why = str(fields.get("why"))
-            case "parted":
+                self.lines.append(
+                    f"{self._named(worker)} has joined: it trains from step {step} on"
+                )
+            case messages.Withdrawn(why=why):
+                state.why = why
+            case messages.Parted():
                 state.parted = True
-            case "change":
-                self._changed(fields)
-            case "ready":
+            case messages.Change():
+                self._changed(said)
+            case messages.Ready():
                 state.ready = True
                 first = [one for one in self._workers if not one.newcomer]
                 self._started = self._started or all(one.ready for one in first)
-            case "underway":
+            case messages.Underway():
                 for one in self._workers:
                     one.ready = one.ready or not one.newcomer
                 self._started = True
-            case "done":
+            case messages.Done():
                 state.done = True
-            case "left":
-                self._left_with(worker, int(fields["code"]))
-            case "stopped":
-                self.blame(worker, f"it was stopped for {1e3 * float(fields['seconds']):.0f} ms")
-            case "failed":
-                self._failed(worker, str(fields.get("traceback", "")))
-            case "recovery":
-                self._recovered(fields)
-            case "checkpoint":
-                self._saved(fields)
+            case messages.Left(code=code):
+                self._left_with(worker, code)
+            case messages.Stopped(seconds=seconds):
+                self.blame(worker, f"it was stopped for {1e3 * seconds:.0f} ms")
+            case messages.Failed(traceback=traceback):
+                self._failed(worker, traceback)
+            case messages.Recovery():
+                self._recovered(said)
+            case messages.Checkpoint():
+                self._saved(said)
+            case messages.Garbled(why=why) if not state.garbled:
+                state.garbled = True  # once: it may be a loop that says so
+                self.lines.append(
+                    f"{self._named(worker)} wrote something into its channel to the launcher that "
+                    f"is left out ({why}); does its script use file descriptors of others?"
+                )
 
     def ended(self, worker: int, status: int) -> None:
         """Take the end of a worker's process; ``status`` is as waitpid() has it."""
@@ -367,22 +377,23 @@ class Verdict:
         self._workers[worker].how = why
         self.lines.append(f"{self._named(worker)} did not join: {why}")
 
-    def _changed(self, fields: Mapping[str, Any]) -> None:
-        generation = fields.get("generation")
-        if generation in self._generations:
+    def _changed(self, said: messages.Change) -> None:
+        if said.generation in self._generations:
             return  # every member tells it
-        self._generations.add(generation)
-        pause, step = fields.get("pause_ms"), fields.get("step")
-        for worker in fields.get("left") or []:
+        self._generations.add(said.generation)
+        for worker in self._known(said.left):
             self.lines.append(
-                f"{self._named(worker)} has left before step {step}, as it was told to: "
-                f"{remaining(fields.get('workers'))}, after a pause of {pause} ms"
+                f"{self._named(worker)} has left before step {said.step}, as it was told to: "
+                f"{remaining(said.workers)}, after a pause of {said.pause_ms} ms"
             )
-        for worker in fields.get("joined") or []:
+        for worker in self._known(said.joined):
             self.lines.append(
-                f"{self._named(worker)} was taken in before step {step} (a pause of {pause} ms), "
-                "and learns"
+                f"{self._named(worker)} was taken in before step {said.step} "
+                f"(a pause of {said.pause_ms} ms), and learns"
             )
+
+    def _known(self, workers: Iterable[int]) -> list[int]:
+        return [worker for worker in workers if worker < len(self._workers)]
 
     def _failed(self, worker: int, traceback: str) -> None:
         where = self._named(worker)
@@ -402,27 +413,21 @@ class Verdict:
             "every worker must go through the whole training"
         )
 
-    def _recovered(self, fields: Mapping[str, Any]) -> None:
-        generation = fields.get("generation")
-        if generation in self._generations:
+    def _recovered(self, said: messages.Recovery) -> None:
+        if said.generation in self._generations:
             return  # every survivor tells it
-        self._generations.add(generation)
-        lost = fields.get("lost") or []
-        names = ", ".join(map(str, lost)) if isinstance(lost, list) else str(lost)
-        took = fields.get("total_ms")
+        self._generations.add(said.generation)
+        names = ", ".join(map(str, said.lost))
         self.lines.append(
-            f"recovered from the loss of worker{'s' * (',' in names)} {names} "
-            f"at step {fields.get('step')}"
-            + (f" in {took:.1f} ms" if isinstance(took, (int, float)) else "")
-            + f": {remaining(fields.get('workers'))} ({fields.get('verdict')}, "
-            f"generation {generation})"
+            f"recovered from the loss of worker{'s' * (',' in names)} {names} at step {said.step}"
+            + (f" in {said.total_ms:.1f} ms" if said.total_ms is not None else "")
+            + f": {remaining(said.workers)} ({said.verdict}, generation {said.generation})"
         )
 
-    def _saved(self, fields: Mapping[str, Any]) -> None:
-        saved = (fields.get("step"), fields.get("path"))
-        if saved not in self._checkpoints:
-            self._checkpoints.add(saved)
-            self.lines.append(f"checkpoint of step {saved[0]} written to {saved[1]}")
+    def _saved(self, said: messages.Checkpoint) -> None:
+        if said not in self._checkpoints:
+            self._checkpoints.add(said)
+            self.lines.append(f"checkpoint of step {said.step} written to {said.path}")
 
 
 def _state(worker: _Worker) -> str:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.launch.agent import Assignment
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.gathering import Gathering
 from spotmpi.launch.hosts import Host, parse
+from spotmpi.launch.messages import Assignment
 from spotmpi.launch.roster import HostsFile, Roster
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.settings import Watch
@@ -66,7 +66,7 @@ class Hosts:
         self.again: Callable[[], None] = lambda: pytest.fail("nothing is done again and again")
         self.fleet = Fleet(
             self.select,
-            Assignment("/", ["script"], {}, 10_000_000),
+            Assignment("/", ("script",), {}, 10_000_000),
             lambda *_: None,
             lambda: False,
             lambda *_: None,

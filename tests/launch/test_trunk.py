@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spotmpi.launch import trunk
+from spotmpi.launch import messages, trunk
+from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.seal import Frame, Role, Seal
 from spotmpi.launch.trunk import Trunk
 
@@ -78,14 +79,14 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Callable[..., Pair]]:
 def test_all_kinds_of_frames_arrive_both_ways(pair, kind: str) -> None:
     both = pair(kind)
     for sender, receiver in ((both.head, both.agent), (both.agent, both.head)):
-        sender.trunk.tell("start", worker=3)
+        sender.trunk.tell(messages.Kill(3))
         sender.trunk.pass_output(3, 2, b"text\n")
         sender.trunk.relay(7, b"")
         both.turn_until(lambda end=receiver: len(end.frames) == 3)
         first, second, third = receiver.frames
-        assert trunk.message(first) == {"event": "start", "worker": 3}
-        assert trunk.output(second) == (3, 2, b"text\n")
-        assert trunk.relayed(third) == (7, b"")
+        assert trunk.read(first, messages.FROM_HEAD) == messages.Kill(3)
+        assert trunk.read(second, {}) == trunk.Output(3, 2, b"text\n")
+        assert trunk.read(third, {}) == trunk.Carried(7, b"")
 
 
 @pytest.mark.parametrize("kind", ["socket", "pipe"])
@@ -96,7 +97,7 @@ def test_more_than_fits_waits_without_blocking_and_is_not_lost(pair, kind: str) 
         both.agent.trunk.pass_output(0, 1, data)
     assert both.agent.trunk.congested
     both.turn_until(lambda: len(both.head.frames) == len(sent))
-    assert [trunk.output(frame)[2] for frame in both.head.frames] == sent
+    assert [trunk.read(frame, {}).data for frame in both.head.frames] == sent
     assert not both.agent.trunk.congested
 
 
@@ -110,7 +111,7 @@ def test_a_beat_is_heard_and_is_no_frame_for_anybody(pair) -> None:
 
 def test_nothing_is_said_to_an_end_that_has_not_proved_itself(pair) -> None:
     both = pair(met=False)
-    both.head.trunk.tell("start", worker=1)
+    both.head.trunk.tell(messages.Kill(1))
     assert not both.head.trunk.open
     both.turn_until(lambda: both.agent.trunk.open)
     assert both.agent.frames == []
@@ -129,13 +130,36 @@ def test_an_end_that_goes_is_noticed_once(pair, kind: str) -> None:
     both = pair(kind)
     both.agent.trunk.close()
     for _ in range(3):
-        both.head.trunk.tell("anybody there")  # and nobody is called back in the middle of this
+        both.head.trunk.tell(messages.End())  # and nobody is called back in the middle of this
     both.turn_until(lambda: bool(both.head.gone))
     assert len(both.head.gone) == 1
-    both.head.trunk.tell("still")
+    both.head.trunk.tell(messages.End())
     assert not both.head.trunk.open
 
 
-def test_garbage_in_a_message_is_no_event() -> None:
-    for payload in (b"", b"{", b"[]", b'{"event": 3}', b"\xff"):
-        assert trunk.message(Frame(trunk.MESSAGE, payload)) == {"event": ""}
+def test_an_end_that_lives_and_does_not_read_is_left(pair, monkeypatch) -> None:
+    """Else what waits for it would fill the memory."""
+    monkeypatch.setattr(trunk, "_MOST", 1 << 20)
+    both = pair("pipe")
+    for _ in range(40):
+        both.head.trunk.pass_output(0, 1, bytes(60_000))
+    both.agent.trunk.beat()
+    for key, _ in both.select.select(10):
+        if key.data == both.head.trunk._read:
+            key.data()
+    assert both.head.gone == ["it does not read what it is sent"]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        Frame(trunk.MESSAGE, b"{}"),
+        Frame(trunk.OUTPUT, b"\0\0\0"),
+        Frame(trunk.OUTPUT, b"\0\0\0\0\3text"),
+        Frame(trunk.RELAY, b"\0"),
+        Frame(9, b""),
+    ],
+)
+def test_a_frame_that_is_none_is_known(frame: Frame) -> None:
+    with pytest.raises(Malformed):
+        trunk.read(frame, messages.FROM_AGENT)

@@ -9,6 +9,7 @@ import pytest
 from spotmpi.channel import Order
 from spotmpi.launch.turnover import Turnover
 from spotmpi.launch.verdict import Verdict
+from tests.saying import said
 
 KILLED = 9
 """A process's end, as waitpid() has it."""
@@ -30,7 +31,7 @@ class Job:
 
     def begin(self) -> Job:
         for worker in range(3):
-            self.verdict.told(worker, "ready", {})
+            self.verdict.told(worker, said("ready"))
         self.turnover.began()
         return self
 
@@ -66,8 +67,9 @@ class Job:
         return worker
 
     def tell(self, worker: int, event: str) -> None:
-        self.verdict.told(worker, event, {"step": 7} if event == "trains" else {})
-        self.turnover.told(worker, event)
+        told = said(event, **({"step": 7} if event == "trains" else {}))
+        self.verdict.told(worker, told)
+        self.turnover.told(worker, told)
         self.turnover.tend()
 
     def end(self, *workers: int) -> None:

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from spotmpi.launch.verdict import Ending, Verdict
+from tests.saying import said
 
 
 def exited(code: int) -> int:
@@ -23,7 +24,7 @@ def started(workers: int) -> Verdict:
     verdict = expecting(workers)
     for event in ("begin", "ready"):
         for worker in range(workers):
-            verdict.told(worker, event, {})
+            verdict.told(worker, said(event))
     return verdict
 
 
@@ -34,7 +35,7 @@ def code(verdict: Verdict) -> int | None:
 def test_all_that_trained_finish() -> None:
     verdict = started(2)
     for worker in range(2):
-        verdict.told(worker, "done", {})
+        verdict.told(worker, said("done"))
         assert not verdict.complete
         verdict.ended(worker, exited(0))
     assert verdict.complete
@@ -56,7 +57,7 @@ def test_a_revoked_worker_is_named_and_the_others_go_on(number: signal.Signals) 
     assert verdict.ending is None
     assert verdict.lines == [f"worker 2 on here was revoked ({number.name}); 2 of 3 workers remain"]
     for worker in range(2):
-        verdict.told(worker, "done", {})
+        verdict.told(worker, said("done"))
         verdict.ended(worker, exited(0))
     assert verdict.conclude().code == 0
     assert "2 workers finished" in verdict.conclude().sentence
@@ -97,8 +98,8 @@ def test_an_exit_code_is_a_bug(status: int) -> None:
 
 def test_the_first_exception_is_the_one_to_show() -> None:
     verdict = started(2)
-    verdict.told(1, "failed", {"traceback": "ValueError: first\n"})
-    verdict.told(0, "failed", {"traceback": "ValueError: second\n"})
+    verdict.told(1, said("failed", traceback="ValueError: first\n"))
+    verdict.told(0, said("failed", traceback="ValueError: second\n"))
     assert code(verdict) == 1
     assert verdict.ending is not None
     assert verdict.ending.text == "worker 1 on here:\nValueError: first\n"
@@ -114,7 +115,7 @@ def test_who_ends_in_the_middle_of_a_training_has_left_early() -> None:
 
 def test_who_never_trains_while_others_do_has_left_early() -> None:
     verdict = expecting(2)
-    verdict.told(0, "begin", {})
+    verdict.told(0, said("begin"))
     verdict.ended(1, exited(0))
     assert code(verdict) == 1
 
@@ -123,7 +124,7 @@ def test_who_had_ended_when_others_began_has_left_early() -> None:
     verdict = expecting(2)
     verdict.ended(1, exited(0))
     assert code(verdict) is None
-    verdict.told(0, "begin", {})
+    verdict.told(0, said("begin"))
     assert code(verdict) == 1
     assert verdict.ending is not None
     assert "worker 1" in verdict.ending.sentence
@@ -133,7 +134,7 @@ def test_a_second_training_may_be_left_early_too() -> None:
     verdict = started(2)
     for event in ("done", "begin"):
         for worker in range(2):
-            verdict.told(worker, event, {})
+            verdict.told(worker, said(event))
     verdict.ended(1, exited(0))
     assert code(verdict) == 1
 
@@ -142,7 +143,7 @@ def test_a_second_training_may_be_left_early_too() -> None:
 def test_a_loss_before_all_are_ready_keeps_the_job_from_starting(events: list[str]) -> None:
     verdict = expecting(2)
     for event in events:
-        verdict.told(0, event, {})
+        verdict.told(0, said(event))
     verdict.lost(0, "SIGKILL")
     assert code(verdict) == 71
 
@@ -151,7 +152,7 @@ def test_a_round_that_is_over_says_that_all_were_ready() -> None:
     """What another host's worker said of itself may come later, or not at all."""
     verdict = expecting(2)
     for event in ("begin", "ready", "underway"):
-        verdict.told(0, event, {})
+        verdict.told(0, said(event))
     assert verdict.started
     verdict.lost(0, "SIGKILL")
     assert code(verdict) is None
@@ -162,7 +163,7 @@ def test_a_loss_in_a_second_training_is_an_ordinary_one() -> None:
     verdict = started(2)
     for event in ("done", "begin"):
         for worker in range(2):
-            verdict.told(worker, event, {})
+            verdict.told(worker, said(event))
     verdict.lost(0, "SIGKILL")
     assert code(verdict) is None
 
@@ -170,7 +171,7 @@ def test_a_loss_in_a_second_training_is_an_ordinary_one() -> None:
 def test_stopped_workers_ask_to_be_requeued() -> None:
     verdict = started(3)
     verdict.lost(2, "SIGKILL")
-    verdict.told(0, "done", {})
+    verdict.told(0, said("done"))
     assert not verdict.stopping
     verdict.ended(0, exited(75))
     assert verdict.stopping
@@ -220,9 +221,9 @@ def test_the_first_cause_counts() -> None:
 def test_a_recovery_is_told_once() -> None:
     verdict = started(4)
     fields = {"generation": 1, "lost": [1, 3], "step": 40, "workers": 2, "verdict": "retry"}
-    verdict.told(0, "recovery", fields | {"total_ms": 12.34})
-    verdict.told(2, "recovery", fields | {"total_ms": 13.0})
-    verdict.told(2, "recovery", fields | {"generation": 2, "lost": [0], "total_ms": None})
+    verdict.told(0, said("recovery", **(fields | {"total_ms": 12.34})))
+    verdict.told(2, said("recovery", **(fields | {"total_ms": 13.0})))
+    verdict.told(2, said("recovery", **(fields | {"generation": 2, "lost": [0], "total_ms": None})))
     after = "2 workers remain (retry, generation 1)"
     assert verdict.lines == [
         f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after}",
@@ -233,7 +234,7 @@ def test_a_recovery_is_told_once() -> None:
 def test_a_checkpoint_is_told_once() -> None:
     verdict = started(2)
     for worker in range(2):
-        verdict.told(worker, "checkpoint", {"step": 7, "path": "x"})
+        verdict.told(worker, said("checkpoint", step=7, path="x"))
     assert verdict.lines == ["checkpoint of step 7 written to x"]
 
 
@@ -245,20 +246,20 @@ def with_newcomer(workers: int = 2) -> tuple[Verdict, int]:
     verdict = started(workers)
     worker = verdict.newcomer("there")
     for event in ("begin", "waiting"):
-        verdict.told(worker, event, {})
+        verdict.told(worker, said(event))
     return verdict, worker
 
 
 def finished(verdict: Verdict, *workers: int) -> None:
     for worker in workers:
-        verdict.told(worker, "done", {})
+        verdict.told(worker, said("done"))
         verdict.ended(worker, exited(0))
 
 
 def joined(verdict: Verdict, worker: int) -> None:
     for event in ("ready", "admitted"):
-        verdict.told(worker, event, {})
-    verdict.told(worker, "trains", {"step": 40})
+        verdict.told(worker, said(event))
+    verdict.told(worker, said("trains", step=40))
 
 
 def test_a_newcomer_s_state_is_told_as_it_comes_in() -> None:
@@ -266,11 +267,11 @@ def test_a_newcomer_s_state_is_told_as_it_comes_in() -> None:
     worker = verdict.newcomer("there")
     states = [verdict.fates[worker].state]
     for event in ("begin", "waiting", "ready", "trains", "done"):
-        verdict.told(worker, event, {})
+        verdict.told(worker, said(event, **({"step": 4} if event == "trains" else {})))
         states.append(verdict.fates[worker].state)
     assert states == ["starting", "starting", "waiting", "joining", "training", "trained"]
     assert verdict.host_of(worker) == "there"
-    assert verdict.lines == ["worker 2 on there has joined: it trains from step None on"]
+    assert verdict.lines == ["worker 2 on there has joined: it trains from step 4 on"]
 
 
 @pytest.mark.parametrize(
@@ -292,13 +293,13 @@ def test_a_newcomer_that_ends_before_it_trains_is_no_failure_of_the_job(status: 
 
 
 def test_a_newcomer_says_why_it_did_not_join_where_it_can() -> None:
-    for said, expected in (
-        (("withdrawn", {"why": "no step was left"}), "no step was left"),
-        (("failed", {"traceback": "ValueError: x\n"}), "its script failed\nValueError: x"),
-        (("left", {"code": 3}), "it ended with code 3"),
+    for event, fields, expected in (
+        ("withdrawn", {"why": "no step was left"}, "no step was left"),
+        ("failed", {"traceback": "ValueError: x\n"}, "its script failed\nValueError: x"),
+        ("left", {"code": 3}, "it ended with code 3"),
     ):
         verdict, worker = with_newcomer()
-        verdict.told(worker, *said)
+        verdict.told(worker, said(event, **fields))
         assert verdict.ending is None
         verdict.ended(worker, exited(3))
         assert verdict.lines == [f"worker 2 on there did not join: {expected}"]
@@ -329,7 +330,7 @@ def test_a_newcomer_that_begins_after_others_have_finished_is_no_proof_against_t
     """They have been through it all; it has come too late."""
     verdict = started(2)
     finished(verdict, 0)
-    verdict.told(verdict.newcomer("there"), "begin", {})
+    verdict.told(verdict.newcomer("there"), said("begin"))
     assert verdict.ending is None
 
 
@@ -371,7 +372,7 @@ def test_newcomers_that_only_wait_do_not_keep_a_job_alive() -> None:
 
 def test_who_left_as_it_was_told_counts_apart_and_is_no_bug() -> None:
     verdict = started(3)
-    verdict.told(1, "parted", {})
+    verdict.told(1, said("parted"))
     verdict.ended(1, exited(0))
     assert verdict.fates[1].state == "left"
     assert verdict.ending is None
@@ -385,9 +386,9 @@ def test_who_left_as_it_was_told_counts_apart_and_is_no_bug() -> None:
 def test_who_has_left_may_end_as_it_likes(status: int) -> None:
     """Nobody needs it any more, and its host is about to be taken away."""
     verdict = started(2)
-    verdict.told(1, "parted", {})
+    verdict.told(1, said("parted"))
     if status == exited(3):
-        verdict.told(1, "left", {"code": 3})
+        verdict.told(1, said("left", code=3))
     verdict.ended(1, status)
     assert verdict.ending is None
     assert verdict.fates[1].state == "left"
@@ -398,7 +399,7 @@ def test_who_has_left_may_end_as_it_likes(status: int) -> None:
 
 def test_who_has_left_is_not_lost_with_its_host() -> None:
     verdict = started(2)
-    verdict.told(1, "parted", {})
+    verdict.told(1, said("parted"))
     verdict.lost(1, "host there was lost")
     assert verdict.fates[1].state == "left"
     assert not verdict.lines
@@ -408,10 +409,10 @@ def test_a_change_is_told_once() -> None:
     verdict, worker = with_newcomer()
     fields = {"generation": 1, "step": 40, "workers": 2, "pause_ms": 1.5, "joined": [worker]}
     for teller in (0, 1):
-        verdict.told(teller, "change", {**fields, "left": []})
+        verdict.told(teller, said("change", **fields, left=[]))
     gone = {"generation": 2, "left": [1], "joined": [], "workers": 2}
     for teller in (0, worker):
-        verdict.told(teller, "change", fields | gone)
+        verdict.told(teller, said("change", **(fields | gone)))
     came, left = verdict.lines
     assert came == "worker 2 on there was taken in before step 40 (a pause of 1.5 ms), and learns"
     assert left.startswith("worker 1 on here has left before step 40, as it was told to: 2 workers")

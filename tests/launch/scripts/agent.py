@@ -9,8 +9,9 @@ import selectors
 import sys
 
 from spotmpi import __version__
+from spotmpi.launch import messages
 from spotmpi.launch.seal import Role, Seal
-from spotmpi.launch.trunk import Trunk, message
+from spotmpi.launch.trunk import Trunk, read
 
 name, slots = sys.argv[1], int(sys.argv[2])
 line = b""
@@ -18,13 +19,13 @@ while not line.endswith(b"\n"):
     line += os.read(0, 1)
 select = selectors.PollSelector()
 seal = Seal(Role.AGENT, bytes.fromhex(line.decode()), secrets.token_bytes(32))
-trunk = Trunk(select, (0, 1), seal, lambda frame: take(message(frame)["event"]), sys.exit)
+trunk = Trunk(select, (0, 1), seal, lambda frame: take(read(frame, messages.FROM_HEAD)), sys.exit)
 
 
-def take(event: str) -> None:
-    if event == "welcome":
-        trunk.tell("ready")
-    elif event == "leave":
+def take(said: object) -> None:
+    if isinstance(said, messages.Assignment):
+        trunk.tell(messages.Fit())
+    elif isinstance(said, messages.Leave):
         sys.exit()
 
 
@@ -34,4 +35,5 @@ while True:
         key.data()
     if trunk.open and not introduced:
         introduced = True
-        trunk.tell("hello", name=name, slots=slots, version=__version__, problem=None)
+        trunk.tell(messages.Hello(__version__))
+        trunk.tell(messages.Offer(name, slots, None))

@@ -1,0 +1,436 @@
+"""Every message that is heard from another process, typed: what is none is never acted upon.
+
+Of workers (`spotmpi.channel`) and their wrappers (`link`) to the launcher or their host's agent; of
+agents to the head and back (`trunk`); of the user's commands to the launcher (`desk`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, NamedTuple
+
+from spotmpi.channel import IN_ROUND, IN_SCRIPT, Order
+from spotmpi.launch.decoding import (
+    Message,
+    Most,
+    OneOf,
+    Page,
+    Printable,
+    Shown,
+    Within,
+    table,
+)
+from spotmpi.launch.links import Link
+
+MOST_LINKS = 1024
+"""Connections that are claimed or confirmed at a time."""
+
+MOST_SLOTS = 4096
+"""Workers that one host may have."""
+
+Worker = Annotated[int, Within(0, (1 << 20) - 1)]
+Count = Annotated[int, Within(0, (1 << 63) - 1)]
+Seconds = Annotated[float, Within(0, 1e9)]
+Slots = Annotated[int, Within(1, MOST_SLOTS)]
+Links = Annotated[tuple[Link, ...], Most(MOST_LINKS)]
+Environment = dict[str, str]
+
+
+# Of a worker's training, through its channel.
+
+
+@dataclass(frozen=True)
+class Begin(Message, event="begin"):
+    """Training is entered, before MPI starts."""
+
+
+@dataclass(frozen=True)
+class Ready(Message, event="ready"):
+    """The fabric is up."""
+
+
+@dataclass(frozen=True)
+class Underway(Message, event="underway"):
+    """A round is over, so that all were ready."""
+
+
+@dataclass(frozen=True)
+class Recovery(Message, event="recovery"):
+    """Workers were lost, and the others go on."""
+
+    generation: Count
+    lost: tuple[Worker, ...]
+    step: Count
+    workers: Count
+    verdict: Literal["retry", "repair"]
+    total_ms: float | None
+
+
+@dataclass(frozen=True)
+class Change(Message, event="change"):
+    """Workers have joined, or left as they were told to."""
+
+    generation: Count
+    step: Count
+    workers: Count
+    joined: tuple[Worker, ...]
+    left: tuple[Worker, ...]
+    pause_ms: float | None
+
+
+@dataclass(frozen=True)
+class Checkpoint(Message, event="checkpoint"):
+    """A checkpoint was written."""
+
+    step: Count
+    path: Annotated[str, Shown(4096)]
+
+
+@dataclass(frozen=True)
+class Done(Message, event="done"):
+    """Training is sealed; ordinary code follows."""
+
+
+@dataclass(frozen=True)
+class Failed(Message, event="failed"):
+    """The script raised."""
+
+    traceback: Annotated[str, Page()] = ""
+
+
+@dataclass(frozen=True)
+class Left(Message, event="left"):
+    """The script ends with this code."""
+
+    code: Annotated[int, Within(0, 255)]
+
+
+@dataclass(frozen=True)
+class Parted(Message, event="parted"):
+    """It has left the others, as it was told to."""
+
+
+@dataclass(frozen=True)
+class Waiting(Message, event="waiting"):
+    """A newcomer waits for what MPI must know."""
+
+
+@dataclass(frozen=True)
+class Admitted(Message, event="admitted"):
+    """A newcomer is one of the others now, and learns."""
+
+
+@dataclass(frozen=True)
+class Trains(Message, event="trains"):
+    """A newcomer has learnt."""
+
+    step: Count
+
+
+@dataclass(frozen=True)
+class Withdrawn(Message, event="withdrawn"):
+    """A newcomer was never one of the others, for this reason."""
+
+    why: Annotated[str, Page()]
+
+
+@dataclass(frozen=True)
+class GaveUp(Message, event="gave_up"):
+    """The sponsor of a newcomer says that nothing will come of it."""
+
+    newcomer: Worker
+    why: Annotated[str, Page()]
+
+
+# Of its wrapper, or what is known of the wrapper itself.
+
+
+@dataclass(frozen=True)
+class Met(Message, event="hello"):
+    """The wrapper of a worker is there; or a stand-in, with what mpirun gave it."""
+
+    worker: Worker
+    environ: Environment | None = None
+
+
+@dataclass(frozen=True)
+class Ended(Message, event="ended"):
+    """The worker ended by itself; the status is as waitpid() has it."""
+
+    status: Annotated[int, Within(0, 0xFFFF)]
+
+
+@dataclass(frozen=True)
+class Stopped(Message, event="stopped"):
+    """The worker has been stopped (SIGSTOP) for so long, and is killed for it."""
+
+    seconds: Seconds
+
+
+@dataclass(frozen=True)
+class RuntimeEnds(Message, event="runtime"):
+    """mpirun told the wrapper to end, which it does when MPI gives up."""
+
+
+@dataclass(frozen=True)
+class Cleared(Message, event="cleared"):
+    """The worker and all below it were killed, as the launcher asked."""
+
+
+@dataclass(frozen=True)
+class Vanished(Message, event="vanished"):
+    """The wrapper died unannounced."""
+
+
+@dataclass(frozen=True)
+class HostLost(Message, event="lost"):
+    """The worker's host is gone."""
+
+    how: Annotated[str, Shown()]
+
+
+@dataclass(frozen=True)
+class Garbled(Message, event="garbled"):
+    """It said something that is no message: a script may write into its channel."""
+
+    why: Annotated[str, Shown()]
+
+
+_OF_TRAINING = (
+    *(Begin, Ready, Underway, Recovery, Change, Checkpoint, Done, Failed, Left, Parted),
+    *(Waiting, Admitted, Trains, Withdrawn, GaveUp),
+)
+FROM_STRANGER = table(Met)
+FROM_WORKER = table(*_OF_TRAINING, Ended, Stopped, RuntimeEnds, Cleared)
+_PASSED_ON = table(*_OF_TRAINING, Ended, Stopped, Cleared, Vanished, Garbled)
+
+
+# Of an agent.
+
+
+@dataclass(frozen=True)
+class Hello(Message, event="hello"):
+    """The agent's first word. Every version says it so; what follows may differ."""
+
+    version: Annotated[str, Printable()]
+
+
+@dataclass(frozen=True)
+class Offer(Message, event="offer"):
+    """The next: what it has for the job; ``problem`` is why it cannot run workers."""
+
+    name: Annotated[str, Printable()]
+    slots: Slots
+    problem: Annotated[str, Shown()] | None
+
+
+@dataclass(frozen=True)
+class Fit(Message, event="ready"):
+    """The answer to the assignment: all that the job needs is on this host."""
+
+
+@dataclass(frozen=True)
+class Unfit(Message, event="unfit"):
+    """Instead: why not."""
+
+    why: Annotated[str, Shown()]
+
+
+@dataclass(frozen=True)
+class Passed(Message, event="heard"):
+    """What a worker or its wrapper said."""
+
+    worker: Worker
+    said: Annotated[Message, OneOf(_PASSED_ON)]
+
+
+class HowFar(NamedTuple):
+    """How far a worker has come: its `spotmpi.channel.Progress`, on no clock."""
+
+    worker: Worker
+    rounds: Count
+    steps: Count
+    doing: Annotated[int, Within(IN_SCRIPT, IN_ROUND)]
+    ago: Seconds
+
+
+@dataclass(frozen=True)
+class Progressed(Message, event="progress"):
+    """How far workers have come, where that is new."""
+
+    entries: tuple[HowFar, ...]
+
+
+@dataclass(frozen=True)
+class Says(Message, event="says"):
+    """A sentence for the user."""
+
+    text: Annotated[str, Shown(200)]
+
+
+@dataclass(frozen=True)
+class Noticed(Message, event="noticed"):
+    """This host is to be taken away, in so many seconds if that is known."""
+
+    source: Annotated[str, Shown(200)]
+    seconds: Annotated[float, Within(-1e9, 1e9)] | None
+    what: Annotated[str, Shown(200)]
+    advice: bool
+
+
+@dataclass(frozen=True)
+class Free(Message, event="free"):
+    """It may be: the last worker has left it. To be answered with `Leave`."""
+
+
+@dataclass(frozen=True)
+class Claims(Message, event="claims"):
+    """Connections of this host's workers that get no answer."""
+
+    links: Links
+
+
+@dataclass(frozen=True)
+class Confirms(Message, event="confirms"):
+    """Of what others claim, those whose other end a worker here has."""
+
+    links: Links
+
+
+FROM_NEW_AGENT = table(Hello, Offer, Fit, Unfit)
+FROM_AGENT = table(Passed, Progressed, Says, Noticed, Free, Claims, Confirms)
+
+
+# Of the head, to agents.
+
+
+@dataclass(frozen=True)
+class Assignment(Message, event="welcome"):
+    """The answer to an `Offer`: what every host of a job has in common."""
+
+    folder: str
+    """Working directory of the scripts."""
+    task: tuple[str, ...]
+    """The script and its arguments."""
+    environ: Environment
+    """Variables of the launcher's that travel, and spotmpi's settings."""
+    detect_ms: Annotated[int, Within(1, 1 << 31)]
+    """A host that is silent for so long is lost."""
+
+
+@dataclass(frozen=True)
+class Refusal(Message, event="refused"):
+    """Instead, or later: why this host is none of the job's."""
+
+    why: Annotated[str, Shown()]
+
+
+@dataclass(frozen=True)
+class Start(Message, event="start"):
+    """Run a worker, with what mpirun gave to its stand-in; to a newcomer it has given nothing."""
+
+    worker: Worker
+    environ: Environment
+
+
+@dataclass(frozen=True)
+class Admit(Message, event="admit"):
+    """Let a newcomer that waits go on, with what its stand-in was given."""
+
+    worker: Worker
+    environ: Environment
+
+
+@dataclass(frozen=True)
+class Started(Message, event="started"):
+    """All workers of the job are ready: from now on silence is short."""
+
+
+@dataclass(frozen=True)
+class Kill(Message, event="kill"):
+    """Revoke a worker."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True)
+class Instruct(Message, event="order"):
+    """Put an order on the board."""
+
+    worker: Worker
+    order: Order
+
+
+@dataclass(frozen=True)
+class Hold(Message, event="hold"):
+    """Stop reading what workers write, or go on."""
+
+    on: bool
+
+
+class MpiName(NamedTuple):
+    """As whom MPI knows a worker."""
+
+    namespace: Annotated[str, Printable()]
+    rank: Annotated[int, Within(0, (1 << 32) - 1)]
+
+
+@dataclass(frozen=True)
+class Died(Message, event="died"):
+    """A worker on some host, so many seconds ago; no name if MPI does not know it."""
+
+    worker: Worker
+    ago: Seconds
+    name: MpiName | None
+
+
+@dataclass(frozen=True)
+class Claimed(Message, event="claimed"):
+    """What some host claims."""
+
+    links: Links
+
+
+@dataclass(frozen=True)
+class End(Message, event="end"):
+    """Kill all workers."""
+
+
+@dataclass(frozen=True)
+class Leave(Message, event="leave"):
+    """The job is over, at least here."""
+
+
+FROM_HEAD = table(
+    *(Assignment, Refusal, Start, Admit, Started, Kill, Instruct, Hold, Died, Claimed, End, Leave)
+)
+
+
+# Of the user's commands, where ``event`` is called ``ask``.
+
+
+@dataclass(frozen=True)
+class AskStatus(Message, event="status"):
+    """How does the job stand?"""
+
+
+@dataclass(frozen=True)
+class AskStop(Message, event="stop"):
+    """Have all workers stop, with a checkpoint."""
+
+
+@dataclass(frozen=True)
+class AskShrink(Message, event="shrink"):
+    """Have one worker leave."""
+
+    worker: int
+
+
+@dataclass(frozen=True)
+class AskGrow(Message, event="grow"):
+    """Have one more host, as a line of a hosts file."""
+
+    line: str
+
+
+QUESTIONS = table(AskStatus, AskStop, AskShrink, AskGrow)
