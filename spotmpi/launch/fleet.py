@@ -11,7 +11,7 @@ import os
 import selectors
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,9 @@ from spotmpi.notice import Notice
 from spotmpi.settings import Settings
 
 __all__ = ["Fleet", "Registered"]
+
+_TO_BE_FIT = 10.0
+"""Seconds for an agent that has introduced itself to become a host."""
 
 _FOR_A_WORD = 0.2
 """Seconds for a refusal to be sent."""
@@ -128,20 +131,21 @@ class Fleet:
         seal: Seal,
         patience: float,
         gone: Callable[[str], None],
-    ) -> None:
-        """Talk to an agent that may be at the other end.
+    ) -> trunk.Trunk:
+        """Talk to an agent that may be at the other end; returns the connection.
 
-        It becomes a host of the job, or ``gone`` is called with the reason, after ``patience``
-        seconds at the latest.
+        It becomes a host of the job, or ``gone`` is called later with the reason. It has
+        ``patience`` seconds to introduce itself, and some more to look whether it is fit.
         """
         link = trunk.Trunk(
             self._select,
             descriptors,
             seal,
             lambda frame: self._hear_guest(link, frame),
-            lambda why: self._part(link, why),
+            lambda why: self.part(link, why),
         )
         self._guests[link] = _Guest(time.monotonic() + patience, gone)
+        return link
 
     @property
     def hosts(self) -> Sequence[Registered]:
@@ -149,11 +153,12 @@ class Fleet:
         return tuple(self._hosts.values())
 
     @property
-    def guests(self) -> int:
+    def guests(self) -> Collection[trunk.Trunk]:
         """Connections that have not become hosts yet."""
-        return len(self._guests)
+        return self._guests.keys()
 
-    def _part(self, link: trunk.Trunk, why: str) -> None:
+    def part(self, link: trunk.Trunk, why: str) -> None:
+        """Let a guest go."""
         link.close()
         guest = self._guests.pop(link, None)
         if guest is not None:
@@ -169,6 +174,7 @@ class Fleet:
         match said:
             case messages.Hello(version=version) if not guest.greeted:
                 guest.greeted = True
+                guest.until = max(guest.until, time.monotonic() + _TO_BE_FIT)
                 if version != __version__:
                     self._refuse(link, f"it has spotmpi {version}, and the head {__version__}")
             case messages.Offer() if guest.greeted and guest.offer is None:
@@ -181,14 +187,14 @@ class Fleet:
                 del self._guests[link]
                 self._take_in(link, guest.offer)
             case messages.Unfit(why=why):
-                self._part(link, why)
+                self.part(link, why)
             case _:
                 self._refuse(link, "it does not introduce itself as agents do")
 
     def _refuse(self, link: trunk.Trunk, why: str) -> None:
         link.tell(messages.Refusal(why))
         link.flush(_FOR_A_WORD)
-        self._part(link, why)
+        self.part(link, why)
 
     def _take_in(self, link: trunk.Trunk, offer: messages.Offer) -> None:
         name = self._free_name(offer.name)
@@ -448,7 +454,7 @@ class Fleet:
             self._part_from_outcast(now)
         for link, guest in list(self._guests.items()):
             if guest.until < now:
-                self._part(link, "it did not introduce itself in time")
+                self.part(link, "it did not introduce itself in time")
         for host in list(self._hosts.values()):
             silence = now - max(host.trunk.heard, host.settled or 0.0)
             allowed = limit if host.settled is not None else max(limit, trunk.AT_START)

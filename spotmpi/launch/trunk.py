@@ -94,6 +94,11 @@ class Trunk:
         return self._seal.open and not self._closed
 
     @property
+    def proven(self) -> bool:
+        """Whether the other end has ever proved itself."""
+        return self._seal.open
+
+    @property
     def congested(self) -> bool:
         """Whether so much waits to be sent that nothing should be added that can wait."""
         return len(self._waiting) > _CONGESTED

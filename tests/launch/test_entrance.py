@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.launch.entrance import Refusals
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from tests.running import Running
 
@@ -141,19 +142,81 @@ def test_another_token_is_refused_by_both_sides(gate, agent, tmp_path: Path) -> 
     there.running.until("refused a connection from 127.0.0.1")
 
 
-def test_who_fails_again_and_again_is_not_listened_to(gate) -> None:
+def test_many_who_fail_are_said_in_few_lines_and_keep_nobody_out(gate, agent) -> None:
     there = gate()
-    for _ in range(5):
+    for _ in range(50):
         with there.connect() as link:
             link.sendall(b"x" * 100)
-            assert link.recv(10) == b""
-    there.running.until("nothing is heard from there for 30 s")
-    with there.connect() as link:
-        link.sendall(b"x" * 100)
-        with contextlib.suppress(ConnectionResetError):  # closed before it was read: as good
-            assert link.recv(10) == b""
-    refusals = re.findall("refused a connection", there.running.output)
-    assert len(refusals) == 5
+            with contextlib.suppress(ConnectionResetError):  # closed before it was read: as good
+                assert link.recv(10) == b""
+    for name in ("a", "b"):
+        agent(there, "--name", name)
+    assert there.running.wait() == 0, there.running.output
+    assert len(re.findall("refused", there.running.output)) == 1
+
+
+def test_idle_connections_keep_no_agent_out(gate, agent) -> None:
+    """Nor do many more than are listened to at a time, from many addresses, that come again."""
+    there = gate()
+    idle = []
+    for number in range(200):
+        source = (f"127.0.2.{number % 50}", 0)
+        idle.append(socket.create_connection(("127.0.0.1", there.port), 30, source))
+    for _ in range(70):
+        idle.append(there.connect())
+    for name in ("a", "b"):
+        agent(there, "--name", name)
+        for number in range(100):
+            source = (f"127.0.3.{number % 50}", 0)
+            idle.append(socket.create_connection(("127.0.0.1", there.port), 30, source))
+    there.running.until("b is here|a is here", times=2)
+    for link in idle:
+        link.close()
+    assert there.running.wait() == 0, there.running.output
+
+
+class Refused:
+    """Refusals, and a clock."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.refusals = Refusals(self.lines.append)
+        self.now = 100.0
+
+    def add(self, source: str, times: int = 1) -> None:
+        for _ in range(times):
+            self.refusals.add(source, "no token", self.now)
+
+
+def test_refusals_are_said_once_in_a_while_with_their_number() -> None:
+    refused = Refused()
+    refused.add("10.0.0.1")
+    assert refused.lines == ["refused a connection from 10.0.0.1: no token"]
+    for last in range(1, 7):
+        refused.add(f"10.0.0.{last}", last)
+    refused.now += 29
+    refused.refusals.tend(refused.now)
+    assert len(refused.lines) == 1
+    refused.now += 1
+    refused.refusals.tend(refused.now)
+    (line,) = refused.lines[1:]
+    assert line.startswith(
+        "refused 21 more connections in 30 s (6 from 10.0.0.6, 5 from 10.0.0.5, "
+    )
+    assert line.endswith("4 from 10.0.0.4, 6 from elsewhere); the last one: no token")
+    refused.now += 100
+    refused.add("10.0.0.9")
+    assert refused.lines[2:] == ["refused a connection from 10.0.0.9: no token"]
+
+
+def test_no_more_addresses_are_remembered_than_that() -> None:
+    refused = Refused()
+    for number in range(5000):
+        refused.add(f"10.0.{number // 256}.{number % 256}")
+    assert len(refused.refusals._unsaid) <= 1025
+    refused.now += 60
+    refused.refusals.tend(refused.now)
+    assert refused.lines[1].startswith("refused 4999 more connections in 60 s (3975 from other")
 
 
 def test_a_token_that_others_may_read_is_not_used(start, tmp_path: Path) -> None:
