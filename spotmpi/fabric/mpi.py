@@ -82,6 +82,9 @@ def abort() -> None:
 _Row = tuple[WorkerId, str, bytes]
 """A worker, its host, its doorbell."""
 
+_Sent = tuple[MPI.Request, bytes, MPI.Comm]
+"""What may still be on its way: the bytes must live until MPI says that they have left."""
+
 
 @dataclass
 class _Guest:
@@ -93,16 +96,15 @@ class _Guest:
     ready: bool = False
     welcome: bool = False
     """It is a member."""
-    sent: list[tuple[MPI.Request, bytes]] = field(default_factory=list)
-    """What may still be on its way."""
+    sent: list[_Sent] = field(default_factory=list)
 
     def send(self, data: bytes, tag: int) -> None:
         """Send it to the newcomer, at once."""
         assert self.bridge is not None
         try:
-            self.sent.append((self.bridge.Isend([data, MPI.BYTE], _BRIDGE, tag), data))
+            self.sent.append((self.bridge.Isend([data, MPI.BYTE], _BRIDGE, tag), data, self.bridge))
         except MPI.Exception as error:
-            self.failure = str(_told(error))
+            self.failure = error.Get_error_string()
 
     def let_go(self, why: str) -> None:
         """Nothing will come of it; it learns that from the bridge."""
@@ -138,7 +140,9 @@ class MpiFabric(Fabric):
         self._known_dead: set[WorkerId] = set()
         self._revocation_told = False
         self._events: deque[Event] = deque()
-        self._sending: list[tuple[MPI.Request, bytes]] = []
+        self._sending: list[_Sent] = []
+        self._deaf_until: float | None = None
+        """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
         if newcomer is not None:
@@ -208,11 +212,10 @@ class MpiFabric(Fabric):
         try:
             sent = self._control.Isend([data, MPI.BYTE], self._control_rank[to], _TAG)
         except MPI.Exception as error:
-            _told(error)  # the loss will be heard of in a poll; anything else is raised here
+            _told(error, self._control)  # a loss will be heard of in a poll
             return
-        # Tokens are small enough to have left at once; the bytes must live until MPI says so.
-        self._sending = [(r, d) for r, d in self._sending if not _done(r)]
-        self._sending.append((sent, data))
+        self._sending = [one for one in self._sending if not _done(one)]
+        self._sending.append((sent, data, self._control))
         self._ring([to])
 
     def _ring(self, workers: Iterable[WorkerId]) -> None:
@@ -238,12 +241,18 @@ class MpiFabric(Fabric):
             message = self._control.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
             message = message or self._control.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
             if message is None:
+                self._deaf_until = None
                 return None
             data = bytearray(self._status.Get_count(MPI.BYTE))
             message.Recv([data, MPI.BYTE])
         except MPI.Exception as error:
-            _told(error)
+            # Of a loss, or of the end of this path, `_listen` learns. Anything else must pass.
+            now = self.clock()
+            self._deaf_until = self._deaf_until or now + _EVIDENCE
+            if error.Get_error_class() not in _FAILURES and now > self._deaf_until:
+                raise _no_loss(error) from error
             return None
+        self._deaf_until = None
         return decode(data)
 
     def _listen(self) -> None:
@@ -355,7 +364,9 @@ class MpiFabric(Fabric):
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
         """Have it spawned, in a thread: that takes until it is there."""
         for worker in self._guests.keys() - {newcomer}:
-            self._guests.pop(worker).let_go("it is to be given up")
+            guest = self._guests.pop(worker)
+            guest.let_go("it is to be given up")
+            self._sending += guest.sent  # as its charter, which may not have left yet
         if newcomer is None:
             return None
         if newcomer not in self._guests:
@@ -388,7 +399,7 @@ class MpiFabric(Fabric):
             try:
                 guest.ready = _take(guest.bridge, _BRIDGE, _READY) is not None
             except MPI.Exception as error:
-                guest.failure = str(_told(error))
+                guest.failure = error.Get_error_string()
         return guest.ready
 
     # A newcomer.
@@ -398,7 +409,7 @@ class MpiFabric(Fabric):
             while (data := _take(self._bridge, 0, tag)) is None:
                 time.sleep(_PAUSE)
         except MPI.Exception as error:
-            raise _told(error) from error
+            raise _told(error, self._bridge) from error
         return data
 
     def _knock(self) -> bytes:
@@ -406,7 +417,7 @@ class MpiFabric(Fabric):
             self._bridge.Send([b"", MPI.BYTE], 0, _READY)
             self._await(_COME)
         except MPI.Exception as error:
-            raise _told(error) from error
+            raise _told(error, self._bridge) from error
         alone, bridge = MPI.COMM_SELF, self._bridge
         between = _collective(bridge, lambda: alone.Create_intercomm(0, bridge, 0, _TAG))
         between.Set_errhandler(MPI.ERRORS_RETURN)
@@ -421,7 +432,7 @@ class MpiFabric(Fabric):
         try:
             shrunk = MPI.Intracomm(comm.Shrink())
         except MPI.Exception as error:
-            _told(error)
+            _told(error, comm)
             return None, []
         shrunk.Set_errhandler(MPI.ERRORS_RETURN)
         group = shrunk.Get_group()
@@ -438,7 +449,7 @@ class MpiFabric(Fabric):
                 return bool(self._control.Agree(int(flag)))
             except MPI.Exception as error:
                 # A loss that not everybody had acknowledged. All alive get this same error.
-                _told(error)
+                _told(error, self._control)
 
     @staticmethod
     def _ids_of(group: MPI.Group, comm: MPI.Comm, ids: list[WorkerId]) -> list[WorkerId]:
@@ -494,14 +505,14 @@ def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None
 
 def _cross() -> MPI.Intracomm:
     """A newcomer's side of that: its bridge."""
+    parent = MPI.Comm.Get_parent()
     try:
-        parent = MPI.Comm.Get_parent()
         parent.Set_errhandler(MPI.ERRORS_RETURN)
         parent.Send([b"", MPI.BYTE], 0, _HELLO)
         bridge: MPI.Intracomm = parent.Merge(True)
         bridge.Set_errhandler(MPI.ERRORS_RETURN)
     except MPI.Exception as error:
-        raise _told(error) from error
+        raise _told(error, parent) from error
     return bridge
 
 
@@ -517,31 +528,37 @@ def _take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
     return bytes(data)
 
 
-def _done(request: MPI.Request) -> bool:
+def _done(sent: _Sent) -> bool:
+    request, _, comm = sent
     try:
         return bool(request.Test())
     except MPI.Exception as error:
-        _told(error)  # the receiver is gone, and with it the need for these bytes
+        _told(error, comm)  # the receiver is gone, and with it the need for these bytes
         return True
 
 
 def _collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any:
-    """A call that all of ``comm`` make. PeersLost if it breaks because of one of them.
+    """A call that all of ``comm`` make. PeersLost if it breaks because of one of them."""
+    try:
+        return call(*arguments)
+    except MPI.Exception as error:
+        raise _told(error, comm) from error
+
+
+def _told(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:
+    """What an error on ``comm`` tells: `PeersLost`, or it is raised as no failure of a peer.
 
     Open MPI 5.0.11 at times tells a survivor of a death MPI_ERR_OTHER instead of a class of ULFM
     (seen in Bcast, on busy cores). So MPI is also asked whether anyone is lost, for a while: a call
     may break before the loss is known.
     """
-    try:
-        return call(*arguments)
-    except MPI.Exception as error:
-        until = time.monotonic() + _EVIDENCE
-        while error.Get_error_class() not in _FAILURES and not _is_broken(comm):
-            if time.monotonic() > until:
-                raise _told(error) from error
-            MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
-            time.sleep(_PAUSE)
-        raise PeersLost(error.Get_error_string()) from error
+    until = time.monotonic() + _EVIDENCE
+    while error.Get_error_class() not in _FAILURES and not _is_broken(comm):
+        if time.monotonic() > until:
+            raise _no_loss(error) from error
+        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
+        time.sleep(_PAUSE)
+    return PeersLost(error.Get_error_string())
 
 
 def _is_broken(comm: MPI.Comm) -> bool:
@@ -553,11 +570,8 @@ def _is_broken(comm: MPI.Comm) -> bool:
         failed.Free()
 
 
-def _told(error: MPI.Exception) -> PeersLost:
-    """`PeersLost` for the error classes of ULFM; anything else is no failure of a peer."""
-    if error.Get_error_class() in _FAILURES:
-        return PeersLost(error.Get_error_string())
-    raise SpotmpiError(
+def _no_loss(error: MPI.Exception) -> SpotmpiError:
+    return SpotmpiError(
         f"MPI reports {error.Get_error_string()}: this is no revocation; "
         "`spotmpi doctor` shows which MPI a run uses"
-    ) from error
+    )
