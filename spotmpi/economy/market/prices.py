@@ -13,11 +13,12 @@ A YAML file::
         lifetime: exponential:10h   # of a spot node, as `lifetimes` reads it; unknown without it
         notice: 30s              # between the announcement of a revocation and the end
         start: 2min              # between asking for a node and its first step; unknown without
+        boot: 90s                # the part of it that is billed: from the node's creation; else all
 
 A CSV has a row for each type: the columns ``name`` and ``spot`` or ``on_demand`` or both, and maybe
-``lifetime``, ``notice`` and ``start``. It has no head, so it is undated, billed per second, and its
-own source; who wants to say otherwise writes YAML. ``notice`` counts as 0 s where it is left out. A
-spot price above the one on demand is legal: there are such days.
+``lifetime``, ``notice``, ``start`` and ``boot``. It has no head, so it is undated, billed per
+second, and its own source; who wants to say otherwise writes YAML. ``notice`` counts as 0 s where
+it is left out. A spot price above the one on demand is legal: there are such days.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Market = Literal["spot", "on-demand"]
 
 Billing = Literal["second", "hour"]
 
-_OFFER = ("spot", "on_demand", "lifetime", "notice", "start")
+_OFFER = ("spot", "on_demand", "lifetime", "notice", "start", "boot")
 _NAME = re.compile(r"[^\s:,=]+")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _SHIPPED = "prices-"
@@ -68,6 +69,8 @@ class Offer:
     """Between the announcement of a revocation and the end of the node."""
     start_s: float | None
     """Between asking for a node and its first step; None if nobody knows."""
+    boot_s: float | None = None
+    """Between its creation, from which it is billed, and its first step; None if nobody knows."""
 
     def __post_init__(self) -> None:
         if self.spot is None and self.on_demand is None:
@@ -232,6 +235,7 @@ def _offer(name: str, field: Field, folder: Path) -> Offer:
         None if lifetime is None else from_field(lifetime, folder),
         _seconds(field.get("notice")),
         None if (start := field.get("start")) is None else start.seconds(),
+        None if (boot := field.get("boot")) is None else boot.seconds(),
     )
 
 

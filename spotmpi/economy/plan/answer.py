@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from spotmpi.economy.plan import provision, rental
@@ -53,9 +52,10 @@ def _opening(question: Question, found: Search, chosen: Selection) -> list[str]:
         f"prices of {question.prices.as_of}{question.prices.age}: {question.prices.source}",
     ]
     if demand.existing:
+        wait = demand.startup_s(demand.quota)
         soon = (
-            f"new ones train after {time_text(demand.overhead_s)}"
-            if demand.overhead_s
+            f"new ones train after {time_text(wait)}"
+            if wait
             else "new ones are taken to train at once, as nobody knows how soon (--replacement)"
         )
         if dict(demand.quota) == dict(demand.existing):
@@ -250,15 +250,12 @@ def no_plan(question: Question, found: Search) -> str:
 def _more_that_do(question: Question, fastest: Candidate) -> tuple[str, Cluster] | None:
     """The fewest more instances of one type that would be in time: the type, and all there are."""
     demand = question.demand
-    late = {name: max(demand.overhead_s, question.late_s(name)) for name in demand.quota}
     for more in range(1, _MORE + 1):
         for name in demand.quota:
             cluster_ = dict(fastest.cluster)
             cluster_[name] = cluster_.get(name, 0) + more
             try:
-                candidate = provision.predict(
-                    question.model, replace(demand, overhead_s=late[name]), cluster_
-                )
+                candidate = provision.predict(question.model, demand, cluster_)
             except UsageError:
                 continue
             if candidate.seconds <= demand.deadline_s:
@@ -277,8 +274,8 @@ def _loss_in_time(question: Question, fastest: Candidate) -> float | None:
     if question.loss is None:
         return None
     demand, there = question.demand, fastest.cluster
-    late = 0.0 if dict(there) == dict(demand.existing) else demand.overhead_s
-    able = (demand.deadline_s - late) * question.model.rate(there) * question.runtime.pace
+    pace = question.model.rate(there) * question.runtime.pace
+    able = (demand.deadline_s - demand.startup_s(there)) * pace
     if able <= 0:
         return None
     return question.model.loss_after(there, question.behind.iterations(there) + able)

@@ -139,7 +139,7 @@ def _setting(options: argparse.Namespace) -> _Setting:
     model = profiles.find(options.profile or "icac19")
     list_ = prices.find(options.prices or "icac19")
     iterations, work = profiles.work(model, options.loss, options.iterations)
-    seconds = rental.undisturbed_s(model, iterations, wanted)
+    seconds = rental.boot_s(list_, wanted, terms) + iterations(wanted) / model.rate(wanted)
     hourly = rental.hourly(list_, wanted, terms.market, model.server, terms.server_market)
     return _Setting(
         wanted,

@@ -49,6 +49,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a lost node is replaced after so long; or never (price list)",
     )
     add(
+        "--boot",
+        metavar="D",
+        help="a node trains so long after its creation, which is paid (price list)",
+    )
+    add(
         "--recovery",
         metavar="D",
         help=f"a loss stops spotmpi for so long ({time_text(RECOVERY_S)})",
@@ -94,6 +99,7 @@ def terms(
         else lifetimes.parse(options.lifetime, "--lifetime"),
         notice_s=_duration(options.notice, "--notice", None),
         replacement_s=rental.replacement(options.replacement),
+        boot_s=_duration(options.boot, "--boot", None),
         availability=None if options.trace is None else availability.read(options.trace),
         server_market=server_market,
     )

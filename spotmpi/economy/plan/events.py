@@ -73,6 +73,8 @@ class Staff:
     notice_s: float
     replacement_s: float
     """From a loss until another one works in its place; infinite: nobody comes."""
+    boot_s: float = 0.0
+    """The last part of that, or all of it, is paid: from the node's creation to its first step."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class _Course:
             for index, staff in enumerate(training.staff):
                 lives = staff.lifetime.sample(self._chance, staff.wanted)
                 for life in lives.tolist():
-                    self._begin(index, life)
+                    self._begin(index, life, 0.0)
         if training.server is not None:
             for number in range(training.server.wanted):
                 self._watch_server(number, 0.0)
@@ -258,12 +260,12 @@ class _Course:
             self._supplied()
         self._changed()
 
-    def _begin(self, index: int, life: float) -> None:
-        """A worker of this staff begins now and lives for so long."""
+    def _begin(self, index: int, life: float, booted_s: float) -> None:
+        """A worker of this staff begins now and lives for so long; it is paid for its boot, too."""
         staff, worker = self._training.staff[index], self._next
         self._next += 1
         self._counts[index] += 1
-        self._born[index][worker] = self._now
+        self._born[index][worker] = self._now - booted_s
         if math.isfinite(life):
             gone = self._now + life
             heapq.heappush(self._events, (gone, _Kind.LOST, index, worker))
@@ -313,10 +315,11 @@ class _Course:
     def _come(self, index: int) -> None:
         self._outcome.joins += 1
         first = not any(self._counts)
-        life = math.inf
+        life, booted_s, staff = math.inf, 0.0, self._training.staff[index]
         if self._supply is None:
-            life = float(self._training.staff[index].lifetime.sample(self._chance, 1)[0])
-        self._begin(index, life)
+            life = float(staff.lifetime.sample(self._chance, 1)[0])
+            booted_s = min(staff.boot_s, staff.replacement_s)
+        self._begin(index, life, booted_s)
         if first:
             self._stand_still(self._runtime.restart_s)
         elif self._counts[index] <= self._training.staff[index].wanted:
@@ -334,7 +337,7 @@ class _Course:
             self._lost(0, worker)
         for _ in range(min(count, staff.wanted) - have):
             if self._now == 0:
-                self._begin(0, math.inf)
+                self._begin(0, math.inf, 0.0)
             else:
                 self._come(0)
         heapq.heappush(self._events, (until, _Kind.SUPPLY, 0, -1))

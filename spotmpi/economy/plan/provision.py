@@ -42,14 +42,15 @@ class Demand:
     """Of what is paid beside the workers: a parameter server, if it is to be counted."""
     existing: Cluster = field(default_factory=dict)
     """Instances that run already: every cluster keeps them."""
-    overhead_s: float = 0.0
-    """Until a changed cluster trains."""
+    startup_s: Callable[[Cluster], float] = lambda _: 0.0
+    """Seconds until a cluster trains, which are paid."""
     billing: Billing = "second"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A cluster with its predictions, undisturbed: nothing is revoked, no checkpoint written."""
+    """A cluster with its predictions, undisturbed: from its creation to the end of training, if
+    nothing is revoked and no checkpoint is written."""
 
     cluster: Cluster
     iterations: float
@@ -79,8 +80,7 @@ class Search:
 def predict(model: Model, demand: Demand, cluster: Cluster) -> Candidate:
     """What a cluster takes. UsageError where the model does not hold for it."""
     left = demand.iterations(cluster)
-    overhead = 0.0 if dict(cluster) == dict(demand.existing) else demand.overhead_s
-    seconds = overhead + left / model.rate(cluster)
+    seconds = demand.startup_s(cluster) + left / model.rate(cluster)
     hourly = sum(demand.dollars_per_hour[name] * count for name, count in cluster.items())
     dollars = cost(seconds, hourly + demand.fixed_dollars_per_hour, demand.billing)
     return Candidate(cluster, left, seconds, dollars)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spotmpi.economy.market import prices
@@ -66,10 +66,6 @@ class Question:
         offers = [self.prices.offer(name) for name in self.demand.quota]
         return [offer.name for offer in offers if self.terms.of(offer).lifetime is None]
 
-    def late_s(self, name: str) -> float:
-        """Seconds until one more of a type trains beside those that do; 0: nobody knows."""
-        return _start(self.prices, [name], self.terms) if self.demand.existing else 0.0
-
 
 def understood(options: argparse.Namespace) -> Question:
     """The question that a command line is. Reads files, blocking; UsageError says what is wrong."""
@@ -101,7 +97,7 @@ def understood(options: argparse.Namespace) -> Question:
         dollars_per_hour={name: list_.offer(name).price("spot") for name in quota},
         fixed_dollars_per_hour=rental.hourly(list_, {}, "on-demand", server),
         existing=existing,
-        overhead_s=_start(list_, _lacking(quota, existing), terms) if existing else 0.0,
+        startup_s=_startup(list_, existing, terms),
         billing=list_.billing,
     )
     return Question(
@@ -168,14 +164,15 @@ def _part(text: str, what: str) -> float:
     return part
 
 
-def _lacking(quota: Cluster, existing: Cluster) -> list[str]:
-    """The types of which one may have more than there are."""
-    return [name for name in quota if quota[name] > existing.get(name, 0)]
+def _startup(list_: Prices, existing: Cluster, terms: Terms) -> Callable[[Cluster], float]:
+    """How long a cluster waits for its nodes, or for those that it has beyond the ``existing``."""
 
+    def seconds(there: Cluster) -> float:
+        new = [name for name, count in there.items() if count > existing.get(name, 0)]
+        if not existing:
+            return rental.boot_s(list_, new, terms)
+        starts = [terms.of(list_.offer(name)).start_s for name in new]
+        known = [start for start in starts if start is not None and math.isfinite(start)]
+        return max(known, default=0.0)
 
-def _start(list_: Prices, names: Iterable[str], terms: Terms) -> float:
-    """Seconds until another one of the slowest of these types trains; those of which nobody knows,
-    or that never come, left out."""
-    starts = [terms.of(list_.offer(name)).start_s for name in names]
-    known = [start for start in starts if start is not None and math.isfinite(start)]
-    return max(known, default=0.0)
+    return seconds

@@ -22,6 +22,7 @@ __all__ = [
     "RECOVERY_S",
     "RESTART_S",
     "Terms",
+    "boot_s",
     "fates",
     "hourly",
     "on_demand",
@@ -29,7 +30,6 @@ __all__ = [
     "replacement",
     "restarting",
     "spotmpi",
-    "undisturbed_s",
 ]
 
 _PATIENCE = 20
@@ -88,6 +88,8 @@ class Fate(NamedTuple):
     lifetime: Lifetime | None
     notice_s: float
     start_s: float | None
+    boot_s: float | None
+    """The part of it that is billed; also what a training waits for at its beginning."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,7 @@ class Terms:
     replacement_s: float | None = None
     availability: Availability | None = None
     server_market: Market = "on-demand"
+    boot_s: float | None = None
     guessed_lifetime: Lifetime | None = None
     """Of types whose lifetime nobody knows."""
 
@@ -109,7 +112,12 @@ class Terms:
             self.lifetime or offer.lifetime or self.guessed_lifetime,
             offer.notice_s if self.notice_s is None else self.notice_s,
             offer.start_s if self.replacement_s is None else self.replacement_s,
+            self._boot_s(offer),
         )
+
+    def _boot_s(self, offer: Offer) -> float | None:
+        known = offer.start_s if offer.boot_s is None else offer.boot_s
+        return known if self.boot_s is None else self.boot_s
 
 
 def rent(
@@ -135,17 +143,26 @@ def rent(
     if server is not None:
         beside = Terms(market=terms.server_market)
         servers = _staff(prices, server.instance, server.count, terms.server_market, beside)
-    patience = max(undisturbed_s(model, iterations, cluster), HOUR)
+    startup_s = boot_s(prices, names, terms)
+    patience = max(startup_s + iterations(cluster) / model.rate(cluster), HOUR)
     if terms.availability is not None:
         patience = max(patience, terms.availability.length_s)
     return Training(
-        staff, speed, prices.billing, servers, terms.availability, give_up_s=_PATIENCE * patience
+        staff,
+        speed,
+        prices.billing,
+        servers,
+        terms.availability,
+        ready_s=startup_s,
+        give_up_s=_PATIENCE * patience,
     )
 
 
-def undisturbed_s(model: Model, iterations: Callable[[Cluster], float], cluster: Cluster) -> float:
-    """Seconds of the training if nobody is lost and no checkpoint is written."""
-    return iterations(cluster) / model.rate(cluster)
+def boot_s(prices: Prices, names: Iterable[str], terms: Terms) -> float:
+    """Seconds from when such nodes are billed until all of them train; of those of which nobody
+    knows, 0."""
+    boots = [terms.of(prices.offer(name)).boot_s for name in names]
+    return max((boot for boot in boots if boot is not None and math.isfinite(boot)), default=0.0)
 
 
 def hourly(
@@ -183,26 +200,31 @@ def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
     """A sentence for each type: how long one has it, and what comes after it."""
     lines = []
     for name in names:
-        life, notice, start = terms.of(prices.offer(name))
+        life, notice, start, boot = terms.of(prices.offer(name))
+        first = (
+            f"{name}: trains {time_text(boot)} after its creation, which are paid"
+            if boot is not None
+            else f"{name}: nobody knows how long it boots, so it trains at once (--boot)"
+        )
         if isinstance(life, Never):
-            lines.append(f"{name}: {life.text}")
+            lines.append(f"{first}; {life.text}")
             continue
         if life is None:
-            lines.append(f"{name}: nobody knows its lifetime; never revoked below (--lifetime)")
+            lines.append(f"{first}; nobody knows its lifetime; never revoked below (--lifetime)")
             continue
         told = f"told {time_text(notice)} before" if notice else "not told before"
         if start is None:
             after = "not replaced, as nobody knows how soon (--replacement)"
         else:
             after = f"replaced after {time_text(start)}" if math.isfinite(start) else "not replaced"
-        lines.append(f"{name}: {life.text}; {told}, {after}")
+        lines.append(f"{first}; {life.text}; {told}, {after}")
     return lines
 
 
 def _staff(prices: Prices, name: str, count: int, market: Market, terms: Terms) -> Staff:
     offer = prices.offer(name)
     spot = market == "spot"
-    lifetime, notice, start = terms.of(offer)
+    lifetime, notice, start, boot = terms.of(offer)
     if start is None or not spot:  # nobody knows when another one comes: none is counted on
         start = math.inf
     return Staff(
@@ -212,4 +234,5 @@ def _staff(prices: Prices, name: str, count: int, market: Market, terms: Terms) 
         lifetime=lifetime if spot and lifetime is not None else Never(),
         notice_s=notice if spot else 0.0,
         replacement_s=start,
+        boot_s=boot or 0.0,
     )

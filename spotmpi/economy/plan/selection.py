@@ -167,9 +167,10 @@ def _live_through(question: Question, candidate: Candidate) -> Choice:
     """Live through the revocations of one cluster."""
     model, demand, server = question.model, question.demand, question.server
     there = candidate.cluster
-    training = rental.rent(model, demand.iterations, question.prices, there, server, question.terms)
-    late = 0.0 if dict(there) == dict(demand.existing) else demand.overhead_s
-    training = replace(training, ready_s=late)
+    training = replace(
+        rental.rent(model, demand.iterations, question.prices, there, server, question.terms),
+        ready_s=demand.startup_s(there),
+    )
     lived = None
     if question.runs > _FIRST_RUNS:
         few = campaign(training, question.runtime, _FIRST_RUNS, question.seed)

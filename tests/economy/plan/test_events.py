@@ -80,6 +80,18 @@ def test_work_is_conserved(gone: int, when: float) -> None:
     assert outcome.dollars == pytest.approx(4 * 4000 / 3600)
 
 
+def test_a_replacement_is_paid_from_its_creation() -> None:
+    free = lived(plan(staff(Fates([1000]), replacement_s=600, boot_s=0)))
+    booted = lived(plan(staff(Fates([1000]), replacement_s=600, boot_s=200)))
+    assert booted.seconds == free.seconds
+    hourly = staff(Fates([1000])).dollars_per_hour
+    assert booted.dollars - free.dollars == pytest.approx(hourly * 200 / 3600)
+    # Of a time that is said to be shorter than the boot no more can be paid than that.
+    short = lived(plan(staff(Fates([1000]), replacement_s=50, boot_s=200)))
+    least = lived(plan(staff(Fates([1000]), replacement_s=50, boot_s=0)))
+    assert short.dollars - least.dollars == pytest.approx(hourly * 50 / 3600)
+
+
 def test_a_replacement_comes_after_its_time() -> None:
     outcome = lived(plan(staff(Fates([1000]), replacement_s=600)))
     assert outcome.seconds == pytest.approx(4000 + 600 / 4)

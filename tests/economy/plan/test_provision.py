@@ -179,7 +179,7 @@ def test_what_is_done_is_not_done_again_and_a_change_takes_its_time() -> None:
     model = published()
     whole = demand({"g3.8xl": 4})
     left = replace(whole, iterations=lambda c: whole.iterations(c) - 5000)
-    task = replace(left, existing={"g3.8xl": 2}, overhead_s=300.0)
+    task = replace(left, existing={"g3.8xl": 2}, startup_s=lambda c: 300.0 * (c["g3.8xl"] > 2))
     same, more = predict(model, task, {"g3.8xl": 2}), predict(model, task, {"g3.8xl": 3})
     assert same.iterations == model.iterations({"g3.8xl": 2}, 0.8) - 5000
     assert same.seconds == pytest.approx(same.iterations / model.rate({"g3.8xl": 2}))
