@@ -41,6 +41,7 @@ __all__ = [
     "Settings",
     "Watch",
     "check",
+    "check_alone",
     "parse_revocation",
 ]
 
@@ -129,6 +130,39 @@ class Settings:
             "SPOTMPI_REVOKE": ";".join(map(str, self.revoke)) or None,
         }
         return {name: str(value) for name, value in values.items() if value is not None}
+
+
+_COUNTS = (
+    *("PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MV2_COMM_WORLD_SIZE"),
+    *("FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "PALS_LOCAL_SIZE"),
+)
+"""What starters of parallel programs say of how many they have started: MPICH and its relatives,
+srun, MVAPICH, Flux, jsrun, PALS. Not SLURM_NTASKS, which a batch script is told as well, where it
+starts one process by itself."""
+_PLACES = (
+    *("PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"),
+    *("JSM_NAMESPACE_RANK", "PALS_RANKID", "ALPS_APP_PE"),
+)
+"""What they say of which of them it is, counted from 0."""
+
+
+def check_alone(environ: Mapping[str, str] | None = None) -> None:
+    """Raise UsageError if this process is one of several that were started together. Local.
+
+    For a process that is to train alone: several would each train a whole model, all with the same
+    trace and the same folder of checkpoints.
+    """
+    found = os.environ if environ is None else environ
+    for names, least in ((_COUNTS, 2), (_PLACES, 1)):
+        for name in names:
+            value = found.get(name, "")
+            if value.isascii() and value.isdigit() and int(value) >= least:
+                raise UsageError(
+                    f"{name}={value} says that this is one of several processes, but it cannot "
+                    "reach the others: each would train a copy of its own. Start the script once, "
+                    "with `spotmpi run`, which starts the workers; or with the mpirun of an Open "
+                    "MPI with ULFM (`spotmpi doctor` names it)"
+                )
 
 
 @dataclass(frozen=True)

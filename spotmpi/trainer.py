@@ -253,6 +253,7 @@ def _connect(given: Settings, channel: Channel) -> Fabric:
     if given.newcomer is None and given.world_size is None:
         from spotmpi.fabric.solo import SoloFabric
 
+        settings.check_alone()
         return SoloFabric()
     if given.newcomer is not None:
         if "mpi4py.MPI" in sys.modules:

@@ -7,7 +7,15 @@ from pathlib import Path
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.settings import NOTICES, Revocation, Settings, Watch, check, parse_revocation
+from spotmpi.settings import (
+    NOTICES,
+    Revocation,
+    Settings,
+    Watch,
+    check,
+    check_alone,
+    parse_revocation,
+)
 
 FULL = Settings(
     job="spotmpi-1",
@@ -133,3 +141,34 @@ def test_an_address_of_a_service_is_taken(endpoint: str) -> None:
 def test_nonsense_about_notices_is_refused_by_name(name: str, value: str) -> None:
     with pytest.raises(UsageError, match=f"^{name}: "):
         Watch.from_environ({name: value})
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"PMI_SIZE": "8", "PMI_RANK": "0"},  # MPICH, Intel MPI
+        {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "8", "SLURM_PROCID": "0"},  # srun -n 8
+        {"PMIX_RANK": "3"},
+        {"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "0"},
+        {"ALPS_APP_PE": "1"},
+        {"MV2_COMM_WORLD_SIZE": "4"},
+    ],
+)
+def test_one_of_several_processes_must_not_train_alone(environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match=r"one of several processes.*spotmpi run"):
+        check_alone(environ)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        # In a batch script of `sbatch --ntasks=8`, and in `srun -n 1` there.
+        {"SLURM_NTASKS": "8", "SLURM_NPROCS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},
+        {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
+        {"PMI_SIZE": "1", "PMI_RANK": "0"},
+        {"PMI_SIZE": "", "FLUX_JOB_SIZE": "many"},
+    ],
+)
+def test_one_process_may_train_alone(environ: dict[str, str]) -> None:
+    check_alone(environ)

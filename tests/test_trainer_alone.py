@@ -47,6 +47,18 @@ def test_it_trains_as_a_loop_by_hand_does(tmp_path: Path, monkeypatch: pytest.Mo
     assert records[-1]["event"] == "end"
 
 
+def test_several_that_cannot_reach_each_other_do_not_each_train_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(tmp_path / "kept"))
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
+    with pytest.raises(UsageError, match="SLURM_STEP_NUM_TASKS=8 says that this is one of"):
+        trainer().__enter__()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
+    with trainer() as one:
+        assert one.workers == (0,)
+
+
 def test_a_loop_without_batches_counts_each_worker_as_one_sample() -> None:
     with trainer() as one:
         one.step({"w": np.ones(5, np.float32), "b": np.array(2.0)})
