@@ -30,8 +30,6 @@ __all__ = [
     "digest_of",
     "first_sample",
     "flat_array",
-    "flat_list",
-    "flat_parts",
     "kept",
     "kernels_for",
     "like",
@@ -194,15 +192,13 @@ class Layout:
 class Tape:
     """Several flat buckets as one row of 32-bit words, of which slices are copied, bit by bit."""
 
+    dtype = "uint32"
+    """Of the words."""
+
     def __init__(self, flats: Sequence[Array]) -> None:
         self._rows = [flat.view(np.uint32) for flat in flats]
         self.size = sum(map(len, self._rows))
         """Words."""
-
-    @staticmethod
-    def page(size: int) -> Array:
-        """Room for ``size`` words, all zero."""
-        return np.zeros(size, np.uint32)
 
     def read(self, start: int, page: Array) -> None:
         """Fill ``page`` with the words from ``start`` on."""
@@ -276,18 +272,17 @@ def digest_of(flats: Sequence[Array]) -> int:
 
 
 def flat_array(x: object) -> Array:
-    """A number or an array of numbers as one flat array; UsageError for anything else."""
+    """A number or an array of numbers as one flat array of float64; UsageError for any other."""
     array = np.asarray(x)
     if array.dtype.kind not in "biuf" or not array.size:
         raise UsageError(f"mean() takes a number or an array of numbers, not {x!r}")
     return array.astype(np.float64).ravel()
 
 
-def like(x: Any, parts: Sequence[Array]) -> float | Array:
-    """The flat ``parts``, joined in the shape of ``x``: a float if that is a number."""
+def like(x: Any, flat: Array) -> float | Array:
+    """The ``flat`` numbers in the shape of ``x``: a float if that is a number."""
     shape: tuple[int, ...] = np.shape(x)
-    flat = np.concatenate(parts)[: math.prod(shape)]
-    return float(flat[0]) if shape == () else flat.reshape(shape)
+    return float(flat[0]) if shape == () else flat[: math.prod(shape)].reshape(shape)
 
 
 def read_only(tree: Tree) -> Tree:
@@ -300,16 +295,6 @@ def read_only(tree: Tree) -> Tree:
 def first_sample() -> Array:
     """A batch of one, to rehearse with."""
     return np.zeros(1, np.int64)
-
-
-def flat_list(parts: Sequence[Array]) -> list[float]:
-    """All numbers of ``parts``, one after the other."""
-    return [float(x) for part in parts for x in part]
-
-
-def flat_parts(numbers: Sequence[float]) -> list[Array]:
-    """What `flat_list` was given, as one part."""
-    return [np.asarray(numbers, np.float64)]
 
 
 def kept(value: object) -> Array | None:

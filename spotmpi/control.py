@@ -1,9 +1,10 @@
-"""The control word: a few flags that ride along with the data and are summed by it.
+"""The control word: a few flags that are summed with each round, after all of its data.
 
 All workers read the same sums, so all decide the same at the same round without a message of its
-own. The word takes the last `WORDS` elements of the first bucket, in the bucket's dtype: every
-field is a count or a small whole number that float32 adds exactly for up to `MOST_WORKERS`
-workers (but for the loss, which is a measurement). Pure.
+own. The word is a small array of float64 in the memory of the host, and no plane narrows it: every
+field is a count or a whole number that float64 adds exactly for up to `MOST_WORKERS` workers (but
+for the loss, which is a measurement). Behind it, in the same array, is room for the numbers of a
+mean (`spotmpi.numbers`). Pure.
 
 Every step makes one and reads one, when the caches hold nothing but gradients: hence plain numbers
 and tuples, which take a tenth of the time that arrays of this size do.
@@ -16,15 +17,15 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.membership import WorkerId
 
-WORDS = 19
-MOST_WORKERS = 4096
-_PIECE = 12
-_PIECES = 6
+WORDS = 16
+MOST_WORKERS = 1 << 20
+_PIECE = 32
+_PIECES = 2
 
 STEP, MEAN, END = 0, 1, 2
 KINDS = ("step()", "mean()", "the end of the training")
 _SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(3, 10)
-_LOSS, _LOSS_WEIGHT, _DIGESTED, _DIGEST = range(10, 14)
+_LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(10, 15)
 
 
 class Word(NamedTuple):
@@ -47,6 +48,8 @@ class Word(NamedTuple):
     """It joined late, and takes steps of its own counting: it may have to end before its script."""
     loss: float = 0.0
     loss_weight: float = 0.0
+    numbers: int = 0
+    """How many a mean is asked of."""
     digest: int | None = None
     """Of the parameters before this round."""
 
@@ -61,6 +64,7 @@ class Word(NamedTuple):
         word[_ENDER] = self.worker if self.kind == END else 0
         if self.loss_weight:
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
+        word[_NUMBERS] = self.numbers
         if self.digest is not None:
             word[_DIGESTED] = 1
             word[_DIGEST:] = pieces(self.digest)
@@ -110,6 +114,11 @@ class Sum(NamedTuple):
         return self.values[_STOP] > 0
 
     @property
+    def numbers(self) -> int:
+        """How many the round's mean is asked of."""
+        return int(self.values[_NUMBERS]) // max(1, self.workers)
+
+    @property
     def loss(self) -> float | None:
         """The workers' mean loss, weighted as their gradients are; None if nobody gave one."""
         weight = self.values[_LOSS_WEIGHT]
@@ -134,6 +143,15 @@ class Sum(NamedTuple):
             "behind a condition that differs between workers (such as trainer.leader)"
         )
 
+    def check_numbers(self, own: int, number: int) -> None:
+        """All workers have asked for a mean of equally many numbers."""
+        if self.values[_NUMBERS] != own * self.workers:
+            raise ReplicaMismatch(
+                f"in round {number} the {self.workers} workers called trainer.mean() with "
+                f"{int(self.values[_NUMBERS])} numbers in all, and this one with {own}: give "
+                "mean() a number, or an array of one shape on all workers"
+            )
+
     def check_digest(self, own: int | None, round_number: int) -> None:
         """All replicas were bit-identical before this round, as far as they were compared."""
         if own is None or self.values[_DIGESTED] != self.workers:
@@ -147,10 +165,10 @@ class Sum(NamedTuple):
 
 
 def pieces(digest: int) -> list[float]:
-    """A 64-bit digest as numbers so small that float32 adds those of all workers exactly."""
+    """A 64-bit digest as numbers so small that float64 adds those of all workers exactly."""
     return [float((digest >> (_PIECE * i)) & ((1 << _PIECE) - 1)) for i in range(_PIECES)]
 
 
 def total(values: Any, workers: int) -> Sum:
-    """The sum as read from the end of a reduced bucket, an array of whatever kind."""
+    """The sum as read from a reduced array."""
     return Sum(values.tolist(), workers)

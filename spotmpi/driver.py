@@ -1,8 +1,9 @@
 """Rounds that survive revocations: the protocol and the ledger, driven on a fabric.
 
-A round goes: bring a contribution, reduce it in place, commit. If a peer is lost in it, the driver
-goes through the door (`recovery`) with its progress frozen, and then does what the ledger says:
-reduce the same once more, or take the record of those who have committed already.
+A round goes: bring contributions, start its parts, start the control word, wait for all, commit. If
+a peer is lost in it, the driver gives up what it has started, goes through the door (`recovery`)
+with its progress frozen, and then does what the ledger says: sum the same once more, or take the
+record of those who have committed already.
 Whatever happens, `round` returns with the round committed, once, on equal replicas.
 """
 
@@ -14,7 +15,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from spotmpi.errors import Left, PeersLost
-from spotmpi.fabric import Buffer, Poll, Rebuild, Reduce, Revoke, Share, Steps, Welcome
+from spotmpi.fabric import (
+    Buffer,
+    Cancel,
+    Handle,
+    Part,
+    Poll,
+    Rebuild,
+    Revoke,
+    Share,
+    Start,
+    Steps,
+    Wait,
+    Welcome,
+)
 from spotmpi.ledger import Ledger, Settlement
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.recovery import (
@@ -32,41 +46,57 @@ from spotmpi.recovery import (
 )
 
 
-class Exchange(Protocol):
-    """The buffers of a worker's rounds, and what to do when one is complete.
-
-    Neither ``buffers`` nor ``record`` is the parameters: no one ever sees half an update.
-    """
+class Memory(Protocol):
+    """The arrays of a worker's rounds. None is a parameter: no one ever sees half an update."""
 
     @property
-    def buffers(self) -> Sequence[Buffer]:
-        """The open round's: reduced in place."""
+    def parts(self) -> Sequence[Part]:
+        """The open round's, in the order in which they start, without the control word."""
+
+    @property
+    def word(self) -> Part:
+        """The open round's control word: the part that starts last."""
+
+    @property
+    def in_place(self) -> bool:
+        """A collective that fails leaves rubbish where contributions were."""
 
     @property
     def record(self) -> Sequence[Buffer]:
-        """The result of the round committed last."""
+        """The results of the round committed last."""
 
     @property
     def room(self) -> Sequence[Buffer]:
-        """Room for another's record: as large, and holds nothing but what `bring` makes anew."""
+        """Room for another's record of it; it may be where results of the open round are."""
+
+
+class Exchange(Protocol):
+    """What a worker brings to its rounds, and what it does when one is complete."""
+
+    @property
+    def memory(self) -> Memory:
+        """Where contributions and results are."""
 
     def due(self) -> Plan | None:
         """What this worker adds to the plan that is due before the next round; None: none is."""
 
     def open(self) -> None:
-        """The next round begins: what ``buffers`` are, they are until it is committed."""
+        """The next round begins: what the parts are, they are until it is committed."""
 
     def bring(self) -> None:
-        """Fill ``buffers`` with what this worker adds to the open round.
+        """Make this worker's contributions to the open round.
 
-        Called again after a collective that failed, as that leaves rubbish in them.
+        Called again after a failure if they are summed in place.
         """
 
     def prepare(self, membership: Membership) -> None:
-        """About to reduce ``buffers`` among ``membership``; called again for a retry."""
+        """About to start the parts among ``membership``; called again for a retry."""
+
+    def speak(self, membership: Membership) -> None:
+        """Write the control word, which starts now; called again for a retry."""
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
-        """``buffers`` hold the sum over ``contributors``: make it the record and apply it."""
+        """The results are sums over ``contributors``: make them the record and apply them."""
 
     def dealt(self) -> tuple[int, int]:
         """Steps dealt to this worker so far, and the generation that the last was dealt for."""
@@ -151,17 +181,22 @@ class Driver:
         """
         exchange = self._exchange
         if (plan := exchange.due()) is not None:
-            yield from self._recover(self._clock(), revoke=False, plan=plan)
+            yield from self._recover(self._clock(), plan=plan)
         self.ledger.begin()
         exchange.open()
         exchange.bring()
         while self.ledger.open:
             exchange.prepare(self.membership)
             entered = self._clock()
+            handles: list[Handle] = []
             try:
-                yield Reduce(exchange.buffers)
+                for part in exchange.memory.parts:
+                    handles.append((yield Start(part)))
+                exchange.speak(self.membership)
+                handles.append((yield Start(exchange.memory.word)))
+                yield Wait(handles)
             except PeersLost:
-                yield from self._recover(entered)
+                yield from self._recover(entered, handles)
             else:
                 self.ledger.commit()
                 exchange.commit(self.ledger.contributors)
@@ -174,24 +209,33 @@ class Driver:
         """
         self.ledger.end()
         while True:
-            recovered = yield from self._recover(self._clock(), revoke=False)
+            recovered = yield from self._recover(self._clock())
             if recovered.verdict.ended:
                 return
 
     def _recover(
-        self, entered: float, revoke: bool = True, plan: Plan | None = None
+        self,
+        entered: float,
+        broken: Sequence[Handle] | None = None,
+        plan: Plan | None = None,
     ) -> Steps[Recovered]:
-        """Through the door until it is sealed and this worker is level with the others."""
+        """Through the door until it is sealed and this worker is level with the others.
+
+        ``broken``: what had been started when a failure was met; None if none was.
+        """
+        exchange, memory = self._exchange, self._exchange.memory
         recovered = Recovered(self.membership, entered=entered, detected=self._clock())
         recovered.revoked = recovered.detected
         recovered.progress = self.ledger.committed
         while True:
-            if revoke:
+            if broken is not None:
                 yield Revoke()
                 recovered.revoked = self._clock()
+                yield Cancel(broken)
                 # For a retry, which is not certain yet. But others may still have to be
                 # interrupted, and there is nothing to do but wait for them.
-                self._exchange.bring()
+                if memory.in_place:
+                    exchange.bring()
             verdict = yield from self._door(recovered, plan)
             plan = None
             recovered.verdict = verdict
@@ -200,31 +244,31 @@ class Driver:
             if settlement is not Settlement.RETRY:
                 giving = verdict.survey.source == self._recovery.me
                 if giving:
-                    buffers = self._exchange.record
+                    buffers = memory.record
                 elif settlement is Settlement.GIVE:
-                    buffers = self._exchange.room
+                    buffers = memory.room
                 else:
-                    buffers = self._exchange.buffers
+                    buffers = [part.result for part in (*memory.parts, memory.word)]
                 try:
                     yield Share(verdict.survey.source, buffers)
                 except PeersLost:
-                    revoke = True
+                    broken = ()
                     recovered.earlier |= verdict.lost
                     continue
             if settlement is Settlement.RECEIVE:
                 self.ledger.repair(verdict)
-                self._exchange.commit(self.ledger.contributors)
-            elif settlement is Settlement.GIVE and not giving:
-                self._exchange.bring()  # the record, which it has, came where this had been
+                exchange.commit(self.ledger.contributors)
+            elif settlement is Settlement.GIVE and not giving and memory.in_place:
+                exchange.bring()  # the record, which it has, came where this had been
             recovered.settled = self._clock()
             me, change = self._recovery.me, verdict.change
             if me in change.leaving:
                 raise Left(f"worker {me} has left, as it was told to")
             if not verdict.ended:
                 dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
-                self._exchange.resume(recovered, dealt_for)
+                exchange.resume(recovered, dealt_for)
             if change.newcomer is not None and change.sponsor == me:
-                yield Welcome(change.newcomer, self._exchange.charter())
+                yield Welcome(change.newcomer, exchange.charter())
             return recovered
 
     def _door(self, recovered: Recovered, plan: Plan | None) -> Steps[Verdict]:

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from spotmpi.channel import Channel
 from spotmpi.driver import Driver, Recovered
 from spotmpi.errors import Left, PeersLost
-from spotmpi.fabric import Buffer, Knock, Steps
+from spotmpi.fabric import Buffer, Knock, Part, Shape, Steps
 from spotmpi.fabric.sim import Simulation
 from spotmpi.journal import Journal
 from spotmpi.ledger import Ledger
@@ -150,9 +148,9 @@ class Replica:
         self.court = court
         self._simulation = simulation
         self._alive = simulation.processes
-        self._sums = [np.zeros(1, np.uint64), np.zeros(1, np.uint64)]
-        self._words = [np.zeros(5, np.uint64), np.zeros(5, np.uint64)]
-        self._pages = [np.zeros(1 + _PAGE, np.uint64), np.zeros(1 + _PAGE, np.uint64)]
+        self._sum, self._word, self._page = (
+            simulation.arena([Shape("uint64", size)]) for size in (1, 5, 1 + _PAGE)
+        )
         self._taught = [False, False]
         """Whether a page goes with the open round, and went with the last."""
         self.cells = [0] * CELLS
@@ -271,19 +269,34 @@ class Replica:
     # The driver's exchange.
 
     @property
-    def buffers(self) -> list[Buffer]:
-        """The sum, the control word, and a page where somebody learns."""
-        return [self._sums[0], self._words[0], *self._pages[: self._taught[0]]]
+    def memory(self) -> Replica:
+        """Its own."""
+        return self
+
+    @property
+    def parts(self) -> list[Part]:
+        """The sum, and a page where somebody learns."""
+        return [*self._sum.parts, *self._page.parts[: self._taught[0]]]
+
+    @property
+    def word(self) -> Part:
+        """The control word."""
+        return self._word.parts[0]
+
+    @property
+    def in_place(self) -> bool:
+        """As the simulation has it."""
+        return self._sum.in_place
 
     @property
     def record(self) -> list[Buffer]:
-        """The same of the round committed last."""
-        return [self._sums[1], self._words[1], *self._pages[1 : 1 + self._taught[1]]]
+        """The results of the round committed last."""
+        return [*self._sum.record, *self._page.record[: self._taught[1]], *self._word.record]
 
     @property
     def room(self) -> list[Buffer]:
         """Like the record."""
-        return [self._sums[0], self._words[0], *self._pages[: self._taught[1]]]
+        return [*self._sum.results, *self._page.results[: self._taught[1]], *self._word.results]
 
     def due(self) -> Plan | None:
         """What all have read from the last control word."""
@@ -303,22 +316,15 @@ class Replica:
 
     def bring(self) -> None:
         """This worker's part of the sum."""
-        self._sums[0][0] = 0 if self._learns else self._parts(self.me)
+        self._sum.contributions[0][0] = 0 if self._learns else self._parts(self.me)
 
     def prepare(self, membership: Membership) -> None:
         """Every attempt trains with the membership that all others have."""
         self.court.member(membership)
-        word, page = self._words[0], self._pages[0]
-        word[:] = 0
+        page = self._page.contributions[0]
         page[:] = 0
         if self._learns:
             return
-        self._leaving = self._leaving or self._simulation.noticed(self.me)
-        guest = self._simulation.guest(self.me)
-        word[_LEAVING] = self._leaving
-        word[_NEWCOMER] = 0 if guest is None else guest + 1
-        word[_END] = self._end
-        word[_STEP] = self._deal is not None
         if self._taught[0] and self._full(membership.ids)[0] == self.me:
             page[0] = self.cells[self._lessons.part]
             if self._deal is not None and self._lessons.last_due:
@@ -333,21 +339,34 @@ class Replica:
                 if not write(page[1:], rest):
                     raise Violation("the rest does not fit")
 
+    def speak(self, membership: Membership) -> None:
+        """What all are to know."""
+        word = self._word.contributions[0]
+        word[:] = 0
+        if self._learns:
+            return
+        self._leaving = self._leaving or self._simulation.noticed(self.me)
+        guest = self._simulation.guest(self.me)
+        word[_LEAVING] = self._leaving
+        word[_NEWCOMER] = 0 if guest is None else guest + 1
+        word[_END] = self._end
+        word[_STEP] = self._deal is not None
+
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """The sum is that of just the contributors, and extends the one history."""
         number = self.driver.ledger.committed - 1
-        got = int(self._sums[0][0])
         full = self._full(contributors)
-        for pair in (self._sums, self._words, self._pages, self._taught):
-            pair.reverse()
-        word = self._words[1]
+        for arena in (self._sum, self._word, self._page):
+            arena.turn()
+        self._taught.reverse()
+        got, word = int(self._sum.record[0][0]), self._word.record[0]
         self._due = word[_LEAVING] > 0 or word[_NEWCOMER] > 0
         learner = self._learns
         rest: dict[str, Any] = {}
         if self._taught[1]:
-            rest = read(self._pages[1][1:])
+            rest = read(self._page.record[0][1:])
             if learner:
-                self.cells[self._lessons.part] = int(self._pages[1][0])
+                self.cells[self._lessons.part] = int(self._page.record[0][0])
                 self._end = word[_END] > 0
         self.cells = [hash((cell, got)) & _MASK for cell in self.cells]
         if not learner:

@@ -1,9 +1,9 @@
-"""Means that are exact, carried by sums of float32: for `Trainer.mean`. Pure.
+"""Means that are exact, carried by sums of float64: for `Trainer.mean`. Pure.
 
-A number is cut into whole numbers of 12 bits, each at its fixed place in the range of a float64.
-A float32 adds those of up to `control.MOST_WORKERS` workers without an error, and so does every
-wider type. The mean is then computed from the exact sum and rounded once: it does not depend on the
-order of the sum, and the mean of equal numbers is that number.
+A number is cut into whole numbers of 32 bits, each at its fixed place in the range of a float64,
+which adds those of up to `control.MOST_WORKERS` workers without an error. The mean is then computed
+from the exact sum and rounded once: it does not depend on the order of the sum, and the mean of
+equal numbers is that number.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-_BITS = 12
+_BITS = 32
 _LEAST = -1126
 """Power of two of the last bit: the smallest float64 is 2**-1074, of 53 bits as all are here."""
 _PIECES = -(-(1024 - _LEAST) // _BITS)
-_TOUCHED = 6
-"""Pieces that the 53 bits of one number may lie in."""
+_MASK = np.uint64((1 << _BITS) - 1)
+_HALF = np.uint64(_BITS)
 
 WORDS = _PIECES + 3
 """Numbers that are summed for each number: its pieces, and how many were NaN, inf and -inf."""
@@ -31,16 +31,17 @@ def encode(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     rows[:, -3:] = np.stack([np.isnan(numbers), numbers == np.inf, numbers == -np.inf], axis=1)
     fractions, powers = np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))
     firsts, rests = np.divmod(powers - 53 - _LEAST, _BITS)
-    bits = np.ldexp(np.abs(fractions), 53).astype(np.uint64) << rests.astype(np.uint64)
-    for piece in range(_TOUCHED):
-        part = (bits >> np.uint64(_BITS * piece)) & np.uint64((1 << _BITS) - 1)
+    bits, shift = np.ldexp(np.abs(fractions), 53).astype(np.uint64), rests.astype(np.uint64)
+    lower, upper = (bits & _MASK) << shift, (bits >> _HALF) << shift
+    upper += lower >> _HALF
+    for piece, part in enumerate((lower & _MASK, upper & _MASK, upper >> _HALF)):
         rows[np.arange(len(numbers)), firsts + piece] = np.copysign(part, numbers)
     return rows.reshape(-1)
 
 
-def decode(sums: Any, workers: int) -> npt.NDArray[np.float64]:
+def decode(sums: Any, workers: int) -> list[float]:
     """The means of ``workers`` workers' numbers, from the sums of what each has brought."""
-    return np.array([_mean(row, workers) for row in np.asarray(sums).reshape(-1, WORDS)])
+    return [_mean(row, workers) for row in np.asarray(sums).reshape(-1, WORDS)]
 
 
 def _mean(row: npt.NDArray[Any], workers: int) -> float:

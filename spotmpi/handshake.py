@@ -7,37 +7,41 @@ collective are undefined in MPI. The handshake's own size follows from the numbe
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-
-import numpy as np
+from collections.abc import Callable, Sequence
 
 from spotmpi.errors import PeersLost, SpotmpiError, UsageError
-from spotmpi.fabric import Reduce, Revoke, Steps
+from spotmpi.fabric import Arena, Reduce, Revoke, Shape, Steps
 from spotmpi.membership import Membership, WorkerId
 
 
 def shake_hands(
-    me: WorkerId, membership: Membership, facts: Sequence[tuple[str, str]]
+    me: WorkerId,
+    membership: Membership,
+    facts: Sequence[tuple[str, str]],
+    arena: Callable[[Sequence[Shape]], Arena],
 ) -> Steps[None]:
     """Compare ``facts`` (what it is, this worker's value) with everybody's. Collective.
 
     Raises UsageError, on all workers alike, naming the first worker that differs from worker 0 and
     in what. A loss in here ends the job cleanly: nothing has been trained that could be kept.
     """
-    everybody = np.zeros((len(membership), len(facts)))
     # A checksum of 32 bits is exact in a float64, and the sum has one addend that is not zero.
-    everybody[membership.rank(me)] = [zlib.crc32(value.encode()) for _, value in facts]
+    table = arena([Shape("float64", len(membership) * len(facts), host=True)])
+    mine = [float(zlib.crc32(value.encode())) for _, value in facts]
+    begin = membership.rank(me) * len(facts)
+    table.contributions[0][begin : begin + len(facts)] = mine
     try:
-        yield Reduce([everybody.reshape(-1)])
+        yield Reduce(table.parts)
     except PeersLost:
         yield Revoke()
         raise SpotmpiError(
             f"worker {me}: another worker was lost before the first step; "
             "nothing is trained yet: start again"
         ) from None
-    for rank, row in enumerate(everybody):
+    everybody = table.results[0].tolist()
+    for rank in range(len(membership)):
         for column, (name, value) in enumerate(facts):
-            if row[column] != everybody[0, column]:
+            if everybody[rank * len(facts) + column] != everybody[column]:
                 raise _differ(membership.ids[rank], membership.ids[0], name, me, value)
 
 

@@ -13,18 +13,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from spotmpi import checkpoint, control
-from spotmpi.buffers import first_sample, flat_list
+from spotmpi import checkpoint, control, exact
+from spotmpi.buffers import first_sample, flat_array, like
 from spotmpi.channel import IN_ROUND, IN_SCRIPT, Channel, Order
 from spotmpi.driver import Driver, Recovered
 from spotmpi.errors import Left, PeersLost, Stopped, UsageError
-from spotmpi.fabric import Buffer, Fabric, Knock, Meet, Steps
+from spotmpi.fabric import Fabric, Knock, Meet, Steps
 from spotmpi.handshake import check_facts, shake_hands
 from spotmpi.journal import Journal, described
 from spotmpi.keeper import Keeper
 from spotmpi.ledger import Ledger
 from spotmpi.lessons import pack, unpack
 from spotmpi.membership import Membership, WorkerId
+from spotmpi.memory import Memory
 from spotmpi.optimizers import Optimizer
 from spotmpi.position import Position
 from spotmpi.recovery import Plan
@@ -64,13 +65,17 @@ class Member(Generic[P]):
         self._reference = lr_reference
         self._check_finite = check_finite
         self.position = Position()
-        self._school = School(0, *self.replica.tape())
+        self._school: School
+        self.memory: Memory
         self.guest = False
         """It is connected to the others, but takes no part in rounds yet."""
         self._late = False  # it has been a guest
         self._kind = control.STEP
-        self._bring: Callable[[], None] = self.replica.bring_nothing
-        """Fills the open round's buffers, as often as it is tried."""
+        self._bring: Callable[[], None] = self._bring_nothing
+        """Makes the open round's contributions, as often as it must."""
+        self._numbers: Any = ()
+        """Of which a mean is asked, as they are summed."""
+        self._asked = 0
         self._beginning = False
         self._deal: Deal | None = None
         self.batch: Indices | None = None
@@ -81,7 +86,7 @@ class Member(Generic[P]):
         self._brought = False
         self._contributed = 0
         """... and committed steps that it brought one to: their difference was computed in vain."""
-        self._answer: Any = None
+        self._answer: list[float] = []
         self._told_to_stop = self._leaving = False
         """What this worker says in its control words: all should stop, it is to leave."""
         self._gave_up = 0
@@ -105,18 +110,17 @@ class Member(Generic[P]):
         self._rehearsal: Rehearsal
         self._reducing = self._committed_at = 0.0
 
-    # Rounds, as generators of requests: the simulator runs these, too.
-
     def begin(self, trace: Trace) -> Steps[None]:
         """Meet the others: the first round brings the first worker's parameters to all."""
         fabric, given = self.fabric, self.settings
         self.me = fabric.me
-        self._school = School(self.me, *self.replica.tape())
+        self._prepare_rounds()
         found = self._restore()
         if given.checkpoint is not None:
             checkpoint.check_state(self.replica.state())
         saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
-        yield from shake_hands(self.me, fabric.membership, [*self._facts(), saw])
+        facts = [*self._facts(), saw]
+        yield from shake_hands(self.me, fabric.membership, facts, fabric.arena)
         self.channel.tell("ready")  # from here on a loss is recovered from
         self.driver = Driver(self.me, fabric.membership, self, fabric.clock)
         self._furnish(trace)
@@ -129,9 +133,15 @@ class Member(Generic[P]):
                 trace.write("resume", step=found.step, path=str(found.path))
         # The first worker's parameters: the sum over all, where all others bring zeros.
         self._beginning = True
-        yield from self._round(control.MEAN, self.replica.bring_nothing)
+        yield from self._round(control.MEAN, self._bring_nothing)
         self._beginning = False
         self.channel.tell("underway")
+
+    def _prepare_rounds(self) -> None:
+        arena = self.fabric.arena
+        self.replica.furnish(arena)
+        self._school = School(self.me, *self.replica.tape(), arena)
+        self.memory = Memory(arena, self.replica.arena, self._school)
 
     def _facts(self) -> list[tuple[str, str]]:
         given = self.settings
@@ -165,12 +175,10 @@ class Member(Generic[P]):
         )
         self._committed_at = self.fabric.clock()
 
-    # A newcomer: it looks around, and learns in its script's first step.
-
     def visit(self, trace: Trace) -> Steps[None]:
         """Hear from one of the others how far its script has come. Raises Left if it is gone."""
         self.me = self.fabric.me
-        self._school = School(self.me, *self.replica.tape())
+        self._prepare_rounds()
         try:
             prospectus = json.loads((yield Meet()))
         except PeersLost:
@@ -194,8 +202,9 @@ class Member(Generic[P]):
         ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
         self.driver = Driver(self.me, membership, self, self.fabric.clock, ledger)
         self._school.enrol(charter["lessons"])
+        self.memory.expect(charter["rest"])
         self.channel.tell("admitted", generation=membership.generation)
-        self._kind, self._bring = control.STEP, self.replica.bring_nothing
+        self._kind, self._bring = control.STEP, self._bring_nothing
         while self._school.learns:
             yield from self.driver.round()
             if self._kind == control.END:
@@ -257,7 +266,7 @@ class Member(Generic[P]):
         if self._deal is None:
             self.position.loosen()
         bring = partial(self._bring_gradient, grads, weight)
-        yield from self._round(control.STEP, bring if weight else self.replica.bring_nothing)
+        yield from self._round(control.STEP, bring if weight else self._bring_nothing)
         if self._kind == control.END:
             yield from self._leave_with_all("the others have finished")
         self.batch = None
@@ -284,13 +293,17 @@ class Member(Generic[P]):
             )
 
     def mean(self, x: Any) -> Steps[Any]:
-        """The mean of ``x``, in as many rounds as it takes."""
-        answers = []
-        for part in self.replica.parts(x):
-            yield from self._round(control.MEAN, partial(self.replica.bring_values, part))
-            answers.append(self._answer)
-        self.position.remember(flat_list(answers))
-        return self.replica.join(x, answers)
+        """The mean of ``x``: what does not fit beside the control word takes one round more."""
+        flat = flat_array(x)
+        self._numbers, self._asked = exact.encode(flat), len(flat)
+        yield from self._round(control.MEAN, self._bring_nothing)
+        answer = self._answer
+        if self.memory.rest:
+            yield from self._round(control.MEAN, partial(self.memory.bring_rest, self._numbers))
+            answer = [*answer, *self._answer]
+        self._numbers, self._asked = (), 0
+        self.position.remember(answer)
+        return like(x, flat_array(answer))
 
     def _round(self, kind: int, bring: Callable[[], None]) -> Steps[None]:
         self._kind, self._bring = kind, bring
@@ -304,8 +317,11 @@ class Member(Generic[P]):
             raise
         yield from self._after_round()
 
+    def _bring_nothing(self) -> None:
+        self.memory.bring_nothing()
+
     def _after_round(self) -> Steps[None]:
-        self._bring = self.replica.bring_nothing  # let go of the script's arrays
+        self._bring = self._bring_nothing  # let go of the script's arrays
         if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
             self._digest = self.replica.digest()
             self._journal.digested(self._digest)
@@ -323,7 +339,7 @@ class Member(Generic[P]):
 
     def finish(self, outcome: str) -> Steps[None]:
         """Leave together with all others; returns when nobody waits for this worker."""
-        yield from self._round(control.END, self.replica.bring_nothing)
+        yield from self._round(control.END, self._bring_nothing)
         yield from self.driver.finish()
         # Nobody waits for this worker any more. Should the leader be among the lost, the next
         # one does what it left undone.
@@ -340,21 +356,6 @@ class Member(Generic[P]):
 
     # The driver's exchange.
 
-    @property
-    def buffers(self) -> Sequence[Buffer]:
-        """The open round's: reduced in place."""
-        return [*self.replica.buffers, *self._school.extra]
-
-    @property
-    def record(self) -> Sequence[Buffer]:
-        """The result of the round committed last."""
-        return [*self.replica.record, *self._school.extra_record]
-
-    @property
-    def room(self) -> Sequence[Buffer]:
-        """Room for another's record."""
-        return [*self.replica.buffers, *self._school.extra_room]
-
     def due(self) -> Plan | None:
         """The last control word says whether anything is planned, this worker what it adds."""
         if not self._due:
@@ -365,55 +366,59 @@ class Member(Generic[P]):
 
     def open(self) -> None:
         """The next round begins."""
-        self._school.open()
+        self.memory.open()
 
     def bring(self) -> None:
         """Pack what this worker adds to the open round."""
         self._bring()
 
     def prepare(self, membership: Membership) -> None:
-        """Write the control word; in the first round, decide whose parameters count."""
-        me = self.me
+        """Bring what depends on who takes part: a page, and in the first round the parameters."""
         if self._beginning:
-            self.replica.bring_params(membership.ids[0] == me)
-        step = self._kind == control.STEP
+            self.replica.bring_params(membership.ids[0] == self.me)
         if self._school.learns:
             self._school.bring_nothing()
-            self.replica.bring_word(control.Word(None, me))
         else:
-            self._obey(self.channel.order_for(me))
-            full = self._school.full(membership.ids)
             if self._school.teaching:
-                self._teach(full)
-            self.replica.bring_word(
-                control.Word(
-                    kind=self._kind,
-                    worker=me,
-                    save=self.keeper.asked,
-                    published=self.keeper.published,
-                    stop=self._told_to_stop or len(full) < self.settings.min_workers,
-                    leaves=self._leaving,
-                    newcomer=self.fabric.guest() is not None,
-                    late=step and self._late and self._deal is None,
-                    loss=float(self._loss or 0.0) if step else 0.0,
-                    loss_weight=self._weight if step and self._loss is not None else 0,
-                    digest=self._digest,
-                )
-            )
-            if step:
+                self._teach(self._school.full(membership.ids))
+            if self._kind == control.STEP:
                 self._rehearsal.arm(self.steps)
         self._reducing = self.fabric.clock()
-        self.channel.progressed(me, self.driver.ledger.committed, self.steps, IN_ROUND)
+        self.channel.progressed(self.me, self.driver.ledger.committed, self.steps, IN_ROUND)
+
+    def speak(self, membership: Membership) -> None:
+        """Write the control word."""
+        if self._school.learns:
+            self.memory.speak(control.Word(None, self.me))
+            return
+        self._obey(self.channel.order_for(self.me))
+        full = self._school.full(membership.ids)
+        step = self._kind == control.STEP
+        word = control.Word(
+            kind=self._kind,
+            worker=self.me,
+            save=self.keeper.asked,
+            published=self.keeper.published,
+            stop=self._told_to_stop or len(full) < self.settings.min_workers,
+            leaves=self._leaving,
+            newcomer=self.fabric.guest() is not None,
+            late=step and self._late and self._deal is None,
+            loss=float(self._loss or 0.0) if step else 0.0,
+            loss_weight=self._weight if step and self._loss is not None else 0,
+            numbers=self._asked,
+            digest=self._digest,
+        )
+        self.memory.speak(word, self._numbers)
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """All is there: move on by one round, as every other worker does with the same numbers."""
         now = self.fabric.clock()
         self._rehearsal.reduced(now - self._reducing)
         number = self.driver.ledger.committed - 1
-        self.replica.keep_result()
+        self.memory.turn()
         page = self._school.turn()
         learner, full = self._school.learns, self._school.full(contributors)
-        word = self.replica.word(len(full))
+        word = self.memory.heard(len(full))
         if learner:
             self._kind = word.kind
             self._follow(word, page)
@@ -424,6 +429,7 @@ class Member(Generic[P]):
             self._take(page["rest"])
         if graduates and not self._school.learns:
             self._compare_after = number
+        self.memory.follow(word)
         everybody = word.leaving >= len(full) + len(graduates)
         self._stopping = self._stopping or word.stop or everybody
         self._due = (word.leaving > 0 or word.newcomer) and not self._stopping
@@ -467,6 +473,7 @@ class Member(Generic[P]):
             "before": pack(ledger.last),
             "committed": ledger.committed,
             "lessons": self._school.charter(),
+            "rest": self.memory.rest,
         }
         return json.dumps(fields).encode()
 
@@ -521,7 +528,8 @@ class Member(Generic[P]):
         elif self._beginning:
             self.replica.take_params()
         elif self._kind == control.MEAN:
-            self._answer = self.replica.values(len(full))
+            word.check_numbers(self._asked, number)
+            self._answer = self.memory.means(self._asked, len(full))
         else:
             self.driver.ledger.end()
 
@@ -575,7 +583,9 @@ class Member(Generic[P]):
         if not given.resume:
             checkpoint.check_unused(given.checkpoint)
             return None
-        found = checkpoint.load_latest(given.checkpoint, _warn)
+        found = checkpoint.load_latest(
+            given.checkpoint, partial(warnings.warn, category=RuntimeWarning, stacklevel=5)
+        )
         self.position.resume(found.state)
         if found.state.get("seed") != self.seed:
             raise UsageError(
@@ -587,7 +597,3 @@ class Member(Generic[P]):
         if self._reference is None:
             self._reference = int(str(found.state["lr/reference"]))
         return found
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=5)

@@ -2,45 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from spotmpi import control, exact
-from spotmpi.buffers import Layout, Tape, digest_of, flat_array, kept, like, read_only
+from spotmpi.buffers import Layout, Tape, digest_of, kept, read_only
 from spotmpi.errors import UsageError
-from spotmpi.fabric import Buffer
+from spotmpi.fabric import Arena, Buffer, Shape
 from spotmpi.operators import Step
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy
 
 P = TypeVar("P")
 
-_LEAST_VALUES = 4
-"""Numbers whose mean one round computes, however small the model is."""
-
 
 class Replica(Generic[P]):
-    """Parameters, the optimizer's memory, and the buffers of rounds. Local, all of it.
+    """Parameters, the optimizer's memory, and the arrays of rounds. Local, all of it.
 
-    ``buffers`` and ``record`` take turns: what a worker brings to a round becomes its sum in place,
-    and the sum stays until the next one is complete. What is kept for a retry are the arrays that
-    it was packed from: they are the script's, and the script waits (docs/adr/0005).
+    What is kept for a retry, if the data plane works in place, are the arrays that a contribution
+    was packed from: they are the script's, and the script waits (docs/adr/0005).
     """
 
     def __init__(self, params: P, optimizer: Optimizer, strategy: Strategy) -> None:
         self._layout = layout = Layout.of(cast(Any, params))
-        first = layout.buckets[0].size
-        self._room = max(first, _LEAST_VALUES * exact.WORDS)
-        self._brought = 0
-        tail = self._room - first + control.WORDS
         self._params = layout.allocate()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
         self.params = cast(P, read_only(layout.views(self._params)))
-        self.buffers: list[Buffer] = layout.allocate(tail)
-        self.record: list[Buffer] = layout.allocate(tail)
         self._slots = {name: layout.allocate() for name in optimizer.slots}
         self._strategy = strategy
         self._step = Step(layout, optimizer, self._params, self._slots)
+        self.arena: Arena
+        """Of the rounds that move parameters; `furnish` makes it."""
+
+    def furnish(self, arena: Callable[[Sequence[Shape]], Arena]) -> None:
+        """Get memory for rounds, from the data plane."""
+        self.arena = arena([Shape(bucket.dtype, bucket.size) for bucket in self._layout.buckets])
 
     @property
     def signature(self) -> int:
@@ -63,49 +58,30 @@ class Replica(Generic[P]):
 
     def bring(self, grads: Any, weight: float) -> None:
         """A gradient that stands for ``weight`` samples; UsageError if it does not fit."""
-        self._strategy.contribute(self._step, grads, weight, self.buffers)
+        self._strategy.contribute(self._step, grads, weight, self.arena.contributions)
 
     def bring_nothing(self) -> None:
         """Nothing to add to the sum."""
-        for flat in self.buffers:
+        for flat in self.arena.contributions:
             flat[...] = 0
 
     def bring_params(self, mine: bool) -> None:
         """The parameters themselves if they are the ones that count, else nothing."""
         self.bring_nothing()
         if mine:
-            for flat, params in zip(self.buffers, self._params, strict=True):
-                flat[: len(params)] = params
-
-    def bring_values(self, values: Buffer) -> None:
-        """A few numbers, one of the `parts`, in the place of a gradient."""
-        self.bring_nothing()
-        words = exact.encode(values)
-        self.buffers[0][: len(words)] = words
-        self._brought = len(words)
-
-    def bring_word(self, word: control.Word) -> None:
-        """The control word, at the end of the first bucket."""
-        self.buffers[0][self._room :] = word.encode()
+            for flat, params in zip(self.arena.contributions, self._params, strict=True):
+                flat[...] = params
 
     def first_not_finite(self) -> str | None:
         """The name of an array of the gradient that holds a NaN or an infinity."""
-        return self._layout.check_finite(self.buffers)
+        return self._layout.check_finite(self.arena.contributions)
 
     # After a round: what its result does.
-
-    def keep_result(self) -> None:
-        """``buffers`` hold the round's sum: it is the record now."""
-        self.buffers, self.record = self.record, self.buffers
-
-    def word(self, workers: int) -> control.Sum:
-        """The sum of the round's control words."""
-        return control.total(self.record[0][self._room :], workers)
 
     def apply(self, rate: float, scale: float) -> None:
         """Move the parameters by the step whose sum is the record, all at once."""
         step = self._step
-        step.update, step.rate, step.scale = self.record, rate, scale
+        step.update, step.rate, step.scale = self.arena.record, rate, scale
         self._strategy.complete(step)
 
     def rehearse(self, grads: Any) -> None:
@@ -113,33 +89,18 @@ class Replica(Generic[P]):
         nobody waits for kernels to load and for memory to come when it does."""
         for _ in range(2):
             self.bring(grads, 1.0)
-            self.keep_result()
+            self.arena.turn()
         self.apply(0.0, 1.0)
         self.digest()
 
     def take_params(self) -> None:
         """The record holds the parameters to begin with."""
-        for params, flat in zip(self._params, self.record, strict=True):
-            params[...] = flat[: len(params)]
-
-    def values(self, workers: int) -> Buffer:
-        """The means of the numbers that so many ``workers`` brought: of float64, and exact."""
-        return exact.decode(self.record[0][: self._brought], workers)
+        for params, flat in zip(self._params, self.arena.record, strict=True):
+            params[...] = flat
 
     def digest(self) -> int:
         """64 bits over the parameters' bits; one pass over memory."""
         return digest_of(self._params)
-
-    # Values for a mean, in parts that fit.
-
-    def parts(self, x: Any) -> list[Buffer]:
-        """``x`` as flat arrays, each small enough to be brought to a round."""
-        flat, most = flat_array(x), self._room // exact.WORDS
-        return [flat[i : i + most] for i in range(0, len(flat), most)]
-
-    def join(self, x: Any, answers: Sequence[Buffer]) -> Any:
-        """The answers to `parts`, in the shape of ``x``."""
-        return like(x, answers)
 
     # The registered state.
 

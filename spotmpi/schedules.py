@@ -16,7 +16,8 @@ from typing import Any
 
 from spotmpi import __version__
 from spotmpi.dummy import Court, Replica, Violation
-from spotmpi.fabric.sim import Arrival, Delays, Kill, Notice, Simulation
+from spotmpi.fabric.sim import Arrival, Kill, Notice, Simulation
+from spotmpi.fabric.simdata import Delays
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.options import at_least
 from spotmpi.recovery import MESSAGES_OF_AN_END, MESSAGES_PER_LOSS
@@ -56,7 +57,13 @@ def execute(run: Run, transcript: list[str] | None = None, trace_to: Path | None
     """
     membership = Membership.first(["sim"] * run.workers)
     simulation = Simulation(
-        membership, run.seed, run.kills, _delays(run.seed), run.arrivals, run.notices
+        membership,
+        run.seed,
+        run.kills,
+        _delays(run.seed),
+        run.arrivals,
+        run.notices,
+        in_place=run.seed % 2 == 0,
     )
     simulation.transcript = transcript
     court = Court(run.workers)

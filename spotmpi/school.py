@@ -8,11 +8,11 @@ part of the round: it is retried, repaired and shared as the gradient is.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from spotmpi.buffers import Tape
-from spotmpi.fabric import Buffer
+from spotmpi.fabric import Arena, Buffer, Shape
 from spotmpi.lessons import Lessons, read, write
 from spotmpi.membership import WorkerId
 
@@ -28,11 +28,18 @@ _LEAST = 1 << 14
 class School:
     """Who learns, what goes with the open round, and what went with the last one."""
 
-    def __init__(self, me: WorkerId, tape: Tape, sets: int) -> None:
+    def __init__(
+        self,
+        me: WorkerId,
+        tape: Tape,
+        sets: int,
+        arena: Callable[[Sequence[Shape]], Arena],
+    ) -> None:
         """``tape``: the registered state, in so many ``sets`` of the size of a gradient.
 
-        A slice holds the same elements of every set: what becomes of a parameter in a round depends
-        on what the optimizer remembers of it, so both must be there.
+        ``arena`` makes memory for pages, once somebody learns. A slice holds the same elements of
+        every set: what becomes of a parameter in a round depends on what the optimizer remembers of
+        it, so both must be there.
         """
         self.me = me
         self._tape = tape
@@ -42,7 +49,8 @@ class School:
         self._slice = min(max(_LEAST, share + share % 2), max(2, self._set))
         """Words of each set that a page holds; an even number, as some elements have two."""
         self._lessons = Lessons(max(1, -(-self._set // self._slice)))
-        self._pages: list[Buffer] = []
+        self._arena_of = arena
+        self._arena: Arena | None = None
         self._teaches = False
         self._open = self._last = False
         """Whether a page goes with the open round, and went with the last one."""
@@ -91,8 +99,9 @@ class School:
 
     def _begin(self) -> None:
         self._teaches = True
-        if not self._pages:
-            self._pages = [self._tape.page(HEAD + self._sets * self._slice) for _ in range(2)]
+        if self._arena is None:
+            shape = Shape(self._tape.dtype, HEAD + self._sets * self._slice)
+            self._arena = self._arena_of([shape])
 
     # The pages.
 
@@ -104,24 +113,19 @@ class School:
         self._open = self._teaches
 
     @property
-    def extra(self) -> Sequence[Buffer]:
-        """Of the open round's buffers."""
-        return self._pages[:1] if self._open else ()
+    def arena(self) -> Sequence[Arena]:
+        """Of the open round's page, if it has one."""
+        return () if self._arena is None or not self._open else (self._arena,)
 
     @property
-    def extra_record(self) -> Sequence[Buffer]:
-        """Of the last round's record."""
-        return self._pages[1:] if self._last else ()
-
-    @property
-    def extra_room(self) -> Sequence[Buffer]:
-        """Room for another's record of the last round."""
-        return self._pages[:1] if self._last else ()
+    def _page(self) -> Buffer:
+        assert self._arena is not None
+        return self._arena.contributions[0]
 
     def bring_nothing(self) -> None:
         """Nothing to add to the page."""
         if self._open:
-            self._pages[0][...] = 0
+            self._page[...] = 0
 
     def bring(self, full: Sequence[WorkerId], fields: dict[str, Any], rest: dict[str, Any]) -> None:
         """This worker's piece of the slice; and the values, if it is the first of those ``full``.
@@ -129,7 +133,7 @@ class School:
         ``rest`` is left out if there is no room for it: it will be asked for again.
         """
         self.bring_nothing()
-        page = self._pages[0]
+        page = self._page
         rank, many = full.index(self.me), len(full)
         for start, part in self._parts(page):
             begin, end = rank * len(part) // many, (rank + 1) * len(part) // many
@@ -139,15 +143,15 @@ class School:
             write(head, fields)
 
     def turn(self) -> dict[str, Any]:
-        """The round is committed: its page is the record. Returns the values on it.
+        """The round is committed, and its page a record. Returns the values on it.
 
         Who learns has its slice in its place then, as it was before the round.
         """
         self._last, self._open = self._open, False
         if not self._last:
             return {}
-        self._pages.reverse()
-        page = self._pages[1]
+        assert self._arena is not None
+        page = self._arena.record[0]
         if self.learns:
             for start, part in self._parts(page):
                 self._tape.write(start, part)
@@ -158,7 +162,7 @@ class School:
         done = self._lessons.given("rest" in values) if self._last else ()
         self._teaches = bool(self._lessons.learning)
         if not self._teaches and not self._last:
-            self._pages = []
+            self._arena = None
         return done
 
     def _parts(self, page: Buffer) -> Iterator[tuple[int, Buffer]]:

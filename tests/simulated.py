@@ -25,7 +25,7 @@ from spotmpi import trace
 from spotmpi import trainer as trainer_module
 from spotmpi.channel import Channel, Order
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric import Fabric, Steps
+from spotmpi.fabric import Arena, Fabric, Shape, Steps
 from spotmpi.fabric.sim import Arrival, Kill, Notice, Simulation
 from spotmpi.membership import Membership
 from spotmpi.optimizers import Momentum, Optimizer
@@ -71,6 +71,10 @@ class Seat(Fabric):
         seat = cls.mine()
         late = seat.me not in seat.membership
         return replace(_SETTINGS(), newcomer=seat.me if late else None)
+
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """The simulation's."""
+        return self._simulation.arena(layout)
 
     def clock(self) -> float:
         """The simulation's."""
@@ -207,7 +211,12 @@ class Job:
         """Run it to its end in a simulation of its own."""
         membership = Membership.first(["sim"] * self.workers)
         simulation = Simulation(
-            membership, self.seed, self.kills, arrivals=self.arrivals, notices=self.notices
+            membership,
+            self.seed,
+            self.kills,
+            arrivals=self.arrivals,
+            notices=self.notices,
+            in_place=self.seed % 2 == 0,
         )
 
         def steps(worker: int) -> Steps[Any]:

@@ -6,25 +6,46 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from spotmpi.driver import Driver, Recovered
 from spotmpi.errors import Left, PeersLost
-from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Share, Steps, Welcome
+from spotmpi.fabric import (
+    Cancel,
+    Poll,
+    Rebuild,
+    Revoke,
+    Shape,
+    Share,
+    Start,
+    Steps,
+    Wait,
+    Welcome,
+)
+from spotmpi.fabric.plane import host_arena
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.ledger import Ledger, Settlement
 from spotmpi.membership import Membership, Worker
 from spotmpi.recovery import Built, Kind, Lost, Plan, Received, Send, Survey, Token, Verdict
 
 
-class Exchange:
-    """Buffers of one number, and a diary."""
+class Memory:
+    """A part of one number, and a word of one."""
 
-    def __init__(self) -> None:
-        self.buffers = [np.ones(1)]
-        self.record = [np.zeros(1)]
-        self.room = self.buffers
+    def __init__(self, in_place: bool) -> None:
+        self.in_place = in_place
+        data, word = (host_arena([Shape("float64", 1)], in_place) for _ in range(2))
+        self.parts, self.word = data.parts, word.parts[0]
+        self.results = [*data.results, *word.results]
+        self.record = [*data.record, *word.record]
+        self.room = self.results
+
+
+class Exchange:
+    """Rounds of one number, and a diary."""
+
+    def __init__(self, in_place: bool = True) -> None:
+        self.memory = Memory(in_place)
         self.plan: Plan | None = None
         self.diary: list[Any] = []
 
@@ -47,6 +68,9 @@ class Exchange:
         """About to reduce."""
         self.diary.append(("prepare", membership.ids))
 
+    def speak(self, membership: Membership) -> None:
+        """The word."""
+
     def commit(self, contributors: Sequence[int]) -> None:
         """It is there."""
         self.diary.append(("commit", tuple(contributors)))
@@ -60,14 +84,28 @@ class Exchange:
         self.diary.append(("resume", recovered.after.ids, recovered.settlement))
 
 
-def begin(me: int, workers: int) -> tuple[Driver, Exchange, Steps[None], Any]:
+def started(steps: Steps[None], exchange: Exchange, first: Any) -> None:
+    """From the first request of a round to the last: its data, its word, and the wait for both."""
+    memory = exchange.memory
+    assert first == Start(memory.parts[0])
+    assert steps.send(11) == Start(memory.word)
+    assert steps.send(12) == Wait([11, 12])
+
+
+def begin(me: int, workers: int, in_place: bool = True) -> tuple[Driver, Exchange, Steps[None]]:
     """A worker in the midst of its first all-reduce."""
-    exchange = Exchange()
+    exchange = Exchange(in_place)
     driver = Driver(me, Membership.first(["h"] * workers), exchange, lambda: 0.0)
     steps = driver.round()
-    request = next(steps)
-    assert request == Reduce(exchange.buffers)
-    return driver, exchange, steps, request
+    started(steps, exchange, next(steps))
+    return driver, exchange, steps
+
+
+def interrupt(steps: Steps[None]) -> None:
+    """The wait is over because a peer is lost; all is given up before anything else is done."""
+    assert steps.throw(PeersLost()) == Revoke()
+    assert steps.send(None) == Cancel([11, 12])
+    assert steps.send(None) == Poll()
 
 
 def over(steps: Steps[None], reply: Any = None) -> None:
@@ -77,23 +115,26 @@ def over(steps: Steps[None], reply: Any = None) -> None:
 
 
 def test_a_round_that_nothing_disturbs_is_one_all_reduce() -> None:
-    driver, exchange, steps, _ = begin(0, 2)
+    driver, exchange, steps = begin(0, 2)
     over(steps)
     assert exchange.diary == ["bring", ("prepare", (0, 1)), ("commit", (0, 1))]
     assert driver.ledger.committed == 1
 
 
-def test_the_same_is_brought_and_reduced_again_when_nobody_has_committed() -> None:
-    driver, exchange, steps, reduce = begin(1, 2)
-    assert steps.throw(PeersLost()) == Revoke()
-    assert steps.send(None) == Poll()
+@pytest.mark.parametrize(("in_place", "again"), [(True, ["bring"]), (False, [])])
+def test_the_same_is_reduced_again_when_nobody_has_committed(
+    in_place: bool, again: list[str]
+) -> None:
+    """And made again only where the sum came in its place."""
+    driver, exchange, steps = begin(1, 2, in_place)
+    interrupt(steps)
     assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({1}))
-    assert steps.send(Built(True, frozenset({1}))) == reduce
+    started(steps, exchange, steps.send(Built(True, frozenset({1}))))
     over(steps)
     assert exchange.diary == [
         "bring",
         ("prepare", (0, 1)),
-        "bring",
+        *again,
         ("resume", (1,), Settlement.RETRY),
         ("prepare", (1,)),
         ("commit", (1,)),
@@ -102,15 +143,14 @@ def test_the_same_is_brought_and_reduced_again_when_nobody_has_committed() -> No
 
 
 def test_a_failed_build_is_tried_again_from_the_same_progress() -> None:
-    driver, _, steps, reduce = begin(2, 3)
-    steps.throw(PeersLost())
-    steps.send(None)
+    driver, exchange, steps = begin(2, 3)
+    interrupt(steps)
     assert isinstance(steps.send(Lost(frozenset({0}))), Send)
     assert steps.send(None) == Poll()
     # Worker 1 dies in the door: the token that it was to pass on is lost with it.
     assert steps.send(Lost(frozenset({1}))) == Rebuild(frozenset({2}))
     assert steps.send(Built(False, frozenset({2}))) == Rebuild(frozenset({2}))
-    assert steps.send(Built(True, frozenset({2}))) == reduce
+    started(steps, exchange, steps.send(Built(True, frozenset({2}))))
     over(steps)
     assert driver.membership.generation == 2
 
@@ -118,8 +158,7 @@ def test_a_failed_build_is_tried_again_from_the_same_progress() -> None:
 def through_the_door(steps: Steps[None], survey: Survey) -> Any:
     """Worker 2 of three, with worker 1 lost and worker 0 the starter; what it asks for then."""
     lost = frozenset({1})
-    assert steps.throw(PeersLost()) == Revoke()
-    assert steps.send(None) == Poll()
+    interrupt(steps)
     request = steps.send(Received(Token(Kind.RECONCILE, 1, 0, lost, survey)))
     assert isinstance(request, Send)
     assert request.token.survey.low == 0
@@ -135,8 +174,8 @@ COMMITTED = Survey(1, 1, 0, 0, 0, 0, False)
 
 
 def test_a_record_that_a_survivor_has_is_taken_over_and_nothing_is_reduced_again() -> None:
-    driver, exchange, steps, _ = begin(2, 3)
-    assert through_the_door(steps, COMMITTED) == Share(0, exchange.buffers)
+    driver, exchange, steps = begin(2, 3)
+    assert through_the_door(steps, COMMITTED) == Share(0, exchange.memory.results)
     over(steps)
     assert exchange.diary[2:] == [
         "bring",
@@ -147,12 +186,13 @@ def test_a_record_that_a_survivor_has_is_taken_over_and_nothing_is_reduced_again
 
 
 def test_the_round_is_reduced_again_when_the_record_dies_with_its_only_holder() -> None:
-    _, exchange, steps, reduce = begin(2, 3)
+    _, exchange, steps = begin(2, 3)
     through_the_door(steps, COMMITTED)
     assert steps.throw(PeersLost()) == Revoke()
+    assert steps.send(None) == Cancel(())  # of a share nothing is left under way
     assert steps.send(None) == Poll()
     assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({2}))
-    assert steps.send(Built(True, frozenset({2}))) == reduce
+    started(steps, exchange, steps.send(Built(True, frozenset({2}))))
     over(steps)
     assert exchange.diary[2:] == [
         "bring",
@@ -164,15 +204,15 @@ def test_the_round_is_reduced_again_when_the_record_dies_with_its_only_holder() 
 
 
 def test_a_record_that_a_worker_has_does_not_stay_where_its_next_contribution_was() -> None:
-    driver, exchange, steps, _ = begin(2, 3)
+    driver, exchange, steps = begin(2, 3)
     over(steps)
     steps = driver.round()
-    reduce = next(steps)
+    started(steps, exchange, next(steps))
     # Others lack round 0, and worker 0 is the one that gives it to them.
     survey = Survey(0, 1, 0, 0, 0, 0, False)
-    assert through_the_door(steps, survey) == Share(0, exchange.buffers)
+    assert through_the_door(steps, survey) == Share(0, exchange.memory.results)
     exchange.diary.clear()
-    assert steps.send(None) == reduce
+    started(steps, exchange, steps.send(None))
     assert exchange.diary == ["bring", ("resume", (0, 2), Settlement.GIVE), ("prepare", (0, 2))]
 
 
@@ -187,7 +227,7 @@ def test_a_worker_alone_ends_through_the_same_door() -> None:
 
 
 def test_what_is_no_loss_of_a_peer_is_not_taken_for_one() -> None:
-    _, _, steps, _ = begin(0, 2)
+    _, _, steps = begin(0, 2)
     with pytest.raises(MemoryError):
         steps.throw(MemoryError())
 
@@ -232,7 +272,7 @@ def test_a_sponsor_welcomes_its_newcomer_before_the_round_that_both_take_part_in
     built = Built(True, frozenset({0}), Worker(7, "far"))
     assert steps.send(built) == Welcome(7, b"charter")
     assert exchange.diary == [("resume", (0, 7), Settlement.RETRY)]
-    assert steps.send(None) == Reduce(exchange.buffers)
+    started(steps, exchange, steps.send(None))
     over(steps)
     assert exchange.diary[1:] == ["bring", ("prepare", (0, 7)), ("commit", (0, 7))]
     assert driver.membership.generation == 1
@@ -242,7 +282,7 @@ def test_a_newcomer_that_cannot_be_brought_in_costs_a_second_build_and_no_round(
     plan = Plan(newcomer=7, sponsor=0)
     driver, exchange, steps, _ = planning(0, 1, plan)
     assert steps.send(Built(False, frozenset({0}))) == Rebuild(frozenset({0}))
-    assert steps.send(Built(True, frozenset({0}))) == Reduce(exchange.buffers)
+    started(steps, exchange, steps.send(Built(True, frozenset({0}))))
     assert exchange.diary[0] == ("resume", (0,), Settlement.RETRY)
     over(steps)
     assert driver.ledger.committed == 1
@@ -255,7 +295,7 @@ def test_a_newcomer_takes_up_the_count_of_rounds_where_the_others_are() -> None:
     driver = Driver(7, after, exchange, lambda: 0.0, Ledger(after, 12, before))
     assert driver.ledger.contributors == (0, 1)
     steps = driver.round()
-    assert next(steps) == Reduce(exchange.buffers)
+    started(steps, exchange, next(steps))
     over(steps)
     assert driver.ledger.committed == 13
     assert driver.ledger.contributors == (0, 1, 7)

@@ -17,7 +17,7 @@ def meet(facts: list[list[tuple[str, str]]], *kills: Kill) -> dict[int, str | No
 
     def worker(me: int) -> Steps[str | None]:
         try:
-            yield from shake_hands(me, membership, facts[me])
+            yield from shake_hands(me, membership, facts[me], simulation.arena)
         except UsageError as error:
             return f"usage: {error}"
         except SpotmpiError as error:
@@ -53,4 +53,4 @@ def test_a_loss_before_the_first_step_ends_the_job_cleanly() -> None:
 
 def test_a_worker_alone_agrees_with_itself() -> None:
     fabric = SoloFabric()
-    fabric.run(shake_hands(0, fabric.membership, [("the seed", "1")]))
+    fabric.run(shake_hands(0, fabric.membership, [("the seed", "1")], fabric.arena))

@@ -17,6 +17,7 @@ import pytest
 import spotmpi
 from spotmpi.errors import Left, UsageError
 from spotmpi.fabric.sim import Arrival, Kill, Notice
+from spotmpi.memory import ROOM
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.replay import check_replicas, steps
 from spotmpi.strategies import SSGD
@@ -129,6 +130,10 @@ def test_the_learning_rate_follows_the_number_of_those_who_train(tmp_path: Path)
         }
 
 
+MANY = np.arange(ROOM + 40) / 7
+"""More numbers than go with one round, and none that float32 has."""
+
+
 @dataclass(frozen=True)
 class MeansInTheLoop(Job):
     """A script that asks for means, of numbers and arrays, in its loops and outside of them."""
@@ -148,9 +153,11 @@ class MeansInTheLoop(Job):
                     trainer.step(gradient(trainer.params, batch))
                     began = trainer.steps if rehearsal else began
                     size = trainer.mean(np.linalg.norm(trainer.params["w"]))
+                    assert (trainer.mean(MANY) == MANY).all()
                     if trainer.mean([size, 1.0])[1] < 1.0:
                         break
                 told.append(trainer.mean(np.full(2, 10.0 * number + worker)))
+                told.append(trainer.mean(MANY + worker))
                 told.append(trainer.mean(np.full(3, 20.0 * number + worker)))
         assert len({one.dtype for one in told}) == 1
         means = tuple(float(x) for one in told for x in one)
@@ -219,6 +226,14 @@ def agree(result: Result) -> None:
 def test_newcomers_follow_scripts_of_other_kinds(tmp_path: Path, kind: type[Job]) -> None:
     results = campaign(kind(tmp_path / "calm", 3), runs=30, holds=agree)
     assert len(joined(results)) > 5
+
+
+def test_a_learner_adds_nothing_to_the_rest_of_a_mean_that_is_tried_again(tmp_path: Path) -> None:
+    """Found by a campaign: what the failure left in its place was summed the second time."""
+    kills = Kill(2, 1101), Kill(0, 401)
+    arrivals = Arrival(4, 931), Arrival(5, 1806), Arrival(6, 360)
+    job = MeansInTheLoop(tmp_path, seed=20094, kills=kills, arrivals=arrivals)
+    agree(replace(job, notices=[Notice(5, 1850)]).run())
 
 
 @dataclass(frozen=True)

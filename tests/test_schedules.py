@@ -60,7 +60,7 @@ def test_messages_are_bounded_by_the_losses_and_not_by_the_workers(
 
 def test_a_loss_that_interrupts_the_end_costs_no_more_than_both_of_them() -> None:
     """Found by a campaign: the tokens of an end that nobody came to finish count as well."""
-    outcome = execute(Run(6, 1776331184, (Kill(1, 175),)))
+    outcome = execute(Run(6, 3664843848, (Kill(3, 365),)))
     assert MESSAGES_PER_LOSS < outcome.worst_messages <= most_messages(1, unasked=True)
 
 

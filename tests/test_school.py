@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,14 @@ import pytest
 
 from spotmpi import school
 from spotmpi.buffers import Tape
+from spotmpi.fabric import Arena, Shape
+from spotmpi.fabric.plane import host_arena
 from spotmpi.school import HEAD, School
+
+
+def arena(layout: Sequence[Shape]) -> Arena:
+    """As a plane that works in place makes it."""
+    return host_arena(layout, in_place=True)
 
 
 class Class:
@@ -31,7 +39,7 @@ class Class:
         chance = np.random.default_rng(worker)
         words = [chance.integers(0, 2**32, size, np.uint32) for size in self.sizes]
         self.state[worker] = [flat.view(np.float32) for flat in words]
-        self.schools[worker] = School(worker, Tape(self.state[worker]), 1)
+        self.schools[worker] = School(worker, Tape(self.state[worker]), 1, arena)
 
     def come(self, worker: int) -> None:
         """A newcomer is admitted, and enrols with what another one says."""
@@ -55,10 +63,14 @@ class Class:
             elif one.teaching:
                 due: dict[str, Any] = {"where": seed} if rest and one.rest_due else {}
                 one.bring(full, {"seed": seed}, due)
-        totals = [sum(pages) for pages in zip(*(one.extra for one in schools), strict=True)]
+        totals = [
+            sum(arena.contributions[0] for arena in arenas)
+            for arenas in zip(*(one.arena for one in schools), strict=True)
+        ]
         for one in schools:
-            for page, whole in zip(one.extra, totals, strict=True):
-                page[...] = whole
+            for arena, whole in zip(one.arena, totals, strict=True):
+                arena.results[0][...] = whole
+                arena.turn()
         values = [one.turn() for one in schools]
         assert all(value == values[0] for value in values)
         for one in schools:  # what a step does with every word, whoever knows it
@@ -107,17 +119,20 @@ def test_a_newcomer_has_every_bit_when_it_has_learnt(workers: int, sizes: tuple[
 def test_pages_go_only_while_somebody_learns() -> None:
     there = Class(2)
     there.round(1)
-    assert [len(one.extra_record) for one in there.schools.values()] == [0, 0]
+    assert not any(one.teaching for one in there.schools.values())
     there.come(5)
     rounds = 0
     while there.schools[5].learns:
+        for one in there.schools.values():
+            one.open()
+        assert [len(one.arena) for one in there.schools.values()] == [1] * 3
         there.round(rounds)
-        assert [len(one.extra_record) for one in there.schools.values()] == [1] * 3
         rounds += 1
     assert rounds >= 8
     there.round(60)
     for one in there.schools.values():
-        assert (len(one.extra), len(one.extra_record), len(one.extra_room)) == (0, 0, 0)
+        one.open()
+        assert not one.arena
 
 
 def test_who_may_not_have_the_rest_yet_learns_on_and_ends_right() -> None:
@@ -154,6 +169,7 @@ def test_a_rest_that_finds_no_room_is_left_out_and_the_other_values_are_not() ->
     one.admit(5)
     one.open()
     one.bring((0,), {"a": 1}, {"long": np.random.default_rng(0).bytes(HEAD * 4).hex()})
+    one.arena[0].turn()
     assert one.turn() == {"a": 1}
 
 
@@ -163,7 +179,7 @@ def test_only_the_first_of_those_who_know_brings_the_values() -> None:
         one.admit(5)
         one.open()
         one.bring((0, 1), {"a": 1}, {})
-    first, second = (one.extra[0][:HEAD] for one in there.schools.values())
+    first, second = (one.arena[0].contributions[0][:HEAD] for one in there.schools.values())
     assert first.any()
     assert not second.any()
 
@@ -185,4 +201,5 @@ def test_a_page_goes_with_a_round_that_some_have_begun_before_its_only_learner_w
         there.round(step)
     assert there.equal()
     assert not early.teaching
-    assert not early.extra_record
+    early.open()
+    assert not early.arena

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,10 @@ def keeping_campaign(tmp_path: Path, workers: int, runs: int, first: int) -> int
     for seed in range(first, first + runs):
         folder = tmp_path / f"{seed}"
         folder.mkdir()
-        kills = deaths(workers, events, seed, at_most=workers - 1)
+        # The first leader dies in each run, at another moment; others die as it happens.
+        first_leader = Kill(0, random.Random(seed).randrange(events))
+        others = deaths(workers, events, seed, at_most=workers - 2)
+        kills = first_leader, *(kill for kill in others if kill.worker != 0)
         environ = keeping(folder / "kept")
         result = replace(calm, folder=folder, seed=seed, kills=kills, environ=environ).run()
         if not result.finals:

@@ -7,9 +7,11 @@ So the code that survives real revocations is, to the line, the code that the si
 
 What every fabric guarantees, and one contract suite holds:
 
-- ``Reduce`` and ``Share`` raise `PeersLost` when a member is dead or the fabric was revoked, and
-  may do so on some members while they succeed on others. They never block for ever while a
-  member is dead, provided that whoever is told revokes.
+- ``Start``, ``Wait``, ``Reduce`` and ``Share`` raise `PeersLost` when a member is dead or the
+  fabric was revoked, and may do so on some members while they succeed on others. They never block
+  for ever while a member is dead, provided that whoever is told revokes.
+- All members start the same parts in the same order. After a failure whatever was started is given
+  up with ``Cancel`` before the next ``Share`` or ``Rebuild``; then nothing touches its memory.
 - ``Revoke`` reaches every member alive, also if the caller dies right after it.
 - ``Poll`` waits until there is something to tell: each loss once to every member alive, each
   token once, the revocation of the control path once.
@@ -26,20 +28,43 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.plane import (
+    Arena,
+    Buffer,
+    Cancel,
+    Handle,
+    Part,
+    Reduce,
+    Shape,
+    Start,
+    Wait,
+)
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.recovery import NO_PLAN, Plan, RevokeControl, Send
 
-Buffer = Any
-"""A one-dimensional array; what kind, only the kernels and the fabric at hand know."""
+__all__ = [
+    "Arena",
+    "Buffer",
+    "Cancel",
+    "Fabric",
+    "Handle",
+    "Knock",
+    "Meet",
+    "Part",
+    "Poll",
+    "Rebuild",
+    "Reduce",
+    "Request",
+    "Revoke",
+    "Shape",
+    "Share",
+    "Start",
+    "Steps",
+    "Wait",
+    "Welcome",
+]
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Reduce:
-    """Sum ``buffers`` over all members, each in place. Collective. Lost, they hold rubbish."""
-
-    buffers: Sequence[Buffer]
 
 
 @dataclass(frozen=True)
@@ -92,7 +117,21 @@ class Knock:
     """Wait to be admitted, as a newcomer; replies the charter's bytes."""
 
 
-Request = Reduce | Share | Revoke | Poll | Rebuild | Send | RevokeControl | Welcome | Meet | Knock
+Request = (
+    Start
+    | Wait
+    | Cancel
+    | Reduce
+    | Share
+    | Revoke
+    | Poll
+    | Rebuild
+    | Send
+    | RevokeControl
+    | Welcome
+    | Meet
+    | Knock
+)
 Steps = Generator[Request, Any, T]
 """What the driver and the trainer are made of: a generator of requests that returns a T."""
 
@@ -107,6 +146,10 @@ class Fabric(ABC):
     @abstractmethod
     def perform(self, request: Request) -> Any:
         """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
+
+    @abstractmethod
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """Memory for rounds of this ``layout``, from the data plane. Local."""
 
     # A sponsor's side of a newcomer. All local, and done at once.
 

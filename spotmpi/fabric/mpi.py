@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -34,18 +34,25 @@ from mpi4py import MPI  # noqa: E402 - the setting above must come first
 
 from spotmpi.errors import PeersLost, SpotmpiError, UsageError  # noqa: E402
 from spotmpi.fabric import (  # noqa: E402
+    Arena,
+    Cancel,
     Fabric,
     Knock,
     Meet,
+    Part,
     Poll,
     Rebuild,
     Reduce,
     Request,
     Revoke,
+    Shape,
     Share,
+    Start,
+    Wait,
     Welcome,
 )
 from spotmpi.fabric.doorbell import ADDRESS_BYTES, Doorbell  # noqa: E402
+from spotmpi.fabric.plane import Plain, Plane, Sum  # noqa: E402
 from spotmpi.fabric.wire import decode, encode  # noqa: E402
 from spotmpi.membership import Membership, Worker, WorkerId  # noqa: E402
 from spotmpi.recovery import (  # noqa: E402
@@ -72,6 +79,10 @@ _PAUSE = 1e-3
 """Seconds between two looks for a loss, a revocation, or a token that came without a ring."""
 _EVIDENCE = 2.0
 """Seconds in which a loss must be known that has broken a collective call."""
+
+
+PLANE: Callable[[Sum], Plane] = Plain
+"""The data plane of this process."""
 
 
 def abort() -> None:
@@ -144,6 +155,7 @@ class MpiFabric(Fabric):
         self._deaf_until: float | None = None
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
+        self._plane = PLANE(self._sum)
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
         if newcomer is not None:
             self.me = newcomer
@@ -169,6 +181,11 @@ class MpiFabric(Fabric):
         self._follow(self._data_ids)
         self._revocation_told = False
         self._events = deque(event for event in self._events if isinstance(event, Lost))
+        self._plane.bind(self._data_ids)
+
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """Of the data plane."""
+        return self._plane.arena(layout)
 
     def clock(self) -> float:
         """Monotonic seconds of this host, the same for all its processes."""
@@ -177,9 +194,8 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Do it, blocking; what MPI reports of dead peers becomes `PeersLost`."""
         match request:
-            case Reduce(buffers):
-                for buffer in buffers:
-                    _collective(self._data, self._data.Allreduce, MPI.IN_PLACE, buffer)
+            case Start() | Wait() | Cancel() | Reduce():
+                return self._plane.perform(request)
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:
@@ -204,6 +220,10 @@ class MpiFabric(Fabric):
             case Knock():
                 return self._knock()
         return None
+
+    def _sum(self, part: Part) -> None:
+        brought = MPI.IN_PLACE if part.contribution is part.result else part.contribution
+        _collective(self._data, self._data.Allreduce, brought, part.result)
 
     # The control path.
 
@@ -286,6 +306,7 @@ class MpiFabric(Fabric):
             assert shrunk is not None
             if not change:
                 self._data, self._data_ids = shrunk, alive
+                self._plane.bind(alive)
                 return Built(True, frozenset(alive))
             if self._change(shrunk, alive, change):
                 newcomer = None if change.newcomer is None else self._workers[-1]

@@ -6,6 +6,8 @@ It behaves as badly as MPI with ULFM is allowed to, not as well as Open MPI usua
 - each worker learns of each loss on its own, in any order, sooner or later;
 - a collective that everybody has entered completes on some members and fails on others when
   somebody dies; one that a dead member never entered fails on all;
+- parts of one round are summed side by side, and complete in any order;
+- one that failed goes on writing to its result until it is given up;
 - a ``Share`` may complete on its source long before the others enter it;
 - what a dying worker sent last may or may not arrive; a revocation always does.
 """
@@ -16,12 +18,13 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
-    Buffer,
+    Arena,
+    Cancel,
     Knock,
     Meet,
     Poll,
@@ -29,15 +32,17 @@ from spotmpi.fabric import (
     Reduce,
     Request,
     Revoke,
+    Shape,
     Share,
+    Start,
     Steps,
+    Wait,
     Welcome,
 )
+from spotmpi.fabric.plane import host_arena
+from spotmpi.fabric.simdata import USUAL, Data, DataPath, Delays, Misuse, Process
 from spotmpi.membership import Membership, Worker, WorkerId
 from spotmpi.recovery import Built, ControlRevoked, Event, Lost, Received, RevokeControl, Send
-
-RUBBISH = 77
-"""What a collective that failed leaves behind: nobody may build on it."""
 
 Watch = Callable[[WorkerId, str], None]
 
@@ -66,58 +71,8 @@ class Notice:
     at: int
 
 
-@dataclass(frozen=True)
-class Delays:
-    """How long things take at most, in seconds; every one is drawn anew, down to nothing."""
-
-    message: float = 0.001
-    notice: float = 0.02
-    """Until a worker learns of a loss."""
-    revoke: float = 0.003
-    collective: float = 0.002
-    compute: float = 0.005
-    """Before each data collective, as a stand-in for the gradient."""
-
-
 class Hang(AssertionError):
     """Workers are left that wait for something that will never come."""
-
-
-@dataclass
-class _Collective:
-    entered: dict[WorkerId, Reduce | Share] = field(default_factory=dict)
-    brought: dict[WorkerId, list[Buffer]] = field(default_factory=dict)
-    """Copies: a worker that fails early may go on and change what it brought."""
-    left: set[WorkerId] = field(default_factory=set)
-    result: list[Buffer] | None = None
-
-
-@dataclass
-class _Data:
-    """One data communicator."""
-
-    members: tuple[WorkerId, ...]
-    collectives: list[_Collective] = field(default_factory=list)
-    revoked: bool = False
-
-
-@dataclass
-class _Process:
-    steps: Steps[Any]
-    data: _Data | None
-    """None until it is admitted."""
-    calls: int = 0
-    """Collectives entered on ``data``."""
-    waiting: Request | None = None
-    revoked: bool = False
-    """Its ``data`` is revoked, as far as it knows."""
-    dead_known: set[WorkerId] = field(default_factory=set)
-    inbox: deque[Event] = field(default_factory=deque)
-    control: int = 0
-    """How often its control path was made anew."""
-    control_revoked: bool = False
-    sponsor: WorkerId | None = None
-    """Of a newcomer that has no charter yet."""
 
 
 class Simulation:
@@ -128,16 +83,19 @@ class Simulation:
         membership: Membership,
         seed: int,
         kills: Iterable[Kill] = (),
-        delays: Delays = Delays(),
+        delays: Delays = USUAL,
         arrivals: Iterable[Arrival] = (),
         notices: Iterable[Notice] = (),
+        in_place: bool = False,
     ) -> None:
+        """``in_place``: so does the data plane sum; else its results are apart."""
+        self._in_place = in_place
         self.membership = membership
         self.random = random.Random(seed)
         self.delays = delays
         self.now = 0.0
         self.events = 0
-        self.processes: dict[WorkerId, _Process] = {}
+        self.processes: dict[WorkerId, Process] = {}
         self.returned: dict[WorkerId, Any] = {}
         self.deaths: dict[WorkerId, float] = {}
         """Who died, and when."""
@@ -160,6 +118,11 @@ class Simulation:
         self._control_revocations = 0
         """Control paths that have been revoked; they are numbered from 0."""
         self._build: dict[WorkerId, Rebuild] = {}
+        self._data_path = DataPath(self)
+
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """Memory for rounds."""
+        return host_arena(layout, self._in_place)
 
     def clock(self) -> float:
         """Simulated seconds."""
@@ -168,9 +131,9 @@ class Simulation:
     def start(self, worker: WorkerId, steps: Steps[Any]) -> None:
         """Let ``worker`` of the first membership begin."""
         if not self.processes:
-            self._first = _Data(self.membership.ids)
-        self.processes[worker] = _Process(steps, self._first)
-        self._after(self.delays.compute, self._advance, worker, None)
+            self._first = Data(self.membership.ids)
+        self.processes[worker] = Process(steps, self._first)
+        self.after(self.delays.compute, self._advance, worker, None)
 
     def guest(self, worker: WorkerId) -> WorkerId | None:
         """The newcomer that waits at the side of ``worker``."""
@@ -185,7 +148,7 @@ class Simulation:
         for newcomer, process in self.processes.items():
             if process.sponsor == worker and isinstance(process.waiting, Meet):
                 process.waiting = None
-                self._reply(newcomer, prospectus(), self.delays.message)
+                self.reply(newcomer, prospectus(), self.delays.message)
 
     def noticed(self, worker: WorkerId) -> bool:
         """Whether ``worker`` is told to leave."""
@@ -220,11 +183,11 @@ class Simulation:
         """The launcher has the first member that lives bring it in."""
         members = [w for w in self._ring if w in self.processes]
         if members:
-            self.processes[worker] = _Process(
+            self.processes[worker] = Process(
                 self.newcomer(worker), None, sponsor=members[0], waiting=None
             )
             self._tell(worker, f"comes, to {members[0]}")
-            self._after(self.delays.compute, self._advance, worker, None)
+            self.after(self.delays.compute, self._advance, worker, None)
 
     def _turn_away(self, newcomer: WorkerId) -> None:
         """It is not admitted, or will never learn that it was."""
@@ -233,14 +196,14 @@ class Simulation:
             process.sponsor = None
             if isinstance(process.waiting, Knock | Meet):
                 process.waiting = None
-                self._reply(newcomer, PeersLost("turned away"))
+                self.reply(newcomer, PeersLost("turned away"))
             else:
                 self._kill(newcomer)
 
     def _orphan(self, sponsor: WorkerId) -> None:
         for newcomer, process in self.processes.items():
             if process.sponsor == sponsor:
-                self._after(self.delays.notice, self._turn_away, newcomer)
+                self.after(self.delays.notice, self._turn_away, newcomer)
 
     def _welcome(self, newcomer: WorkerId, charter: bytes) -> None:
         process = self.processes.get(newcomer)
@@ -251,11 +214,12 @@ class Simulation:
         ):
             process.sponsor = None
             process.waiting = None
-            self._reply(newcomer, charter)
+            self.reply(newcomer, charter)
 
     # Scheduling.
 
-    def _after(self, longest: float, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, longest: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Let it happen, within so many seconds."""
         # Squared, so that most things happen quickly and some much later.
         self._at(self.now + longest * self.random.random() ** 2, action, *arguments)
 
@@ -296,8 +260,9 @@ class Simulation:
             self._tell(worker, _describe(request))
         self._perform(worker, process, request)
 
-    def _reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
-        self._after(longest, self._advance, worker, reply)
+    def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
+        """Let the worker go on with this reply."""
+        self.after(longest, self._advance, worker, reply)
 
     def _kill(self, worker: WorkerId) -> None:
         process = self.processes.pop(worker, None)
@@ -316,8 +281,8 @@ class Simulation:
 
     def _gone(self, worker: WorkerId) -> None:
         for peer in self.processes:
-            self._after(self.delays.notice, self._learn, peer, worker)
-        self._after(self.delays.notice, self._try_build)
+            self.after(self.delays.notice, self._learn, peer, worker)
+        self.after(self.delays.notice, self._try_build)
 
     def _learn(self, worker: WorkerId, lost: WorkerId) -> None:
         process = self.processes.get(worker)
@@ -325,36 +290,38 @@ class Simulation:
             return
         process.dead_known.add(lost)
         self._hear(worker, process, Lost(frozenset({lost})))
-        self._disturb(worker, process)
+        self._data_path.disturb(worker, process)
 
     # Performing requests.
 
-    def _perform(self, worker: WorkerId, process: _Process, request: Request) -> None:
+    def _perform(self, worker: WorkerId, process: Process, request: Request) -> None:
         match request:
-            case Reduce() | Share():
-                self._after(self.delays.compute, self._enter, worker, process, request)
+            case Start() | Wait() | Cancel() | Reduce() | Share():
+                self._data_path.perform(worker, process, request)
             case Revoke():
                 self._revoke(worker, process)
-                self._reply(worker)
+                self.reply(worker)
             case RevokeControl():
                 self._revoke_control(worker, process)
-                self._reply(worker)
+                self.reply(worker)
             case Send(to, token):
                 self._send(worker, to, Received(token), process.control)
-                self._reply(worker)
+                self.reply(worker)
             case Poll():
                 if process.inbox:
-                    self._reply(worker, process.inbox.popleft())
+                    self.reply(worker, process.inbox.popleft())
             case Rebuild():
+                if process.under_way:
+                    raise Misuse(f"worker {worker} builds with collectives under way")
                 self._build[worker] = request
                 self._try_build()
             case Welcome(newcomer, charter):
-                self._after(self.delays.message, self._welcome, newcomer, charter)
-                self._reply(worker)
+                self.after(self.delays.message, self._welcome, newcomer, charter)
+                self.reply(worker)
             case Knock() | Meet():
                 if process.sponsor is None or process.sponsor not in self.processes:
                     process.sponsor = None
-                    self._reply(worker, PeersLost("no sponsor"))
+                    self.reply(worker, PeersLost("no sponsor"))
 
     def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:
         earliest = self.now + self.delays.message * self.random.random() ** 2
@@ -373,21 +340,21 @@ class Simulation:
         if process is not None and process.control == control:
             self._hear(to, process, event)
 
-    def _hear(self, worker: WorkerId, process: _Process, event: Event) -> None:
+    def _hear(self, worker: WorkerId, process: Process, event: Event) -> None:
         if isinstance(process.waiting, Poll) and not process.inbox:
             process.waiting = None
-            self._reply(worker, event)
+            self.reply(worker, event)
         else:
             process.inbox.append(event)
 
-    def _revoke_control(self, worker: WorkerId, process: _Process) -> None:
+    def _revoke_control(self, worker: WorkerId, process: Process) -> None:
         process.control_revoked = True
         if self._control_revocations > process.control:
             return
         self._control_revocations = process.control + 1
         for peer in self.processes:
             if peer != worker:
-                self._after(self.delays.revoke, self._control_revoked, peer, process.control)
+                self.after(self.delays.revoke, self._control_revoked, peer, process.control)
 
     def _control_revoked(self, worker: WorkerId, control: int) -> None:
         process = self.processes.get(worker)
@@ -396,7 +363,7 @@ class Simulation:
         process.control_revoked = True
         self._hear(worker, process, ControlRevoked())
 
-    def _revoke(self, worker: WorkerId, process: _Process) -> None:
+    def _revoke(self, worker: WorkerId, process: Process) -> None:
         process.revoked = True
         assert process.data is not None
         if process.data.revoked:
@@ -404,74 +371,14 @@ class Simulation:
         process.data.revoked = True
         for peer in process.data.members:
             if peer != worker and peer in self.processes:
-                self._after(self.delays.revoke, self._revoked, peer, process.data)
+                self.after(self.delays.revoke, self._revoked, peer, process.data)
 
-    def _revoked(self, worker: WorkerId, data: _Data) -> None:
+    def _revoked(self, worker: WorkerId, data: Data) -> None:
         process = self.processes.get(worker)
         if process is None or process.data is not data or process.revoked:
             return
         process.revoked = True
-        self._disturb(worker, process)
-
-    # Data collectives.
-
-    def _enter(self, worker: WorkerId, process: _Process, request: Reduce | Share) -> None:
-        if worker not in self.processes:
-            return
-        data = process.data
-        assert data is not None
-        if process.calls == len(data.collectives):
-            data.collectives.append(_Collective())
-        collective = data.collectives[process.calls]
-        process.calls += 1
-        collective.entered[worker] = request
-        if isinstance(request, Reduce):
-            collective.brought[worker] = [buffer.copy() for buffer in request.buffers]
-        elif request.source == worker:
-            collective.result = [buffer.copy() for buffer in request.buffers]
-        self._settle(data, collective)
-        self._disturb(worker, process)
-
-    def _settle(self, data: _Data, collective: _Collective) -> None:
-        """Let those go on for whom the collective can be complete now."""
-        if collective.result is None:
-            if len(collective.brought) < len(data.members):
-                return
-            collective.result = _sum([collective.brought[w] for w in data.members])
-            collective.brought = {}
-        for worker in collective.entered:
-            if worker not in collective.left and worker in self.processes:
-                self._after(self.delays.collective, self._complete, worker, data, collective)
-
-    def _complete(self, worker: WorkerId, data: _Data, collective: _Collective) -> None:
-        process = self.processes.get(worker)
-        if process is None or worker in collective.left:
-            return
-        collective.left.add(worker)
-        request = collective.entered[worker]
-        assert collective.result is not None
-        if not (isinstance(request, Share) and request.source == worker):
-            for target, value in zip(request.buffers, collective.result, strict=True):
-                target[...] = value
-        self._reply(worker)
-
-    def _disturb(self, worker: WorkerId, process: _Process) -> None:
-        """The worker has learnt of a loss or a revocation, or enters with that knowledge."""
-        if not isinstance(process.waiting, Reduce | Share) or not process.calls:
-            return
-        assert process.data is not None
-        collective = process.data.collectives[process.calls - 1]
-        if collective.entered.get(worker) is not process.waiting or worker in collective.left:
-            return
-        if not process.revoked and process.dead_known.isdisjoint(process.data.members):
-            return
-        if collective.result is not None and self.random.random() < 0.5:
-            return  # complete as far as this worker is concerned; its completion is on its way
-        collective.left.add(worker)
-        if not (isinstance(process.waiting, Share) and process.waiting.source == worker):
-            for buffer in process.waiting.buffers:
-                buffer[...] = RUBBISH
-        self._reply(worker, PeersLost("simulated"))
+        self._data_path.disturb(worker, process)
 
     # The build: Shrink and Agree, blocking and uniform.
 
@@ -508,7 +415,7 @@ class Simulation:
         if admitted is not None:
             self._ring.append(admitted)
             order.append(admitted)
-        data = _Data(tuple(order))
+        data = Data(tuple(order))
         worker_of = None if admitted is None else Worker(admitted, "sim")
         control = 1 + max(self.processes[worker].control for worker in alive)
         for worker in alive | {w for w in (admitted,) if w is not None}:
@@ -519,16 +426,7 @@ class Simulation:
                 process.control, process.control_revoked = control, False
                 process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
             if worker in alive:
-                self._reply(worker, Built(sealed, alive, worker_of), self.delays.collective)
-
-
-def _sum(brought: Sequence[list[Buffer]]) -> list[Buffer]:
-    """In ring order: the one order of summation that a replay can repeat to the bit."""
-    totals = [buffer.copy() for buffer in brought[0]]
-    for buffers in brought[1:]:
-        for total, buffer in zip(totals, buffers, strict=True):
-            total += buffer
-    return totals
+                self.reply(worker, Built(sealed, alive, worker_of), self.delays.collective)
 
 
 def _describe(request: Request) -> str:

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from spotmpi.fabric import Fabric, Rebuild, Reduce, Request, Revoke, Share
+from spotmpi.fabric import (
+    Arena,
+    Cancel,
+    Fabric,
+    Part,
+    Rebuild,
+    Reduce,
+    Request,
+    Revoke,
+    Shape,
+    Share,
+    Start,
+    Wait,
+)
+from spotmpi.fabric.plane import Plain
 from spotmpi.membership import Membership
 from spotmpi.recovery import Built
 
@@ -17,13 +32,20 @@ class SoloFabric(Fabric):
     def __init__(self) -> None:
         self.me = 0
         self.membership = Membership.first([socket.gethostname()])
+        self._plane = Plain(_alone)
+
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """Of one who is alone: what it brings is the sum."""
+        return self._plane.arena(layout)
 
     def perform(self, request: Request) -> Any:
         """Sums of one; a build that is sealed at once, because training ends through the door."""
         match request:
             case Rebuild(members):
                 return Built(members is not None, frozenset({self.me}))
-            case Reduce() | Share() | Revoke():
+            case Start(part):
+                return self._plane.start(part)
+            case Reduce() | Share() | Revoke() | Wait() | Cancel():
                 pass
             case _:
                 raise RuntimeError(f"a worker alone was asked to {request}")
@@ -32,3 +54,7 @@ class SoloFabric(Fabric):
     def clock(self) -> float:
         """Monotonic seconds of this host."""
         return time.monotonic()
+
+
+def _alone(part: Part) -> None:
+    """What one brings is the sum already, in place."""

@@ -17,7 +17,7 @@ import model
 
 import spotmpi
 from spotmpi import checkpoint
-from spotmpi.fabric import mpi
+from spotmpi.fabric import mpi, plane
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
 
@@ -25,6 +25,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
+parser.add_argument("--plane", default="Plain", help="the data plane, of spotmpi.fabric.plane")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
 arguments = parser.parse_args()
 
@@ -56,6 +57,7 @@ def save_or_die(*args, **kwargs):
 
 mpi.MpiFabric.perform = perform_or_die
 checkpoint.save = save_or_die
+mpi.PLANE = getattr(plane, arguments.plane)
 if arguments.vague:
     mpi._FAILURES = frozenset()  # so that each of its classes looks like any other
 

@@ -81,9 +81,9 @@ class Job:
                 assert sent <= most_messages(losses, unasked=True)
 
 
-@pytest.fixture
-def run(run_spotmpi, tmp_path):
-    """``run(n, "--revoke", ..., chaos=..., script_args=...)`` -> Job."""
+@pytest.fixture(params=["Plain", "Apart"])
+def run(run_spotmpi, tmp_path, request):
+    """``run(n, "--revoke", ..., chaos=..., script_args=...)`` -> Job, over both data planes."""
     path = tmp_path / "trace.jsonl"
 
     def start(workers, *options, chaos="", script_args=(), passes=3) -> Job:
@@ -98,6 +98,8 @@ def run(run_spotmpi, tmp_path):
                 HERE / "script.py",
                 "--passes",
                 str(passes),
+                "--plane",
+                request.param,
                 *script_args,
             ],
             timeout=TIMEOUT,
@@ -181,7 +183,7 @@ def test_a_loss_that_mpi_does_not_call_one_is_a_loss(run, chaos) -> None:
 
 def test_a_worker_dies_while_others_take_a_mean(run) -> None:
     """Rounds of another kind are recovered alike."""
-    job = run(4, chaos="2:Reduce:12", script_args=["--means"])
+    job = run(4, chaos="2:Wait:12", script_args=["--means"])
     job.check()
     assert job.survivors == {0, 1, 3}
 

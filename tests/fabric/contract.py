@@ -4,7 +4,7 @@ A scenario is a generator of requests for one of four workers; it returns what t
 `Die` raised from it ends the worker as a provider would, `Go` as a script that has come to its end.
 `expected` says what each survivor must
 return. Run as a script under mpirun, it performs the named scenarios over MPI and writes what was
-seen into a folder: ``contract.py FOLDER SCENARIO...``.
+seen into a folder: ``contract.py FOLDER PLANE SCENARIO...``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,27 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Poll, Rebuild, Reduce, Request, Revoke, Share, Steps
+from spotmpi.fabric import (
+    Arena,
+    Cancel,
+    Poll,
+    Rebuild,
+    Reduce,
+    Request,
+    Revoke,
+    Shape,
+    Share,
+    Start,
+    Steps,
+    Wait,
+)
 from spotmpi.recovery import (
     NO_PLAN,
     Built,
@@ -47,6 +60,9 @@ class Go(BaseException):
     """This worker has left, and its process ends at once."""
 
 
+arena_of: Callable[[Sequence[Shape]], Arena]
+"""Makes memory for rounds, of the plane that is looked at; whoever performs scenarios sets it."""
+
 Scenario = Callable[[int], Steps[Any]]
 SCENARIOS: dict[str, Scenario] = {}
 expected: dict[str, dict[int, Any]] = {}
@@ -70,6 +86,19 @@ def scenario(**seen: Any) -> Callable[[Scenario], Scenario]:
     return register
 
 
+def arena(*brought: Any) -> Arena:
+    """What this worker brings, array by array."""
+    made = arena_of([Shape(flat.dtype.name, flat.size) for flat in brought])
+    for flat, contribution in zip(brought, made.contributions, strict=True):
+        contribution[...] = flat
+    return made
+
+
+def ones() -> Request:
+    """An all-reduce of which only matters whether it comes through."""
+    return Reduce(arena(np.ones(8)).parts)
+
+
 def attempt(request: Request) -> Steps[str]:
     """Whether a collective came through on this worker."""
     try:
@@ -81,11 +110,12 @@ def attempt(request: Request) -> Steps[str]:
 
 def summed(me: int) -> Steps[list[float]]:
     """An all-reduce of 10 ** me, in both of the types that are trained."""
-    buffers = [np.full(3, 10.0**me, np.float32), np.full(5, 10.0**me, np.float64)]
-    yield Reduce(buffers)
-    assert (buffers[0] == buffers[0][0]).all()
-    assert (buffers[1] == buffers[0][0]).all()
-    return float(buffers[0][0])
+    both = arena(np.full(3, 10.0**me, np.float32), np.full(5, 10.0**me, np.float64))
+    yield Reduce(both.parts)
+    first, second = both.results
+    assert (first == first[0]).all()
+    assert (second == first[0]).all()
+    return float(first[0])
 
 
 def token(number: int) -> Token:
@@ -125,6 +155,41 @@ def build(members: frozenset[int] | None, change: Plan = NO_PLAN) -> Steps[list[
 def a_reduce_sums_over_all_members_and_leaves_what_is_sent(me: int) -> Steps[Any]:
     """Array by array."""
     return (yield from summed(me))
+
+
+@scenario(all=[1111.0, 2222.0, "as it was"])
+def parts_are_started_one_after_the_other_and_waited_for_together(me: int) -> Steps[Any]:
+    """In any order; a contribution is left alone, unless the sum arrives where it was."""
+    both = arena(np.full(3, 10.0**me), np.full(70_000, 2 * 10.0**me, np.float32))
+    handles = []
+    for part in both.parts:
+        handles.append((yield Start(part)))
+    yield Wait(handles[::-1])
+    first, second = both.results
+    assert (second == second[0]).all()
+    left = both.in_place or (both.contributions[0] == 10.0**me).all()
+    return [float(first[0]), float(second[0]), "as it was" if left else "changed"]
+
+
+@scenario(all=[[True, [0, 1, 2, 3]], 1111.0, 5.0])
+def what_is_given_up_touches_its_memory_no_more(me: int) -> Steps[Any]:
+    """Worker 3 never starts it; the others give it up, and go on."""
+    one = arena(np.ones(9))
+    if me == 3:
+        yield Revoke()
+    else:
+        handles = []
+        try:
+            handles.append((yield Start(one.parts[0])))
+            yield Wait(handles)
+        except PeersLost:
+            yield Revoke()
+        yield Cancel(handles)
+    one.results[0][...] = 5
+    built = yield from build(ALL)
+    total = yield from summed(me)
+    assert (one.results[0] == 5).all()
+    return [built, total, float(one.results[0][0])]
 
 
 @scenario(all=[2.0, 12.0])
@@ -167,7 +232,7 @@ def a_revocation_interrupts_those_who_wait_in_a_collective(me: int) -> Steps[Any
     if me == 3:
         yield Revoke()
         return "revoked"
-    return (yield from attempt(Reduce([np.ones(8)])))
+    return (yield from attempt(ones()))
 
 
 @scenario(w0=[False, [0, 1, 2, 3]], w1="told", w2="told", w3="told")
@@ -213,7 +278,7 @@ def a_reduce_that_a_dead_worker_never_entered_fails_on_all(me: int) -> Steps[Any
     """Whoever is told revokes, so that nobody waits for ever."""
     if me == 1:
         raise Die
-    said = yield from attempt(Reduce([np.ones(8)]))
+    said = yield from attempt(ones())
     yield Revoke()
     return said
 
@@ -234,7 +299,7 @@ def a_revocation_reaches_all_although_its_sender_dies_at_once(me: int) -> Steps[
     if me == 3:
         yield Revoke()
         raise Die
-    return (yield from attempt(Reduce([np.ones(8)])))
+    return (yield from attempt(ones()))
 
 
 @scenario(w0="heard", w3="heard")
@@ -303,7 +368,7 @@ def one_loss_after_the_other_goes_through_the_same_door(me: int) -> Steps[Any]:
     first = yield from build(ALL - {1})
     if me == 3:
         raise Die
-    assert (yield from attempt(Reduce([np.ones(8)]))) == "lost"
+    assert (yield from attempt(ones())) == "lost"
     yield Revoke()
     second = yield from build(frozenset({0, 2}))
     return [first, second, (yield from summed(me))]
@@ -372,7 +437,7 @@ def a_death_after_a_leave_goes_through_the_same_door(me: int) -> Steps[Any]:
         raise Go
     if me == 1:
         raise Die
-    said = yield from attempt(Reduce([np.ones(8)]))
+    said = yield from attempt(ones())
     yield Revoke()
     missing = {1}
     while missing:
@@ -429,10 +494,14 @@ def await_all(folder: Path, me: int) -> None:
 
 def main() -> None:
     """Perform over MPI what the command line names."""
-    from spotmpi.fabric.mpi import MpiFabric
+    from spotmpi.fabric import mpi
+    from spotmpi.fabric import plane as planes
 
-    folder, *names = sys.argv[1:]
-    fabric = MpiFabric()
+    folder, plane, *names = sys.argv[1:]
+    mpi.PLANE = getattr(planes, plane)
+    fabric = mpi.MpiFabric()
+    global arena_of
+    arena_of = fabric.arena
     await_all(Path(folder), fabric.me)
     seen = {}
     for name in names:

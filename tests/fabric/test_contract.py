@@ -26,9 +26,13 @@ CALM = [name for name in SCENARIOS if not deadly(name)]
 DEADLY = [name for name in SCENARIOS if deadly(name)]
 
 
-def simulated(name: str, seed: int) -> dict[int, Any]:
+PLANES = ["Plain", "Apart"]
+
+
+def simulated(name: str, seed: int, in_place: bool) -> dict[int, Any]:
     """What the survivors of a scenario saw in the simulator."""
-    simulation = Simulation(Membership.first(["sim"] * WORKERS), seed)
+    simulation = Simulation(Membership.first(["sim"] * WORKERS), seed, in_place=in_place)
+    contract.arena_of = simulation.arena
     gone: set[int] = set()
 
     def worker(me: int) -> Steps[Any]:
@@ -47,10 +51,11 @@ def simulated(name: str, seed: int) -> dict[int, Any]:
     return {me: seen for me, seen in simulation.returned.items() if me not in gone}
 
 
+@pytest.mark.parametrize("in_place", [True, False])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_the_simulator_keeps_the_contract(name: str) -> None:
+def test_the_simulator_keeps_the_contract(name: str, in_place: bool) -> None:
     for seed in range(60):
-        assert simulated(name, seed) == expected[name], f"seed {seed}"
+        assert simulated(name, seed, in_place) == expected[name], f"seed {seed}"
 
 
 @functools.cache
@@ -61,9 +66,9 @@ def mpi() -> installation.Installation:
     return found
 
 
-def over_mpi(folder: Path, *names: str) -> Iterator[tuple[str, dict[int, Any]]]:
+def over_mpi(folder: Path, plane: str, *names: str) -> Iterator[tuple[str, dict[int, Any]]]:
     """What the survivors of scenarios saw under a real mpirun, which is given so much time."""
-    program = [sys.executable, contract.__file__, str(folder), *names]
+    program = [sys.executable, contract.__file__, str(folder), plane, *names]
     with subprocess.Popen(
         mpirun.command(mpi(), WORKERS, program),
         env={**mpi().environment(os.environ), "OMPI_MCA_coll": "^han,cuda"},
@@ -85,12 +90,14 @@ def over_mpi(folder: Path, *names: str) -> Iterator[tuple[str, dict[int, Any]]]:
         yield name, {worker: results[name] for worker, results in seen.items()}
 
 
-def test_mpi_keeps_the_contract_while_nobody_dies(tmp_path: Path) -> None:
-    for name, seen in over_mpi(tmp_path, *CALM):
+@pytest.mark.parametrize("plane", PLANES)
+def test_mpi_keeps_the_contract_while_nobody_dies(plane: str, tmp_path: Path) -> None:
+    for name, seen in over_mpi(tmp_path, plane, *CALM):
         assert seen == expected[name], name
 
 
+@pytest.mark.parametrize("plane", PLANES)
 @pytest.mark.parametrize("name", DEADLY)
-def test_mpi_keeps_the_contract_when_workers_die(name: str, tmp_path: Path) -> None:
-    for _, seen in over_mpi(tmp_path, name):
+def test_mpi_keeps_the_contract_when_workers_die(name: str, plane: str, tmp_path: Path) -> None:
+    for _, seen in over_mpi(tmp_path, plane, name):
         assert seen == expected[name]

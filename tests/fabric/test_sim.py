@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,22 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Poll, Reduce, Revoke, Share, Steps
+from spotmpi.fabric import (
+    Cancel,
+    Part,
+    Poll,
+    Rebuild,
+    Reduce,
+    Revoke,
+    Shape,
+    Share,
+    Start,
+    Steps,
+    Wait,
+)
+from spotmpi.fabric.plane import host_arena
 from spotmpi.fabric.sim import Hang, Kill, Simulation
+from spotmpi.fabric.simdata import RUBBISH, Misuse
 from spotmpi.membership import Membership
 
 
@@ -26,10 +41,17 @@ def simulate(
     return simulation
 
 
+def part(value: float, in_place: bool = False) -> Part:
+    """One number."""
+    (one,) = host_arena([Shape("float64", 1)], in_place).parts
+    one.contribution[0] = value
+    return one
+
+
 def reducing(me: int) -> Steps[str]:
     """One all-reduce; whoever fails revokes."""
     try:
-        yield Reduce([np.array([float(me)])])
+        yield Reduce([part(me)])
     except PeersLost:
         yield Revoke()
         return "lost"
@@ -70,13 +92,59 @@ def test_sums_are_taken_in_ring_order() -> None:
     sums: set[float] = set()
 
     def worker(me: int) -> Steps[None]:
-        result = [np.array([values[me]])]
-        yield Reduce(result)
-        sums.add(float(result[0][0]))
+        mine = part(values[me])
+        yield Reduce([mine])
+        sums.add(float(mine.result[0]))
 
     for seed in range(20):
         simulate(worker, 4, seed)
     assert sums == {((values[0] + values[1]) + values[2]) + values[3]}
+
+
+def test_whoever_changes_what_it_has_given_is_found_out() -> None:
+    def worker(me: int) -> Steps[None]:
+        mine = part(me)
+        handle = yield Start(mine)
+        mine.contribution[0] += me
+        yield Wait([handle])
+
+    with pytest.raises(Misuse, match="worker 1 has changed what it had given"):
+        simulate(worker, 2, 0)
+
+
+def test_whoever_builds_with_parts_under_way_is_found_out() -> None:
+    def worker(me: int) -> Steps[None]:
+        yield Start(part(me))
+        yield Rebuild(None)
+
+    with pytest.raises(Misuse, match="builds with collectives under way"):
+        simulate(worker, 2, 0)
+
+
+@pytest.mark.parametrize("gives_up", [True, False])
+def test_what_failed_writes_on_until_it_is_given_up(gives_up: bool) -> None:
+    """So whoever forgets to give it up finds rubbish in its next round, at times."""
+    kept: set[float] = set()
+    mine = part(0)
+
+    def worker(me: int) -> Steps[None]:
+        handles = []
+        try:
+            handles.append((yield Start(mine if me == 0 else part(me))))
+            yield Wait(handles)
+        except PeersLost:
+            if gives_up:
+                yield Cancel(handles)
+            mine.result[0] = 5
+            while True:  # until nothing more can happen
+                yield Poll()
+
+    for seed in range(50):
+        mine.result[0] = 5
+        with contextlib.suppress(Hang):
+            simulate(worker, 2, seed, Kill(1, 2))
+        kept.add(float(mine.result[0]))
+    assert kept == ({5.0} if gives_up else {5.0, RUBBISH})
 
 
 def test_a_seed_and_its_kills_decide_everything() -> None:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Share
+from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Shape, Share, Start, Wait
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.recovery import Built
 
 
 def test_the_sum_over_one_is_what_it_brings() -> None:
-    buffers = [np.arange(3.0), np.ones(1, np.float32)]
-    SoloFabric().perform(Reduce(buffers))
-    np.testing.assert_array_equal(buffers[0], [0, 1, 2])
-    assert buffers[1][0] == 1
+    fabric = SoloFabric()
+    arena = fabric.arena([Shape("float64", 3), Shape("float32", 1)])
+    arena.contributions[0][...] = [0, 1, 2]
+    arena.contributions[1][...] = 1
+    fabric.perform(Reduce(arena.parts[:1]))
+    fabric.perform(Wait([fabric.perform(Start(arena.parts[1]))]))
+    np.testing.assert_array_equal(arena.results[0], [0, 1, 2])
+    assert arena.results[1][0] == 1
 
 
 def test_a_build_is_sealed_at_once_but_never_without_a_verdict() -> None:

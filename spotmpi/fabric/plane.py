@@ -1,0 +1,227 @@
+"""The data plane: memory for rounds, and how what workers bring is summed.
+
+A **part** of a round is one array: a *contribution*, which nobody writes to from when it is given
+until it is through or given up, and a *result*, where the sum over all members arrives. Parts lie
+in **arenas**, which the plane makes: they are allocated once and last through recoveries. A plane
+may have the result arrive where the contribution was; then the contribution must be made again
+after a failure, and `Arena.in_place` says so. Nothing else above the plane depends on it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spotmpi.errors import PeersLost
+from spotmpi.membership import WorkerId
+
+Buffer = Any
+"""A one-dimensional array; what kind, only the kernels and the plane at hand know."""
+
+Handle = int
+"""Names a part that was started, until it has been waited for or given up."""
+
+
+class Shape(NamedTuple):
+    """One array of an arena."""
+
+    dtype: str
+    size: int
+    host: bool = False
+    """It must lie in the memory of the host, whatever the plane uses otherwise."""
+
+
+class Part(NamedTuple):
+    """One array of a round."""
+
+    contribution: Buffer
+    result: Buffer
+
+
+class Arena:
+    """Memory for rounds of one layout: what is brought, and two results that take turns."""
+
+    def __init__(self, allocate: Callable[[], list[Buffer]], in_place: bool) -> None:
+        self.in_place = in_place
+        """The sum arrives where the contribution was: a failure leaves rubbish there."""
+        self._results = [allocate(), allocate()]
+        self._contributions = None if in_place else allocate()
+
+    @property
+    def contributions(self) -> list[Buffer]:
+        """What this worker brings to the open round."""
+        return self.results if self._contributions is None else self._contributions
+
+    @property
+    def results(self) -> list[Buffer]:
+        """Where the open round's sums arrive."""
+        return self._results[0]
+
+    @property
+    def record(self) -> list[Buffer]:
+        """The sums of the round that was committed last."""
+        return self._results[1]
+
+    @property
+    def parts(self) -> list[Part]:
+        """The open round's."""
+        return list(map(Part, self.contributions, self.results))
+
+    def turn(self) -> None:
+        """The open round is committed: its sums are the record."""
+        self._results.reverse()
+
+
+@dataclass(frozen=True)
+class Start:
+    """Begin to sum ``part``, of an arena of this fabric, over all members; replies a handle.
+
+    Collective. Lost or given up, its result holds rubbish.
+    """
+
+    part: Part
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Wait until all of these are through."""
+
+    handles: Sequence[Handle]
+
+
+@dataclass(frozen=True)
+class Cancel:
+    """Give these up, whatever became of them. Local; replies when their memory is at peace."""
+
+    handles: Sequence[Handle]
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Start ``parts`` and wait for them, where nothing is to be done meanwhile. Collective."""
+
+    parts: Sequence[Part]
+
+
+class Plane(ABC):
+    """One way to sum over all members. It is told who they are, and finds out where they are."""
+
+    @abstractmethod
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """Memory for rounds of this ``layout``, all zero. Local."""
+
+    @abstractmethod
+    def bind(self, members: Sequence[WorkerId]) -> None:
+        """From now on these are summed over, in this order; nothing is under way. Collective."""
+
+    @abstractmethod
+    def start(self, part: Part) -> Handle:
+        """Begin to sum ``part``; may take as long as the sum does, and raise `PeersLost`."""
+
+    @abstractmethod
+    def wait(self, handles: Sequence[Handle]) -> None:
+        """Return once the results of all of these are there. Raises `PeersLost`."""
+
+    @abstractmethod
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """Give these up: once it returns, nothing touches their memory any more."""
+
+    def perform(self, request: Start | Wait | Cancel | Reduce) -> Handle | None:
+        """Do what is asked; returns the handle of what is started."""
+        match request:
+            case Start(part):
+                return self.start(part)
+            case Wait(handles):
+                self.wait(handles)
+            case Cancel(handles):
+                self.cancel(handles)
+            case Reduce(parts):
+                self._reduce(parts)
+        return None
+
+    def _reduce(self, parts: Sequence[Part]) -> None:
+        started: list[Handle] = []
+        try:
+            for part in parts:
+                started.append(self.start(part))
+            self.wait(started)
+        except PeersLost:
+            self.cancel(started)
+            raise
+
+
+def host_arena(layout: Sequence[Shape], in_place: bool) -> Arena:
+    """An arena in the memory of this process."""
+    return Arena(lambda: [np.zeros(shape.size, shape.dtype) for shape in layout], in_place)
+
+
+Sum = Callable[[Part], None]
+"""Sums one part over all members, blocking; raises `PeersLost`."""
+
+
+class Plain(Plane):
+    """Part by part, each at once and in place: the least memory, and what MPI does fastest."""
+
+    def __init__(self, total: Sum) -> None:
+        self._total = total
+
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """Results where the contributions were."""
+        return host_arena(layout, in_place=True)
+
+    def bind(self, members: Sequence[WorkerId]) -> None:
+        """Nothing depends on who they are."""
+
+    def start(self, part: Part) -> Handle:
+        """Returns when the result is there."""
+        self._total(part)
+        return 0
+
+    def wait(self, handles: Sequence[Handle]) -> None:
+        """They are there already."""
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """None of them is under way."""
+
+
+class Apart(Plane):
+    """Results apart from contributions, and nothing is summed before it is waited for.
+
+    No faster than `Plain`. It is what faster planes are like to the layers above, and so what tests
+    hold them against.
+    """
+
+    def __init__(self, total: Sum) -> None:
+        self._total = total
+        self._started: dict[Handle, Part] = {}
+        self._last = 0
+
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """Contributions that stay as they are."""
+        return host_arena(layout, in_place=False)
+
+    def bind(self, members: Sequence[WorkerId]) -> None:
+        """Whatever was under way for others must have been given up."""
+        if self._started:
+            raise RuntimeError(f"{len(self._started)} parts are under way among other members")
+
+    def start(self, part: Part) -> Handle:
+        """Returns at once."""
+        self._last += 1
+        self._started[self._last] = part
+        return self._last
+
+    def wait(self, handles: Sequence[Handle]) -> None:
+        """In the order in which they were started: the same for all members."""
+        for handle in sorted(handles):
+            self._total(self._started[handle])
+            del self._started[handle]
+
+    def cancel(self, handles: Sequence[Handle]) -> None:
+        """They are forgotten."""
+        for handle in handles:
+            self._started.pop(handle, None)

@@ -1,0 +1,119 @@
+"""The memory of one worker's rounds: which arenas the open round is made of, and the last one was.
+
+A round of the model's size carries a gradient's place, and a page while somebody learns; one that
+brings the rest of a mean carries only that. The control word goes with each. All of it is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spotmpi import control, exact
+from spotmpi.fabric import Arena, Buffer, Part, Shape
+from spotmpi.school import School
+
+ROOM = 4
+"""Numbers of which a mean is asked that go beside a control word; the others go one round later."""
+_BESIDE = ROOM * exact.WORDS
+
+ArenaOf = Callable[[Sequence[Shape]], Arena]
+
+
+class Memory:
+    """Arenas, and their turns."""
+
+    def __init__(self, arena_of: ArenaOf, data: Arena, school: School) -> None:
+        self._arena_of = arena_of
+        self._data = data
+        self._school = school
+        self._open: Sequence[Arena] = ()
+        self._last: Sequence[Arena] = ()
+        self._word = arena_of([Shape("float64", control.WORDS + _BESIDE, host=True)])
+        self._rest: Arena | None = None
+
+    @property
+    def parts(self) -> list[Part]:
+        """The open round's data."""
+        return [part for arena in self._open for part in arena.parts]
+
+    @property
+    def word(self) -> Part:
+        """The control word, and numbers of which a mean is asked."""
+        return self._word.parts[0]
+
+    @property
+    def in_place(self) -> bool:
+        """As the data plane has it."""
+        return any(arena.in_place for arena in (*self._open, *self._last))
+
+    @property
+    def record(self) -> list[Buffer]:
+        """The results of the round committed last."""
+        return [flat for arena in (*self._last, self._word) for flat in arena.record]
+
+    @property
+    def room(self) -> list[Buffer]:
+        """Room for another's record."""
+        return [flat for arena in (*self._last, self._word) for flat in arena.results]
+
+    def open(self) -> None:
+        """The next round begins."""
+        self._school.open()
+        self._open = (self._rest or self._data, *self._school.arena)
+
+    def bring_nothing(self) -> None:
+        """Nothing to add to the open round's sums."""
+        for arena in self._open:
+            for flat in arena.contributions:
+                flat[...] = 0
+
+    def turn(self) -> None:
+        """The open round is committed: it is the last one now."""
+        for arena in (*self._open, self._word):
+            arena.turn()
+        self._last = self._open
+
+    # The control word, and numbers beside it.
+
+    def speak(self, word: control.Word, numbers: Buffer = ()) -> None:
+        """Write both: of the ``numbers``, as `exact.encode` has them, as many as have room."""
+        flat = self._word.contributions[0]
+        beside = numbers[:_BESIDE]
+        flat[control.WORDS + len(beside) :] = 0
+        if len(beside):
+            flat[control.WORDS : control.WORDS + len(beside)] = beside
+        flat[: control.WORDS] = word.encode()
+
+    def heard(self, workers: int) -> control.Sum:
+        """The sum of the last round's control words."""
+        return control.total(self._word.record[0][: control.WORDS], workers)
+
+    # The rest of a mean.
+
+    @property
+    def rest(self) -> int:
+        """Words that go alone with the open round, or the next one; 0 if the model's size does."""
+        return 0 if self._rest is None else len(self._rest.record[0])
+
+    def expect(self, words: int) -> None:
+        """The next round carries so many words of numbers alone; with 0 it is a usual one."""
+        self._rest = None
+        if words:
+            self._rest = self._arena_of([Shape("float64", words, host=True)])
+
+    def follow(self, word: control.Sum) -> None:
+        """After a round with this word: does the rest of a mean come next?"""
+        first_of_mean = word.kind == control.MEAN and self._rest is None
+        self.expect(max(0, word.numbers - ROOM) * exact.WORDS if first_of_mean else 0)
+
+    def bring_rest(self, numbers: Buffer) -> None:
+        """Those of all the ``numbers`` that had no room beside the word."""
+        assert self._rest is not None
+        self._rest.contributions[0][...] = numbers[_BESIDE:]
+
+    def means(self, count: int, workers: int) -> list[float]:
+        """What the last round carried of a mean of so many numbers."""
+        if self._rest is not None:
+            return exact.decode(self._rest.record[0], workers)
+        beside = min(count, ROOM) * exact.WORDS
+        return exact.decode(self._word.record[0][control.WORDS :][:beside], workers)
