@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import date
@@ -25,6 +26,8 @@ __all__ = ["add_arguments", "main"]
 _WORKERS, _STEPS = (1, 2, 4), 30
 
 _LOSS_OFF = 0.2
+_BUSY = 0.25
+"""Processes that run for each core, from which on a measured step is not the script's alone."""
 """A curve that is further off where it was held out is no prediction."""
 
 _DESCRIPTION = """\
@@ -145,6 +148,13 @@ def _check(options: argparse.Namespace) -> None:
 def _measure(script: Sequence[str], workers: Sequence[int], steps: int) -> list[Told]:
     if not Path(script[0]).is_file():
         raise UsageError(f"there is no script {script[0]}; give the path of a Python file")
+    cores = len(os.sched_getaffinity(0))
+    if (load := os.getloadavg()[0]) > _BUSY * cores:
+        print(
+            f"spotmpi profile: this host is busy (a load of {load:.1f} on {cores} cores), so steps "
+            "take longer than they would: end what else runs, or do not trust the figures",
+            file=sys.stderr,
+        )
     told = []
     with inner.ended_by_signals():
         for number in dict.fromkeys(workers):

@@ -368,6 +368,9 @@ class _Course:
         self._saved, self._since = self._done, 0.0
 
     def _roll_back(self) -> None:
+        if self._timeline and self._done > self._saved:  # what is lost was there until now
+            last = self._outcome.timeline[-1]
+            self._outcome.timeline.append(Moment(self._now, last.workers, self._done))
         self._outcome.undone += self._done - self._saved
         self._done, self._since = self._saved, 0.0
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi import cli
 from spotmpi.economy import reading
 from spotmpi.economy.models import profiling, ring, step_times
 from spotmpi.economy.models.ring import HostType, RingLoss
@@ -209,3 +210,18 @@ def test_no_trace_is_refused(tmp_path: Path) -> None:
         profiling.main(arguments(file))
     with pytest.raises(TraceError, match=r"none\.jsonl cannot be read"):
         profiling.main(arguments(tmp_path / "none.jsonl"))
+
+
+@pytest.mark.parametrize(("load", "warned"), [(0.1, False), (9.0, True)])
+def test_a_busy_host_is_said_before_runs_are_measured_on_it(
+    load: float,
+    warned: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, load, load))
+    script = tmp_path / "short.py"
+    script.write_text("print('no steps')\n")
+    assert cli.main(["profile", "-n", "1", "--run", str(script)]) != 0
+    assert ("this host is busy (a load of 9.0 on" in capsys.readouterr().err) is warned

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -286,7 +287,7 @@ def test_the_same_seed_gives_the_same_fate_to_any_runtime() -> None:
     assert first == again
     assert first.seconds < other.seconds
     at = [moment.at_s for moment in first.timeline[:-1]]
-    assert at == [moment.at_s for moment in other.timeline][: len(at)]
+    assert at == list(dict.fromkeys(moment.at_s for moment in other.timeline))[: len(at)]
 
 
 def test_more_losses_take_longer() -> None:
@@ -306,3 +307,16 @@ def test_a_timeline_tells_who_was_there() -> None:
     one = plan(staff(Fates([1000]), replacement_s=600))
     outcome = train(one, FREE, CHANCE, timeline=True)
     assert list(moments(outcome)) == [(0, 4), (1000, 3), (1600, 4), (pytest.approx(4150), 4)]
+
+
+def test_a_timeline_shows_work_before_it_is_rolled_back() -> None:
+    outcome = lived_with_timeline(replace(RESTART, checkpoint_s=0.0, loss_s=0.0))
+    done = [moment.done for moment in outcome.timeline if moment.at_s == 1000]
+    # 1000 s of training were done, the last checkpoint was at 900.
+    assert done == [pytest.approx(1000 / 4000), pytest.approx(900 / 4000)]
+    drops = sum(max(0.0, a.done - b.done) for a, b in pairwise(outcome.timeline))
+    assert drops == pytest.approx(outcome.undone)
+
+
+def lived_with_timeline(runtime: Runtime) -> Result:
+    return train(plan(staff(Fates([1000]))), runtime, CHANCE, timeline=True)
