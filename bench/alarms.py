@@ -295,7 +295,9 @@ def _measure(options: argparse.Namespace, found: Found) -> None:
             code = job.end()
         read_trace(job.records(), found, *control)
         if code != _TOLD_TO_END:
-            raise JobFailed(f"the job ended with code {code}, not as it was told to:\n{job.said()}")
+            raise JobFailed(
+                f"the job ended with code {code} instead of {_TOLD_TO_END}:\n{job.said()}"
+            )
 
 
 def _watch(job: _Job, beside: _Load, windows: Sequence[bool], found: Found) -> None:

@@ -8,7 +8,7 @@ Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabri
 ``underway`` (a round is over, so that all were ready, even where that is not known yet: what is
 said on several hosts arrives in any order), ``recovery``, ``checkpoint``, ``done`` (training is
 sealed; ordinary code follows), ``failed`` (the script raised; with its traceback) and ``left`` (it
-ends with this code); ``parted`` (it has left the others, as it was told to). Of a newcomer:
+ends with this code); ``parted`` (it left the others on request). Of a newcomer:
 ``waiting`` (for what MPI must know), ``admitted``, ``trains`` (it has learnt), ``withdrawn`` (with
 the reason why it was never one of the others); and of its sponsor ``gave_up`` (nothing will come of
 it).

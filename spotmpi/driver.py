@@ -263,7 +263,7 @@ class Driver:
             recovered.settled = self._clock()
             me, change = self._recovery.me, verdict.change
             if me in change.leaving:
-                raise Left(f"worker {me} has left, as it was told to")
+                raise Left(f"worker {me} left on request")
             if not verdict.ended:
                 dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
                 exchange.resume(recovered, dealt_for)

@@ -18,7 +18,7 @@
 
     SystemExit
     |-- Stopped             the job stops below ``min_workers`` with a checkpoint written (75)
-    `-- Left                this worker has left the others, as it was told to (0)
+    `-- Left                this worker left the others on request (0)
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Stopped(SystemExit):
 
 
 class Left(SystemExit):
-    """This worker has left at a step boundary, as it was told to; the others go on without it.
+    """This worker left at a step boundary, on request; the others go on without it.
 
     A ``SystemExit`` as `Stopped` is: the process ends with code 0, and the script with it.
     """

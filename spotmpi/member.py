@@ -222,8 +222,8 @@ class Member(Generic[P]):
         self.channel.tell("parted")
         raise Left(f"worker {self.me}: {why}")
 
-    def _turned_away(self, what: str = "who was to do it is gone, or others were lost") -> Left:
-        why = f"worker {self.me} was not taken in: {what}"
+    def _turned_away(self, what: str = "its sponsor is gone, or others were lost") -> Left:
+        why = f"worker {self.me} was not admitted: {what}"
         self.channel.tell("withdrawn", why=why)
         return Left(why)
 
@@ -455,7 +455,7 @@ class Member(Generic[P]):
         self._due = False
         self._school.forget(recovered.gone)
         if not self._school.full(recovered.after.ids):
-            raise Left(f"worker {self.me}: all are lost from whom it was to learn")
+            raise Left(f"worker {self.me}: all workers that it could learn from are lost")
         newcomer = recovered.verdict.change.newcomer
         if newcomer is not None:
             self._school.admit(newcomer)

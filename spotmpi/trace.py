@@ -20,8 +20,8 @@ recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, ac
 recovered   worker, generation, step, and what of the above this worker saw itself; one for each
             survivor: ``at`` is the moment at which it committed its first step afterwards, and
             digest that of its own parameters then
-change      generation, step, joined [ids], left [ids], pause_ms: who came in, to learn, or left
-            as it was told to, before this step; the pause is that of who wrote it
+change      generation, step, joined [ids], left [ids], pause_ms: who was admitted or
+            left before this step; the pause is that of the worker that wrote the line
 checkpoint  step, path, seconds, worker
 resume      step, path; training goes on *with* this step, and what the trace said before of this
             step and later ones is void

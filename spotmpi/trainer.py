@@ -218,7 +218,7 @@ class Trainer(Generic[P]):
             self._end_job(error)
             return
         if member.guest:  # what stands after the block must not see a model that knows nothing
-            why = f"worker {member.me} came when no step was left to take"
+            why = f"worker {member.me} came after the last step"
             member.channel.tell("withdrawn", why=why)
             raise Left(why)
         try:

@@ -258,7 +258,7 @@ def test_who_is_to_leave_has_left_once_that_is_sealed_and_brings_nothing_more() 
     assert steps.send(None) == Poll()
     request = steps.send(Received(replace(request.token, kind=Kind.RESTART)))
     assert request == Rebuild(frozenset({0, 1}), plan)
-    with pytest.raises(Left, match="worker 1 has left, as it was told to"):
+    with pytest.raises(Left, match="worker 1 left on request"):
         steps.send(Built(True, frozenset({0, 1})))
     assert exchange.diary == []
     assert driver.membership.ids == (0,)

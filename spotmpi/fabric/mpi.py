@@ -142,7 +142,7 @@ class MpiFabric(Fabric):
     ) -> None:
         if MpiFabric._started:
             # The world may have dead members by now, and nothing can be duplicated from it.
-            raise UsageError("a process enters one Trainer: train all there is to train in it")
+            raise UsageError("a process can enter only one Trainer: train everything in that one")
         MpiFabric._started = True
         self._stand_in = stand_in
         self._follow = follow or (lambda workers: None)

@@ -262,7 +262,7 @@ class Gathering:
         """The connection ended before the agent was in: its command may say more."""
         if self._running.get(host.name) is not agent:
             return  # it was let go, and another may have been started
-        self._missing[host.name] = f"the agent on {host.name} was not taken in: {why}"
+        self._missing[host.name] = f"the agent on {host.name} was refused: {why}"
         if self._begun:
             return  # nothing may hold up the beats: its last words are read before the next try
         try:

@@ -57,7 +57,7 @@ def chosen(options: argparse.Namespace) -> Watch:
     watch = Watch(options.notice or found.source, options.notice_endpoint or found.endpoint)
     if options.notice_endpoint is not None and watch.source in ("signal", "none"):
         raise UsageError(
-            f"with --notice {watch.source} nobody is asked at --notice-endpoint "
+            f"--notice {watch.source} asks no service, so it has no use for --notice-endpoint "
             f"{options.notice_endpoint}; give --notice {', '.join(_CLOUDS[:-1])} or {_CLOUDS[-1]}"
         )
     return watch
@@ -188,7 +188,7 @@ class Lookout:
         try:
             notice = Notice.decode(line)
         except ValueError:
-            self._say(f"what watches for notices said {clean(line)!r}, which is none")
+            self._say(f"the notice watcher said {clean(line)!r}, which is no notice")
             return
         self._noticed(notice)
 
@@ -200,4 +200,6 @@ class Lookout:
         self.close()
         code = process.returncode
         how = signal_name(-code) if code < 0 else f"code {code}"
-        self._say(f"what watches for notices ended ({how}); the cloud's are not heard any more")
+        self._say(
+            f"the notice watcher ended ({how}); this host no longer hears the cloud's notices"
+        )

@@ -24,7 +24,7 @@ _BEFORE_TRY = 0.5
 many."""
 
 _TAKEN = "its host is to be taken away"
-_ORPHANED = "who was to bring it in is gone"
+_ORPHANED = "its sponsor is gone"
 
 
 class Crewed(Protocol):

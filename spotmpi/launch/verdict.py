@@ -94,7 +94,7 @@ class _Worker:
     waits: bool = False
     """A newcomer that could be brought in."""
     parted: bool = False
-    """It has left the others, as it was told to."""
+    """It left the others on request."""
     why: str = ""
     """It is being killed, if we do that ourselves."""
     how: str = ""
@@ -339,7 +339,7 @@ class Verdict:
         if "requeue" in ends and self._asked:
             return Ending(
                 EXIT_REQUEUE,
-                "the workers stopped, as they were asked to (code 75): "
+                "the workers stopped on request (code 75): "
                 "repeat the command with --resume to go on",
             )
         if "requeue" in ends:
@@ -351,7 +351,7 @@ class Verdict:
         if "finished" not in ends:
             return Ending(
                 EXIT_ALL_REVOKED,
-                "every worker was revoked, and nobody is left to go on; start the job again, "
+                "every worker was revoked, and the job ended; start it again, "
                 "with --resume if it has a checkpoint",
             )
         finished, revoked, left = map(ends.count, ("finished", "revoked", "left"))
@@ -383,13 +383,13 @@ class Verdict:
         self._generations.add(said.generation)
         for worker in self._known(said.left):
             self.lines.append(
-                f"{self._named(worker)} has left before step {said.step}, as it was told to: "
-                f"{remaining(said.workers)}, after a pause of {said.pause_ms} ms"
+                f"{self._named(worker)} left before step {said.step}: "
+                f"{remaining(said.workers)} (pause {said.pause_ms:.1f} ms)"
             )
         for worker in self._known(said.joined):
             self.lines.append(
-                f"{self._named(worker)} was taken in before step {said.step} "
-                f"(a pause of {said.pause_ms} ms), and learns"
+                f"{self._named(worker)} was admitted before step {said.step} "
+                f"(pause {said.pause_ms:.1f} ms), and learns"
             )
 
     def _known(self, workers: Iterable[int]) -> list[int]:

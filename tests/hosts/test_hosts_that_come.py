@@ -133,7 +133,7 @@ def test_a_host_is_asked_for_while_others_train_and_lost_while_it_learns(train) 
     asked = training.command("grow", "--host", "h3", "--slots", 2)
     assert asked.wait() == 0, asked.output
     assert "h3 is asked for 2 workers" in asked.output
-    training.job.until("worker 2 on h3 was taken in")
+    training.job.until("worker 2 on h3 was admitted")
     training.network.kill("h3")
     training.job.until("worker 2 on h3 was revoked|worker 2 on h3 did not join")
     training.check(0, 1)

@@ -87,7 +87,7 @@ def test_a_host_that_comes_late_trains_with_the_others(training: Training) -> No
 
 def test_a_newcomer_that_is_revoked_at_once_is_an_ordinary_loss(training: Training) -> None:
     agent = training.host("c")
-    training.job.until("worker 2 on c was taken in")
+    training.job.until("worker 2 on c was admitted")
     os.kill(agent.pid, signal.SIGKILL)
     training.check(0, 1)
     again = re.search("worker 2 on c (was revoked|did not join)", training.job.output)

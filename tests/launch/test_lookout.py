@@ -116,7 +116,7 @@ def test_a_watcher_that_is_killed_is_said_once_and_does_no_harm(loop: Callable[.
         os.kill(there.lookout.pid, signal.SIGKILL)
         there.turn_until(lambda: there.said)
         assert there.said == [
-            "what watches for notices ended (SIGKILL); the cloud's are not heard any more"
+            "the notice watcher ended (SIGKILL); this host no longer hears the cloud's notices"
         ]
         assert there.lookout.pid is None
         there.lookout.safe()
@@ -170,7 +170,7 @@ def test_what_says_nonsense_is_said_and_ends_nothing(
     there.lookout.start()
     there.turn_until(lambda: there.notices)
     assert there.notices == [good]
-    assert there.said == ["what watches for notices said '?]nonsense', which is none"]
+    assert there.said == ["the notice watcher said '?]nonsense', which is no notice"]
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_what_a_launcher_was_told_its_agents_understand(source: str, endpoint: s
         (("--notice", "aws"), "'aws' is no source of notices; give one of auto, ec2, gce, azure"),
         (("--notice", "ec2", "--notice-endpoint", "x"), "'x' is no address of a service"),
         (("--notice", "none", "--notice-endpoint", "http://x"), "give --notice ec2, gce or azure"),
-        (("--notice-endpoint", "http://x"), "with --notice none nobody is asked at"),
+        (("--notice-endpoint", "http://x"), "--notice none asks no service"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(words: tuple[str, ...], sentence: str) -> None:

@@ -92,7 +92,7 @@ def test_a_watcher_that_is_killed_costs_the_job_nothing(start) -> None:
         running.until("waits")
         (watcher,) = watchers(running)
         os.kill(watcher, signal.SIGKILL)
-        release(running, r"^spotmpi: what watches for notices ended \(SIGKILL\)")
+        release(running, r"^spotmpi: the notice watcher ended \(SIGKILL\)")
         assert running.output.count("what watches") == 1
 
 
@@ -103,7 +103,7 @@ def test_a_watcher_that_is_killed_on_a_host_is_said_by_its_name(start, hosts: Pa
         own = running.children(running.pid)
         (watcher,) = [pid for pid in watchers(running) if pid not in own]
         os.kill(watcher, signal.SIGKILL)
-        release(running, r"^spotmpi: localhost: what watches for notices ended \(SIGKILL\)")
+        release(running, r"^spotmpi: localhost: the notice watcher ended \(SIGKILL\)")
 
 
 def test_a_service_that_hangs_delays_nothing(start, hosts: Path) -> None:

@@ -101,7 +101,7 @@ def test_workers_that_are_asked_to_stop_keep_a_checkpoint(
         in stop.output
     )
     assert running.wait() == 75
-    assert "spotmpi: the workers stopped, as they were asked to (code 75)" in running.output
+    assert "spotmpi: the workers stopped on request (code 75)" in running.output
     (kept,) = (tmp_path / "kept").glob("*.h5")
     again = start("run", "-n", 1, "--checkpoint", "kept", "--resume", TRAINER, 3)
     assert again.wait() == 0
@@ -128,7 +128,7 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     folder = folder_of(running)
     shrink = start("shrink", "--worker", 1, "--job", folder.name)
     assert shrink.wait() == 0, shrink.output
-    running.until(r"worker 1 on \S+ has left before step \d+, as it was told to: 1 worker remains")
+    running.until(r"worker 1 on \S+ left before step \d+: 1 worker remains")
     seen = until(folder, lambda now: states(now)[1] == "left" and now["step"] is not None)
     assert seen["generation"] == 1
     assert states(seen) == ["training", "left"]

@@ -99,7 +99,7 @@ def test_a_stop_is_an_order_to_all_that_train() -> None:
         asked.end(worker, 75 << 8)
     ending = asked.verdict.conclude()
     assert ending.code == 75
-    assert "as they were asked to" in ending.sentence
+    assert "stopped on request" in ending.sentence
 
 
 def test_a_second_stop_is_said_no_second_time() -> None:

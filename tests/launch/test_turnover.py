@@ -108,7 +108,7 @@ def test_who_loses_its_sponsor_is_ended_with_the_reason_and_tried_again(job: Job
     job.end(0)
     assert job.revoked == [3]
     job.end(3)
-    assert "worker 3 on h3 did not join: who was to bring it in is gone" in job.verdict.lines
+    assert "worker 3 on h3 did not join: its sponsor is gone" in job.verdict.lines
     ((seconds, again),) = job.later
     assert seconds == 1
     again()

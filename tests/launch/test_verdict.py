@@ -307,9 +307,9 @@ def test_a_newcomer_says_why_it_did_not_join_where_it_can() -> None:
 
 def test_a_newcomer_that_was_given_up_is_turned_away_with_the_reason() -> None:
     verdict, worker = with_newcomer()
-    verdict.blame(worker, "who was to bring it in is gone")
+    verdict.blame(worker, "its sponsor is gone")
     verdict.ended(worker, signal.SIGKILL)
-    assert verdict.lines == ["worker 2 on there did not join: who was to bring it in is gone"]
+    assert verdict.lines == ["worker 2 on there did not join: its sponsor is gone"]
 
 
 def test_a_newcomer_whose_host_is_lost_is_told_once() -> None:
@@ -414,6 +414,6 @@ def test_a_change_is_told_once() -> None:
     for teller in (0, worker):
         verdict.told(teller, said("change", **(fields | gone)))
     came, left = verdict.lines
-    assert came == "worker 2 on there was taken in before step 40 (a pause of 1.5 ms), and learns"
-    assert left.startswith("worker 1 on here has left before step 40, as it was told to: 2 workers")
-    assert left.endswith(", after a pause of 1.5 ms")
+    assert came == "worker 2 on there was admitted before step 40 (pause 1.5 ms), and learns"
+    assert left.startswith("worker 1 on here left before step 40: 2 workers")
+    assert left.endswith("(pause 1.5 ms)")

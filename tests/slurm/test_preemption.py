@@ -155,7 +155,7 @@ def test_a_preempted_worker_leaves_without_a_loss_and_comes_back(cluster: Cluste
     slurm = cluster(3)
     head, array = apart(slurm, LEARNER, 40)
     other = slurm.submit("--nodes=1", *OTHER)
-    (told,) = head.until(r"worker (\d) on (h\d) has left before step \d+, as it was told to")
+    (told,) = head.until(r"worker (\d) on (h\d) left before step \d+")
     left = int(told[1])
     slurm.await_job(other, "COMPLETED")
     preempted, *_ = elements(slurm, array, "PENDING", "RUNNING", "RUNNING")
