@@ -68,7 +68,7 @@ class Recovery(Message, event="recovery"):
 
 @dataclass(frozen=True)
 class Change(Message, event="change"):
-    """Workers have joined, or left as they were told to."""
+    """Workers have joined, or left on request."""
 
     generation: Count
     step: Count

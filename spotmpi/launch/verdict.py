@@ -381,15 +381,16 @@ class Verdict:
         if said.generation in self._generations:
             return  # every member tells it
         self._generations.add(said.generation)
+        pause = "unknown" if said.pause_ms is None else f"{said.pause_ms:.1f} ms"
         for worker in self._known(said.left):
             self.lines.append(
                 f"{self._named(worker)} left before step {said.step}: "
-                f"{remaining(said.workers)} (pause {said.pause_ms:.1f} ms)"
+                f"{remaining(said.workers)} (pause {pause})"
             )
         for worker in self._known(said.joined):
             self.lines.append(
                 f"{self._named(worker)} was admitted before step {said.step} "
-                f"(pause {said.pause_ms:.1f} ms), and learns"
+                f"(pause {pause}), and learns"
             )
 
     def _known(self, workers: Iterable[int]) -> list[int]:
