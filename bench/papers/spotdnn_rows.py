@@ -44,7 +44,8 @@ def compare() -> Comparison:
 
 _FROM = "the published coefficients"
 _REMARK = (
-    "The rows show that the formulas are those of the paper. How far its predictions were off from "
-    "what was measured is not known here, so the shipped profile states no error. The published "
+    "The rows show that the formulas are those of the paper. Its predictions were 0.2 to 2.5 % off "
+    "for one instance, 1.8 to 6.9 % for mixed clusters, and 3.1 to 7.1 % in the iterations to a "
+    "loss (ResNet-110, as published); the shipped profile states the worst of these. The published "
     "coefficients leave out R, how uneven a cluster is: the root in the loss is then that of n."
 )

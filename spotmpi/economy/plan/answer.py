@@ -169,6 +169,8 @@ def _chance(question: Question, rows: list[Choice]) -> str:
 
 def _if_slower(row: Choice, question: Question, error: float) -> str:
     """The part of the runs in time if the model is too fast by its error."""
+    if any(row.candidate.cluster.get(name) for name in question.unknown_lives):
+        return "not known"
     return percent(row.lived.within(question.demand.deadline_s / (1 + error)).value)
 
 

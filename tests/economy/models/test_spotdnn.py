@@ -186,8 +186,8 @@ def edited(tmp_path: Path, before: str, after: str) -> Path:
 @pytest.mark.parametrize(
     ("before", "after", "said"),
     [
-        ("server_mbps: 1200", "server_mbps: -5", "line 8: server_mbps is -5 MB/s, expected more"),
-        ("required_mbps: 142", "required_mbps: fast", "line 7: required_mbps is 'fast', expected"),
+        ("server_mbps: 1200", "server_mbps: -5", "line 11: server_mbps is -5 MB/s, expected more"),
+        ("required_mbps: 142", "required_mbps: fast", "line 10: required_mbps is 'fast', expected"),
         ("gradient_mb: 11.5", "gradient: 11.5", "gradient is not known here; did you mean grad"),
         ("a1: 0.8", "a1: 0", "contention.a1 is 0, expected more than 0"),
         ("gpus: 2,", "gpus: 2.5,", r"instances.g3.8xl.gpus is 2.5, expected a whole number"),

@@ -46,7 +46,7 @@ def test_the_table_is_ranked_and_says_why_others_are_not_in_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = said(capsys, *PUBLISHED, "--deadline", "1h", "--quota", "g3.8xl:8,g3.16xl:4,g4dn.4xl:4")
-    assert "the profile does not say how far off its predicted times and costs may be" in out
+    assert "times and costs below are +- 7 %, the profile's error, beside chance" in out
     assert "searched all 224 clusters; of the " in out
     assert "50 runs of each below; listed are those in time in 95 % of the runs" in out
     assert "g3.8xl: nobody knows how long it boots, so it trains at once (--boot); nobody" in out
