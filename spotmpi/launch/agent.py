@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import signal
 import subprocess
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,6 +28,7 @@ from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.doctor import cores
 from spotmpi.launch.installation import NO_MPI, search
 from spotmpi.launch.lookout import Lookout
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.seal import Frame, Seal
 from spotmpi.launch.signals import as_events
 from spotmpi.launch.verdict import signal_name
@@ -81,7 +81,7 @@ class Agent:
     def __init__(
         self, descriptors: tuple[int, int], seal: Seal, name: str, slots: int, watch: Watch
     ) -> None:
-        self._select = selectors.PollSelector()
+        self._loop = Loop()
         self._slots = slots
         self._name = name
         self._assignment: messages.Assignment | None = None
@@ -93,13 +93,12 @@ class Agent:
         self._started = False
         self._next_beat = self._next_report = 0.0
         self._reported: dict[int, Progress] = {}
-        self._bury_at: float | None = None
         self._mark, self._folder, self._lock = job_folder.create(0)
-        self._crew = Crew(self._select, self._folder, self._watch)
-        self._trunk = trunk.Trunk(self._select, descriptors, seal, self._take, self._cut)
-        self._relay = relay.Relay(self._select, self._trunk.relay)
-        self._doorway = relay.Doorway(self._select, self._relay)
-        self._lookout = Lookout(self._select, watch, self._noticed, self._say, agent=True)
+        self._crew = Crew(self._loop, self._folder, self._watch)
+        self._trunk = trunk.Trunk(self._loop, descriptors, seal, self._take, self._cut)
+        self._relay = relay.Relay(self._loop, self._trunk.relay)
+        self._doorway = relay.Doorway(self._loop, self._relay)
+        self._lookout = Lookout(self._loop, watch, self._noticed, self._say, agent=True)
         self._to_be_taken = self._told = self._free = False
         self._gone: set[int] = set()
         """Workers that were started and are no more."""
@@ -111,7 +110,7 @@ class Agent:
         processes.adopt_orphans()
         # A batch system says so first, and kills a few seconds later: time to clear up.
         signals = {signal.SIGTERM, *self._lookout.signals}
-        with self._select, as_events(self._select, signals, self._signalled):
+        with closing(self._loop), as_events(self._loop, signals, self._signalled):
             try:
                 while self._outcome is None:
                     self._turn()
@@ -121,8 +120,7 @@ class Agent:
 
     def _turn(self) -> None:
         self._watch_output()
-        for key, _ in self._select.select(self._pause()):
-            key.data()
+        self._loop.turn(self._pause())
         for heard in self._crew.hear():
             self._pass_on(heard)
         self._look_for_stillborn()
@@ -130,9 +128,6 @@ class Agent:
         if self._trunk.open and not self._introduced:
             self._introduced = True
             self._introduce()
-        if self._bury_at is not None and self._bury_at <= now:
-            self._bury_at = None
-            self._bury()
         if self._assignment is None:
             if now - self._connected > _FOR_WELCOME:
                 self._cut("the head did not answer")
@@ -153,8 +148,7 @@ class Agent:
     def _pause(self) -> float:
         if self._assignment is None:
             return 0.1
-        at = self._next_beat if self._bury_at is None else min(self._next_beat, self._bury_at)
-        return max(0.0, at - time.monotonic())
+        return max(0.0, self._next_beat - time.monotonic())
 
     def _introduce(self) -> None:
         problem = None if self._installation else f"{NO_MPI} (on {self._name})"
@@ -314,7 +308,7 @@ class Agent:
         if isinstance(said, messages.Met | messages.RuntimeEnds):
             return  # a wrapper here takes its agent, which revokes its worker, for mpirun
         if isinstance(said, messages.Ended | messages.Vanished):
-            self._bury_at = time.monotonic() + _BEFORE_BURIAL
+            self._loop.after(_BEFORE_BURIAL, "bury", self._bury)
         self._trunk.tell(messages.Passed(heard.worker, said))
         if isinstance(said, messages.Ended | messages.Cleared | messages.Vanished):
             self._gone.add(heard.worker)
@@ -334,13 +328,10 @@ class Agent:
         """Read what workers write, as far as it can be carried on."""
         wait = self._held or self._trunk.congested
         for descriptor in self._streams:
-            watched = descriptor in self._select.get_map()
-            if watched and wait:
-                self._select.unregister(descriptor)
-            elif not watched and not wait:
-                self._select.register(
-                    descriptor, selectors.EVENT_READ, partial(self._read, descriptor)
-                )
+            if wait:
+                self._loop.leave(descriptor)
+            elif descriptor not in self._loop:
+                self._loop.watch(descriptor, partial(self._read, descriptor))
 
     def _read(self, descriptor: int) -> bool:
         data = read(descriptor)
@@ -348,8 +339,7 @@ class Agent:
             self._trunk.pass_output(*self._streams[descriptor], data)
         if data == b"":
             del self._streams[descriptor]
-            if descriptor in self._select.get_map():
-                self._select.unregister(descriptor)
+            self._loop.leave(descriptor)
             os.close(descriptor)
         return bool(data)
 
@@ -361,7 +351,7 @@ class Agent:
             living.append(self._lookout.pid)
         # Without waiting for any of them to be gone: the head waits for beats.
         if not processes.end_descendants(0.0, keep=living):
-            self._bury_at = time.monotonic() + _BETWEEN_BURIALS
+            self._loop.after(_BETWEEN_BURIALS, "bury", self._bury)
 
     def _clean_up(self) -> None:
         """Kill everything that this job has on the host, and remove its folder. Blocking."""

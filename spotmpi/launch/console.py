@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-import selectors
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from spotmpi.launch.decoding import shown
 from spotmpi.launch.lines import PATIENCE, Lines, Outlet, Sink
 from spotmpi.launch.logs import Logs
+from spotmpi.launch.loop import WRITE, Loop
 
 __all__ = ["Console", "read"]
 
@@ -22,14 +23,11 @@ _LONGEST = 1 << 16
 class Console:
     """Passes on what workers write, line by line, and never blocks the launcher.
 
-    Callbacks are put into ``select`` (a selector whose keys' data are functions to call).
     ``quiet`` workers are not shown; in ``log_dir`` each worker has a file.
     """
 
-    def __init__(
-        self, select: selectors.BaseSelector, quiet: bool = False, log_dir: Path | None = None
-    ) -> None:
-        self._select = select
+    def __init__(self, loop: Loop, quiet: bool = False, log_dir: Path | None = None) -> None:
+        self._loop = loop
         self._sinks = (Sink(1), Sink(2))
         self._quiet = quiet
         self._logs = None if log_dir is None else Logs(log_dir, self.say)
@@ -63,17 +61,16 @@ class Console:
         """Decide what to wait for. To be called before every wait, for `pause` at most."""
         for sink in self._sinks:
             sink.look()
-            watched = sink.descriptor in self._select.get_map()
-            if sink.ready and not watched:
-                self._select.register(sink.descriptor, selectors.EVENT_WRITE, sink.push)
-            elif watched and not sink.ready:
-                self._select.unregister(sink.descriptor)
+            if sink.ready:
+                self._loop.watch(sink.descriptor, sink.push, WRITE)
+            else:
+                self._loop.leave(sink.descriptor)
         hold = any(sink.full for sink in self._sinks)
         if hold != self._held:
             self._held = hold
             for descriptor in self._lines:
                 if hold:
-                    self._select.unregister(descriptor)
+                    self._loop.leave(descriptor)
                 else:
                     self._listen(descriptor)
 
@@ -102,7 +99,7 @@ class Console:
             sink.close()
 
     def _listen(self, descriptor: int) -> None:
-        self._select.register(descriptor, selectors.EVENT_READ, lambda: self._read(descriptor))
+        self._loop.watch(descriptor, partial(self._read, descriptor))
 
     def _read(self, descriptor: int) -> bool:
         data = read(descriptor)
@@ -110,8 +107,7 @@ class Console:
             self._lines[descriptor].feed(data)
         elif data == b"":
             self._lines.pop(descriptor).close()
-            if descriptor in self._select.get_map():
-                self._select.unregister(descriptor)
+            self._loop.leave(descriptor)
             os.close(descriptor)
         return bool(data)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import selectors
 import signal
 import socket
 import struct
@@ -17,6 +16,7 @@ from spotmpi.channel import LIMIT, Order, Progress, orders, progress
 from spotmpi.launch import link as wire
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Malformed, Message, decode
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.silence import Silences
 
 __all__ = ["Crew", "Heard", "in_order", "peer"]
@@ -51,11 +51,11 @@ class Crew:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        loop: Loop,
         folder: Path,
         watch: Callable[[int, int, int], None],
     ) -> None:
-        self._select = selector
+        self._loop = loop
         self._folder = folder
         self._watch = watch
         self._expected: set[int] = set()
@@ -64,7 +64,7 @@ class Crew:
         self._met: set[int] = set()
         self._ending = False
         self._listener = wire.listen(folder)
-        selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        loop.watch(self._listener.fileno(), self._accept)
 
     @property
     def met(self) -> frozenset[int]:
@@ -87,7 +87,7 @@ class Crew:
         return not self._wrappers
 
     def pause(self) -> None:
-        """Nothing ever happens without waking the selector up."""
+        """Nothing ever happens without waking the loop up."""
 
     def expect(self, workers: Iterable[int]) -> None:
         """Let the wrappers of these workers in, once each."""
@@ -174,7 +174,7 @@ class Crew:
             return
         link.setblocking(False)
         self._strangers.append(link)
-        self._select.register(link, selectors.EVENT_READ, _woken)
+        self._loop.watch(link.fileno(), _woken)
 
     def _meet(self, link: socket.socket) -> Iterator[Heard]:
         try:
@@ -207,7 +207,7 @@ class Crew:
         # have inherited it. The wrapper is mpirun's child, which reaps it, so it may be gone.
         pidfd = _pidfd(pid)
         self._wrappers[worker] = _Wrapper(link, pidfd)
-        self._select.register(pidfd, selectors.EVENT_READ, _woken)
+        self._loop.watch(pidfd, _woken)
         if self._ending:
             wire.say(link, wire.END)
         yield Heard(worker, met)
@@ -235,7 +235,7 @@ class Crew:
     def _part(self, wrapper: _Wrapper) -> None:
         self._ignore(wrapper.link)
         wrapper.link.close()
-        self._select.unregister(wrapper.pidfd)
+        self._loop.leave(wrapper.pidfd)
         os.close(wrapper.pidfd)
 
     def _refuse(self, link: socket.socket) -> None:
@@ -243,8 +243,7 @@ class Crew:
         link.close()
 
     def _ignore(self, link: socket.socket) -> None:
-        if link.fileno() in self._select.get_map():
-            self._select.unregister(link)
+        self._loop.leave(link.fileno())
 
 
 def in_order(heard: Iterable[Heard]) -> list[Heard]:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
 import socket
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from typing import Any
 
 from spotmpi.errors import UsageError
 from spotmpi.launch.crew import peer
+from spotmpi.launch.loop import WRITE, Loop
 
 __all__ = ["DESK", "LONGEST_QUESTION", "Answer", "Desk"]
 
@@ -42,6 +42,9 @@ _MOST_WAITING = 64
 _PATIENCE = 5.0
 """Seconds for a client to ask and to read the answer."""
 
+_PAUSE = 0.1
+"""Seconds until somebody may be listened to again, where no descriptor was free."""
+
 _AT_THE_END = 0.5
 """Seconds for all who wait for the end to read how it came."""
 
@@ -50,20 +53,18 @@ Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 
 
 class Desk:
-    """The launcher's end, in an event loop: a selector whose keys' data are functions to call.
+    """The launcher's end, in an event loop.
 
     Never blocks, but for half a second in `close`. Raises OSError if the socket cannot be made.
     """
 
-    def __init__(
-        self, select: selectors.BaseSelector, folder: Path, answers: Mapping[str, Answer]
-    ) -> None:
-        self._select = select
+    def __init__(self, loop: Loop, folder: Path, answers: Mapping[str, Answer]) -> None:
+        self._loop = loop
         self._answers = answers
         self._clients: dict[int, _Client] = {}
         """By their descriptors."""
         self._waiting: dict[int, _Client] = {}
-        self._listening = False
+        self._closed = False
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._listener.bind(str(folder / DESK))
@@ -75,22 +76,13 @@ class Desk:
         self._listener.setblocking(False)
         self._listen(True)
 
-    def pause(self) -> float | None:
-        """Seconds until `tend` must be called."""
-        untils = [client.until for client in self._clients.values()]
-        return max(0.0, min(untils) - time.monotonic()) if untils else None
-
-    def tend(self) -> None:
-        """Leave those who take too long."""
-        now = time.monotonic()
-        for client in list(self._clients.values()):
-            if client.until <= now:
-                self._leave(client)
-        self._listen(len(self._clients) < _MOST)
-
     def close(self, ending: Mapping[str, Any]) -> None:
-        """Tell all who wait for it how the job ended, and let everybody go."""
+        """Tell all who wait for it how the job ended, and let everybody go. Once."""
+        if self._closed:
+            return
+        self._closed = True
         self._listen(False)
+        self._loop.cancel(self)
         self._listener.close()
         for client in list(self._clients.values()):
             self._leave(client)
@@ -103,11 +95,10 @@ class Desk:
             self._leave(client)
 
     def _listen(self, on: bool) -> None:
-        if on and not self._listening:
-            self._select.register(self._listener, selectors.EVENT_READ, self._accept)
-        elif self._listening and not on:
-            self._select.unregister(self._listener)
-        self._listening = on
+        if on:
+            self._loop.watch(self._listener.fileno(), self._accept)
+        else:
+            self._loop.leave(self._listener.fileno())
 
     def _accept(self) -> None:
         try:
@@ -115,20 +106,20 @@ class Desk:
         except BlockingIOError:
             return
         except OSError:
-            self._listen(False)  # no descriptor is free: not before the next `tend`
+            self._listen(False)  # no descriptor is free
+            self._loop.after(_PAUSE, self, partial(self._listen, True))
             return
         if peer(link)[1] != os.getuid():
             link.close()
             return
         link.setblocking(False)
-        client = _Client(link, time.monotonic() + _PATIENCE)
+        client = _Client(link)
         self._clients[link.fileno()] = client
-        self._select.register(link, selectors.EVENT_READ, partial(self._hear, client))
+        self._loop.watch(link.fileno(), partial(self._hear, client))
+        self._loop.after(_PATIENCE, client, partial(self._leave, client))
         self._listen(len(self._clients) < _MOST)
 
     def _hear(self, client: _Client) -> None:
-        if client.gone:  # by what came before it in the same round of the loop
-            return
         try:
             data = client.link.recv(LONGEST_QUESTION)
         except BlockingIOError:
@@ -151,6 +142,8 @@ class Desk:
         if fields.get("ask") == "end":
             if len(self._waiting) < _MOST_WAITING:
                 del self._clients[client.link.fileno()]
+                self._loop.cancel(client)
+                self._listen(True)
                 self._waiting[client.link.fileno()] = client
                 return
             answer: Mapping[str, Any] = {"wrong": "too many wait for the end of this job already"}
@@ -166,8 +159,6 @@ class Desk:
         self._send(client)
 
     def _send(self, client: _Client) -> None:
-        if client.gone:
-            return
         try:
             del client.answer[: client.link.send(client.answer, socket.MSG_NOSIGNAL)]
         except BlockingIOError:
@@ -175,7 +166,7 @@ class Desk:
         except OSError:
             client.answer.clear()
         if client.answer:
-            self._select.modify(client.link, selectors.EVENT_WRITE, partial(self._send, client))
+            self._loop.watch(client.link.fileno(), partial(self._send, client), WRITE)
         else:
             self._leave(client)
 
@@ -183,21 +174,21 @@ class Desk:
         descriptor = client.link.fileno()
         self._clients.pop(descriptor, None)
         self._waiting.pop(descriptor, None)
-        self._select.unregister(client.link)
+        self._loop.leave(descriptor)
+        self._loop.cancel(client)
         client.link.close()
-        client.gone = True
+        if not self._closed:
+            self._listen(True)
 
 
 class _Client:
-    """Somebody who connected, until ``until``."""
+    """Somebody who connected."""
 
-    def __init__(self, link: socket.socket, until: float) -> None:
+    def __init__(self, link: socket.socket) -> None:
         self.link = link
-        self.until = until
         self.question = bytearray()
         self.answer = bytearray()
         self.asked = False
-        self.gone = False
 
 
 def _encode(answer: Mapping[str, Any]) -> bytes:

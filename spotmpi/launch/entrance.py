@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-import selectors
 import socket
 import time
 from collections import Counter
 from collections.abc import Callable
 
 from spotmpi.launch.fleet import Fleet
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.launch.trunk import Trunk
 
@@ -82,14 +82,11 @@ class Refusals:
 
 
 class Entrance:
-    """Takes connections, and hands them to the fleet. ``say`` tells the user who was refused.
-
-    ``tend`` must be called every second or so.
-    """
+    """Takes connections, and hands them to the fleet. ``say`` tells the user who was refused."""
 
     def __init__(
         self,
-        select: selectors.BaseSelector,
+        loop: Loop,
         fleet: Fleet,
         listener: socket.socket,
         token: bytes,
@@ -104,10 +101,10 @@ class Entrance:
         self._known: dict[str, None] = {}
         """Networks that hosts came from; the last one last."""
         self._refusals = Refusals(say)
-        select.register(listener, selectors.EVENT_READ, self._accept)
+        loop.watch(listener.fileno(), self._accept)
+        loop.every(1.0, self, self._tend)
 
-    def tend(self) -> None:
-        """Say how many were refused, if it is time to."""
+    def _tend(self) -> None:
         self._refusals.tend(time.monotonic())
 
     def _accept(self) -> None:

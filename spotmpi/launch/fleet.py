@@ -8,7 +8,6 @@ gone: that is all that MPI ever learns of a host.
 from __future__ import annotations
 
 import os
-import selectors
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
@@ -22,6 +21,7 @@ from spotmpi.launch import messages, mpirun, processes, relay, trunk
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.decoding import Malformed, Message
 from spotmpi.launch.links import Link
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.rifts import Rifts
 from spotmpi.launch.seal import Frame, Seal
 from spotmpi.launch.silence import Silences
@@ -79,7 +79,7 @@ class Fleet:
 
     def __init__(
         self,
-        select: selectors.BaseSelector,
+        loop: Loop,
         assignment: messages.Assignment,
         write: Callable[[int, int, bytes], None],
         held: Callable[[], bool],
@@ -88,7 +88,7 @@ class Fleet:
         rest: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
-        self._select = select
+        self._loop = loop
         self._assignment = assignment
         self._write = write
         self._held = held
@@ -138,7 +138,7 @@ class Fleet:
         ``patience`` seconds to introduce itself, and some more to look whether it is fit.
         """
         link = trunk.Trunk(
-            self._select,
+            self._loop,
             descriptors,
             seal,
             lambda frame: self._hear_guest(link, frame),
@@ -198,7 +198,7 @@ class Fleet:
 
     def _take_in(self, link: trunk.Trunk, offer: messages.Offer) -> None:
         name = self._free_name(offer.name)
-        connections = relay.Relay(self._select, link.relay)
+        connections = relay.Relay(self._loop, link.relay)
         host = Registered(name, offer.slots, link, connections)
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         self._hosts[name] = host
@@ -233,7 +233,7 @@ class Fleet:
             names.append(host.name)
         self._first = frozenset(self._home)
         self._spawning = Settings(stand_in=tuple(mpirun.stand_in(folder))).to_environ()
-        self._stand_ins = Crew(self._select, folder, _no_streams)
+        self._stand_ins = Crew(self._loop, folder, _no_streams)
         self._stand_ins.expect(self._home)
         return names
 

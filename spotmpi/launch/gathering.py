@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import selectors
 import subprocess
 import time
 from contextlib import suppress
@@ -67,6 +66,8 @@ class Gathering:
         self._watch = watch
         self._token = token.new()
         self._missing: dict[str, str] = {}
+        self._speaks_until: dict[str, float] = {}
+        """How long the command is waited for of an agent that did not come in."""
         self._announced: set[str] = set()
         self._before: dict[str, int] = {}
         """How often hosts had come when their agents were started last."""
@@ -80,7 +81,7 @@ class Gathering:
         """The job runs, with the hosts that were there."""
         self._patient = patient
         if patient:
-            job.every(_BETWEEN_TRIES, "gather", self._tend)
+            job.loop.every(_BETWEEN_TRIES, "gather", self._tend)
         self._deadline = time.monotonic() + _FOR_GATHERING
         self._folder = str(Path.cwd())
         for host in roster.hosts.values():
@@ -101,8 +102,10 @@ class Gathering:
         waiting = self._roster.hosts.keys() - there - self._missing.keys()
         if waiting and time.monotonic() < self._deadline:
             return None
-        for why in self._missing.values():
-            self._job.console.say(why)
+        if any(map(self._speaks, self._missing)):
+            return None
+        for name in self._missing:
+            self._job.console.say(self._why(name))
         for name in waiting:
             self._job.console.say(f"{name} did not answer within {_FOR_GATHERING:.0f} s")
         if self._door is not None:  # those who come beyond it are asked for from now on
@@ -118,7 +121,7 @@ class Gathering:
         if found < asked:
             self._job.console.say(f"starting with {found} of {count(asked)}")
         self._job.asked(asked)
-        self._job.every(_BETWEEN_TRIES, "gather", self._tend)
+        self._job.loop.every(_BETWEEN_TRIES, "gather", self._tend)
         self._begun = True
         return sorted(there, key=self._rank)
 
@@ -199,7 +202,7 @@ class Gathering:
             agent.wait()
             self._job.ended(agent.pid)
             if agent.stderr is not None and not agent.stderr.closed:
-                self._job.select.unregister(agent.stderr.fileno())
+                self._job.loop.leave(agent.stderr.fileno())
                 agent.stderr.close()
 
     def _rank(self, name: str) -> int:
@@ -242,17 +245,13 @@ class Gathering:
         self._said[host.name] = bytearray()
         errors = agent.stderr.fileno()
         os.set_blocking(errors, False)
-        self._job.select.register(errors, selectors.EVENT_READ, partial(self._listen, host))
+        self._job.loop.watch(errors, partial(self._listen, host, agent))
 
-    def _listen(self, host: Host) -> None:
-        agent = self._running.get(host.name)
-        if agent is None or agent.stderr is None:
-            return
-        if agent.stderr.closed:  # by what came before it in the same round of the loop
-            return
+    def _listen(self, host: Host, agent: subprocess.Popen[bytes]) -> None:
+        assert agent.stderr is not None
         data = read(agent.stderr.fileno())
         if data == b"":
-            self._job.select.unregister(agent.stderr.fileno())
+            self._job.loop.leave(agent.stderr.fileno())
             agent.stderr.close()
         elif data:
             self._said[host.name] += data
@@ -263,15 +262,13 @@ class Gathering:
         if self._running.get(host.name) is not agent:
             return  # it was let go, and another may have been started
         self._missing[host.name] = f"the agent on {host.name} was refused: {why}"
-        if self._begun:
-            return  # nothing may hold up the beats: its last words are read before the next try
-        try:
-            agent.wait(_FOR_LAST_WORDS)
-        except subprocess.TimeoutExpired:
-            agent.kill()
-            agent.wait()
-        else:
-            self._missing[host.name] = self._why(host.name)
+        self._speaks_until[host.name] = time.monotonic() + _FOR_LAST_WORDS
+
+    def _speaks(self, name: str) -> bool:
+        """Whether the command of a host that is missing may end soon, and say more than we know."""
+        agent = self._running.get(name)
+        speaks = agent is not None and agent.poll() is None
+        return speaks and time.monotonic() < self._speaks_until.get(name, 0.0)
 
     def _why(self, name: str) -> str:
         """Why a host is not there, as its command has it if that has ended; "" if it is coming."""
@@ -280,7 +277,8 @@ class Gathering:
         # (One that was killed says nothing: that was us.)
         if why and agent is not None and (agent.poll() or 0) > 0:
             host = self._roster.hosts[name]
-            self._listen(host)
+            if agent.stderr is not None and not agent.stderr.closed:
+                self._listen(host, agent)
             said = self._said[name].decode(errors="replace")
             return self._way.failure(host, agent.returncode, said, self._folder)
         return why

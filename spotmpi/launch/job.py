@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import selectors
 import signal
 import subprocess
 import time
@@ -22,6 +21,7 @@ from spotmpi.launch.crew import Heard
 from spotmpi.launch.desk import Desk
 from spotmpi.launch.hosts import Host
 from spotmpi.launch.lookout import Lookout
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.requests import Requests
 from spotmpi.launch.signals import as_events
 from spotmpi.launch.silence import Silences
@@ -149,16 +149,15 @@ class Manner:
 class Job:
     """One job, from its first process's start to the last one's end: an event loop.
 
-    Whatever else takes part puts callbacks into ``select``, a selector whose keys' data are
-    functions to call. ``task`` is the script and its arguments.
+    Whatever else takes part is called back by ``loop``. ``task`` is the script and its arguments.
     """
 
     def __init__(self, task: Sequence[str], settings: Settings, manner: Manner) -> None:
         self._folder = Path()
         self._crew: Workers
         self._verdict = Verdict()
-        self.select = selectors.PollSelector()  # epoll would refuse regular files
-        self.console = Console(self.select, manner.quiet, manner.log_dir)
+        self.loop = Loop()
+        self.console = Console(self.loop, manner.quiet, manner.log_dir)
         self._standing = Standing(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
         self.grow: Callable[[Host], str] | None = None
@@ -178,7 +177,6 @@ class Job:
         self._serving: list[int] = []
         """... and those that serve the job."""
         self._lookout: Lookout | None = None
-        self._timers: dict[str, tuple[float, Callable[[], None]]] = {}
         self._complaints = bytearray()
         self._mpirun_gone = True
         self._ending = False
@@ -194,7 +192,7 @@ class Job:
 
     def look_out(self, watch: Watch) -> None:
         """Hear of notices for the launcher's own host from now on."""
-        self._lookout = Lookout(self.select, watch, partial(self.noticed, None), self.console.say)
+        self._lookout = Lookout(self.loop, watch, partial(self.noticed, None), self.console.say)
         self._lookout.start()
         if self._lookout.pid is not None:
             self.spare(self._lookout.pid)
@@ -213,15 +211,6 @@ class Job:
         """One more worker will be started on a host, in its ``stay``-th time; returns its id."""
         return self._turnover.newcomer(host, stay)
 
-    def every(self, seconds: float, name: str, action: Callable[[], None]) -> None:
-        """Do something again and again, as long as the job runs."""
-
-        def again() -> None:
-            action()
-            self._after(seconds, name, again)
-
-        self._after(seconds, name, again)
-
     def too_few(self, why: str) -> None:
         """End the job before it begins: its hosts are not there."""
         self._verdict.too_few(why)
@@ -229,10 +218,10 @@ class Job:
     def run(self, crew: Workers, begin: Callable[[], Start | None]) -> int:
         """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
         self._crew = crew
-        self._turnover = Turnover(crew, self._verdict, self._after, self._spares)
+        self._turnover = Turnover(crew, self._verdict, self.loop.after, self._spares)
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
-        with as_events(self.select, {*_SIGNALS, *notices}, self._signalled):
+        with as_events(self.loop, {*_SIGNALS, *notices}, self._signalled):
             while not self._over():
                 if self._mpirun is None and (start := begin()) is not None:
                     self._start(start)
@@ -252,9 +241,9 @@ class Job:
     def _over(self) -> bool:
         if self._verdict.ending is not None and not self._ending:
             self._ending = True
-            self._timers.clear()
+            self.loop.cancel_all()
             self._crew.end()
-            self._after(_FOR_CLEARING, "clear", self._give_up_waiting)
+            self.loop.after(_FOR_CLEARING, "clear", self._give_up_waiting)
         if self._ending:
             return self._out_of_patience or self._crew.at_rest
         if self._mpirun is None:
@@ -266,16 +255,7 @@ class Job:
     def _turn(self) -> None:
         """Wait for something to happen, and deal with all that has happened."""
         self.console.adjust()
-        for key, _ in self.select.select(self._until_next_timer()):
-            key.data()
-        self._listen()
-        if self._desk is not None:
-            self._desk.tend()
-        now = time.monotonic()
-        for name, (at, action) in list(self._timers.items()):
-            if at <= now:
-                del self._timers[name]
-                action()
+        self.loop.turn(self._patience(), self._listen)
         for line in self._verdict.lines:
             self.console.say(line)
         self._verdict.lines.clear()
@@ -285,7 +265,7 @@ class Job:
         for heard in self._crew.hear():
             self._take(heard)
         if self._crew.all_met:
-            self._timers.pop("start", None)
+            self.loop.cancel("start")
         if self._verdict.started and not began:
             self._turnover.began()
         self._turnover.tend()
@@ -302,12 +282,12 @@ class Job:
                 self._verdict.ended(worker, status)
                 self._gone(worker)
                 if os.WIFSIGNALED(status):
-                    self._after(_BEFORE_BURIAL, "bury", self._bury)
+                    self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
             case messages.Vanished():
                 record_death(str(self._folder), worker, time.monotonic())
                 self._verdict.lost(worker, "SIGKILL")
                 self._gone(worker)
-                self._after(_BEFORE_BURIAL, "bury", self._bury)
+                self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
             case messages.HostLost(how=how):
                 self._verdict.lost(worker, how)
                 self._gone(worker)
@@ -317,8 +297,8 @@ class Job:
                 self._verdict.told(worker, said)
                 self._standing.told(said)
                 self._turnover.told(worker, said)
-        if self._verdict.stopping and "stop" not in self._timers and not self._ending:
-            self._after(_FOR_STOPPING, "stop", self._not_stopping)
+        if self._verdict.stopping and not self.loop.waits("stop") and not self._ending:
+            self.loop.after(_FOR_STOPPING, "stop", self._not_stopping)
 
     def _start(self, start: Start) -> None:
         workers = len(start.hosts)
@@ -336,12 +316,12 @@ class Job:
             self.grow,
         )
         try:
-            self._desk = Desk(self.select, start.folder, self._requests.answers)
+            self._desk = Desk(self.loop, start.folder, self._requests.answers)
         except OSError as error:
             self.console.say(f"spotmpi status, stop, grow and shrink cannot be used: {error}")
         if self._stall_timeout:
             self._look_for_stalls()
-        self._after(_FOR_START + workers, "start", self._not_started)
+        self.loop.after(_FOR_START + workers, "start", self._not_started)
         _allow_descriptors(_DESCRIPTORS * workers)
         self._mpirun = subprocess.Popen(
             start.command,
@@ -359,21 +339,21 @@ class Job:
         assert self._mpirun.stdout is not None
         said = self._mpirun.stdout.fileno()
         os.set_blocking(said, False)
-        self.select.register(said, selectors.EVENT_READ, lambda: self._read_complaints(said))
+        self.loop.watch(said, partial(self._read_complaints, said))
         self._pidfd = os.pidfd_open(self._mpirun.pid)
         ended = partial(self._mpirun_ended, self._mpirun)
-        self.select.register(self._pidfd, selectors.EVENT_READ, ended)
+        self.loop.watch(self._pidfd, ended)
 
     def _read_complaints(self, said: int) -> None:
         data = read(said)
         if data == b"":
-            self.select.unregister(said)
+            self.loop.leave(said)
         elif data:
             self._complaints += data
             del self._complaints[:-_LONGEST_COMPLAINT]
 
     def _mpirun_ended(self, running: subprocess.Popen[bytes]) -> None:
-        self.select.unregister(self._pidfd)
+        self.loop.leave(self._pidfd)
         os.close(self._pidfd)
         self._mpirun_gone = True
         code = running.wait()
@@ -388,12 +368,12 @@ class Job:
 
     def _finish(self) -> None:
         """Let wrappers and mpirun go, then kill whatever is left."""
+        self.loop.cancel_all()
         self._crew.dismiss()
         deadline = time.monotonic() + _FOR_MPIRUN
         while not (self._mpirun_gone and self._crew.gone) and time.monotonic() < deadline:
             self.console.adjust()
-            for key, _ in self.select.select(max(0.0, deadline - time.monotonic())):
-                key.data()
+            self.loop.turn(max(0.0, deadline - time.monotonic()))
             self._crew.hear()
         if self._mpirun is not None:
             self._take_leave_of(self._mpirun)
@@ -427,7 +407,7 @@ class Job:
         """Kill what dead workers left behind and this process has inherited."""
         # Without waiting for any of them to be gone: agents wait for beats.
         if not processes.end_descendants(0.0, keep=[*self._spared, *self._serving]):
-            self._after(_BETWEEN_BURIALS, "bury", self._bury)
+            self.loop.after(_BETWEEN_BURIALS, "bury", self._bury)
 
     def _gone(self, worker: int) -> None:
         self._standing.gone(worker)
@@ -437,7 +417,9 @@ class Job:
 
     def _look_for_stalls(self) -> None:
         now, said = time.monotonic(), self._crew.progress()
-        self._after(min(_BETWEEN_LOOKS, self._stall_timeout / 4), "stall", self._look_for_stalls)
+        self.loop.after(
+            min(_BETWEEN_LOOKS, self._stall_timeout / 4), "stall", self._look_for_stalls
+        )
         training = {worker: said[worker] for worker in self._verdict.training if worker in said}
         for one in self._stalls.slow(training, now):
             self.console.say(
@@ -458,16 +440,10 @@ class Job:
 
     # Time.
 
-    def _after(self, seconds: float, name: str, action: Callable[[], None]) -> None:
-        self._timers[name] = (time.monotonic() + seconds, action)
-
-    def _until_next_timer(self) -> float | None:
-        now = time.monotonic()
-        pauses = [max(0.0, at - now) for at, _ in self._timers.values()]
-        for one in (self._crew, self._desk, self.console):
-            if one is not None and (pause := one.pause()) is not None:
-                pauses.append(pause)
-        return min(pauses, default=None)
+    def _patience(self) -> float | None:
+        """Seconds for which a turn may wait, whatever the loop has to do later."""
+        pauses = [self._crew.pause(), self.console.pause()]
+        return min((one for one in pauses if one is not None), default=None)
 
     def _give_up_waiting(self) -> None:
         self._out_of_patience = True

@@ -44,7 +44,7 @@ def launch(
         environment = mpirun.environment(installation, workers, settings, os.environ, cores())
         job = Job([str(script), *arguments], settings, manner)
         job.look_out(manner.watch)
-        crew = Crew(job.select, folder, job.console.watch)
+        crew = Crew(job.loop, folder, job.console.watch)
         crew.expect(range(workers))
         start = Start(command, environment, [platform.node()] * workers, folder)
         return job.run(crew, lambda: start)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from spotmpi import notice as package
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.console import read
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.verdict import signal_name
 from spotmpi.notice import Notice, clean, cloud
 from spotmpi.settings import NOTICES, Watch
@@ -67,12 +67,11 @@ class Lookout:
     """A launcher's or an agent's.
 
     ``noticed`` is called with each notice, ``say`` with what the user should know beside them.
-    Callbacks are put into ``select`` (a selector whose keys' data are functions to call).
     """
 
     def __init__(
         self,
-        select: selectors.BaseSelector,
+        loop: Loop,
         watch: Watch,
         noticed: Callable[[Notice], None],
         say: Callable[[str], None],
@@ -80,7 +79,7 @@ class Lookout:
         agent: bool = False,
         dmi: Path = cloud.DMI,
     ) -> None:
-        self._select = select
+        self._loop = loop
         self._watch = watch
         self._noticed = noticed
         self._say = say
@@ -154,7 +153,7 @@ class Lookout:
             return
         process, self._process = self._process, None
         for descriptor in self._lines:
-            self._select.unregister(descriptor)
+            self._loop.leave(descriptor)
         self._lines.clear()
         assert process.stdin is not None
         process.stdin.close()
@@ -169,8 +168,6 @@ class Lookout:
 
     def _follow(self, descriptor: int, take: Callable[[str], None]) -> None:
         def ready() -> None:
-            if descriptor not in self._lines:
-                return  # closed by what came before it in the same round of the loop
             data = read(descriptor)
             if data is None:
                 return
@@ -182,7 +179,7 @@ class Lookout:
                 self._ended()
 
         self._lines[descriptor] = b""
-        self._select.register(descriptor, selectors.EVENT_READ, ready)
+        self._loop.watch(descriptor, ready)
 
     def _hear(self, line: str) -> None:
         try:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import os
 import re
-import selectors
 import socket
 import struct
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+
+from spotmpi.launch.loop import READ, WRITE, Action, Loop
 
 __all__ = ["Doorway", "Relay", "server_port", "with_port"]
 
@@ -47,11 +49,12 @@ def with_port(environ: Mapping[str, str], port: int) -> dict[str, str]:
 class Relay:
     """The connections at one end of a trunk. ``send(connection, data)`` carries on to the other."""
 
-    def __init__(self, select: selectors.BaseSelector, send: Callable[[int, bytes], None]) -> None:
-        self._select = select
+    def __init__(self, loop: Loop, send: Callable[[int, bytes], None]) -> None:
+        self._loop = loop
         self._send = send
         self._links: dict[int, socket.socket] = {}
         self._waiting: dict[int, bytearray] = {}
+        self._turns: dict[int, Action] = {}
         self._ending: set[int] = set()
         """Closed at the other end, but with something to deliver yet."""
 
@@ -78,7 +81,8 @@ class Relay:
         link.setblocking(False)
         self._links[connection] = link
         self._waiting[connection] = bytearray()
-        self._select.register(link, selectors.EVENT_READ, lambda: self._turn(connection))
+        self._turns[connection] = partial(self._turn, connection)
+        self._watch(connection)
 
     def receive(self, connection: int, data: bytes) -> None:
         """Take what the other end carried here; nothing closes the connection."""
@@ -99,11 +103,9 @@ class Relay:
             self._close(connection)
 
     def _turn(self, connection: int) -> None:
-        # It may have been closed by what came before it in the same round of the loop, or be now.
-        if connection in self._links:
-            self._write(connection)
+        self._write(connection)
         if connection not in self._links:
-            return
+            return  # closed by that
         try:
             data = self._links[connection].recv(_CHUNK)
         except BlockingIOError:
@@ -128,34 +130,35 @@ class Relay:
         if not waiting and connection in self._ending:
             self._close(connection)
             return
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if waiting else 0)
-        key = self._select.get_key(link)
-        if key.events != events:
-            self._select.modify(link, events, key.data)
+        self._watch(connection)
+
+    def _watch(self, connection: int) -> None:
+        events = READ | (WRITE if self._waiting[connection] else 0)
+        self._loop.watch(self._links[connection].fileno(), self._turns[connection], events)
 
     def _close(self, connection: int) -> None:
         link = self._links.pop(connection)
-        del self._waiting[connection]
+        del self._waiting[connection], self._turns[connection]
         self._ending.discard(connection)
-        self._select.unregister(link)
+        self._loop.leave(link.fileno())
         link.close()
 
 
 class Doorway:
     """Where the workers of an agent's host find their PMIx server: a port on the loopback."""
 
-    def __init__(self, select: selectors.BaseSelector, relay: Relay) -> None:
-        self._select = select
+    def __init__(self, loop: Loop, relay: Relay) -> None:
+        self._loop = loop
         self._relay = relay
         self._last = 0
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
-        select.register(self._listener, selectors.EVENT_READ, self._accept)
+        loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
         """Let nobody in any more."""
-        self._select.unregister(self._listener)
+        self._loop.leave(self._listener.fileno())
         self._listener.close()
 
     def _accept(self) -> None:

@@ -96,7 +96,7 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
         job.noticed(host, notice)
 
     fleet = Fleet(
-        job.select,
+        job.loop,
         assignment,
         output.write,
         lambda: job.console.held,
@@ -109,8 +109,7 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
         host, port, *_ = door.listener.getsockname()
         how_many = "at least one worker" if patient else count(door.workers)
         job.console.say(f"waiting for {how_many} at {host}:{port}")
-        entrance = Entrance(job.select, fleet, door.listener, door.token, job.console.say)
-        job.every(1.0, "entrance", entrance.tend)
+        Entrance(job.loop, fleet, door.listener, door.token, job.console.say)
     wanted = None if door is None else door.workers
     gathering = Gathering(
         job, fleet, plan.roster, settings.min_workers, wanted, plan.way, manner.watch, patient

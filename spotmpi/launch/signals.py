@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 from spotmpi.launch.console import read
+from spotmpi.launch.loop import Loop
 
 __all__ = ["as_events"]
 
 
 @contextmanager
 def as_events(
-    select: selectors.BaseSelector,
+    loop: Loop,
     numbers: Collection[signal.Signals],
     take: Callable[[int], None],
 ) -> Iterator[None]:
-    """Inside, call ``take`` from the event loop for each of these signals. For the main thread.
-
-    ``select`` is a selector whose keys' data are functions to call.
-    """
+    """Inside, call ``take`` from the event loop for each of these signals. For the main thread."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -37,11 +34,11 @@ def as_events(
     handled = {one for one in numbers if signal.getsignal(one) is not signal.SIG_IGN}
     before = {one: signal.signal(one, _noted) for one in handled}
     previous = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-    select.register(reading, selectors.EVENT_READ, woken)
+    loop.watch(reading, woken)
     try:
         yield
     finally:
-        select.unregister(reading)
+        loop.leave(reading)
         signal.set_wakeup_fd(previous)
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from spotmpi.launch.decoding import Malformed, Message, Table, decode, encode
+from spotmpi.launch.loop import READ, WRITE, Loop
 from spotmpi.launch.seal import Frame, Refused, Seal
 
 __all__ = [
@@ -58,7 +59,7 @@ _RELAY = struct.Struct("!I")
 
 
 class Trunk:
-    """One end, in an event loop: a selector whose keys' data are functions to call.
+    """One end, in an event loop.
 
     Never blocks. ``take`` is called with each frame that is none of the `Trunk`'s own, ``gone``
     once with the reason when nothing can be sent or received any more; the descriptors are closed
@@ -67,13 +68,13 @@ class Trunk:
 
     def __init__(
         self,
-        select: selectors.BaseSelector,
+        loop: Loop,
         descriptors: tuple[int, int],
         seal: Seal,
         take: Callable[[Frame], None],
         gone: Callable[[str], None],
     ) -> None:
-        self._select = select
+        self._loop = loop
         self._reading, self._writing = descriptors
         self._seal = seal
         self._take = take
@@ -85,7 +86,7 @@ class Trunk:
         """When the last authentic frame came."""
         for descriptor in set(descriptors):
             os.set_blocking(descriptor, False)
-        select.register(self._reading, selectors.EVENT_READ, self._read)
+        loop.watch(self._reading, self._read)
         self._push(seal.greeting())
 
     @property
@@ -138,8 +139,7 @@ class Trunk:
         if not self._closed:
             self._closed = True
             for descriptor in {self._reading, self._writing}:
-                if descriptor in self._select.get_map():
-                    self._select.unregister(descriptor)
+                self._loop.leave(descriptor)
                 os.close(descriptor)
 
     def flush(self, patience: float) -> None:
@@ -157,8 +157,6 @@ class Trunk:
             self._push(self._seal.wrap(kind, payload))
 
     def _read(self) -> None:
-        if self._closed:  # by what came before it in the same round of the loop
-            return
         try:
             data = os.read(self._reading, _CHUNK)
         except BlockingIOError:
@@ -208,15 +206,15 @@ class Trunk:
         self._watch_writing(bool(self._waiting))
 
     def _watch_writing(self, on: bool) -> None:
-        registered = self._writing in self._select.get_map()
         if self._reading == self._writing:
-            events = selectors.EVENT_READ | (selectors.EVENT_WRITE if on else 0)
-            if registered and self._select.get_key(self._writing).events != events:
-                self._select.modify(self._writing, events, self._read)
-        elif on and not registered:
-            self._select.register(self._writing, selectors.EVENT_WRITE, lambda: self._push(b""))
-        elif registered and not on:
-            self._select.unregister(self._writing)
+            self._loop.watch(self._reading, self._read, READ | (WRITE if on else 0))
+        elif on:
+            self._loop.watch(self._writing, self._flush, WRITE)
+        else:
+            self._loop.leave(self._writing)
+
+    def _flush(self) -> None:
+        self._push(b"")
 
     def _end(self, reason: str) -> None:
         if not self._closed:

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import resource
-import selectors
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ import pytest
 from spotmpi.errors import UsageError
 from spotmpi.launch import desk as desk_module
 from spotmpi.launch.desk import DESK, LONGEST_QUESTION, Desk
+from spotmpi.launch.loop import Loop
 
 LONG = "x" * (1 << 22)
 """More than a socket takes while nobody reads."""
@@ -32,9 +32,9 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.select = selectors.PollSelector()
+        self.loop = Loop()
         answers = {"echo": dict, "refuse": refuse, "long": lambda _: {"long": LONG}}
-        self.desk = Desk(self.select, folder, answers)
+        self.desk = Desk(self.loop, folder, answers)
         self.clients: list[socket.socket] = []
 
     def client(self, said: bytes = b"") -> socket.socket:
@@ -50,12 +50,9 @@ class Served:
 
     def turn(self) -> None:
         """Deal with all that has happened: what goes through such sockets is there at once."""
-        while ready := self.select.select(0):
-            for key, _ in ready:
-                key.data()
-            if all(key.events == selectors.EVENT_WRITE for key, _ in ready):
-                break  # somebody who reads slowly
-        self.desk.tend()
+        for _ in range(100):
+            if not self.loop.turn(0):
+                break  # else somebody reads slowly
 
     def answer(self, said: bytes) -> dict[str, Any] | None:
         """What a client gets for it, None if the connection is closed without an answer."""
@@ -64,7 +61,7 @@ class Served:
     @property
     def watched(self) -> int:
         """Descriptors that the loop waits for."""
-        return len(self.select.get_map())
+        return len(self.loop)
 
 
 def heard(client: socket.socket) -> dict[str, Any] | None:
@@ -86,7 +83,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
         one.desk.close({})
     for client in one.clients:
         client.close()
-    one.select.close()
+    one.loop.close()
 
 
 def test_a_question_is_a_line_and_so_is_the_answer(served: Served) -> None:
@@ -140,10 +137,9 @@ def test_who_says_nothing_is_left_after_a_while(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.monotonic()
-    monkeypatch.setattr(desk_module.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
     silent, waiting = served.client(), served.client(b'{"ask": "end"}\n')
     unread = served.client(b'{"ask": "long"}\n')
-    assert served.desk.pause() == pytest.approx(5)
     clock += 4.9
     served.turn()
     assert served.watched == 4
@@ -151,7 +147,6 @@ def test_who_says_nothing_is_left_after_a_while(
     served.turn()
     assert heard(silent) is None
     assert served.watched == 2
-    assert served.desk.pause() is None
     unread.close()
     served.desk.close({"over": True})
     assert heard(waiting) == {"over": True}
@@ -171,7 +166,7 @@ def test_many_who_say_nothing_only_make_others_wait(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = time.monotonic()
-    monkeypatch.setattr(desk_module.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
     crowd = [served.client() for _ in range(20)]
     last = served.client(b'{"ask": "echo"}\n')
     assert served.watched == 16  # and the desk itself does not listen meanwhile
@@ -212,14 +207,13 @@ def test_no_free_descriptor_is_a_pause_and_no_end(served: Served) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (waiting.fileno() + 1, hard))
     try:
         spare = [os.dup(0) for _ in range(free_below(waiting.fileno() + 1))]
-        for key, _ in served.select.select(0):
-            key.data()
+        served.loop.turn(0)
         assert served.watched == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for one in spare:
             os.close(one)
-    served.turn()
+    served.loop.turn(10)  # until it is tried again
     served.turn()
     assert heard(waiting) == {"ask": "echo"}
 
@@ -240,6 +234,6 @@ def test_a_desk_that_cannot_be_made_leaves_no_descriptor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
-    with selectors.PollSelector() as select, pytest.raises(OSError, match="No such file"):
-        Desk(select, tmp_path / "gone", {})
+    with pytest.raises(OSError, match="No such file"):
+        Desk(Loop(), tmp_path / "gone", {})
     assert len(os.listdir("/proc/self/fd")) == before

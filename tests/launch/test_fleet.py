@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +17,7 @@ from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.links import Link
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.seal import Frame, Role, Seal
 from spotmpi.launch.silence import Silences
 from spotmpi.launch.trunk import Trunk, read
@@ -31,7 +31,7 @@ class Host:
     """A fleet, and a host of it whose agent says what the test wants."""
 
     def __init__(self) -> None:
-        self.select = selectors.PollSelector()
+        self.loop = Loop()
         self.notices: list[tuple[str, Notice]] = []
         self.said: list[str] = []
         self.newcomers: list[str] = []
@@ -39,7 +39,7 @@ class Host:
         """What the agent was told."""
         self.resting: list[str] = []
         self.fleet = Fleet(
-            self.select,
+            self.loop,
             messages.Assignment("/", ("script",), {}, 60_000),
             lambda *_: None,
             lambda: False,
@@ -55,7 +55,7 @@ class Host:
         here, there = (one.detach() for one in socket.socketpair())
         self.fleet.meet((here, here), Seal(Role.HEAD, TOKEN, bytes(32)), 60, pytest.fail)
         agent = Trunk(
-            self.select, (there, there), Seal(Role.AGENT, TOKEN, bytes([1]) * 32), take, gone
+            self.loop, (there, there), Seal(Role.AGENT, TOKEN, bytes([1]) * 32), take, gone
         )
         self.turn_until(lambda: agent.open)
         agent.tell(messages.Hello(__version__))
@@ -82,10 +82,7 @@ class Host:
 
     def turn_until(self, done: Callable[[], object]) -> None:
         while not done():
-            ready = self.select.select(30)
-            assert ready, "nothing happens any more"
-            for key, _ in ready:
-                key.data()
+            assert self.loop.turn(30), "nothing happens any more"
 
 
 @pytest.fixture
@@ -95,7 +92,7 @@ def host() -> Iterator[Host]:
     made.agent.close()
     for one in made.fleet.hosts:
         one.trunk.close()
-    made.select.close()
+    made.loop.close()
 
 
 NOTICED = messages.Noticed("ec2", 118.0, "EC2 spot instance action: terminate", advice=False)
@@ -265,7 +262,8 @@ def test_of_two_hosts_that_do_not_reach_each_other_one_is_told_to_go(
         assert host.fleet.hear() == []
         host.agent.tell(messages.Claims(links))
         other.tell(messages.Confirms(links))
-        host.turn_until(lambda: host.select.select(0.05) == [])
+        while host.loop.turn(0.2):
+            pass
         later = time.monotonic() + wait
         monkeypatch.setattr(time, "monotonic", lambda later=later: later)
     lost = host.fleet.hear()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
-import selectors
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.gathering import Gathering
 from spotmpi.launch.hosts import Host, parse
+from spotmpi.launch.loop import Action, Loop
 from spotmpi.launch.messages import Assignment
 from spotmpi.launch.roster import HostsFile, Roster
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
@@ -30,6 +30,7 @@ AGENT = Path(__file__).parent / "scripts" / "agent.py"
 COMES = [sys.executable, str(AGENT)]
 SILENT = ["sleep", "1000"]
 FAILS = ["sh", "-c", "echo no route >&2; exit 3"]
+HANGS = ["sh", "-c", "exec >&-; exec sleep 1000"]
 NO_PROGRAM = ["/nonexistent"]
 
 
@@ -44,6 +45,18 @@ class Clock:
         return self.now() + self.ahead
 
 
+class Repeated(Loop):
+    """A loop that leaves it to the test when what is done again and again is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.again: Action = lambda: pytest.fail("nothing is done again and again")
+
+    def every(self, seconds: float, name: Hashable, action: Action) -> None:
+        assert (seconds, name) == (5, "gather")
+        self.again = action
+
+
 class Hosts:
     """A job's hosts, each of which does as ``commands`` has it; in the place of a `Job`."""
 
@@ -51,7 +64,7 @@ class Hosts:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.select = selectors.PollSelector()
+        self.loop = Repeated()
         self.console = self
         self.commands: dict[str, list[str]] = {}
         self.started: list[str] = []
@@ -63,9 +76,8 @@ class Hosts:
         self.wanted: list[int] = []
         """How many workers were asked for in all, each time that changed."""
         self.too_few_are_there = ""
-        self.again: Callable[[], None] = lambda: pytest.fail("nothing is done again and again")
         self.fleet = Fleet(
-            self.select,
+            self.loop,
             Assignment("/", ("script",), {}, 10_000_000),
             lambda *_: None,
             lambda: False,
@@ -103,10 +115,6 @@ class Hosts:
     def too_few(self, why: str) -> None:
         self.too_few_are_there = why
 
-    def every(self, seconds: float, name: str, action: Callable[[], None]) -> None:
-        assert (seconds, name) == (5, "gather")
-        self.again = action
-
     # What a way does.
 
     def command(self, host: Host, folder: str, options: Sequence[str] = ()) -> list[str]:
@@ -132,8 +140,7 @@ class Hosts:
         return found
 
     def turn(self) -> None:
-        for key, _ in self.select.select(0.05):
-            key.data()
+        self.loop.turn(0.05)
         self.fleet.hear()
 
     def begin(self) -> list[str]:
@@ -175,7 +182,7 @@ class Hosts:
         self.fleet.dismiss()
         for host in self.fleet.hosts:
             host.trunk.close()
-        self.select.close()
+        self.loop.close()
 
 
 @pytest.fixture
@@ -218,6 +225,21 @@ def test_a_host_that_fails_at_once_is_not_waited_for_and_its_command_says_why(
     assert hosts.wanted == [4]
 
 
+def test_a_command_that_hangs_though_its_agent_is_gone_holds_nothing_up(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop has beats to send: it waits for no process."""
+    hosts.commands["h2"] = HANGS
+    hosts.gather("h1", "h2")
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "wait", lambda *_: pytest.fail("it waits"))
+        assert hosts.begin() == ["h1"]
+    assert hosts.said == [
+        "the agent on h2 was refused: the connection was closed",
+        "starting with 1 of 2 workers",
+    ]
+
+
 def test_a_host_that_never_answers_is_waited_for_half_a_minute(hosts: Hosts) -> None:
     hosts.commands["h2"] = SILENT
     hosts.gather("h1", "h2")
@@ -257,7 +279,7 @@ def test_a_patient_job_waits_as_long_as_it_takes_and_tries_again(hosts: Hosts) -
     hosts.turn_until(lambda: hosts.gathering._missing.keys() == {"h1", "h2"})
     assert hosts.gathering.complete() is None
     hosts.commands["h1"] = COMES
-    hosts.again()
+    hosts.loop.again()
     assert hosts.started == ["h1", "h2", "h1", "h2"]
     assert hosts.begin() == ["h1"]
     assert hosts.wanted == [2]
@@ -270,9 +292,9 @@ def test_a_host_that_is_on_its_way_when_a_patient_job_begins_still_comes(hosts: 
     hosts.clock.ahead = 31
     hosts.turn_until(lambda: hosts.gathering._missing.keys() == {"h1", "h2"})
     hosts.commands["h1"] = COMES
-    hosts.again()
+    hosts.loop.again()
     assert hosts.begin() == ["h1"]
-    hosts.again()
+    hosts.loop.again()
     assert hosts.started == ["h1", "h2", "h1", "h2"]
 
 
@@ -283,12 +305,12 @@ def test_a_late_host_is_tried_again_until_it_comes(hosts: Hosts) -> None:
     hosts.commands["h2"] = FAILS
     hosts.gather("h1", "h2").begin()
     for _ in range(2):
-        hosts.again()
+        hosts.loop.again()
         hosts.turn_until(lambda: hosts.gathering._missing)
     hosts.commands["h2"] = COMES
-    hosts.again()
+    hosts.loop.again()
     hosts.turn_until(lambda: hosts.there == {"h1", "h2"})
-    hosts.again()
+    hosts.loop.again()
     assert hosts.started == ["h1", "h2", "h2", "h2", "h2"]
 
 
@@ -297,13 +319,13 @@ def test_a_host_on_its_way_is_left_alone_until_its_time_is_up(hosts: Hosts, ende
     hosts.gather("h1", "h2").begin()
     hosts.commands["h2"] = SILENT
     for _ in range(3):
-        hosts.again()
+        hosts.loop.again()
     assert hosts.started == ["h1", "h2", "h2"]
     late = hosts.pids["h2"]
     hosts.clock.ahead = 31
     hosts.turn_until(lambda: hosts.gathering._missing)
     hosts.commands["h2"] = COMES
-    hosts.again()
+    hosts.loop.again()
     assert ended(late)
     hosts.turn_until(lambda: "h2" in hosts.there)
 
@@ -312,11 +334,11 @@ def test_a_host_that_is_lost_comes_back(hosts: Hosts) -> None:
     hosts.gather("h1", "h2").begin()
     for times in (1, 2):
         hosts.lose("h2")
-        hosts.again()
+        hosts.loop.again()
         hosts.turn_until(lambda: "h2" in hosts.there)
         assert hosts.fleet.times["h2"] == times + 1
         assert hosts.serving == set(hosts.pids.values())  # and none of those before
-    hosts.again()
+    hosts.loop.again()
     assert hosts.started == ["h1", "h2", "h2", "h2"]
 
 
@@ -325,10 +347,10 @@ def test_a_host_that_is_to_be_taken_away_rests(hosts: Hosts) -> None:
     hosts.gathering.rest("h2", 100)
     hosts.lose("h2")
     hosts.clock.ahead = 99
-    hosts.again()
+    hosts.loop.again()
     assert hosts.started == ["h1", "h2"]
     hosts.clock.ahead = 101
-    hosts.again()
+    hosts.loop.again()
     hosts.turn_until(lambda: "h2" in hosts.there)
 
 
@@ -366,7 +388,7 @@ def test_why_a_host_that_was_asked_for_does_not_come_is_said_once(hosts: Hosts) 
     hosts.gathering.add(Host("h2"))
     for _ in range(3):
         hosts.turn_until(lambda: hosts.gathering._running["h2"].poll() and hosts.gathering._missing)
-        hosts.again()
+        hosts.loop.again()
     assert hosts.said == ["h2 ended with 3: no route; it is tried every 5 s"]
 
 
@@ -393,8 +415,8 @@ def file(tmp_path: Path) -> Path:
 def again_and_again(hosts: Hosts) -> list[str]:
     """Until a file that was changed is read; returns what was said of it."""
     before = len(hosts.said)
-    hosts.again()
-    hosts.again()
+    hosts.loop.again()
+    hosts.loop.again()
     return hosts.said[before:]
 
 
@@ -458,7 +480,7 @@ def test_slots_that_changed_hold_from_the_next_time(hosts: Hosts, file: Path) ->
     again_and_again(hosts)
     assert [host.slots for host in hosts.fleet.hosts] == [1, 1]
     hosts.lose("h2")
-    hosts.again()
+    hosts.loop.again()
     hosts.turn_until(lambda: [host.slots for host in hosts.fleet.hosts] == [1, 3])
     assert hosts.wanted == [2, 4]
 

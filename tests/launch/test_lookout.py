@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import selectors
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from spotmpi.errors import UsageError
 from spotmpi.launch import lookout
 from spotmpi.launch.lookout import Lookout
+from spotmpi.launch.loop import Loop
 from spotmpi.notice import Notice
 from spotmpi.settings import NOTICES, Watch
 from spotmpi.testing import EC2, GCE, Azure
@@ -21,46 +21,43 @@ from spotmpi.testing import EC2, GCE, Azure
 USR1, TERM = signal.SIGUSR1, signal.SIGTERM
 
 
-class Loop:
+class Watching:
     """An event loop with a lookout, and what it was told."""
 
     def __init__(self, watch: Watch, *, agent: bool = False, dmi: Path = Path("/none")) -> None:
-        self.select = selectors.PollSelector()
+        self.loop = Loop()
         self.notices: list[Notice] = []
         self.said: list[str] = []
         self.lookout = Lookout(
-            self.select, watch, self.notices.append, self.said.append, agent=agent, dmi=dmi
+            self.loop, watch, self.notices.append, self.said.append, agent=agent, dmi=dmi
         )
 
     def turn_until(self, done: Callable[[], object]) -> None:
         while not done():
-            ready = self.select.select(60)
-            assert ready, "nothing happens any more"
-            for key, _ in ready:
-                key.data()
+            assert self.loop.turn(60), "nothing happens any more"
 
 
 @pytest.fixture
-def loop() -> Iterator[Callable[..., Loop]]:
+def loop() -> Iterator[Callable[..., Watching]]:
     """``loop(watch)`` makes one; its lookout is to be closed at the end, and leaves nothing."""
-    made: list[Loop] = []
+    made: list[Watching] = []
     before = len(os.listdir("/proc/self/fd"))
 
-    def make(watch: Watch, **more: object) -> Loop:
-        made.append(Loop(watch, **more))  # type: ignore[arg-type]
+    def make(watch: Watch, **more: object) -> Watching:
+        made.append(Watching(watch, **more))  # type: ignore[arg-type]
         return made[-1]
 
     yield make
     for one in made:
         one.lookout.close()
         one.lookout.close()
-        assert one.select.get_map() == {}
-        one.select.close()
+        assert len(one.loop) == 0
+        one.loop.close()
     assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("fake", [EC2, GCE, Azure])
-def test_a_notice_of_a_cloud_is_an_event(loop: Callable[..., Loop], fake: type[EC2]) -> None:
+def test_a_notice_of_a_cloud_is_an_event(loop: Callable[..., Watching], fake: type[EC2]) -> None:
     with fake() as cloud:
         there = loop(Watch(cloud.provider, cloud.endpoint))
         there.lookout.start()
@@ -72,7 +69,7 @@ def test_a_notice_of_a_cloud_is_an_event(loop: Callable[..., Loop], fake: type[E
         there.lookout.safe()
 
 
-def test_advice_is_an_event_too(loop: Callable[..., Loop]) -> None:
+def test_advice_is_an_event_too(loop: Callable[..., Watching]) -> None:
     with EC2() as cloud:
         cloud.recommend()
         there = loop(Watch("ec2", cloud.endpoint))
@@ -83,7 +80,7 @@ def test_advice_is_an_event_too(loop: Callable[..., Loop]) -> None:
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_a_safe_host_is_acknowledged_even_if_all_is_over(
-    loop: Callable[..., Loop], at_once: bool
+    loop: Callable[..., Watching], at_once: bool
 ) -> None:
     with Azure() as cloud:
         cloud.preempt(in_seconds=30)
@@ -98,7 +95,7 @@ def test_a_safe_host_is_acknowledged_even_if_all_is_over(
         assert len(cloud.acknowledged) == 1
 
 
-def test_a_host_that_is_not_safe_is_not_acknowledged(loop: Callable[..., Loop]) -> None:
+def test_a_host_that_is_not_safe_is_not_acknowledged(loop: Callable[..., Watching]) -> None:
     with Azure() as cloud:
         cloud.preempt(in_seconds=30)
         there = loop(Watch("azure", cloud.endpoint))
@@ -108,7 +105,9 @@ def test_a_host_that_is_not_safe_is_not_acknowledged(loop: Callable[..., Loop]) 
         assert cloud.acknowledged == ()
 
 
-def test_a_watcher_that_is_killed_is_said_once_and_does_no_harm(loop: Callable[..., Loop]) -> None:
+def test_a_watcher_that_is_killed_is_said_once_and_does_no_harm(
+    loop: Callable[..., Watching],
+) -> None:
     with GCE() as cloud:
         there = loop(Watch("gce", cloud.endpoint))
         there.lookout.start()
@@ -120,11 +119,11 @@ def test_a_watcher_that_is_killed_is_said_once_and_does_no_harm(loop: Callable[.
         ]
         assert there.lookout.pid is None
         there.lookout.safe()
-        assert there.select.get_map() == {}
+        assert len(there.loop) == 0
 
 
 def test_a_watcher_that_cannot_begin_says_why(
-    loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+    loop: Callable[..., Watching], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = loop(Watch("gce"))
     monkeypatch.setattr("sys.executable", "/nonexistent/python")
@@ -135,7 +134,7 @@ def test_a_watcher_that_cannot_begin_says_why(
     assert there.lookout.pid is None
 
 
-def test_a_service_that_does_not_answer_is_said_to_the_user(loop: Callable[..., Loop]) -> None:
+def test_a_service_that_does_not_answer_is_said_to_the_user(loop: Callable[..., Watching]) -> None:
     with Azure() as cloud:
         cloud.misbehave("refused")
         there = loop(Watch("azure", cloud.endpoint))
@@ -146,7 +145,7 @@ def test_a_service_that_does_not_answer_is_said_to_the_user(loop: Callable[..., 
 
 
 @pytest.mark.parametrize("fault", ["hanging", "slow", "huge"])
-def test_closing_does_not_wait_for_a_service(loop: Callable[..., Loop], fault: str) -> None:
+def test_closing_does_not_wait_for_a_service(loop: Callable[..., Watching], fault: str) -> None:
     with GCE() as cloud:
         cloud.misbehave(fault, seconds=300)
         there = loop(Watch("gce", cloud.endpoint))
@@ -155,7 +154,7 @@ def test_closing_does_not_wait_for_a_service(loop: Callable[..., Loop], fault: s
 
 
 def test_what_says_nonsense_is_said_and_ends_nothing(
-    loop: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    loop: Callable[..., Watching], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"
     good = Notice("gce", None, "x")
@@ -187,7 +186,7 @@ def test_what_says_nonsense_is_said_and_ends_nothing(
     ],
 )
 def test_which_signals_are_notices(
-    loop: Callable[..., Loop], source: str, agent: bool, signals: tuple[int, ...]
+    loop: Callable[..., Watching], source: str, agent: bool, signals: tuple[int, ...]
 ) -> None:
     there = loop(Watch(source), agent=agent).lookout
     assert there.signals == signals
@@ -195,7 +194,7 @@ def test_which_signals_are_notices(
         assert there.take(number) == (number in signals)
 
 
-def test_signals_are_one_notice_and_a_second_sigterm_is_none(loop: Callable[..., Loop]) -> None:
+def test_signals_are_one_notice_and_a_second_sigterm_is_none(loop: Callable[..., Watching]) -> None:
     there = loop(Watch("signal"))
     assert [there.lookout.take(number) for number in (USR1, USR1, TERM, TERM, USR1)] == [
         True,
@@ -218,7 +217,7 @@ def test_signals_are_one_notice_and_a_second_sigterm_is_none(loop: Callable[...,
     ],
 )
 def test_a_process_is_started_only_where_there_is_a_cloud_to_ask(
-    loop: Callable[..., Loop], tmp_path: Path, vendor: str, source: str, starts: bool
+    loop: Callable[..., Watching], tmp_path: Path, vendor: str, source: str, starts: bool
 ) -> None:
     (tmp_path / "sys_vendor").write_text(vendor)
     with EC2() as cloud:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from spotmpi.launch import relay
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.relay import Doorway, Relay
 
 URI = "prterun-x@0.0;tcp4://127.0.0.1:41000"
@@ -29,13 +29,11 @@ class Both:
     """A doorway, and the relays at the two ends of what would be a trunk."""
 
     def __init__(self) -> None:
-        self.select = selectors.PollSelector()
+        self.loop = Loop()
         self.server = socket.create_server(("127.0.0.1", 0))
-        self.here = Relay(self.select, self._there)
-        self.there = Relay(
-            self.select, lambda connection, data: self.here.receive(connection, data)
-        )
-        self.doorway = Doorway(self.select, self.here)
+        self.here = Relay(self.loop, self._there)
+        self.there = Relay(self.loop, lambda connection, data: self.here.receive(connection, data))
+        self.doorway = Doorway(self.loop, self.here)
         self.accepted: socket.socket | None = None
 
     def _there(self, connection: int, data: bytes) -> None:
@@ -49,14 +47,11 @@ class Both:
     def turn_until(self, done: Callable[[], bool]) -> None:
         """Serve until something holds."""
         while not done():
-            ready = self.select.select(10)
-            assert ready, "nothing happens any more"
-            for key, _ in ready:
-                key.data()
+            assert self.loop.turn(10), "nothing happens any more"
 
     def close(self) -> None:
         """Let go of everything."""
-        for part in (self.doorway, self.here, self.there, self.server, self.select):
+        for part in (self.doorway, self.here, self.there, self.server, self.loop):
             part.close()
         if self.accepted is not None:
             self.accepted.close()
@@ -116,8 +111,7 @@ def test_other_users_are_not_let_in(both: Both, monkeypatch: pytest.MonkeyPatch)
     with socket.create_connection(("127.0.0.1", both.doorway.port)) as client:
         client.settimeout(10)
         client.sendall(b"x")
-        for key, _ in both.select.select(10):
-            key.data()
+        both.loop.turn(10)
         with pytest.raises(ConnectionResetError):
             client.recv(1)
     assert both.accepted is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import socket
 from collections.abc import Callable, Iterator
 
@@ -11,6 +10,7 @@ import pytest
 
 from spotmpi.launch import messages, trunk
 from spotmpi.launch.decoding import Malformed
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.seal import Frame, Role, Seal
 from spotmpi.launch.trunk import Trunk
 
@@ -20,33 +20,30 @@ TOKEN = bytes(range(32))
 class End:
     """One end, and what came out of it."""
 
-    def __init__(self, select: selectors.BaseSelector, fds: tuple[int, int], seal: Seal) -> None:
+    def __init__(self, loop: Loop, fds: tuple[int, int], seal: Seal) -> None:
         self.frames: list[Frame] = []
         self.gone: list[str] = []
-        self.trunk = Trunk(select, fds, seal, self.frames.append, self.gone.append)
+        self.trunk = Trunk(loop, fds, seal, self.frames.append, self.gone.append)
 
 
 class Pair:
     """Head and agent in one loop."""
 
     def __init__(self, head: tuple[int, int], agent: tuple[int, int], token: bytes) -> None:
-        self.select = selectors.PollSelector()
-        self.agent = End(self.select, agent, Seal(Role.AGENT, token, bytes(32)))
-        self.head = End(self.select, head, Seal(Role.HEAD, TOKEN, bytes([1]) * 32))
+        self.loop = Loop()
+        self.agent = End(self.loop, agent, Seal(Role.AGENT, token, bytes(32)))
+        self.head = End(self.loop, head, Seal(Role.HEAD, TOKEN, bytes([1]) * 32))
 
     def turn_until(self, done: Callable[[], bool]) -> None:
         """Serve both ends until something holds."""
         while not done():
-            ready = self.select.select(10)
-            assert ready, "nothing happens any more"
-            for key, _ in ready:
-                key.data()
+            assert self.loop.turn(10), "nothing happens any more"
 
     def close(self) -> None:
         """Let go of everything."""
         self.head.trunk.close()
         self.agent.trunk.close()
-        self.select.close()
+        self.loop.close()
 
 
 def descriptors(kind: str) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -144,9 +141,8 @@ def test_an_end_that_lives_and_does_not_read_is_left(pair, monkeypatch) -> None:
     for _ in range(40):
         both.head.trunk.pass_output(0, 1, bytes(60_000))
     both.agent.trunk.beat()
-    for key, _ in both.select.select(10):
-        if key.data == both.head.trunk._read:
-            key.data()
+    both.loop.leave(both.agent.trunk._reading)
+    both.loop.turn(10)
     assert both.head.gone == ["it does not read what it is sent"]
 
 

@@ -5,11 +5,11 @@ usage: agent.py NAME SLOTS, a trunk at standard input and output, as `spotmpi ag
 
 import os
 import secrets
-import selectors
 import sys
 
 from spotmpi import __version__
 from spotmpi.launch import messages
+from spotmpi.launch.loop import Loop
 from spotmpi.launch.seal import Role, Seal
 from spotmpi.launch.trunk import Trunk, read
 
@@ -17,9 +17,9 @@ name, slots = sys.argv[1], int(sys.argv[2])
 line = b""
 while not line.endswith(b"\n"):
     line += os.read(0, 1)
-select = selectors.PollSelector()
+loop = Loop()
 seal = Seal(Role.AGENT, bytes.fromhex(line.decode()), secrets.token_bytes(32))
-trunk = Trunk(select, (0, 1), seal, lambda frame: take(read(frame, messages.FROM_HEAD)), sys.exit)
+trunk = Trunk(loop, (0, 1), seal, lambda frame: take(read(frame, messages.FROM_HEAD)), sys.exit)
 
 
 def take(said: object) -> None:
@@ -31,8 +31,7 @@ def take(said: object) -> None:
 
 introduced = False
 while True:
-    for key, _ in select.select():
-        key.data()
+    loop.turn()
     if trunk.open and not introduced:
         introduced = True
         trunk.tell(messages.Hello(__version__))
