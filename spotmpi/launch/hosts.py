@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from spotmpi.errors import UsageError
+from spotmpi.launch.messages import MOST_SLOTS
 from spotmpi.launch.verdict import count
 
 __all__ = ["Change", "Host", "difference", "parse"]
@@ -102,13 +103,13 @@ def _host(words: list[str], where: str) -> Host:
         given[key] = value
     return Host(
         name,
-        slots=_count(given["slots"], 1, f"{where}: slots") if "slots" in given else 1,
-        gpus=_count(given["gpus"], 0, f"{where}: gpus") if "gpus" in given else None,
+        slots=_count(given["slots"], 1, MOST_SLOTS, f"{where}: slots") if "slots" in given else 1,
+        gpus=_count(given["gpus"], 0, MOST_SLOTS, f"{where}: gpus") if "gpus" in given else None,
         python=given.get("python"),
     )
 
 
-def _count(text: str, least: int, what: str) -> int:
-    if not (text.isascii() and text.isdigit()) or int(text) < least:
-        raise UsageError(f"{what}={text} is not a whole number of at least {least}")
+def _count(text: str, least: int, most: int, what: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not least <= int(text[:9]) <= most:
+        raise UsageError(f"{what}={text} is not a whole number from {least} to {most}")
     return int(text)

@@ -25,6 +25,9 @@ from spotmpi.launch.links import Link
 MOST_LINKS = 1024
 """Connections that are claimed or confirmed at a time."""
 
+MOST_NAME = 255
+"""Characters of a host's name."""
+
 MOST_SLOTS = 4096
 """Workers that one host may have."""
 
@@ -219,7 +222,7 @@ class Hello(Message, event="hello"):
 class Offer(Message, event="offer"):
     """The next: what it has for the job; ``problem`` is why it cannot run workers."""
 
-    name: Annotated[str, Printable()]
+    name: Annotated[str, Printable(MOST_NAME)]
     slots: Slots
     problem: Annotated[str, Shown()] | None
 

@@ -16,6 +16,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch import folder as job_folder
 from spotmpi.launch import lookout, processes, token
 from spotmpi.launch.agent import Agent, Outcome
+from spotmpi.launch.messages import MOST_NAME, MOST_SLOTS
 from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from spotmpi.options import exit_codes
 from spotmpi.settings import Watch
@@ -66,8 +67,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Serve one job; see the exit codes above. Blocking."""
     slots = options.slots
-    if not (slots.isascii() and slots.isdigit()) or int(slots) < 1:
-        raise UsageError(f"--slots {slots}: give a number of workers, 1 or more")
+    if not (slots.isascii() and slots.isdigit()) or not 1 <= int(slots[:9]) <= MOST_SLOTS:
+        raise UsageError(f"--slots {slots}: give a number of workers, 1 to {MOST_SLOTS}")
+    if not options.name.isprintable() or not 0 < len(options.name) <= MOST_NAME:
+        raise UsageError(f"--name {options.name!r}: give a name of 1 to {MOST_NAME} characters")
     if options.pipe == (options.head is not None):
         raise UsageError("give --head HOST:PORT, where the job's launcher listens")
     watch = lookout.chosen(options)

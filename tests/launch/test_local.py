@@ -18,6 +18,21 @@ def test_a_script_that_never_trains_just_runs(run_spotmpi, tmp_path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n" * 3, "")
 
 
+def test_junk_in_a_worker_s_channel_is_said_once_and_harms_nobody(run_spotmpi, tmp_path) -> None:
+    (tmp_path / "junk.py").write_text(
+        "import os\n"
+        "from spotmpi.settings import Settings\n"
+        'for junk in (b\'\\x1b[2J\', b\'{}\', b\'{"event": "left", "code": "many"}\'):\n'
+        "    os.write(Settings.from_environ().channel_fd, junk)\n"
+        "print('done')\n"
+    )
+    done = run_spotmpi(["run", "-n", "2", "junk.py"])
+    assert (done.returncode, done.stdout) == (0, "done\n" * 2)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert all("channel to the launcher that is left out (it is no JSON)" in one for one in lines)
+
+
 def test_workers_that_train_finish(run_spotmpi) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING])
     assert done.returncode == 0, done.stderr
