@@ -1,0 +1,140 @@
+"""The tables of docs/performance.md say what the samples in bench/results say."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from statistics import median
+from typing import Any
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT
+
+PAGE = (DOCS / "performance.md").read_text(encoding="utf-8")
+FLOATS = {"1 M": 1_000_000, "25.6 M": 25_600_000}
+
+
+def results(name: str) -> Any:
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def rows(title: str, table: int = 0) -> list[list[str]]:
+    """The cells of a table of a section, its head left out."""
+    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"(?:^\|.*\|\n)+", section, re.MULTILINE)[table].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def shown(cell: str) -> list[str]:
+    """The figures of a cell."""
+    return re.findall(r"-?\d+(?:\.\d+)?", cell)
+
+
+def close(said: Iterable[str], computed: Iterable[float]) -> bool:
+    """Whether what is said is what was computed, rounded to the digits that are said."""
+    return all(
+        abs(float(one) - other) <= 0.502 * 10.0 ** -len(one.partition(".")[2])
+        for one, other in zip(said, computed, strict=True)
+    )
+
+
+def recoveries() -> dict[tuple[int, int, int], Any]:
+    """The measured recoveries, by workers, floats and losses; they are in milliseconds."""
+    cells = results("recovery")["cells"] + results("recovery-8")["cells"]
+    return {(cell["workers"], cell["params"], cell["lost"]): cell for cell in cells}
+
+
+def extremes(samples: Iterable[float]) -> tuple[float, float]:
+    taken = list(samples)
+    return median(taken), max(taken)
+
+
+def test_recoveries_are_those_measured() -> None:
+    measured = recoveries()
+    for workers, floats, lost, ours, floor in rows("A worker is killed, in more detail"):
+        said = zip(lost.split(" / "), ours.split(" / "), floor.split(" / "), strict=True)
+        for losses, spotmpi, bare in said:
+            cell = measured.pop((int(workers), FLOATS[floats], int(losses)))
+            for text, side in ((spotmpi, "spotmpi"), (bare, "floor")):
+                assert close(shown(text), extremes(one["total"] for one in cell[side])), text
+    assert measured == {}, "not on the page"
+
+
+def test_the_row_beside_the_peers_counts_from_the_kill() -> None:
+    measured = recoveries()
+    table = rows("A worker is killed: spotmpi and its peers")
+    found = {re.sub(r"\W*(\w+ ?\w*).*", r"\1", row[0]): row[1:] for row in table}
+    ours = next(row[1:] for row in table if row[0].startswith("**spotmpi**"))
+    bare = next(row[1:] for row in table if row[0].startswith("bare ULFM, on"))
+    assert len(found) > 5
+    sizes = [(4, 1_000_000), (8, 1_000_000), (16, 1_000_000)]
+    sizes += [(workers, 25_600_000) for workers, _ in sizes]
+    for (workers, params), *cells in zip(sizes, ours, bare, strict=True):
+        cell = measured[workers, params, 1]
+        for text, side in zip(cells, ("spotmpi", "floor"), strict=True):
+            assert close(
+                shown(text), [median(one["total"] + one["dying"] for one in cell[side])]
+            ), (workers, params, text)
+
+
+def test_lost_hosts_are_those_measured() -> None:
+    measured = {
+        (cell["hosts"], cell["loss"]): cell["total_ms"] for cell in results("hosts")["cells"]
+    }
+    for name, *cells in rows("A host is lost"):
+        for loss, text in zip(("process", "killed", "silent"), cells, strict=True):
+            hosts = int(shown(name)[0])
+            assert close(shown(text), extremes(measured.pop((hosts, loss)))), text
+    assert measured == {}, "not on the page"
+
+
+def test_joins_are_those_measured() -> None:
+    measured = {(c["workers"], c["params"]): c["samples"] for c in results("join")["cells"]}
+    for what, steps, pause, slowest, trains in rows("A worker joins"):
+        workers, _, floats = what.partition(", ")
+        samples = measured.pop((int(workers), FLOATS[floats]))
+        said = [*shown(steps), *shown(pause), *shown(slowest), *shown(trains)]
+        keys = ("calm", "after", "door", "slowest_lesson", "seconds")
+        computed = [median(sample[key] for sample in samples) for key in keys]
+        assert close(said, computed), what
+    assert measured == {}, "not on the page"
+
+
+def test_the_overhead_is_that_measured() -> None:
+    measured = {(cell["workers"], cell["params"]): cell for cell in results("overhead")["cells"]}
+    for workers, floats, bare, ours, over in rows("A step without a failure"):
+        cell = measured.pop((int(workers), FLOATS[floats]))
+        computed = [1e3 * median(pair[side] for pair in cell["pairs"]) for side in (0, 1)]
+        assert close([*shown(bare), *shown(ours)], computed)
+        low, high = map(float, shown(over.partition("%")[0]))
+        assert (low, high) == pytest.approx(cell["percent"][1:], abs=0.5)
+    assert measured == {}, "not on the page"
+
+
+def test_predictions_are_those_measured() -> None:
+    measured = {round(script["gradient_mb"], 2): script for script in results("profile")["scripts"]}
+    for gradients, off, stated in rows("Predictions"):
+        script = measured.pop(float(shown(gradients)[0]))
+        assert close(shown(off), [abs(100 * script["error"])])
+        assert close(shown(stated), [100 * script["stated_error"]])
+    assert measured == {}, "not on the page"
+
+
+def test_false_alarms_are_those_counted() -> None:
+    found = results("alarms")
+    assert found["alarms"] == []
+    silences = [
+        silence
+        for windows in found["silences"].values()
+        for window in windows
+        for silence in window.values()
+    ]
+    section = PAGE.partition("\n## False alarms\n")[2].partition("\n## ")[0].replace("\n", " ")
+    told = re.search(
+        r"was (\d+) ms \(median\), (\d+) ms \(99 %\) and (\d+) ms \(the longest of (\d+)\)", section
+    )
+    assert told is not None
+    ninety_nine = sorted(silences)[int(0.99 * len(silences))]
+    assert close(told.groups(), (median(silences), ninety_nine, max(silences), len(silences)))
