@@ -131,7 +131,7 @@ def test_a_host_that_is_noticed_leaves_and_the_others_lose_nothing(
     agent = training.host("c")
     training.job.until("worker 2 on c has joined")
     os.kill(agent.pid, signal.SIGUSR1)
-    training.job.until("worker 2 on c has left before step")
+    training.job.until("worker 2 on c left before step")
     assert agent.wait() == 1
     assert "this host is to be taken away" in agent.output
     records = training.check(0, 1)

@@ -93,7 +93,7 @@ def test_a_watcher_that_is_killed_costs_the_job_nothing(start) -> None:
         (watcher,) = watchers(running)
         os.kill(watcher, signal.SIGKILL)
         release(running, r"^spotmpi: the notice watcher ended \(SIGKILL\)")
-        assert running.output.count("what watches") == 1
+        assert running.output.count("the notice watcher") == 1
 
 
 def test_a_watcher_that_is_killed_on_a_host_is_said_by_its_name(start, hosts: Path) -> None:
