@@ -100,12 +100,35 @@ class Running:
     @property
     def mpirun(self) -> int:
         """mpirun's process id."""
-        (pid,) = self.children(self.pid)
+        return self._child("prterun", "mpirun")
+
+    @property
+    def agent(self) -> int:
+        """The process id of the agent on the launcher's own host."""
+        return self._child("agent")
+
+    def _child(self, *words: str) -> int:
+        """The launcher's child that has one of these words in its command line."""
+        (pid,) = (
+            pid
+            for pid in self.children(self.pid)
+            if {Path(word).name for word in self.command_line(pid)}.intersection(words)
+        )
         return pid
+
+    def command_line(self, pid: int) -> list[str]:
+        """The words that a process was started with."""
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
 
     @property
     def wrappers(self) -> list[int]:
         """The wrappers' process ids."""
+        children = self.children(self.agent)
+        return [pid for pid in children if any("wrapper.py" in w for w in self.command_line(pid))]
+
+    @property
+    def stand_ins(self) -> list[int]:
+        """The process ids of what mpirun started."""
         return self.children(self.mpirun)
 
     def close(self) -> None:

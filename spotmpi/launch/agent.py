@@ -21,7 +21,7 @@ from functools import partial
 from spotmpi import __version__
 from spotmpi.channel import Name, Progress, admit, publish_death, record_death
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import links, messages, mpirun, processes, relay, trunk
+from spotmpi.launch import links, messages, mpirun, processes, relay, trunk, variables
 from spotmpi.launch.console import read
 from spotmpi.launch.crew import Crew, Heard
 from spotmpi.launch.decoding import Malformed
@@ -75,15 +75,23 @@ class Outcome:
 class Agent:
     """One host's part of one job, from the connection to its end.
 
-    ``descriptors`` lead from and to the head; the seal is this end's.
+    ``descriptors`` lead from and to the head; the seal is this end's. ``near``: the head is on this
+    very host, so that it is there as long as the connection is.
     """
 
     def __init__(
-        self, descriptors: tuple[int, int], seal: Seal, name: str, slots: int, watch: Watch
+        self,
+        descriptors: tuple[int, int],
+        seal: Seal,
+        name: str,
+        slots: int,
+        watch: Watch,
+        near: bool = False,
     ) -> None:
         self._loop = Loop()
         self._slots = slots
         self._name = name
+        self._near = near
         self._assignment: messages.Assignment | None = None
         self._installation = search(os.environ).found
         self._outcome: Outcome | None = None
@@ -132,13 +140,17 @@ class Agent:
             if now - self._connected > _FOR_WELCOME:
                 self._cut("the head did not answer")
             return
-        if self._next_beat <= now:
+        if self._next_beat <= now and not self._near:
             self._next_beat = now + self._assignment.detect_ms / 1e3 / trunk.BEATS
             self._trunk.beat()
         if self._next_report <= now and not self._trunk.congested:
             self._next_report = now + _BETWEEN_REPORTS
             self._report()
-        silence = now - self._trunk.heard
+        if not self._near:
+            self._judge_head(now - self._trunk.heard)
+
+    def _judge_head(self, silence: float) -> None:
+        assert self._assignment is not None
         limit = trunk.FENCE * self._assignment.detect_ms / 1e3
         if not self._started:
             limit = max(limit, trunk.FENCE * trunk.AT_START)
@@ -148,7 +160,8 @@ class Agent:
     def _pause(self) -> float:
         if self._assignment is None:
             return 0.1
-        return max(0.0, self._next_beat - time.monotonic())
+        at = self._next_report if self._near else self._next_beat
+        return max(0.0, at - time.monotonic())
 
     def _introduce(self) -> None:
         problem = None if self._installation else f"{NO_MPI} (on {self._name})"
@@ -180,7 +193,7 @@ class Agent:
             case messages.Start(worker=worker, environ=environ):
                 self._start(worker, environ)
             case messages.Admit(worker=worker, environ=environ):
-                given = mpirun.admission(relay.with_port(environ, self._doorway.port))
+                given = variables.admission(relay.with_port(environ, self._doorway.port))
                 with suppress(OSError):  # it has died meanwhile
                     admit(self._folder, worker, given)
             case messages.Started():
@@ -212,7 +225,7 @@ class Agent:
             publish_death(self._folder, worker, Name(name.namespace.encode(), name.rank), living)
 
     def _take_on(self, assignment: messages.Assignment) -> None:
-        script = assignment.task[0]
+        script = os.path.join(assignment.folder, assignment.task[0])
         if not os.path.isdir(assignment.folder):
             self._decline(f"there is no folder {assignment.folder} on {self._name}")
         elif not os.path.isfile(script):
@@ -306,7 +319,7 @@ class Agent:
     def _pass_on(self, heard: Heard) -> None:
         said = heard.said
         if isinstance(said, messages.Met | messages.RuntimeEnds):
-            return  # a wrapper here takes its agent, which revokes its worker, for mpirun
+            return  # the one says nothing new, the other is a stand-in's to say
         if isinstance(said, messages.Ended | messages.Vanished):
             self._loop.after(_BEFORE_BURIAL, "bury", self._bury)
         self._trunk.tell(messages.Passed(heard.worker, said))

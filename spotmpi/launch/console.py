@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 from spotmpi.launch.decoding import shown
@@ -31,15 +30,7 @@ class Console:
         self._sinks = (Sink(1), Sink(2))
         self._quiet = quiet
         self._logs = None if log_dir is None else Logs(log_dir, self.say)
-        self._lines: dict[int, Outlet] = {}
         self._held = False
-
-    def watch(self, worker: int, descriptor: int, stream: int) -> None:
-        """Pass on what comes from ``descriptor`` to stream 1 (output) or 2 (error)."""
-        os.set_blocking(descriptor, False)
-        self._lines[descriptor] = self.outlet(worker, stream)
-        if not self._held:
-            self._listen(descriptor)
 
     def outlet(self, worker: int, stream: int, prefix: str = "") -> Outlet:
         """Where to put what a worker wrote to stream 1 (output) or 2 (error)."""
@@ -65,14 +56,7 @@ class Console:
                 self._loop.watch(sink.descriptor, sink.push, WRITE)
             else:
                 self._loop.leave(sink.descriptor)
-        hold = any(sink.full for sink in self._sinks)
-        if hold != self._held:
-            self._held = hold
-            for descriptor in self._lines:
-                if hold:
-                    self._loop.leave(descriptor)
-                else:
-                    self._listen(descriptor)
+        self._held = any(sink.full for sink in self._sinks)
 
     def pause(self) -> float | None:
         """Seconds until `adjust` must be called."""
@@ -81,15 +65,10 @@ class Console:
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Read what dead workers have left; then, after the block, write it all.
+        """Take nothing more from workers; then, after the block, write it all.
 
         Blocks as long as it is read, and for seconds when it is not.
         """
-        for descriptor in list(self._lines):
-            while descriptor in self._lines and self._read(descriptor):
-                pass
-        for lines in self._lines.values():
-            lines.close()
         if self._logs is not None:
             self._logs.close()
         yield
@@ -97,19 +76,6 @@ class Console:
         for sink in self._sinks:
             sink.drain(until)
             sink.close()
-
-    def _listen(self, descriptor: int) -> None:
-        self._loop.watch(descriptor, partial(self._read, descriptor))
-
-    def _read(self, descriptor: int) -> bool:
-        data = read(descriptor)
-        if data:
-            self._lines[descriptor].feed(data)
-        elif data == b"":
-            self._lines.pop(descriptor).close()
-            self._loop.leave(descriptor)
-            os.close(descriptor)
-        return bool(data)
 
 
 def read(descriptor: int) -> bytes | None:

@@ -1,4 +1,5 @@
-"""The launcher's side of its wrappers: who is there, what they say, and when they are gone."""
+"""An agent's side of its wrappers, and a launcher's of its stand-ins: who is there, what they say,
+and when they are gone."""
 
 from __future__ import annotations
 
@@ -17,7 +18,6 @@ from spotmpi.launch import link as wire
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Malformed, Message, decode
 from spotmpi.launch.loop import Loop
-from spotmpi.launch.silence import Silences
 
 __all__ = ["Crew", "Heard", "in_order", "peer"]
 
@@ -44,7 +44,7 @@ class _Wrapper:
 
 
 class Crew:
-    """All wrappers of a job on one host, or all stand-ins.
+    """All wrappers of an agent, or all stand-ins of a job.
 
     ``watch`` is given each worker, and its output (1) and error (2) descriptors.
     """
@@ -86,9 +86,6 @@ class Crew:
         """Whether no wrapper is there any more."""
         return not self._wrappers
 
-    def pause(self) -> None:
-        """Nothing ever happens without waking the loop up."""
-
     def expect(self, workers: Iterable[int]) -> None:
         """Let the wrappers of these workers in, once each."""
         self._expected.update(workers)
@@ -97,12 +94,6 @@ class Crew:
         """Have a worker killed, as if its host had been taken away."""
         if worker in self._wrappers:
             self._signal(worker, signal.SIGTERM)
-
-    def recruit(self, host: str) -> None:
-        """Start one more worker: not here, where mpirun starts all of them."""
-
-    def bring(self, worker: int) -> None:
-        """A newcomer's stand-in will be spawned: there are none here."""
 
     def order(self, worker: int, order: Order) -> None:
         """Put an order where the worker finds it in its next round. Raises OSError."""
@@ -118,10 +109,6 @@ class Crew:
         except OSError:
             return {}  # somebody has removed the folder: that is for others to find
         return {worker: one for worker, one in said.items() if one is not None}
-
-    def silences(self) -> dict[str, Silences]:
-        """How silent hosts were: there is only this one."""
-        return {}
 
     def kill(self, worker: int) -> None:
         """Kill the wrapper itself: what mpirun and MPI take for the worker's death."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spotmpi import __version__
 from spotmpi.channel import Order, Progress
-from spotmpi.launch import messages, mpirun, processes, relay, trunk
+from spotmpi.launch import messages, mpirun, processes, relay, trunk, variables
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.decoding import Malformed, Message
 from spotmpi.launch.links import Link
@@ -47,6 +47,7 @@ class _Guest:
     until: float
     """When it must be in."""
     gone: Callable[[str], None]
+    near: bool
     greeted: bool = False
     offer: messages.Offer | None = None
 
@@ -59,6 +60,9 @@ class Registered:
     slots: int
     trunk: trunk.Trunk
     relay: relay.Relay
+    near: bool = False
+    """It is the head's own: nothing lies between that could break, and however long one of the two
+    processes sleeps, neither is gone before the kernel closes their connection."""
     workers: list[int] = field(default_factory=list)
     settled: float | None = None
     """When all of the job, or a newcomer of its own, had started: from then on its silence is
@@ -131,8 +135,10 @@ class Fleet:
         seal: Seal,
         patience: float,
         gone: Callable[[str], None],
+        near: bool = False,
     ) -> trunk.Trunk:
-        """Talk to an agent that may be at the other end; returns the connection.
+        """Talk to an agent that may be at the other end; returns the connection. ``near``: it is on
+        the head's own host.
 
         It becomes a host of the job, or ``gone`` is called later with the reason. It has
         ``patience`` seconds to introduce itself, and some more to look whether it is fit.
@@ -144,7 +150,7 @@ class Fleet:
             lambda frame: self._hear_guest(link, frame),
             lambda why: self.part(link, why),
         )
-        self._guests[link] = _Guest(time.monotonic() + patience, gone)
+        self._guests[link] = _Guest(time.monotonic() + patience, gone, near)
         return link
 
     @property
@@ -185,7 +191,7 @@ class Fleet:
                     self._refuse(link, said.problem)
             case messages.Fit() if guest.offer is not None:
                 del self._guests[link]
-                self._take_in(link, guest.offer)
+                self._take_in(link, guest.offer, guest.near)
             case messages.Unfit(why=why):
                 self.part(link, why)
             case _:
@@ -196,10 +202,10 @@ class Fleet:
         link.flush(_FOR_A_WORD)
         self.part(link, why)
 
-    def _take_in(self, link: trunk.Trunk, offer: messages.Offer) -> None:
+    def _take_in(self, link: trunk.Trunk, offer: messages.Offer, near: bool) -> None:
         name = self._free_name(offer.name)
         connections = relay.Relay(self._loop, link.relay)
-        host = Registered(name, offer.slots, link, connections)
+        host = Registered(name, offer.slots, link, connections, near)
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         self._hosts[name] = host
         self.times[name] += 1
@@ -285,8 +291,8 @@ class Fleet:
         return {w: said for w, said in self._progress.items() if w not in self._ended}
 
     def silences(self) -> dict[str, Silences]:
-        """How silent the hosts were that are there, by name."""
-        return {host.name: host.silences for host in self._hosts.values()}
+        """How silent the hosts were that are there, by name; never the head's own."""
+        return {host.name: host.silences for host in self._hosts.values() if not host.near}
 
     def end(self) -> None:
         """Have every worker killed, while the stand-ins stay. From now on none is started."""
@@ -331,13 +337,15 @@ class Fleet:
         heard_now, self._heard = self._heard, []
         return in_order(heard_now)
 
-    def pause(self) -> float:
+    def pause(self) -> float | None:
         """Seconds until `hear` must be called again, whatever happens."""
-        return max(0.0, self._next_beat - time.monotonic())
+        if self._guests or any(not host.near for host in self._hosts.values()):
+            return max(0.0, self._next_beat - time.monotonic())
+        return None
 
     def _start(self, worker: int, environ: dict[str, str]) -> None:
         self._pmix = self._pmix or relay.server_port(environ)
-        if (name := mpirun.name(environ)) is not None:
+        if (name := variables.name(environ)) is not None:
             self._names[worker] = messages.MpiName(*name)
         host = self._home[worker]
         if host.name not in self._hosts or worker in self._ended:
@@ -449,13 +457,14 @@ class Fleet:
         if self._next_beat <= now:
             self._next_beat = now + limit / trunk.BEATS
             for host in self._hosts.values():
-                host.trunk.beat()
+                if not host.near:
+                    host.trunk.beat()
         if self._rifts:
             self._part_from_outcast(now)
         for link, guest in list(self._guests.items()):
             if guest.until < now:
                 self.part(link, "it did not introduce itself in time")
-        for host in list(self._hosts.values()):
+        for host in [host for host in self._hosts.values() if not host.near]:
             silence = now - max(host.trunk.heard, host.settled or 0.0)
             allowed = limit if host.settled is not None else max(limit, trunk.AT_START)
             news = host.settled is not None and host.silences.news(silence, now)

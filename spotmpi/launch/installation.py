@@ -113,7 +113,7 @@ def _examine(mpirun: Path, bundled: bool, environ: Mapping[str, str]) -> Install
         remedy = "5.0 or newer built with --with-ft=ulfm has it"
         return Skipped(mpirun, f"Open MPI {version} without ULFM ({remedy})")
     prefix = Path(_fact(facts, "path:prefix") or mpirun.parent.parent)
-    libmpi = _library(info, prefix, environ)
+    libmpi = _library(info, prefix, bundled, environ)
     if libmpi is None:
         return Skipped(mpirun, f"Open MPI {version}, but its libmpi.so is missing")
     return Installation(
@@ -138,11 +138,12 @@ def _own_prefix(environ: Mapping[str, str], mpirun: Path, prefix: Path | None) -
     return result
 
 
-def _library(info: Path, prefix: Path, environ: Mapping[str, str]) -> Path | None:
+def _library(info: Path, prefix: Path, bundled: bool, environ: Mapping[str, str]) -> Path | None:
     folders = [prefix / "lib", prefix / "lib64"]
-    told = _fact(_ask([str(info), "--parsable", "--path", "libdir"], environ), "path:libdir")
-    if told:
-        folders.insert(0, Path(told))
+    if not bundled:  # to ask takes as long as all other questions together
+        told = _fact(_ask([str(info), "--parsable", "--path", "libdir"], environ), "path:libdir")
+        if told:
+            folders.insert(0, Path(told))
     for folder in folders:
         # The versioned names first: where links cannot be had, the bare one may be a text file.
         for library in sorted(folder.glob("libmpi.so*"), reverse=True):

@@ -172,7 +172,7 @@ class Stopped(Message, event="stopped"):
 
 @dataclass(frozen=True)
 class RuntimeEnds(Message, event="runtime"):
-    """mpirun told the wrapper to end, which it does when MPI gives up."""
+    """mpirun told the stand-in to end, which it does when MPI gives up."""
 
 
 @dataclass(frozen=True)

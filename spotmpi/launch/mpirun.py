@@ -8,32 +8,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spotmpi.launch.installation import Installation
+from spotmpi.launch.variables import PLACES, without
 from spotmpi.settings import Settings
 
-__all__ = [
-    "admission",
-    "command",
-    "environment",
-    "name",
-    "of_mpi",
-    "on_host",
-    "stand_in",
-    "wrapper",
-]
+__all__ = ["command", "environment", "on_host", "stand_in", "wrapper"]
 
 _WRAPPER = Path(__file__).with_name("wrapper.py")
 _STAND_IN = Path(__file__).with_name("standin.py")
-_PLACES = (
-    "PRTE_MCA_prte_tmpdir_base",
-    "OMPI_MCA_btl_sm_backing_directory",
-    "OMPI_MCA_osc_sm_backing_directory",
-)
-"""Everything that the job puts on a host lies in its folder there."""
-_MPI_VARIABLES = ("OMPI_", "PMIX_", "PRTE_", "PMI_")
 
 
 def wrapper(folder: Path) -> list[str]:
-    """Return the program that mpirun starts for each worker of the job with this folder.
+    """Return the program that an agent with this folder starts for each of its workers.
 
     The script and its arguments are not part of it: mpirun would take a lone ``:`` among them
     for the beginning of another program.
@@ -42,8 +27,9 @@ def wrapper(folder: Path) -> list[str]:
 
 
 def stand_in(folder: Path) -> list[str]:
-    """Return the program that mpirun starts for each worker that lives on another host."""
-    return [sys.executable, str(_STAND_IN), str(folder)]
+    """Return the program that mpirun starts for each worker of the job with this folder."""
+    # Without what a site adds to Python: there are as many of them as workers, all at once.
+    return [sys.executable, "-S", str(_STAND_IN), str(folder)]
 
 
 def command(installation: Installation, workers: int, program: Sequence[str]) -> list[str]:
@@ -76,11 +62,10 @@ def environment(
     folder = str(settings.job_dir)
     result = {name: value for name, value in environ.items() if not name.startswith("SPOTMPI_")}
     if "PMIX_RANK" in environ:
-        # This launcher runs inside some other MPI job, whose variables are not about ours.
-        result = {k: v for k, v in result.items() if not k.startswith(_MPI_VARIABLES)}
+        result = without(result)  # this launcher runs inside some other MPI job
     result = installation.environment(result)
     result |= {
-        **dict.fromkeys(_PLACES, folder),
+        **dict.fromkeys(PLACES, folder),
         "OMPI_MCA_btl": f"self,{transport}",
         # Members of a merged communicator may decide differently in `han`: it hangs.
         "OMPI_MCA_coll": "^han,cuda",
@@ -97,26 +82,6 @@ def environment(
     return result
 
 
-def of_mpi(environ: Mapping[str, str]) -> dict[str, str]:
-    """What mpirun told a stand-in, and its worker must know; where things lie differs by host."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if name.startswith(_MPI_VARIABLES) and not name.endswith("_PREFIX")
-    }
-
-
-def name(given: Mapping[str, str]) -> tuple[str, int] | None:
-    """As whom MPI knows the worker whose stand-in was told this, by `of_mpi`."""
-    space, rank = given.get("PMIX_NAMESPACE"), given.get("PMIX_RANK", "")
-    return (space, int(rank)) if space and rank.isdecimal() else None
-
-
-def admission(given: Mapping[str, str]) -> dict[str, str]:
-    """What a newcomer takes over of what its stand-in was told, by `of_mpi`."""
-    return {name: value for name, value in given.items() if name not in _PLACES}
-
-
 def on_host(
     installation: Installation,
     slots: int,
@@ -127,7 +92,8 @@ def on_host(
 ) -> dict[str, str]:
     """Return the environment of a worker on an agent's host.
 
-    ``installation`` and ``environ`` are the agent's, ``given`` is the stand-in's, by `of_mpi`.
+    ``installation`` and ``environ`` are the agent's, ``given`` is what its stand-in was given
+    (`variables.of_mpi`).
     """
     own = environment(installation, slots, settings, environ, cores, "tcp")
-    return own | dict(given) | {name: own[name] for name in _PLACES}
+    return own | dict(given) | {name: own[name] for name in PLACES}

@@ -1,4 +1,4 @@
-"""Jobs whose workers are on several hosts: agents are started, gathered, and given workers."""
+"""Jobs: agents are started on their hosts, gathered, and given workers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spotmpi.launch.roster import Roster
 from spotmpi.launch.verdict import EXIT_ALL_REVOKED, count
 from spotmpi.launch.way import Way
 from spotmpi.notice import Notice
-from spotmpi.settings import Settings
+from spotmpi.settings import Settings, Watch
 
 __all__ = ["Door", "Plan", "launch"]
 
@@ -57,10 +57,17 @@ class Plan:
     """Agents may come in by themselves, until there are as many workers as it says."""
     manner: Manner
     way: Way
+    alone: bool
+    """The launcher's own host is the only one, and no other can come."""
 
 
 def launch(plan: Plan, settings: Settings) -> int:
-    """Run a job on its hosts to its end and return its exit code, as `local.launch` does."""
+    """Run a job to its end and return its exit code (`verdict` lists them). Blocking.
+
+    Belongs into the main thread of a process of its own: it handles signals, and kills whatever
+    descends from this process when the job ends (children that were there before are spared).
+    The settings must have been checked.
+    """
     processes.raise_priority()
     code = _run(plan, settings, patient=False)
     while code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
@@ -77,7 +84,7 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
     travelling = {k: v for k, v in os.environ.items() if k.startswith(_TRAVELLING)}
     assignment = messages.Assignment(
         folder=str(Path.cwd()),
-        task=(str(plan.script.absolute()), *task),
+        task=(str(plan.script), *task),
         environ=travelling | settings.to_environ(),
         detect_ms=settings.detect_ms,
     )
@@ -88,7 +95,7 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
         )
         job.console.say(f"waiting for hosts, to go on from {where}")
     job.look_out(manner.watch)
-    output = _Output(job)
+    output = _Output(job, named=not plan.alone)
 
     def noticed(host: str, notice: Notice) -> None:
         if not notice.advice:
@@ -111,10 +118,13 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
         job.console.say(f"waiting for {how_many} at {host}:{port}")
         Entrance(job.loop, fleet, door.listener, door.token, job.console.say)
     wanted = None if door is None else door.workers
+    # The launcher itself hears of its host's notices, and heeds them for all.
+    watch = Watch("none") if plan.alone else manner.watch
     gathering = Gathering(
-        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, manner.watch, patient
+        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, watch, patient
     )
-    job.grow = gathering.add
+    if not plan.alone:
+        job.grow = gathering.add
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
@@ -131,7 +141,12 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
             within = replace(settings, job=name, job_dir=folder)
             # How its workers share its cores is each host's own affair.
             environment = mpirun.environment(
-                plan.installation, len(placed), within, os.environ, len(placed), "tcp"
+                plan.installation,
+                len(placed),
+                within,
+                os.environ,
+                len(placed),
+                "sm" if plan.alone else "tcp",
             )
             command = mpirun.command(plan.installation, len(placed), mpirun.stand_in(folder))
             return Start(command, environment, placed, folder)
@@ -140,18 +155,23 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
 
 
 class _Output:
-    """What workers write, a line with its worker's id at a time."""
+    """What workers write, a line at a time; ``named``: with its worker's id."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, named: bool) -> None:
         self._job = job
+        self._named = named
         self._lines: dict[tuple[int, int], Outlet] = {}
 
     def write(self, worker: int, stream: int, data: bytes) -> None:
         """Take what a worker wrote; nothing is the stream's end."""
         if (worker, stream) not in self._lines:
-            self._lines[worker, stream] = self._job.console.outlet(worker, stream, f"[{worker}] ")
+            self._lines[worker, stream] = self._outlet(worker, stream)
         lines = self._lines[worker, stream]
         if data:
             lines.feed(data)
         else:
             lines.close()
+
+    def _outlet(self, worker: int, stream: int) -> Outlet:
+        prefix = f"[{worker}] " if self._named else ""
+        return self._job.console.outlet(worker, stream, prefix)

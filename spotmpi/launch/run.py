@@ -9,9 +9,10 @@ import tempfile
 from pathlib import Path
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import local, lookout, remote, slurm, ssh, token
+from spotmpi.launch import lookout, remote, slurm, ssh, token
 from spotmpi.launch.doctor import problems
 from spotmpi.launch.entrance import bind
+from spotmpi.launch.hosts import Host
 from spotmpi.launch.installation import search
 from spotmpi.launch.job import STALL_TIMEOUT, Manner
 from spotmpi.launch.remote import Door, Plan
@@ -169,10 +170,10 @@ def main(options: argparse.Namespace) -> int:
             print(f"spotmpi run: {problem}", file=sys.stderr)
         return EXIT_NOT_STARTED
     if not elsewhere:
-        return local.launch(script, arguments, workers, settings, found.found, manner)
+        roster = Roster([Host("localhost", workers)])
     door = None if options.listen is None else _door(options, workers)
     way: Way = allocation or ssh
-    plan = Plan(script, arguments, roster, found.found, door, manner, way)
+    plan = Plan(script, arguments, roster, found.found, door, manner, way, alone=not elsewhere)
     return remote.launch(plan, settings)
 
 

@@ -57,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the launcher is at this command's input and output (`spotmpi run --hosts` does this)",
     )
+    parser.add_argument(
+        "--near",
+        action="store_true",
+        help="the launcher is on this host: its silence says nothing, only the end of --pipe does",
+    )
     parser.add_argument("--slots", metavar="N", default="1", help="workers here (default: 1)")
     parser.add_argument(
         "--name", metavar="NAME", default=platform.node(), help="what to call this host"
@@ -71,13 +76,13 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"--slots {slots}: give a number of workers, 1 to {MOST_SLOTS}")
     if not options.name.isprintable() or not 0 < len(options.name) <= MOST_NAME:
         raise UsageError(f"--name {options.name!r}: give a name of 1 to {MOST_NAME} characters")
-    if options.pipe == (options.head is not None):
+    if options.pipe == (options.head is not None) or (options.near and not options.pipe):
         raise UsageError("give --head HOST:PORT, where the job's launcher listens")
     watch = lookout.chosen(options)
     job_folder.remove_abandoned()
     processes.raise_priority()
     if options.pipe:
-        outcome = _serve_pipe(options.name, int(slots), watch)
+        outcome = _serve_pipe(options.name, int(slots), watch, options.near)
     else:
         if options.token_file is None:
             raise UsageError("give --token-file F, with the token that `spotmpi run` has written")
@@ -100,14 +105,14 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _serve_pipe(name: str, slots: int, watch: Watch) -> Outcome:
+def _serve_pipe(name: str, slots: int, watch: Watch, near: bool) -> Outcome:
     reading, writing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # nothing else may be written to what is the head's
     secret = _token_line(reading)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    return _serve((reading, writing), secret, name, slots, watch)
+    return _serve((reading, writing), secret, name, slots, watch, near)
 
 
 def _serve_head(
@@ -139,10 +144,15 @@ def _serve_head(
 
 
 def _serve(
-    descriptors: tuple[int, int], secret: bytes, name: str, slots: int, watch: Watch
+    descriptors: tuple[int, int],
+    secret: bytes,
+    name: str,
+    slots: int,
+    watch: Watch,
+    near: bool = False,
 ) -> Outcome:
     seal = Seal(Role.AGENT, secret, secrets.token_bytes(NONCE_BYTES))
-    return Agent(descriptors, seal, name, slots, watch).run()
+    return Agent(descriptors, seal, name, slots, watch, near).run()
 
 
 def _token_line(descriptor: int) -> bytes:

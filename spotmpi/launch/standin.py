@@ -1,4 +1,4 @@
-"""mpirun's child in place of a worker on another host: it dies when that worker is revoked.
+"""mpirun's child in place of a worker: it dies when that worker is revoked.
 
 mpirun and ULFM see an ordinary local process; the worker itself is run by the `agent` of its host,
 in the environment that mpirun gave to this process. The launcher kills it by SIGKILL when the
@@ -25,7 +25,7 @@ from pathlib import Path
 
 from spotmpi.launch import folder as job_folder
 from spotmpi.launch import link as wire
-from spotmpi.launch import mpirun, processes
+from spotmpi.launch import processes, variables
 
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 
@@ -39,7 +39,7 @@ def main(folder: Path, newcomer: int | None = None) -> NoReturn:
     except OSError:
         os._exit(1)  # the launcher died, and mpirun with it
     me = int(os.environ["OMPI_COMM_WORLD_RANK"]) if newcomer is None else newcomer
-    hello = wire.encode("hello", worker=me, environ=mpirun.of_mpi(dict(os.environ)))
+    hello = wire.encode("hello", worker=me, environ=variables.of_mpi(os.environ))
     wire.say(link, hello)
     signals = processes.signals(_HANDLED)
     poll = select.poll()

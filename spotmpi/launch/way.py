@@ -46,7 +46,8 @@ class Way(Protocol):
 def direct(host: Host, options: Sequence[str] = ()) -> list[str]:
     """The agent's own command."""
     arguments = ["agent", "--pipe", "--name", host.name, "--slots", str(host.slots), *options]
-    return [python(host), "-c", _PROGRAM, *arguments]
+    near = ["--near"] if host.local else []
+    return [python(host), "-c", _PROGRAM, *arguments, *near]
 
 
 def shell(host: Host, folder: str, options: Sequence[str] = ()) -> str:

@@ -1,10 +1,9 @@
-"""mpirun's child (or an agent's): it forks the worker, watches it, and stands in for it.
+"""An agent's child: it forks the worker, watches it, and says what becomes of it.
 
-A worker that is revoked takes its wrapper along, by SIGKILL, which mpirun and ULFM understand. A
-worker that fails in any other way leaves its wrapper alive: MPI sees no death, so no survivor
-starts to recover from what is a bug, and the launcher ends the job in peace.
+A worker that is revoked takes its wrapper along, by SIGKILL. A worker that fails in any other way
+leaves its wrapper alive, and the launcher ends the job in peace.
 
-Run as a file, ``python wrapper.py FOLDER``, by mpirun, or by an `agent` in its environment.
+Run as a file, ``python wrapper.py FOLDER``, by an `agent`, in the environment of the worker.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _PATIENCE = 5.0
 
 
 def main(folder: Path) -> NoReturn:
-    """Be the wrapper of the worker that the environment names: a newcomer, or mpirun's."""
+    """Be the wrapper of the worker that the environment names: a newcomer, or one of the first."""
     newcomer = Settings.from_environ().newcomer
     me = int(os.environ["OMPI_COMM_WORLD_RANK"]) if newcomer is None else newcomer
     processes.adopt_orphans()
@@ -49,7 +48,7 @@ def main(folder: Path) -> NoReturn:
     try:
         link = wire.connect(folder)
     except OSError:
-        os._exit(1)  # the launcher died, and mpirun with it
+        os._exit(1)  # the agent has ended
     job_folder.hold(folder)
     out, error = os.pipe(), os.pipe()
     # Before the fork: nothing that the worker tells may overtake its wrapper's hello.
@@ -61,7 +60,7 @@ def main(folder: Path) -> NoReturn:
     child = os.fork()
     if child == 0:
         processes.die_with_parent(wrapper)
-        os.setpgid(0, 0)  # what mpirun or a terminal sends to the wrapper's group is not for us
+        os.setpgid(0, 0)  # what is sent to the wrapper's group is not for us
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         _redirect(out[1], error[1])
         worker.main(folder, link.fileno())
@@ -71,7 +70,7 @@ def main(folder: Path) -> NoReturn:
 
 
 class _Watch:
-    """The wrapper's wait for the first thing that happens to its worker, launcher or mpirun."""
+    """The wrapper's wait for the first thing that happens to its worker or agent."""
 
     def __init__(self, me: int, child: int, folder: Path, link: socket.socket) -> None:
         self._me = me
@@ -112,10 +111,10 @@ class _Watch:
         self._await_leave()
 
     def _vanish(self) -> NoReturn:
-        """Die as the worker died, so that MPI learns of it at once.
+        """Die as the worker died.
 
-        What the worker leaves behind is killed first, but not waited for: the launcher inherits
-        and buries it. Without a launcher there is no haste, and nobody else to clean up.
+        What the worker leaves behind is killed first, but not waited for: the agent inherits
+        and buries it. Without an agent there is no haste, and nobody else to clean up.
         """
         if self._deserted():
             self._leave_nothing()
@@ -179,14 +178,11 @@ class _Watch:
                 self._stopped = time.monotonic() if change.si_code == os.CLD_STOPPED else None
 
     def _signalled(self, signals: int) -> None:
-        number, sender = processes.next_signal(signals)
+        number, _ = processes.next_signal(signals)
         if number == signal.SIGCHLD:
             self._look_at_child()
         if number == signal.SIGTERM:
-            if sender == os.getppid():
-                wire.say(self._link, wire.encode("runtime"))
-            # Anybody else's SIGTERM to a wrapper revokes its worker.
-            processes.kill(self._child)
+            processes.kill(self._child)  # that revokes the worker
 
 
 def _redirect(out: int, error: int) -> None:

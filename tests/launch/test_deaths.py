@@ -41,16 +41,17 @@ def waiting(start, moment: str):
 @pytest.mark.parametrize("moment", ["start", "7", "done"])
 def test_a_killed_launcher_takes_the_job_along(start, ended, moment: str) -> None:
     running, wrappers, workers, folder = waiting(start, moment)
-    mpirun = running.mpirun
+    others = [running.mpirun, running.agent, *running.stand_ins]
     assert folder.is_dir()
     os.kill(running.pid, signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
-    assert all(ended(pid) for pid in [mpirun, *workers, *wrappers])
+    assert all(ended(pid) for pid in [*others, *workers, *wrappers])
     assert not folder.exists()
 
 
 def test_workers_and_launcher_killed_at_once_leave_no_folder(start, ended) -> None:
     running, wrappers, workers, folder = waiting(start, "7")
+    agent = running.agent
     for wrapper in wrappers:
         os.kill(wrapper, signal.SIGSTOP)  # it is to hear of both at once
     for pid in (*workers, running.pid):
@@ -58,7 +59,7 @@ def test_workers_and_launcher_killed_at_once_leave_no_folder(start, ended) -> No
     assert running.wait() == -signal.SIGKILL
     for wrapper in wrappers:
         os.kill(wrapper, signal.SIGCONT)
-    assert all(ended(pid) for pid in wrappers)
+    assert all(ended(pid) for pid in [*wrappers, agent])
     assert not folder.exists()
 
 
@@ -99,7 +100,8 @@ def test_a_wrapper_killed_before_the_start_ends_the_job(start) -> None:
 
 def test_everybody_killed_at_once_leaves_a_folder_that_the_next_job_removes(start, ended) -> None:
     running, wrappers, workers, folder = waiting(start, "done")
-    everybody = [running.pid, running.mpirun, *wrappers, *workers]
+    between = [running.mpirun, running.agent]
+    everybody = [running.pid, *between, *running.stand_ins, *wrappers, *workers]
     for number in (signal.SIGSTOP, signal.SIGKILL):  # nobody is to see another die
         for pid in everybody:
             os.kill(pid, number)

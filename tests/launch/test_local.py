@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 from pathlib import Path
 
@@ -312,3 +313,21 @@ def test_a_reader_that_goes_away_does_not_end_the_training(start, tmp_path: Path
     running.stop_reading()
     assert running.wait() == 0
     assert (tmp_path / "finished").exists()
+
+
+@pytest.mark.parametrize("who", ["launcher", "agent"])
+def test_a_launcher_or_an_agent_that_sleeps_costs_nobody_on_one_host(start, who: str) -> None:
+    """Ctrl-Z, say: between the two lies nothing that could break without their noticing."""
+    running = start("run", "-n", 2, "--detect-ms", 20, TRAINING, "wait:0@7")
+    running.until("waits")
+    sleeper, other = running.pid, running.agent
+    if who == "agent":
+        sleeper, other = other, sleeper
+    os.kill(sleeper, signal.SIGSTOP)
+    descriptor = os.pidfd_open(other)
+    assert not select.select([descriptor], [], [], 0.5)[0], "the other gave up"
+    os.close(descriptor)
+    os.kill(sleeper, signal.SIGCONT)
+    os.kill(running.pid, signal.SIGTERM)
+    assert running.wait() == 143
+    assert "was revoked" not in running.output
