@@ -17,7 +17,7 @@ from pathlib import Path
 
 from spotmpi import __version__
 from spotmpi.errors import UsageError
-from spotmpi.launch import folder, slurm
+from spotmpi.launch import fence, folder, slurm
 from spotmpi.launch.installation import NO_MPI, Installation, Search, search
 from spotmpi.launch.trunk import BEATS, FENCE
 from spotmpi.options import exit_codes
@@ -38,6 +38,11 @@ _DETECTOR = (
 _LOST_AFTER = (
     f"a host: {DETECT_MS} ms of silence, {BEATS} beats in that time; it ends its own workers after "
     f"{FENCE * DETECT_MS} ms. A stopped worker: {DETECT_MS} ms (--detect-ms)"
+)
+_FENCED = "mpirun has a network of its own; only your workers are let in"
+_EXPOSED = (
+    "while a job runs any user of this host, and who reaches its ports, can run commands as you: "
+    "mpirun gets no network of its own here ({}). Train where you are alone (docs/hosts.md)"
 )
 _PACKAGES = ("mpi4py", "numpy", "numba", "h5py")
 
@@ -120,7 +125,7 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
         loaded = _loaded(found.found, environ)
         rows.append(("mpi4py loads", loaded or "nothing: `import mpi4py.MPI` fails"))
         wrong += [one for one in _mismatch(found.found, loaded) if one not in wrong]
-    where, count = folder.home(), cores()
+    where, count, network = folder.home(), cores(), fence.erect()
     crowd = ": they take turns" if workers > count else ""
     need = _mib(_shared_memory_needed(workers))
     memory = f"{where}: {_mib(_free(where))} free, {workers} workers may need {need}"
@@ -131,6 +136,7 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
     rows += [
         ("shared memory", memory),
         ("lost after", _LOST_AFTER),
+        ("who gets in", _EXPOSED.format(network.why) if network.why else _FENCED),
         ("cores", f"{count} for {workers} workers{crowd}"),
         ("GPU", _gpu()),
         ("python", f"{platform.python_version()} ({sys.executable})"),

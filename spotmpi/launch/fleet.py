@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from socket import socket as Socket  # noqa: N812 - a class
 
 from spotmpi import __version__
 from spotmpi.channel import Order, Progress
@@ -78,7 +79,7 @@ class Fleet:
     while the output is ``held``. ``noticed`` is given each host that is to be taken away, and
     ``newcomer(host)`` asked for the id of each worker that comes later than the first; ``rest`` is
     given each host that must stay away for a while; ``say`` passes on what agents have for the
-    user.
+    user; ``socket`` makes sockets that reach mpirun's server.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Fleet:
         newcomer: Callable[[str], int],
         rest: Callable[[str], None],
         say: Callable[[str], None],
+        socket: Callable[[], Socket],
     ) -> None:
         self._loop = loop
         self._assignment = assignment
@@ -104,6 +106,7 @@ class Fleet:
         self._spawning: dict[str, str] = {}
         """What newcomers, and who brings them in, need in their environment."""
         self._say = say
+        self._socket = socket
         self._told_held = False
         self._stand_ins: Crew | None = None
         self._hosts: dict[str, Registered] = {}
@@ -446,7 +449,12 @@ class Fleet:
             if len(host.relay) >= _CONNECTIONS * (1 + len(host.workers)):
                 host.trunk.relay(connection, b"")
                 return
-            host.relay.connect(connection, self._pmix)
+            try:
+                link = self._socket()
+            except OSError:
+                host.trunk.relay(connection, b"")
+                return
+            host.relay.connect(connection, link, self._pmix)
         host.relay.receive(connection, data)
 
     # Hosts go.

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,7 @@ from spotmpi.launch import messages, processes
 from spotmpi.launch.console import Console, read
 from spotmpi.launch.crew import Heard
 from spotmpi.launch.desk import Desk
+from spotmpi.launch.fence import Open
 from spotmpi.launch.hosts import Host
 from spotmpi.launch.lookout import Lookout
 from spotmpi.launch.loop import Loop
@@ -126,6 +128,8 @@ class Start:
     """Of each worker."""
     folder: Path
     """The job's, whose name marks all its processes on this host (SPOTMPI_JOB)."""
+    network: Open
+    """Where mpirun is to live."""
 
 
 @dataclass(frozen=True)
@@ -331,8 +335,10 @@ class Job:
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for the launcher alone
             # Safe: this process has one thread.
-            preexec_fn=partial(processes.die_with_parent, os.getpid()),
+            preexec_fn=partial(_prepare, start.network, os.getpid()),
         )
+        with suppress(OSError):  # it has ended, which is found below
+            start.network.holds(self._mpirun.pid)
         processes.lower_priority(self._mpirun.pid)
         self._mpirun_gone = False
         self.spare(self._mpirun.pid)
@@ -456,6 +462,13 @@ class Job:
             f"a worker stopped with code {EXIT_REQUEUE}, but others went on for "
             f"{_FOR_STOPPING:.0f} s and were ended"
         )
+
+
+def _prepare(network: Open, launcher: int) -> None:
+    """What mpirun's process does before it becomes mpirun."""
+    network.enter()
+    # Not before: a process that changes its credentials is not told of its parent's death any more.
+    processes.die_with_parent(launcher)
 
 
 def _allow_descriptors(count: int) -> None:

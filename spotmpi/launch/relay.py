@@ -25,6 +25,7 @@ _CHUNK = 1 << 16
 _MOST = 1 << 24
 """Bytes that may wait for the one at the end of a connection."""
 
+_ESTABLISHED = 1
 _URI = re.compile(r"(tcp4://127\.0\.0\.1):(\d+)")
 
 
@@ -64,12 +65,11 @@ class Relay:
     def __len__(self) -> int:
         return len(self._links)
 
-    def connect(self, connection: int, port: int) -> None:
-        """Carry on from and to a port of this host's loopback. Does not block.
+    def connect(self, connection: int, link: socket.socket, port: int) -> None:
+        """Carry on from and to a port of the loopback of the socket's network. Does not block.
 
         If nobody listens there, the other end is told so, as when the connection is closed.
         """
-        link = socket.socket()
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         # Whatever becomes of it shows in what is received: until it stands, that is nothing yet.
@@ -166,20 +166,37 @@ class Doorway:
             link, (_, port) = self._listener.accept()
         except OSError:
             return
-        if _owner(port, self.port) != os.getuid():
+        if not _is_mine(link, port, self.port):
             link.close()
             return
         self._last += 1
         self._relay.add(self._last, link)
 
 
+def _is_mine(link: socket.socket, port: int, server: int) -> bool:
+    """Whether the other end of a connection, from ``port`` to ``server``, is this user's.
+
+    Only the kernel's word counts, and only of a socket that somebody holds: of one that was closed
+    it says that it is root's. While this end is established no other socket can have these ports,
+    so what was found before is about its peer if it still is so afterwards.
+    """
+    return _owner(port, server) == os.getuid() and _state(link) == _ESTABLISHED
+
+
 def _owner(port: int, server: int) -> int | None:
-    """The user whose socket on this host is connected from ``port`` to ``server``."""
+    """The user who holds a socket on this host that is connected from ``port`` to ``server``.
+
+    None also for one that was made for IPv6, as PMIx never does.
+    """
     address = f"{struct.unpack('=I', socket.inet_aton('127.0.0.1'))[0]:08X}"
     ends = [f"{address}:{port:04X}", f"{address}:{server:04X}"]
     with suppress(OSError):
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            words = line.split()
-            if words[1:3] == ends:
-                return int(words[7])
+            _, *found, state, _, _, _, user, _, inode = line.split()[:10]
+            if found == ends and int(state, 16) == _ESTABLISHED and int(inode) != 0:
+                return int(user)
     return None
+
+
+def _state(link: socket.socket) -> int:
+    return link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spotmpi.launch import fence, messages, mpirun, processes
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import messages, mpirun, processes
 from spotmpi.launch.entrance import Entrance
 from spotmpi.launch.fleet import Fleet
 from spotmpi.launch.gathering import Gathering
@@ -96,6 +96,12 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
         job.console.say(f"waiting for hosts, to go on from {where}")
     job.look_out(manner.watch)
     output = _Output(job, named=not plan.alone)
+    network = fence.erect()
+    if network.why and not patient and (others := fence.neighbours()):
+        job.console.say(
+            f"{', '.join(others)} can run commands as you while this job runs: mpirun gets no "
+            f"network of its own here ({network.why}); docs/hosts.md says what to do"
+        )
 
     def noticed(host: str, notice: Notice) -> None:
         if not notice.advice:
@@ -111,6 +117,7 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
         lambda host: job.newcomer(host, fleet.times[host]),
         lambda host: gathering.rest(host, _AFTER_RIFT),
         job.console.say,
+        network.socket,
     )
     if door is not None:
         host, port, *_ = door.listener.getsockname()
@@ -128,6 +135,7 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
+        stack.callback(network.close)
 
         def begin() -> Start | None:
             names = gathering.complete()
@@ -149,7 +157,7 @@ def _run(plan: Plan, settings: Settings, patient: bool) -> int:
                 "sm" if plan.alone else "tcp",
             )
             command = mpirun.command(plan.installation, len(placed), mpirun.stand_in(folder))
-            return Start(command, environment, placed, folder)
+            return Start(command, environment, placed, folder, network)
 
         return job.run(fleet, begin)
 

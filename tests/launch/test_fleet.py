@@ -47,6 +47,7 @@ class Host:
             self.newcomer,
             self.resting.append,
             self.said.append,
+            socket.socket,
         )
         self.agent = self.come("h2", self.take, pytest.fail)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -85,6 +86,7 @@ class Hosts:
             lambda _: 0,
             lambda host: pytest.fail(f"{host} is to rest"),
             self.said.append,
+            socket.socket,
         )
         self.gathering: Gathering
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import encodings.idna  # noqa: F401 - not to be looked for by another user
+import os
+import re
 import socket
+import struct
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +17,7 @@ from spotmpi.launch import relay
 from spotmpi.launch.loop import Loop
 from spotmpi.launch.relay import Doorway, Relay
 
+NOBODY = 65534
 URI = "prterun-x@0.0;tcp4://127.0.0.1:41000"
 
 
@@ -115,3 +122,56 @@ def test_other_users_are_not_let_in(both: Both, monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(ConnectionResetError):
             client.recv(1)
     assert both.accepted is None
+
+
+def as_nobody(act: Callable[[], None]) -> None:
+    """Do something as another user, in a process of its own, to its end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            act()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::ffff:127.0.0.1"])
+@pytest.mark.parametrize("how", ["stays", "closes", "resets"])
+def test_whoever_says_something_and_is_gone_is_still_another_user(
+    both: Both, address: str, how: str
+) -> None:
+    kept = []
+
+    def say() -> None:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        client = socket.socket(family)
+        client.connect((address, both.doorway.port))
+        client.sendall(b"x")
+        if how == "resets":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if how == "stays":
+            # Its parent holds it from now on, which does not make it the parent's.
+            socket.send_fds(theirs, [b"."], [client.fileno()])
+
+    ours, theirs = socket.socketpair()
+    as_nobody(say)
+    if how == "closes":
+        # Until the kernel keeps nothing of it but its ports, and takes those for root's.
+        tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+        ends = re.compile(rf":{both.doorway.port:04X} (0[56]) .*$", re.M)
+        deadline = time.monotonic() + 10
+        while not any(ends.search(table.read_text()) for table in tables):
+            assert time.monotonic() < deadline
+    if how == "stays":
+        kept = socket.recv_fds(ours, 1, 1)[1]
+    for one in (ours, theirs):
+        one.close()
+    for _ in range(3):
+        both.loop.turn(0.05)
+    assert both.accepted is None
+    for descriptor in kept:
+        os.close(descriptor)
