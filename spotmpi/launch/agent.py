@@ -116,6 +116,7 @@ class Agent:
     def run(self) -> Outcome:
         """Serve until there is nothing more to serve. Blocking; leaves nothing on the host."""
         processes.adopt_orphans()
+        processes.allow_descriptors(self._slots)
         # A batch system says so first, and kills a few seconds later: time to clear up.
         signals = {signal.SIGTERM, *self._lookout.signals}
         with closing(self._loop), as_events(self._loop, signals, self._signalled):

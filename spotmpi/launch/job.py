@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import subprocess
 import time
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-from spotmpi.channel import Order, Progress, record_death
+from spotmpi.channel import Order, Progress
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages, processes
 from spotmpi.launch.console import Console, read
@@ -58,9 +57,6 @@ _BETWEEN_BURIALS = 0.05
 
 _BETWEEN_LOOKS = 1.0
 """Seconds between two looks for workers that hold up all others; less for a short limit."""
-
-_DESCRIPTORS = 9
-"""Descriptors for each worker that mpirun or the launcher may need, whichever needs more."""
 
 _LONGEST_COMPLAINT = 1 << 14
 """Bytes that are kept of what mpirun says, the last ones."""
@@ -288,7 +284,6 @@ class Job:
                 if os.WIFSIGNALED(status):
                     self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
             case messages.Vanished():
-                record_death(str(self._folder), worker, time.monotonic())
                 self._verdict.lost(worker, "SIGKILL")
                 self._gone(worker)
                 self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
@@ -326,17 +321,23 @@ class Job:
         if self._stall_timeout:
             self._look_for_stalls()
         self.loop.after(_FOR_START + workers, "start", self._not_started)
-        _allow_descriptors(_DESCRIPTORS * workers)
-        self._mpirun = subprocess.Popen(
-            start.command,
-            env=start.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for the launcher alone
-            # Safe: this process has one thread.
-            preexec_fn=partial(_prepare, start.network, os.getpid()),
-        )
+        processes.allow_descriptors(workers)
+        try:
+            self._mpirun = subprocess.Popen(
+                start.command,
+                env=start.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the launcher alone
+                # Safe: this process has one thread.
+                preexec_fn=partial(_prepare, start.network, os.getpid()),
+            )
+        except subprocess.SubprocessError:
+            self._verdict.not_started(
+                "a network for mpirun could not be made, though one could before"
+            )
+            return
         with suppress(OSError):  # it has ended, which is found below
             start.network.holds(self._mpirun.pid)
         processes.lower_priority(self._mpirun.pid)
@@ -469,11 +470,3 @@ def _prepare(network: Open, launcher: int) -> None:
     network.enter()
     # Not before: a process that changes its credentials is not told of its parent's death any more.
     processes.die_with_parent(launcher)
-
-
-def _allow_descriptors(count: int) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = count + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import signal
 import struct
 import time
@@ -16,6 +17,7 @@ from contextlib import suppress
 
 __all__ = [
     "adopt_orphans",
+    "allow_descriptors",
     "children",
     "descendants",
     "die_with_parent",
@@ -35,7 +37,18 @@ _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
 _PRIORITY = -10
+_DESCRIPTORS, _MORE_DESCRIPTORS = 9, 256
+"""What mpirun, a launcher or an agent may need for each worker, whichever needs most; and more."""
 _usual_priority = os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def allow_descriptors(workers: int) -> None:
+    """Let this process, and those that it starts, open as many files as so many workers need."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS * workers + _MORE_DESCRIPTORS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def adopt_orphans() -> None:

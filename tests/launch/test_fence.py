@@ -293,3 +293,16 @@ def test_other_users_of_the_host_are_known_by_their_processes() -> None:
             assert "user 23456" in fence.neighbours()
         finally:
             other.kill()
+
+
+def test_a_fence_that_can_be_had_no_more_ends_the_job_in_peace(start) -> None:
+    program = (
+        "import sys; from spotmpi.cli import main; from spotmpi.launch import fence\n"
+        "class Late(fence.Fence):\n"
+        "    def enter(self): raise OSError('no space left')\n"
+        "fence.erect = Late\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    running = start("run", "-n", 1, TRAINING, command=["-c", program])
+    assert running.wait() == 71
+    assert "a network for mpirun could not be made" in running.output

@@ -331,3 +331,17 @@ def test_a_launcher_or_an_agent_that_sleeps_costs_nobody_on_one_host(start, who:
     os.kill(running.pid, signal.SIGTERM)
     assert running.wait() == 143
     assert "was revoked" not in running.output
+
+
+def test_many_workers_may_need_more_open_files_than_a_process_usually_has(start, tmp_path) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("print('hello')")
+    program = (
+        "import resource, sys; from spotmpi.cli import main\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    running = start("run", "-n", 10, script, command=["-c", program])
+    assert running.wait() == 0, running.output
+    assert running.output == "hello\n" * 10
