@@ -8,7 +8,8 @@ Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabri
 ``underway`` (a round is over, so that all were ready, even where that is not known yet: what is
 said on several hosts arrives in any order), ``recovery``, ``checkpoint``, ``done`` (training is
 sealed; ordinary code follows), ``failed`` (the script raised; with its traceback) and ``left`` (it
-ends with this code); ``parted`` (it left the others on request). Of a newcomer:
+ends with this code); ``parted`` (it left the others on request); ``misses`` (workers that MPI takes
+for dead, and of whose death nothing is known). Of a newcomer:
 ``waiting`` (for what MPI must know), ``admitted``, ``trains`` (it has learnt), ``withdrawn`` (with
 the reason why it was never one of the others); and of its sponsor ``gave_up`` (nothing will come of
 it).
@@ -27,7 +28,7 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -74,6 +75,15 @@ LISTENER = "launcher"
 
 LIMIT = 65536
 """Longest message in bytes; what is longer is dropped by the receiver."""
+
+_BEFORE_COMPLAINT = 3.0
+"""Seconds for the launcher to find a death by itself; then it is told, and again ..."""
+
+_BETWEEN_COMPLAINTS = 1.0
+"""... after so long."""
+
+_BETWEEN_LOOKS = 0.001
+"""Seconds between two looks for a death that must come."""
 
 PATIENCE = 5.0
 """Seconds that a worker waits for a launcher that does not read (a stopped terminal, say)."""
@@ -275,6 +285,22 @@ class Channel:
             return None
         at: float = _ENTRY.unpack(entry)[0]
         return at or None
+
+    def confirm(self, workers: Collection[int]) -> None:
+        """Wait until these workers are known to be dead, whoever believes so.
+
+        Who is excluded without being dead sees the others go, and would train on alone. Blocks
+        for as long as it takes: a launcher that is cut off has this worker ended, too.
+        """
+        complain = time.monotonic() + _BEFORE_COMPLAINT
+        while self._deaths is not None:
+            missing = [worker for worker in workers if self.death_of(worker) is None]
+            if not missing:
+                return
+            time.sleep(_BETWEEN_LOOKS)
+            if time.monotonic() > complain:
+                self.tell("misses", workers=missing)
+                complain = time.monotonic() + _BETWEEN_COMPLAINTS
 
     def admission(self, worker: int) -> dict[str, str]:
         """Wait until the launcher has this newcomer brought in; what MPI must find in its

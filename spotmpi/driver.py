@@ -10,7 +10,7 @@ Whatever happens, `round` returns with the round committed, once, on equal repli
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -111,6 +111,9 @@ class Exchange(Protocol):
 
     def charter(self) -> bytes:
         """What a newcomer must know of this boundary, for it to take part in the next round."""
+
+    def confirm(self, lost: Collection[WorkerId]) -> None:
+        """Return when it is certain that these workers are dead, and not only out of reach."""
 
 
 @dataclass
@@ -286,6 +289,9 @@ class Driver:
                 match command:
                     case Build(verdict):
                         recovered.accepted = self._clock()
+                        if verdict is not None and verdict.lost:
+                            # Else two sides of a broken network could both train on.
+                            self._exchange.confirm(verdict.lost)
                         change = NO_PLAN if verdict is None else verdict.change
                         built: Built = yield Rebuild(self._members(verdict), change)
                         commands.extend(recovery.handle(built))

@@ -421,6 +421,11 @@ class Replica:
             }
         ).encode()
 
+    def confirm(self, lost: Collection[WorkerId]) -> None:
+        """Nobody is ever left behind alive."""
+        if living := [worker for worker in lost if worker not in self._simulation.deaths]:
+            raise Violation(f"worker {self.me} goes on without {living}, who live")
+
     # The parts.
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -476,6 +476,10 @@ class Member(Generic[P]):
             "rest": self.memory.rest,
         }
         return json.dumps(fields).encode()
+
+    def confirm(self, lost: Collection[WorkerId]) -> None:
+        """Whether a worker is dead is for the launcher to say, if there is one. Blocking."""
+        self.channel.confirm(lost)
 
     # The parts.
 

@@ -114,6 +114,26 @@ def test_a_death_is_on_the_board_once(channel: Channel, tmp_path: Path) -> None:
     assert os.path.getsize(tmp_path / DEATHS) == 16
 
 
+def test_whoever_takes_others_for_dead_waits_until_it_is_known_and_asks_for_it(
+    channel: Channel, ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spotmpi.channel._BEFORE_COMPLAINT", 0.0)
+    record_death(str(tmp_path), 1, 12.5)
+    channel.confirm([1])
+    waiting = threading.Thread(target=channel.confirm, args=([1, 3],), daemon=True)
+    waiting.start()
+    ends[0].setblocking(True)
+    assert json.loads(ends[0].recv(LIMIT)) == {"event": "misses", "workers": [3]}
+    assert waiting.is_alive()
+    record_death(str(tmp_path), 3, 13.0)
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_without_a_launcher_mpi_is_believed() -> None:
+    Channel.open(Settings()).confirm([1])
+
+
 def test_orders_and_progress_are_on_boards_that_both_ends_see(channel: Channel, tmp_path) -> None:
     board = orders(tmp_path, writing=True)
     assert channel.order_for(3) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,6 +59,10 @@ class Exchange:
     def charter(self) -> bytes:
         """For a newcomer."""
         return b"charter"
+
+    def confirm(self, lost: Collection[int]) -> None:
+        """They are dead."""
+        self.diary.append(("confirm", tuple(sorted(lost))))
 
     def bring(self) -> None:
         """Fill the buffers."""
@@ -135,6 +139,7 @@ def test_the_same_is_reduced_again_when_nobody_has_committed(
         "bring",
         ("prepare", (0, 1)),
         *again,
+        ("confirm", (0,)),
         ("resume", (1,), Settlement.RETRY),
         ("prepare", (1,)),
         ("commit", (1,)),
@@ -179,6 +184,7 @@ def test_a_record_that_a_survivor_has_is_taken_over_and_nothing_is_reduced_again
     over(steps)
     assert exchange.diary[2:] == [
         "bring",
+        ("confirm", (1,)),
         ("commit", (0, 1, 2)),
         ("resume", (0, 2), Settlement.RECEIVE),
     ]
@@ -196,7 +202,9 @@ def test_the_round_is_reduced_again_when_the_record_dies_with_its_only_holder() 
     over(steps)
     assert exchange.diary[2:] == [
         "bring",
+        ("confirm", (1,)),
         "bring",  # what was to be received has spoilt it again
+        ("confirm", (0,)),
         ("resume", (2,), Settlement.RETRY),
         ("prepare", (2,)),
         ("commit", (2,)),

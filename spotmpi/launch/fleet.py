@@ -278,6 +278,8 @@ class Fleet:
         """Have a worker killed, as if its host had been taken away."""
         if worker not in self._ended:
             self._home[worker].trunk.tell(messages.Kill(worker))
+        else:
+            self._tell_of_end(worker, 0.0)
 
     def kill(self, worker: int) -> None:
         """Take a worker for dead, whatever its host says."""
@@ -441,8 +443,11 @@ class Fleet:
         """A worker is gone: every host must know at once, and when it was."""
         self._ended.add(worker)
         self._kill_stand_in(worker)
-        for other in self._hosts.values():
-            other.trunk.tell(messages.Died(worker, ago, self._names.get(worker)))
+        self._tell_of_end(worker, ago)
+
+    def _tell_of_end(self, worker: int, ago: float) -> None:
+        for host in self._hosts.values():
+            host.trunk.tell(messages.Died(worker, ago, self._names.get(worker)))
 
     def _carry(self, host: Registered, connection: int, data: bytes) -> None:
         if connection not in host.relay and data and self._pmix is not None:

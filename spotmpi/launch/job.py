@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -170,7 +170,7 @@ class Job:
         self._stall_timeout = manner.stall_timeout
         self._stalls = Stalls(manner.stall_timeout)
         self._condemned: dict[int, float] = {}
-        """Workers that are being killed for holding up all others, and since when."""
+        """Workers that are being killed as they hold up all others, and since when."""
         self._mpirun: subprocess.Popen[bytes] | None = None
         self._spared = processes.children(os.getpid())
         """Children that were there before ..."""
@@ -290,6 +290,8 @@ class Job:
             case messages.HostLost(how=how):
                 self._verdict.lost(worker, how)
                 self._gone(worker)
+            case messages.Misses(workers=missed):
+                self._part(worker, missed)
             case messages.GaveUp(newcomer=newcomer, why=why):
                 self._turnover.gave_up(newcomer, why)
             case said:
@@ -434,16 +436,33 @@ class Job:
                 f"script; after {self._stall_timeout:.0f} s it is revoked (--stall-timeout)"
             )
         for one in self._stalls.look(training, now):
-            if one.worker not in self._condemned:
-                self._condemned[one.worker] = now
-                self._verdict.blame(
-                    one.worker,
-                    f"the others waited {one.waited:.1f} s for it, which was in its script for "
-                    f"{one.busy:.1f} s",
-                )
-                self._crew.revoke(one.worker)
-            elif now - self._condemned[one.worker] > _FOR_CLEARING:
-                self._crew.kill(one.worker)  # stuck in the kernel, where no signal reaches it
+            self._condemn(
+                one.worker,
+                f"the others waited {one.waited:.1f} s for it, which was in its script for "
+                f"{one.busy:.1f} s",
+            )
+
+    def _part(self, worker: int, missed: Collection[int]) -> None:
+        """A worker takes others for dead: those must be, or it must, before it goes on."""
+        if worker in self._condemned:
+            return
+        for one, why in self._verdict.to_part(worker, missed).items():
+            self._condemn(one, why)
+        for one, fate in enumerate(self._verdict.fates):
+            if one in missed and not fate.lives:
+                # It has ended by itself, or that it died was not heard there.
+                record_death(str(self._folder), one, time.monotonic())
+                self._crew.revoke(one)
+
+    def _condemn(self, worker: int, why: str) -> None:
+        """Revoke a worker; by all means, if that was tried for long enough."""
+        now = time.monotonic()
+        if worker not in self._condemned:
+            self._condemned[worker] = now
+            self._verdict.blame(worker, why)
+            self._crew.revoke(worker)
+        elif now - self._condemned[worker] > _FOR_CLEARING:
+            self._crew.kill(worker)  # stuck in the kernel, where no signal reaches it
 
     # Time.
 

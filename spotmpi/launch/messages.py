@@ -145,6 +145,13 @@ class GaveUp(Message, event="gave_up"):
     why: Annotated[str, Page()]
 
 
+@dataclass(frozen=True)
+class Misses(Message, event="misses"):
+    """MPI takes these for dead, and nothing is known of it."""
+
+    workers: tuple[Worker, ...]
+
+
 # Of its wrapper, or what is known of the wrapper itself.
 
 
@@ -201,7 +208,7 @@ class Garbled(Message, event="garbled"):
 
 _OF_TRAINING = (
     *(Begin, Ready, Underway, Recovery, Change, Checkpoint, Done, Failed, Left, Parted),
-    *(Waiting, Admitted, Trains, Withdrawn, GaveUp),
+    *(Waiting, Admitted, Trains, Withdrawn, GaveUp, Misses),
 )
 FROM_STRANGER = table(Met)
 FROM_WORKER = table(*_OF_TRAINING, Ended, Stopped, RuntimeEnds, Cleared)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from spotmpi.errors import EXIT_REQUEUE
@@ -166,6 +166,19 @@ class Verdict:
     def fates(self) -> list[Fate]:
         """Of all workers, by their ids."""
         return [Fate(one.host, _state(one), one.how) for one in self._workers]
+
+    def to_part(self, worker: int, missed: Collection[int]) -> dict[int, str]:
+        """Whom to revoke, and why, when a worker takes others for dead that the head hears.
+
+        Whoever misses more than half of all goes itself.
+        """
+        training = self.training
+        living = [one for one in training if one in missed]
+        if worker not in training:
+            return {}
+        if 2 * len(living) > len(training):
+            return {worker: f"it does not reach {count(len(living))}, though the head does"}
+        return {one: f"worker {worker} does not reach it, though the head does" for one in living}
 
     def blame(self, worker: int, why: str) -> None:
         """Say why a worker is going to be killed, which will count as its revocation."""

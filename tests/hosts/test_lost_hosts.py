@@ -189,3 +189,22 @@ def test_a_stutter_shorter_than_the_limit_loses_nobody(train) -> None:
     network.stutter("h2", seconds=0.5)
     training.check({0, 1, 2, 3, 4, 5})
     assert "revoked" not in training.running.output
+
+
+def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -> None:
+    """Its workers see the others go, and nobody is awake there who could end them."""
+    network, training = train(2)
+    training.until_step(20)
+    agent = network.processes("h2", "agent")
+    workers = [os.pidfd_open(pid) for pid in network.workers("h2")]
+    for pid in agent:
+        os.kill(pid, signal.SIGSTOP)
+    training.check({0, 1})
+    written = training.trace.read_bytes()
+    assert not select.select(workers, [], [], 3)[0], "it finished a training of its own"
+    for pid in agent:
+        os.kill(pid, signal.SIGCONT)
+    for descriptor in workers:
+        assert select.select([descriptor], [], [], LIMIT)[0], "a worker outlived its exclusion"
+        os.close(descriptor)
+    assert training.trace.read_bytes() == written

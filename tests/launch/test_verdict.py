@@ -417,3 +417,13 @@ def test_a_change_is_told_once() -> None:
     assert came == "worker 2 on there was admitted before step 40 (pause 1.5 ms), and learns"
     assert left.startswith("worker 1 on here left before step 40: 2 workers")
     assert left.endswith("(pause 1.5 ms)")
+
+
+def test_of_workers_that_do_not_reach_each_other_those_go_who_are_fewer() -> None:
+    verdict = started(5)
+    verdict.ended(4, signal.SIGKILL)
+    one = "does not reach it, though the head does"
+    assert verdict.to_part(0, [2, 3, 4]) == {2: f"worker 0 {one}", 3: f"worker 0 {one}"}
+    assert verdict.to_part(0, [1, 2, 3]) == {0: "it does not reach 3 workers, though the head does"}
+    assert verdict.to_part(0, [4, 99]) == {}
+    assert verdict.to_part(4, [0]) == {}
