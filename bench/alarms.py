@@ -5,9 +5,9 @@ under ``spotmpi run --hosts``; every host that is lost is a false alarm. Half a 
 half a minute with other load on the cores (`load`) take turns.
 
 Beside the alarms: how near it was. A sample is the longest silence of one host within one window
-of five seconds, as its head has judged it and `spotmpi status` tells it. The head judges whenever
-it wakes, every eighth of ``--detect-ms`` at least, and a host beats as often: silences of that
-length are usual.
+of five seconds, as its head has judged it and `spotmpi status` tells it, and how long it might have
+been. The head judges whenever it wakes, every eighth of ``--detect-ms`` (25 ms where that is auto)
+at least, and a host beats as often: silences of that length are usual.
 
 At the end, without load, one host is cut off: a bench that misses that has proved nothing.
 """
@@ -42,10 +42,9 @@ from spotmpi.launch import inner, processes
 from spotmpi.launch.ask import Gone, ask
 from spotmpi.launch.desk import DESK
 from spotmpi.launch.doctor import cores
+from spotmpi.launch.liveness import MOST
 from spotmpi.launch.silence import WINDOW
 from spotmpi.launch.table import numbers
-from spotmpi.launch.trunk import FENCE
-from spotmpi.settings import DETECT_MS
 
 __all__ = ["Alarm", "Found", "add_arguments", "main", "page", "plan", "read_trace", "thrown_out"]
 
@@ -67,6 +66,9 @@ _TOLD_TO_END = 128 + signal.SIGTERM
 
 _LIMIT = 120.0
 """Seconds for the job to start, and for the control to be found."""
+
+_SLACK = 2
+"""Times what a host may be silent at most, in which the control must be found."""
 
 _PLAIN = ("setpriv", "--bounding-set", "-sys_nice")
 """Has a command run as one whose user may not raise priorities, though root starts it."""
@@ -90,6 +92,8 @@ class Found:
         default_factory=lambda: {"without": [], "with": []}
     )
     """By load: for each window the hosts' longest."""
+    allowed: dict[str, list[float]] = field(default_factory=lambda: {"without": [], "with": []})
+    """By load: for each window how long a host might have been silent, the most of all hosts."""
     longest: dict[str, float] = field(default_factory=dict)
     """Of each host, before the control; also of windows that were asked for too late."""
     alarms: list[Alarm] = field(default_factory=list)
@@ -108,12 +112,12 @@ class Found:
             if worker not in known:
                 self.alarms.append(Alarm(worker, host, how, when))
 
-    def caught(self, detect_ms: int) -> bool:
-        """Whether the control was, before its host would have given up by itself."""
-        within = self.out is not None and self.out <= FENCE * detect_ms
+    def caught(self, detect_ms: int | None) -> bool:
+        """Whether the control was, and in time."""
+        within = self.out is not None and self.out <= _in_time(detect_ms)
         return within and self.resumed is not None
 
-    def holds(self, detect_ms: int) -> bool:
+    def holds(self, detect_ms: int | None) -> bool:
         """Whether there was no false alarm, and the control was caught."""
         return not self.alarms and not self.failures and self.caught(detect_ms)
 
@@ -127,9 +131,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bursts = ", ".join(map(str, load.BURSTS_MS))
     parser.epilog = (
         "example: spotmpi bench alarms --json alarms.json\n\n"
-        f"A process of the load spins {bursts} ms by turns, and pauses half as long after each.\n"
+        f"A process of the load spins {bursts} ms by turns, and pauses half as long after each;\n"
+        f"every other one is niced, by {load.NICE}.\n"
         "Exit code 1 if there was a false alarm, or the host that was cut off at the end was not\n"
-        f"found within {FENCE} x --detect-ms."
+        f"found within {_SLACK} x --detect-ms ({_SLACK} x {1e3 * MOST:.0f} ms if that is auto)."
     )
     parser.add_argument(
         "--minutes",
@@ -150,9 +155,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--detect-ms",
         type=int,
-        default=DETECT_MS,
         metavar="MS",
-        help=f"as of spotmpi run ({DETECT_MS})",
+        help="as of spotmpi run (auto)",
     )
     parser.add_argument(
         "--plain",
@@ -178,7 +182,7 @@ def main(options: argparse.Namespace) -> int:
             "minutes": options.minutes,
             "hosts": options.hosts,
             "slots": options.slots,
-            "detect_ms": options.detect_ms,
+            "detect_ms": options.detect_ms or "auto",
             "plain": options.plain,
             "params": _FLOATS,
             "window_s": WINDOW,
@@ -187,6 +191,7 @@ def main(options: argparse.Namespace) -> int:
                 "processes": options.load,
                 "bursts_ms": load.BURSTS_MS,
                 "pause": load.PAUSE,
+                "every_other_niced_by": load.NICE,
             },
         }
         results = {"bench": "alarms", **head, "setting": setting, **asdict(found)}
@@ -195,11 +200,11 @@ def main(options: argparse.Namespace) -> int:
     return 0 if found.holds(options.detect_ms) else 1
 
 
-def page(found: Found, detect_ms: int) -> list[str]:
+def page(found: Found, detect_ms: int | None) -> list[str]:
     """The table, every false alarm, and which targets hold."""
     lines = [
-        "         | longest silence of a host in 5 s, ms |  false",
-        "load     |       n    median       p99      max | alarms",
+        "         | longest silence of a host in 5 s, ms |   allowed, ms |  false",
+        "load     |       n    median       p99      max | median    max | alarms",
     ]
     for when, windows in found.silences.items():
         ms = sorted(value for window in windows for value in window.values())
@@ -207,21 +212,24 @@ def page(found: Found, detect_ms: int) -> list[str]:
         figures = f"{0:7}" + 29 * " "
         if ms:
             figures = f"{len(ms):7} {median(ms):9.1f} {_p99(ms):9.1f} {ms[-1]:8.1f}"
-        lines.append(f"{when:<8} | {figures} | {alarms:6}")
+        allowed = found.allowed[when] or [math.nan]
+        room = f"{median(allowed):6.0f} {max(allowed):6.0f}"
+        lines.append(f"{when:<8} | {figures} | {room} | {alarms:6}")
     lines.append("")
     for (host, how, when), workers in _grouped(found.alarms).items():
         at = {"with": "under load", "without": "without load"}.get(when, f"({when})")
         lines.append(f"  FALSE ALARM {at}: {host}, workers {numbers(workers)} ({how})")
     longest = max(found.longest.values(), default=math.nan)
-    share = f"{longest / detect_ms:.0%} of --detect-ms {detect_ms}"
     alarms = len(_grouped(found.alarms))
-    said = f"{alarms} false alarms; the longest silence was {longest:.0f} ms, {share}"
+    said = f"{alarms} false alarms; the longest silence was {longest:.0f} ms"
+    if detect_ms is not None:
+        said += f", {longest / detect_ms:.0%} of --detect-ms {detect_ms}"
     if found.failures:
         said += "; but the job failed"
     lines.append(_target(alarms == 0 and not found.failures, said))
     said = f"control: {found.cut_off or 'no host'} was cut off, and not thrown out"
     if found.out is not None:
-        within = f"{found.out:.0f} <= {FENCE * detect_ms} ms"
+        within = f"{found.out:.0f} <= {_in_time(detect_ms):.0f} ms"
         said = f"control: {found.cut_off} was cut off, and thrown out after {within}"
     if found.resumed is not None:
         said += f"; the others went on after {found.resumed:.0f} ms"
@@ -254,13 +262,17 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"bench alarms: {why}")
     if options.hosts < 2:
         raise UsageError("--hosts: the one that is cut off at the end leaves none; give 2 or more")
-    least = min(options.slots, options.load, options.detect_ms)
+    least = min(options.slots, options.load, options.detect_ms or 1)
     if least < 1 or not 0 < options.minutes < math.inf:
         raise UsageError("--minutes, --slots, --load and --detect-ms are numbers of more than 0")
     if options.plain and shutil.which(_PLAIN[0]) is None:
         raise UsageError(f"--plain: {_PLAIN[0]} not found; install util-linux")
     if options.json and not options.json.resolve().parent.is_dir():
         raise UsageError(f"--json {options.json}: there is no such folder; make it first")
+
+
+def _in_time(detect_ms: int | None) -> float:
+    return _SLACK * (1e3 * MOST if detect_ms is None else detect_ms)
 
 
 def _target(holds: bool, text: str) -> str:
@@ -316,13 +328,10 @@ def _watch(job: _Job, beside: _Load, windows: Sequence[bool], found: Found) -> N
         found.note(status, when)
         in_time = int(time.monotonic() // WINDOW) == first + number
         if before and in_time:
-            found.silences[before].append(
-                {
-                    host["host"]: host["recent_silence_ms"]
-                    for host in status["hosts"]
-                    if host["recent_silence_ms"] is not None
-                }
-            )
+            hosts = [one for one in status["hosts"] if one["recent_silence_ms"] is not None]
+            found.silences[before].append({one["host"]: one["recent_silence_ms"] for one in hosts})
+            if hosts:
+                found.allowed[before].append(max(one["allowed_silence_ms"] for one in hosts))
         if turned:
             _tell(before, found)
         before = when
@@ -423,7 +432,7 @@ class _Late(JobFailed):
 class _Job:
     """A training on all hosts of a network, as its launcher and its trace have it."""
 
-    def __init__(self, network: Network, slots: int, detect_ms: int, plain: bool) -> None:
+    def __init__(self, network: Network, slots: int, detect_ms: int | None, plain: bool) -> None:
         self._trace = network.folder / "trace.jsonl"
         self._output = network.folder / "said"
         lower: Sequence[object] = ()
@@ -438,7 +447,7 @@ class _Job:
         script = Path(__file__).with_name("training.py")
         command = network.in_head(
             *(*lower, sys.executable, "-m", "spotmpi", "run", "--hosts", file),
-            *("--detect-ms", detect_ms, "--trace", self._trace),
+            *("--detect-ms", detect_ms or "auto", "--trace", self._trace),
             *(script, network.folder, _FLOATS, _STEPS, ""),
         )
         with self._output.open("wb") as output:

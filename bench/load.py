@@ -6,19 +6,24 @@ same: short bursts, which the kernel favours when they begin, and long ones, whi
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from itertools import cycle, islice
 
-__all__ = ["BURSTS_MS", "PAUSE", "turns"]
+__all__ = ["BURSTS_MS", "NICE", "PAUSE", "turns"]
 
 BURSTS_MS = (20, 100, 500)
 """How long a process spins, one after the other. Process 1 begins with the second, and so on."""
 
 PAUSE = 0.5
 """The length of a pause, as a part of the burst before it."""
+
+
+NICE = 10
+"""By how much every other process is niced: some people's work is, and some is not."""
 
 
 def turns(number: int) -> Iterator[tuple[float, float]]:
@@ -33,6 +38,7 @@ def turns(number: int) -> Iterator[tuple[float, float]]:
 def main(number: int) -> None:
     """Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the bench: without a traceback here
+    os.nice(NICE * (number % 2))
     begin = time.monotonic()
     for spun, paused in turns(number):
         while time.monotonic() - begin < spun:

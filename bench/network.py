@@ -137,10 +137,27 @@ class Network:
         for name in names:
             run("ip", "-n", head, "link", "set", f"to-{name}", "master", "apart")
 
-    def stutter(self, name: str, seconds: float) -> None:
-        """Set a host's link down and, so much later, up again."""
-        port = f"ip -n {self._space('head')} link set to-{name}"
-        run("sh", "-c", f"{port} down && sleep {seconds} && {port} up")
+    def stutter(self, seconds: float, *names: str) -> None:
+        """Let nothing through between these hosts and all others, for so long.
+
+        As a switch or a hypervisor does that stops for a while: the host's own card notices
+        nothing. (If a card loses its carrier the kernel forgets its neighbours, and asks for them
+        again only a second after it has asked in vain: no silence is shorter then.)
+        """
+        away = ["link add away type bridge", "link set away up"]
+        away += [f"link set to-{name} master away" for name in names]
+        back = [f"link set to-{name} master bridge" for name in names]
+        steps = "\n".join(away), "\n".join([*back, "link del away"])
+        # In two batches: one command for each host would cut one off for longer than another.
+        ip = f"ip -n {self._space('head')} -batch -"
+        command = f'echo "$1" | {ip}; sleep {seconds}; echo "$2" | {ip}'
+        run("sh", "-ec", command, "stutter", *steps)
+
+    @staticmethod
+    def pause(seconds: float, *processes: int) -> None:
+        """Stop processes (SIGSTOP), and so much later let them go on."""
+        pids = " ".join(map(str, processes))
+        run("sh", "-ec", f"kill -STOP {pids}\nsleep {seconds}\nkill -CONT {pids}")
 
     def processes(self, name: str, mark: str) -> list[int]:
         """The processes of a host whose command line holds ``mark``."""

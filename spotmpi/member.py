@@ -83,8 +83,7 @@ class Member(Generic[P]):
         self._loss: float | None = None
         self._gradients = 0
         """Gradients that this worker was given for steps ..."""
-        self._brought = False
-        self._contributed = 0
+        self._brought, self._contributed = False, 0
         """... and committed steps that it brought one to: their difference was computed in vain."""
         self._answer: list[float] = []
         self._told_to_stop = self._leaving = False
@@ -162,7 +161,7 @@ class Member(Generic[P]):
             "optimizer": type(self.optimizer).__name__,
             "lr": self.optimizer.lr,
             "version": self.version,
-            "detect_ms": None if self.settings.job is None else self.settings.detect_ms,
+            "detect_ms": None if self.settings.job is None else self.settings.detect_ms or "auto",
         }
 
     def _furnish(self, trace: Trace) -> None:
@@ -279,8 +278,7 @@ class Member(Generic[P]):
         if deal is None:
             return None
         mine = deal.of(self.me)
-        # With nothing of its own it borrows a sample and counts for nothing: the script stays
-        # the same on all workers, whatever else it calls in the loop.
+        # With nothing of its own it borrows a sample, for nothing: all scripts stay the same.
         return (mine if len(mine) else deal.samples[:1]).copy()
 
     def _bring_gradient(self, grads: P, weight: int) -> None:
@@ -341,10 +339,9 @@ class Member(Generic[P]):
         """Leave together with all others; returns when nobody waits for this worker."""
         yield from self._round(control.END, self._bring_nothing)
         yield from self.driver.finish()
-        # Nobody waits for this worker any more. Should the leader be among the lost, the next
-        # one does what it left undone.
-        leader, number = self._leads(), self.driver.ledger.committed
-        self._journal.stable(number + 1, self.driver.membership.ids[0])
+        # Nobody waits for it any more. What a lost leader left undone, the next one does.
+        leader = self._leads()
+        self._journal.stable(self.driver.ledger.committed + 1, self.driver.membership.ids[0])
         self.keeper.finish(self.steps, leader, must=self._stopping)
         if leader:
             self._journal.trace.write(

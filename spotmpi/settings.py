@@ -11,7 +11,8 @@ SPOTMPI_CHECKPOINT_EVERY steps between two checkpoints
 SPOTMPI_RESUME           1: go on from the newest usable checkpoint
 SPOTMPI_MIN_WORKERS      with fewer workers than this, write a checkpoint and stop with code 75
 SPOTMPI_REVOKE           rehearsed revocations, as in ``2,5@40;1@60``: workers @ step
-SPOTMPI_DETECT_MS        milliseconds after which what is silent or stopped counts as lost
+SPOTMPI_DETECT_MS        milliseconds after which what is silent or stopped counts as lost; without
+                         it that is found out (``--detect-ms auto``)
 SPOTMPI_NOTICE           what is a notice, as ``--notice`` has it, where the option is not given
 SPOTMPI_NOTICE_ENDPOINT  who is asked for notices in place of the cloud's own service: its address
 SPOTMPI_JOB              set by ``spotmpi run`` only: the job's name, in every process of the job
@@ -46,7 +47,8 @@ __all__ = [
 ]
 
 DETECT_MS = 200
-"""Milliseconds for which a host may be silent, or a worker be stopped, unless told otherwise."""
+"""Milliseconds for which a worker may be stopped, or a host be silent where it is calm, unless told
+otherwise."""
 
 NOTICES = ("auto", "ec2", "gce", "azure", "signal", "none")
 """What may be a notice that a host is to be taken away."""
@@ -81,7 +83,8 @@ class Settings:
     resume: bool = False
     min_workers: int = 1
     revoke: tuple[Revocation, ...] = ()
-    detect_ms: int = DETECT_MS
+    detect_ms: int | None = None
+    """None: found out by trying, link by link."""
     world_size: int | None = None
     rank: int | None = None
 
@@ -105,7 +108,7 @@ class Settings:
             resume=_flag(found, "SPOTMPI_RESUME"),
             min_workers=_integer(found, "SPOTMPI_MIN_WORKERS", least=1) or 1,
             revoke=_revocations(found, "SPOTMPI_REVOKE"),
-            detect_ms=_integer(found, "SPOTMPI_DETECT_MS", least=1) or DETECT_MS,
+            detect_ms=_integer(found, "SPOTMPI_DETECT_MS", least=1),
             world_size=_integer(found, "OMPI_COMM_WORLD_SIZE", least=1),
             rank=_integer(found, "OMPI_COMM_WORLD_RANK", least=0),
         )
@@ -126,7 +129,7 @@ class Settings:
             "SPOTMPI_CHECKPOINT_EVERY": self.checkpoint_every,
             "SPOTMPI_RESUME": 1 if self.resume else None,
             "SPOTMPI_MIN_WORKERS": self.min_workers if self.min_workers > 1 else None,
-            "SPOTMPI_DETECT_MS": None if self.detect_ms == DETECT_MS else self.detect_ms,
+            "SPOTMPI_DETECT_MS": self.detect_ms,
             "SPOTMPI_REVOKE": ";".join(map(str, self.revoke)) or None,
         }
         return {name: str(value) for name, value in values.items() if value is not None}

@@ -27,6 +27,7 @@ from spotmpi.launch.crew import Crew, Heard
 from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.doctor import cores
 from spotmpi.launch.installation import NO_MPI, search
+from spotmpi.launch.liveness import FENCE, Awake, Pulse, beat_every
 from spotmpi.launch.lookout import Lookout
 from spotmpi.launch.loop import Loop
 from spotmpi.launch.seal import Frame, Seal
@@ -52,6 +53,9 @@ _BETWEEN_BURIALS = 0.05
 
 _BETWEEN_REPORTS = 1.0
 """Seconds between two looks at how far the workers have come."""
+
+_MOST_BETWEEN_TURNS = 1.0
+"""Seconds between two turns that pass for the agent; in a longer time it was asleep itself."""
 
 _NO_NEWS = 1.0
 """Seconds without a word of a worker, after which it may wait for a host that it cannot reach. (In
@@ -98,7 +102,6 @@ class Agent:
         self._wrappers: dict[int, subprocess.Popen[bytes]] = {}
         self._streams: dict[int, tuple[int, int]] = {}
         self._held = False
-        self._started = False
         self._next_beat = self._next_report = 0.0
         self._reported: dict[int, Progress] = {}
         self._mark, self._folder, self._lock = job_folder.create(0)
@@ -110,7 +113,9 @@ class Agent:
         self._to_be_taken = self._told = self._free = False
         self._gone: set[int] = set()
         """Workers that were started and are no more."""
-        self._connected = time.monotonic()
+        self._awake = Awake(time.monotonic(), _MOST_BETWEEN_TURNS)
+        self._head = Pulse(0.0, FENCE, FENCE)
+        self._heard = time.monotonic()
         self._introduced = False
 
     def run(self) -> Outcome:
@@ -134,29 +139,30 @@ class Agent:
             self._pass_on(heard)
         self._look_for_stillborn()
         now = time.monotonic()
+        self._awake.look(now)
         if self._trunk.open and not self._introduced:
             self._introduced = True
             self._introduce()
         if self._assignment is None:
-            if now - self._connected > _FOR_WELCOME:
+            if self._awake.time > _FOR_WELCOME:
                 self._cut("the head did not answer")
             return
         if self._next_beat <= now and not self._near:
-            self._next_beat = now + self._assignment.detect_ms / 1e3 / trunk.BEATS
+            self._next_beat = now + beat_every(self._assignment.detect_ms)
             self._trunk.beat()
         if self._next_report <= now and not self._trunk.congested:
             self._next_report = now + _BETWEEN_REPORTS
             self._report()
         if not self._near:
-            self._judge_head(now - self._trunk.heard)
+            self._judge_head()
 
-    def _judge_head(self, silence: float) -> None:
-        assert self._assignment is not None
-        limit = trunk.FENCE * self._assignment.detect_ms / 1e3
-        if not self._started:
-            limit = max(limit, trunk.FENCE * trunk.AT_START)
-        if silence > limit and not self._trunk.readable:
-            self._cut(f"the head was silent for {silence * 1e3:.0f} ms")
+    def _judge_head(self) -> None:
+        if self._trunk.heard != self._heard:
+            self._heard = self._trunk.heard
+            self._head.beat(self._awake.time)
+        silence = self._head.silence(self._awake.time)
+        if silence > self._head.limit and not self._trunk.readable:
+            self._cut(f"the head was silent for {silence:.0f} s")
 
     def _pause(self) -> float:
         if self._assignment is None:
@@ -197,8 +203,6 @@ class Agent:
                 given = variables.admission(relay.with_port(environ, self._doorway.port))
                 with suppress(OSError):  # it has died meanwhile
                     admit(self._folder, worker, given)
-            case messages.Started():
-                self._started = True
             case messages.Kill(worker=worker):
                 self._crew.revoke(worker)
             case messages.Instruct(worker=worker, order=order):

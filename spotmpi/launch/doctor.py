@@ -19,7 +19,7 @@ from spotmpi import __version__
 from spotmpi.errors import UsageError
 from spotmpi.launch import fence, folder, slurm
 from spotmpi.launch.installation import NO_MPI, Installation, Search, search
-from spotmpi.launch.trunk import BEATS, FENCE
+from spotmpi.launch.liveness import BEATS, CALM, FENCE, MOST
 from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS
 
@@ -36,8 +36,9 @@ _DETECTOR = (
     "off: Open MPI's takes busy workers for dead; each worker's wrapper sees its death at once"
 )
 _LOST_AFTER = (
-    f"a host: {DETECT_MS} ms of silence, {BEATS} beats in that time; it ends its own workers after "
-    f"{FENCE * DETECT_MS} ms. A stopped worker: {DETECT_MS} ms (--detect-ms)"
+    f"a silent host: {CALM * 1e3:.0f} ms where it is calm ({BEATS} beats), at most "
+    f"{MOST * 1e3:.0f} ms; it ends its own workers after {FENCE:.0f} s. A stopped worker: "
+    f"{DETECT_MS} ms (--detect-ms)"
 )
 _FENCED = "mpirun has a network of its own; only your workers are let in"
 _EXPOSED = (

@@ -22,6 +22,7 @@ from spotmpi.launch import messages, mpirun, processes, relay, trunk, variables
 from spotmpi.launch.crew import Crew, Heard, in_order
 from spotmpi.launch.decoding import Malformed, Message
 from spotmpi.launch.links import Link
+from spotmpi.launch.liveness import FENCE, Hearing, Pulse, beat_every, bounds
 from spotmpi.launch.loop import Loop
 from spotmpi.launch.rifts import Rifts
 from spotmpi.launch.seal import Frame, Seal
@@ -46,7 +47,7 @@ class _Guest:
     """Who connected, and is no host of the job yet."""
 
     until: float
-    """When it must be in."""
+    """When it must be in, in the time that the head is awake."""
     gone: Callable[[str], None]
     near: bool
     greeted: bool = False
@@ -61,13 +62,17 @@ class Registered:
     slots: int
     trunk: trunk.Trunk
     relay: relay.Relay
+    pulse: Pulse
     near: bool = False
     """It is the head's own: nothing lies between that could break, and however long one of the two
     processes sleeps, neither is gone before the kernel closes their connection."""
     workers: list[int] = field(default_factory=list)
-    settled: float | None = None
-    """When all of the job, or a newcomer of its own, had started: from then on its silence is
-    short."""
+    heard: float = 0.0
+    """When it was heard last, as far as that was taken into account ..."""
+    awake: float = 0.0
+    """... and how long the head had been awake then."""
+    settled: bool = False
+    """All of the job, or a newcomer of its own, had started: from then on its silence is short."""
     silences: Silences = field(default_factory=Silences)
     """Since then."""
 
@@ -128,6 +133,9 @@ class Fleet:
         """Newcomers that do not train yet: however one ends, MPI must take it for dead."""
         self._rifts = Rifts()
         self._ending = False
+        calm, _ = bounds(assignment.detect_ms)
+        self._beat = beat_every(assignment.detect_ms)
+        self._hearing = Hearing(time.monotonic(), self._beat, calm / 2)
         self._next_beat = 0.0
 
     # Hosts come.
@@ -153,7 +161,7 @@ class Fleet:
             lambda frame: self._hear_guest(link, frame),
             lambda why: self.part(link, why),
         )
-        self._guests[link] = _Guest(time.monotonic() + patience, gone, near)
+        self._guests[link] = _Guest(self._hearing.awake + patience, gone, near)
         return link
 
     @property
@@ -183,7 +191,7 @@ class Fleet:
         match said:
             case messages.Hello(version=version) if not guest.greeted:
                 guest.greeted = True
-                guest.until = max(guest.until, time.monotonic() + _TO_BE_FIT)
+                guest.until = max(guest.until, self._hearing.awake + _TO_BE_FIT)
                 if version != __version__:
                     self._refuse(link, f"it has spotmpi {version}, and the head {__version__}")
             case messages.Offer() if guest.greeted and guest.offer is None:
@@ -208,7 +216,9 @@ class Fleet:
     def _take_in(self, link: trunk.Trunk, offer: messages.Offer, near: bool) -> None:
         name = self._free_name(offer.name)
         connections = relay.Relay(self._loop, link.relay)
-        host = Registered(name, offer.slots, link, connections, near)
+        pulse = Pulse(self._hearing.time, *bounds(self._assignment.detect_ms))
+        host = Registered(name, offer.slots, link, connections, pulse, near)
+        host.awake = self._hearing.awake
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         self._hosts[name] = host
         self.times[name] += 1
@@ -422,11 +432,10 @@ class Fleet:
         elif isinstance(said, messages.Admitted):
             self._settle(host)
 
-    @staticmethod
-    def _settle(host: Registered) -> None:
-        if host.settled is None:
-            host.settled = time.monotonic()
-            host.trunk.tell(messages.Started())
+    def _settle(self, host: Registered) -> None:
+        if not host.settled:
+            host.settled = True
+            host.pulse.restart(self._hearing.time)
 
     def _claim(self, host: Registered, links: Sequence[Link]) -> None:
         """A host's workers get no answer: whoever has the other end knows who they are."""
@@ -466,29 +475,40 @@ class Fleet:
 
     def _watch_over_hosts(self) -> None:
         now = time.monotonic()
-        limit = self._assignment.detect_ms / 1e3
         if self._next_beat <= now:
-            self._next_beat = now + limit / trunk.BEATS
+            self._next_beat = now + self._beat
             for host in self._hosts.values():
                 if not host.near:
                     host.trunk.beat()
         if self._rifts:
             self._part_from_outcast(now)
         for link, guest in list(self._guests.items()):
-            if guest.until < now:
+            if guest.until < self._hearing.awake:
                 self.part(link, "it did not introduce itself in time")
+        heard = [host for host in self._hosts.values() if host.trunk.heard != host.heard]
+        certain = self._hearing.look(now, bool(heard))
+        for host in heard:
+            host.heard, host.awake = host.trunk.heard, self._hearing.awake
+            host.pulse.beat(self._hearing.time)
         for host in [host for host in self._hosts.values() if not host.near]:
-            silence = now - max(host.trunk.heard, host.settled or 0.0)
-            allowed = limit if host.settled is not None else max(limit, trunk.AT_START)
-            news = host.settled is not None and host.silences.news(silence, now)
-            # What has come but was not read yet is the head's own delay, and no silence.
-            if not (news or silence > allowed) or host.trunk.readable:
-                continue
-            if silence > allowed:
-                host.trunk.close()
-                self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
-            else:
-                host.silences.saw(silence)
+            self._judge(host, now, certain)
+
+    def _judge(self, host: Registered, now: float, certain: bool) -> None:
+        """Give a host up that was silent for too long, as far as the head can be sure of that."""
+        silence = host.pulse.silence(self._hearing.time)
+        unheard = self._hearing.awake - host.awake
+        limit = host.pulse.limit if host.settled else max(host.pulse.limit, trunk.AT_START)
+        host.silences.allowed = limit
+        lost = (certain and silence > limit) or unheard > FENCE
+        news = host.settled and host.silences.news(silence, now)
+        # What has come but was not read yet is the head's own delay, and no silence.
+        if not (news or lost) or host.trunk.readable:
+            return
+        if lost:
+            host.trunk.close()
+            self._lose(host, f"was silent for {max(silence, unheard) * 1e3:.0f} ms")
+        else:
+            host.silences.saw(silence)
 
     def _part_from_outcast(self, now: float) -> None:
         """Where two hosts do not reach each other, one of them must go."""

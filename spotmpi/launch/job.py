@@ -451,7 +451,6 @@ class Job:
         for one, fate in enumerate(self._verdict.fates):
             if one in missed and not fate.lives:
                 # It has ended by itself, or that it died was not heard there.
-                record_death(str(self._folder), one, time.monotonic())
                 self._crew.revoke(one)
 
     def _condemn(self, worker: int, why: str) -> None:

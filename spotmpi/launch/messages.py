@@ -324,8 +324,8 @@ class Assignment(Message, event="welcome"):
     """The script and its arguments."""
     environ: Environment
     """Variables of the launcher's that travel, and spotmpi's settings."""
-    detect_ms: Annotated[int, Within(1, 1 << 31)]
-    """A host that is silent for so long is lost."""
+    detect_ms: Annotated[int, Within(1, 1 << 31)] | None
+    """A host that is silent for so long is lost; None: that is found out."""
 
 
 @dataclass(frozen=True)
@@ -349,11 +349,6 @@ class Admit(Message, event="admit"):
 
     worker: Worker
     environ: Environment
-
-
-@dataclass(frozen=True)
-class Started(Message, event="started"):
-    """All workers of the job are ready: from now on silence is short."""
 
 
 @dataclass(frozen=True)
@@ -412,7 +407,7 @@ class Leave(Message, event="leave"):
 
 
 FROM_HEAD = table(
-    *(Assignment, Refusal, Start, Admit, Started, Kill, Instruct, Hold, Died, Claimed, End, Leave)
+    *(Assignment, Refusal, Start, Admit, Kill, Instruct, Hold, Died, Claimed, End, Leave)
 )
 
 

@@ -62,8 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--detect-ms",
         metavar="MS",
-        default=str(DETECT_MS),
-        help=f"a host that is silent, or a worker stopped, for so long is lost ({DETECT_MS})",
+        default="auto",
+        help="a host that is silent, or a worker stopped, for so long is lost (auto: "
+        f"{DETECT_MS}; hosts whose beats come irregularly get longer)",
     )
     parser.add_argument(
         "--min-workers",
@@ -133,7 +134,11 @@ def main(options: argparse.Namespace) -> int:
         resume=options.resume,
         min_workers=_whole("--min-workers", options.min_workers, "workers"),
         revoke=tuple(map(parse_revocation, options.revoke)),
-        detect_ms=_whole("--detect-ms", options.detect_ms, "milliseconds"),
+        detect_ms=(
+            None
+            if options.detect_ms == "auto"
+            else _whole("--detect-ms", options.detect_ms, "milliseconds")
+        ),
     )
     spares = 0 if options.spares == "0" else _whole("--spares", options.spares, "workers")
     if (spares or options.keep_alive) and options.listen is None and not roster.hosts:

@@ -20,6 +20,8 @@ class Silences:
         """Of all."""
         self.recent: float | None = None
         """The longest in the last whole window; None before there was one."""
+        self.allowed = 0.0
+        """After which it would count as lost, now."""
         self._window = -2  # not the one before any
         self._so_far = 0.0
 

@@ -89,6 +89,7 @@ class Standing:
                     "host": host,
                     "longest_silence_ms": _ms(one.longest),
                     "recent_silence_ms": _ms(one.recent),
+                    "allowed_silence_ms": _ms(one.allowed),
                 }
                 for host, one in silences.items()
             ],

@@ -25,8 +25,6 @@ from spotmpi.launch.seal import Frame, Refused, Seal
 __all__ = [
     "AT_START",
     "BEAT",
-    "BEATS",
-    "FENCE",
     "MESSAGE",
     "OUTPUT",
     "RELAY",
@@ -37,13 +35,6 @@ __all__ = [
 ]
 
 MESSAGE, OUTPUT, RELAY, BEAT = range(4)
-
-BEATS = 8
-"""Beats in the time after which a silent end counts as lost."""
-
-FENCE = 2
-"""Times that time, after which an agent gives up a silent head: later than the head the agent, so
-that a host which the head still counts on does not end by itself."""
 
 AT_START = 5.0
 """Seconds of silence that are allowed until all workers are ready, if that is more: interpreters

@@ -178,7 +178,7 @@ class Verdict:
             return {}
         if 2 * len(living) > len(training):
             return {worker: f"it does not reach {count(len(living))}, though the head does"}
-        return {one: f"worker {worker} does not reach it, though the head does" for one in living}
+        return dict.fromkeys(living, f"worker {worker} does not reach it, though the head does")
 
     def blame(self, worker: int, why: str) -> None:
         """Say why a worker is going to be killed, which will count as its revocation."""

@@ -32,7 +32,7 @@ from spotmpi.channel import record_death  # noqa: E402
 from spotmpi.launch import folder as job_folder  # noqa: E402
 from spotmpi.launch import link as wire  # noqa: E402
 from spotmpi.launch import processes, worker  # noqa: E402
-from spotmpi.settings import Settings  # noqa: E402
+from spotmpi.settings import DETECT_MS, Settings  # noqa: E402
 
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _PATIENCE = 5.0
@@ -77,7 +77,7 @@ class _Watch:
         self._child = child
         self._folder = folder
         self._link = link
-        self._limit = Settings.from_environ().detect_ms / 1e3
+        self._limit = (Settings.from_environ().detect_ms or DETECT_MS) / 1e3
         self._stopped: float | None = None
         """When the worker was stopped (SIGSTOP), if it has not gone on since."""
 

@@ -89,6 +89,8 @@ def test_it_fails_by_a_false_alarm_a_failed_job_or_a_control_that_was_missed() -
     assert not found([60.0], out=None, resumed=None).holds(200)
     assert not found([60.0], out=401.0).holds(200)
     assert found([60.0], out=401.0).holds(201)
+    assert found([60.0], out=3900.0).holds(None)
+    assert not found([60.0], out=4100.0).holds(None)
     assert not found([60.0], resumed=None).holds(200)
     assert not Found().holds(200)
 
@@ -115,12 +117,13 @@ def test_a_death_that_only_the_trace_knows_is_an_alarm() -> None:
 
 
 def test_the_page_says_how_near_it_was() -> None:
-    *table, control = alarms.page(found([float(ms) for ms in range(1, 201)]), 400)
+    room = {"without": [200.0], "with": [200.0, 400.0]}
+    *table, control = alarms.page(found([float(ms) for ms in range(1, 201)], allowed=room), 400)
     assert table == [
-        "         | longest silence of a host in 5 s, ms |  false",
-        "load     |       n    median       p99      max | alarms",
-        "without  |       1      25.0      25.0     25.0 |      0",
-        "with     |     200     100.5     198.0    200.0 |      0",
+        "         | longest silence of a host in 5 s, ms |   allowed, ms |  false",
+        "load     |       n    median       p99      max | median    max | alarms",
+        "without  |       1      25.0      25.0     25.0 |    200    200 |      0",
+        "with     |     200     100.5     198.0    200.0 |    300    400 |      0",
         "",
         "  holds   0 false alarms; the longest silence was 200 ms, 50% of --detect-ms 400",
     ]

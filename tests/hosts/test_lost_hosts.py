@@ -186,7 +186,7 @@ def test_a_head_cut_off_from_all_hosts_ends_and_so_do_they(train) -> None:
 def test_a_stutter_shorter_than_the_limit_loses_nobody(train) -> None:
     network, training = train(3, "--detect-ms", 3000)
     training.until_step(20)
-    network.stutter("h2", seconds=0.5)
+    network.stutter(0.5, "h2")
     training.check({0, 1, 2, 3, 4, 5})
     assert "revoked" not in training.running.output
 
@@ -208,3 +208,44 @@ def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -
         assert select.select([descriptor], [], [], LIMIT)[0], "a worker outlived its exclusion"
         os.close(descriptor)
     assert training.trace.read_bytes() == written
+
+
+@pytest.mark.parametrize("seconds", [3, 12])
+def test_a_head_that_pauses_loses_nobody(train, seconds: int) -> None:
+    network, training = train(2)
+    training.until_step(20)
+    network.pause(seconds, training.running.pid)
+    training.check({0, 1, 2, 3})
+    assert "revoked" not in training.running.output
+
+
+def test_a_head_that_pauses_while_its_hosts_start_loses_none(train) -> None:
+    network, training = train(2, passes=3)
+    while not all(network.processes(name, "agent") for name in network.names):
+        assert training.running.alive, training.running.wait()
+    network.pause(3, training.running.pid)
+    while not any(network.workers(name) for name in network.names):
+        assert training.running.alive, training.running.wait()
+    network.pause(7, training.running.pid)
+    training.check({0, 1, 2, 3})
+    assert "revoked" not in training.running.output
+
+
+def test_a_worker_that_dies_while_the_head_pauses_is_all_that_is_lost(train) -> None:
+    network, training = train(3)
+    training.until_step(20)
+    os.kill(training.running.pid, signal.SIGSTOP)
+    os.kill(min(network.workers("h2")), signal.SIGKILL)
+    network.pause(3, training.running.pid)
+    assert training.running.wait() == 0, training.running.output
+    finals = [line.split() for line in training.running.output.splitlines() if "FINAL" in line]
+    assert len(finals) == 5, training.running.output
+    assert len({words[3] for words in finals}) == 1
+
+
+def test_a_head_that_is_cut_off_from_all_hosts_for_a_while_loses_none(train) -> None:
+    network, training = train(3, "--detect-ms", 800)  # the others' work on these cores is no outage
+    training.until_step(20)
+    network.stutter(3, *network.names)
+    training.check({0, 1, 2, 3, 4, 5})
+    assert "revoked" not in training.running.output

@@ -196,8 +196,7 @@ def test_a_host_may_be_silent_for_short_only_once_its_newcomer_is_admitted(
     host.fleet.recruit("h2")
     host.agent.tell(messages.Passed(2, said("ready")))
     host.agent.tell(messages.Passed(2, said("admitted")))
-    host.hear(messages.Started)
-    assert host.fleet.hosts[0].settled is not None
+    host.turn_until(lambda: host.fleet.hosts[0].settled)
     heard = [one.said.event for one in host.fleet.hear()]
     assert heard == ["ready", "admitted"]
     host.fleet.dismiss()
@@ -208,7 +207,7 @@ def settled(host: Host, folder: Path) -> Silences:
     host.fleet.place([], folder)
     host.fleet.recruit("h2")
     host.agent.tell(messages.Passed(2, said("admitted")))
-    host.hear(messages.Started)
+    host.turn_until(lambda: host.fleet.hosts[0].settled)
     return host.fleet.silences()["h2"]
 
 
@@ -216,6 +215,7 @@ def test_the_silence_of_a_host_counts_from_when_it_is_settled(host: Host, tmp_pa
     host.fleet.hear()
     assert host.fleet.silences()["h2"].longest == 0.0
     silences = settled(host, tmp_path)
+    host.fleet.hear()  # all that has been said until now
     host.fleet.hear()
     first = silences.longest
     assert first > 0
@@ -239,10 +239,9 @@ def test_a_round_that_is_over_says_that_all_were_ready(host: Host, tmp_path: Pat
     host.agent.tell(messages.Passed(1, said("ready")))
     host.agent.tell(messages.Says("now"))
     host.turn_until(lambda: host.said)
-    assert host.fleet.hosts[0].settled is None
+    assert host.fleet.hosts[0].settled is False
     host.agent.tell(messages.Passed(1, said("underway")))
-    host.hear(messages.Started)
-    assert host.fleet.hosts[0].settled is not None
+    host.turn_until(lambda: host.fleet.hosts[0].settled)
     host.fleet.dismiss()
 
 

@@ -240,7 +240,12 @@ def test_a_report_says_how_silent_the_hosts_were() -> None:
     one.saw(0.0481)
     asked.workers.hosts = {"h2": one}
     (said,) = asked.requests.report()["hosts"]
-    assert said == {"host": "h2", "longest_silence_ms": 48.1, "recent_silence_ms": None}
+    assert said == {
+        "host": "h2",
+        "longest_silence_ms": 48.1,
+        "recent_silence_ms": None,
+        "allowed_silence_ms": 0.0,
+    }
 
 
 def test_states_follow_the_workers() -> None:

@@ -1,0 +1,151 @@
+"""Whether a host still lives, judged by its beats. Pure: whoever hears and judges says when.
+
+Suspicion of a host grows with its silence, and counts in the measure of what this host's silences
+were before: `Pulse`. What is a silence is not a matter of the clock alone: whoever listens may be
+asleep or cut off itself, and then knows nothing about anybody: `Hearing`.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BEATS",
+    "CALM",
+    "FENCE",
+    "MARGIN",
+    "MEMORY",
+    "MOST",
+    "Awake",
+    "Hearing",
+    "Pulse",
+    "beat_every",
+    "bounds",
+]
+
+FENCE = 30.0
+"""Seconds of a silent head, after which an agent ends its workers; and seconds in which nothing is
+heard from anybody, after which a head does. They cost nothing but waiting: who is excluded cannot
+go on (`Channel.confirm`)."""
+
+CALM, MOST = 0.2, 2.0
+"""Seconds that a host may be silent: where it is calm, and where it is not at most."""
+
+BEATS = 8
+"""Beats in the time after which a silent host counts as lost, where it is calm."""
+
+MARGIN = 3.0
+"""Times the longest silence that is remembered, after which a silence is no such thing any more."""
+
+MEMORY = 30.0
+"""Seconds for which a silence is remembered at least; and twice that at most."""
+
+_BACKOFF = 0.2
+"""Seconds after which TCP begins to wait longer and longer before it sends again."""
+
+
+def bounds(detect_ms: int | None) -> tuple[float, float]:
+    """Seconds that a host may be silent where it is calm, and at most; None: nobody has said."""
+    return (CALM, MOST) if detect_ms is None else (detect_ms / 1e3, detect_ms / 1e3)
+
+
+def beat_every(detect_ms: int | None) -> float:
+    """Seconds between two beats of a host, and between two looks of the head, at most."""
+    return min(bounds(detect_ms)[0] / BEATS, 1.0)
+
+
+class Awake:
+    """Time, in seconds, that passes only while this process runs. ``most`` between two looks."""
+
+    def __init__(self, now: float, most: float) -> None:
+        self._most = most
+        self._last = now
+        self.time = 0.0
+
+    def look(self, now: float) -> float:
+        """Return for how long the process was away since the last look, beyond ``most``."""
+        passed, self._last = now - self._last, now
+        counts = min(passed, self._most)
+        self.time += counts
+        return passed - counts
+
+
+class Hearing:
+    """The time in which silences are measured: it stands still while nothing can be heard.
+
+    So while the head sleeps (it was stopped, its machine was moved), and while all hosts at once
+    are silent: then it is the head that is cut off. After as long a time again everybody has had
+    a chance to be heard: connections that got no answer for a second may wait for another one.
+
+    The head looks once each ``beat`` seconds at least. With nothing heard from anybody for ``deaf``
+    seconds it may be deaf.
+    """
+
+    def __init__(self, now: float, beat: float, deaf: float) -> None:
+        self._awake = Awake(now, 1.25 * beat)
+        self._deaf = deaf
+        self._unheard = 0.0
+        self._away = 0.0
+        self._trusts_from = now
+        self.time = 0.0
+
+    @property
+    def awake(self) -> float:
+        """Seconds for which the head was awake."""
+        return self._awake.time
+
+    def look(self, now: float, anybody: bool) -> bool:
+        """Take ``now``, and whether anybody was heard since the last look.
+
+        Returns whether silences may be judged now.
+        """
+        before = self._awake.time
+        away = self._awake.look(now)
+        passed = self._awake.time - before
+        if away > _BACKOFF:
+            self._trust_later(now, away)
+        self._unheard = 0.0 if anybody else self._unheard + passed
+        if self._unheard <= self._deaf:
+            if self._away > _BACKOFF:
+                self._trust_later(now, self._away)
+            self._away = 0.0
+            self.time += passed
+        else:
+            self._away += passed
+        return now >= self._trusts_from and not self._away
+
+    def _trust_later(self, now: float, seconds: float) -> None:
+        self._trusts_from = max(self._trusts_from, now + min(seconds, FENCE))
+
+
+class Pulse:
+    """One host's beats, in the time of a `Hearing`.
+
+    ``calm`` and ``most`` bound what it may be silent; equal, they say it.
+    """
+
+    def __init__(self, now: float, calm: float, most: float) -> None:
+        self._calm, self._most = calm, most
+        self._older = self._newer = 0.0
+        self._since = now
+        self.heard = now
+
+    def beat(self, now: float) -> None:
+        """It was heard."""
+        gap, self.heard = now - self.heard, now
+        if now - self._since > MEMORY:
+            long_ago = now - self._since > 2 * MEMORY
+            self._older, self._newer = 0.0 if long_ago else self._newer, 0.0
+            self._since = now
+        self._newer = max(self._newer, gap)
+
+    def restart(self, now: float) -> None:
+        """What it was silent until now counts no more."""
+        self.heard = now
+
+    def silence(self, now: float) -> float:
+        """Seconds since it was heard."""
+        return now - self.heard
+
+    @property
+    def limit(self) -> float:
+        """Seconds of silence after which it counts as lost."""
+        return min(self._most, max(self._calm, MARGIN * max(self._older, self._newer)))

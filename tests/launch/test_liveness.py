@@ -1,0 +1,171 @@
+"""`spotmpi.launch.liveness`: who counts as lost, on clocks that the tests drive."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from spotmpi.launch.liveness import CALM, FENCE, MARGIN, MEMORY, MOST, Awake, Hearing, Pulse
+
+BEAT = 0.025
+
+
+class Head:
+    """Hears hosts by a script, and looks every beat unless it is asleep."""
+
+    def __init__(self, *hosts: str) -> None:
+        self.now = 100.0
+        self.hearing = Hearing(self.now, BEAT, CALM / 2)
+        self.pulses = {host: Pulse(0.0, CALM, MOST) for host in hosts}
+        self.lost: dict[str, float] = {}
+        """And when."""
+
+    def live(self, seconds: float, hears: Callable[[str, float], bool]) -> None:
+        """Look every beat for so long; ``hears(host, seconds in this)``."""
+        begin = self.now
+        while self.now < begin + seconds - 1e-9:
+            self.now += BEAT
+            self.look({host for host in self.pulses if hears(host, self.now - begin)})
+
+    def look(self, heard: Iterable[str]) -> None:
+        """One look."""
+        there = set(heard) - self.lost.keys()
+        judges = self.hearing.look(self.now, bool(there))
+        for host in there:
+            self.pulses[host].beat(self.hearing.time)
+        for host, pulse in self.pulses.items():
+            if judges and host not in self.lost and pulse.silence(self.hearing.time) > pulse.limit:
+                self.lost[host] = self.now
+
+
+def everybody(_host: str, _at: float) -> bool:
+    return True
+
+
+def test_of_hosts_that_are_calm_one_that_falls_silent_is_lost_in_a_fifth_of_a_second() -> None:
+    head = Head("a", "b", "c")
+    head.live(5, everybody)
+    begin = head.now
+    head.live(1, lambda host, _: host != "b")
+    assert list(head.lost) == ["b"]
+    assert CALM < head.lost["b"] - begin < CALM + 3 * BEAT
+
+
+@pytest.mark.parametrize("seconds", [0.3, 3.0, 25.0])
+def test_a_pause_of_the_head_loses_nobody_whoever_is_heard_first(seconds: float) -> None:
+    head = Head("a", "b")
+    head.live(5, everybody)
+    head.now += seconds
+    head.look(["a"])
+    head.live(0.15, lambda host, _: host == "a")
+    head.live(1, everybody)
+    assert head.lost == {}
+
+
+@pytest.mark.parametrize("seconds", [0.15, 0.3, 3.0, 25.0])
+def test_when_all_are_silent_at_once_it_is_the_head_that_is_suspect(seconds: float) -> None:
+    head = Head("a", "b", "c")
+    head.live(5, everybody)
+    head.live(seconds, lambda *_: False)
+    head.live(1, everybody)
+    assert head.lost == {}
+
+
+def test_after_a_silence_of_all_each_has_as_long_again_to_be_heard() -> None:
+    """TCP tries again after as long a time as it has tried in vain."""
+    head = Head("a", "b")
+    head.live(5, everybody)
+    head.live(3, lambda *_: False)
+    head.live(2.8, lambda host, _: host == "a")
+    assert head.lost == {}
+    head.live(2, lambda host, _: host == "a")
+    assert list(head.lost) == ["b"]
+
+
+def test_one_that_goes_while_the_head_sleeps_is_found_when_it_is_awake() -> None:
+    head = Head("a", "b")
+    head.live(5, everybody)
+    head.now += 3
+    head.live(3 + 1.1 * CALM + 2 * BEAT, lambda host, _: host == "a")
+    assert list(head.lost) == ["b"]
+
+
+def test_the_only_host_is_never_lost_by_its_silence_alone() -> None:
+    head = Head("a")
+    head.live(5, everybody)
+    head.live(FENCE + 5, lambda *_: False)
+    assert head.lost == {}
+
+
+def test_a_head_that_is_always_late_takes_longer_and_loses_nobody() -> None:
+    head = Head("a", "b")
+    late = random.Random(7)
+    for _ in range(2000):
+        head.now += BEAT + late.choice([0, 0, 0.05, 0.18])
+        head.look(["a", "b"])
+    assert head.lost == {}
+    assert head.pulses["a"].limit == CALM, "its own lateness was learnt as theirs"
+
+
+def test_a_link_that_jitters_is_given_longer_and_its_calm_neighbour_is_not() -> None:
+    head = Head("a", "b", "c")
+    jitter = random.Random(3)
+    silent_until = 0.0
+
+    def hears(host: str, at: float) -> bool:
+        nonlocal silent_until
+        if host != "b":
+            return True
+        if at >= silent_until and jitter.random() < 0.05:
+            silent_until = at + jitter.uniform(0.05, 0.15)
+        return at >= silent_until
+
+    head.live(60, hears)
+    assert head.lost == {}
+    assert MARGIN * 0.12 < head.pulses["b"].limit < MARGIN * 0.4
+    assert head.pulses["a"].limit == CALM
+
+
+def test_what_was_learnt_is_forgotten_when_it_is_calm_again() -> None:
+    pulse = Pulse(0.0, CALM, MOST)
+    pulse.beat(0.15)
+    assert pulse.limit == pytest.approx(0.45)
+    at = 0.15
+    while at < 2 * MEMORY + 1:
+        at += BEAT
+        pulse.beat(at)
+        if at < MEMORY:
+            assert pulse.limit == pytest.approx(0.45)
+    assert pulse.limit == CALM
+
+
+def test_a_host_that_was_seldom_heard_is_not_judged_by_what_is_long_past() -> None:
+    pulse = Pulse(0.0, CALM, MOST)
+    pulse.beat(0.5)
+    pulse.beat(0.5 + 2 * MEMORY + 1)
+    assert pulse.limit == MOST  # that was a silence
+    for moment in (3 * MEMORY + 2, 3 * MEMORY + 2.01, 5 * MEMORY + 5):
+        pulse.restart(moment)
+        pulse.beat(moment)
+    assert pulse.limit == CALM
+
+
+def test_no_link_is_ever_given_more_than_the_bound() -> None:
+    pulse = Pulse(0.0, CALM, MOST)
+    pulse.beat(1.9)
+    assert pulse.limit == MOST
+
+
+def test_a_limit_that_was_asked_for_is_not_learnt() -> None:
+    pulse = Pulse(0.0, 0.3, 0.3)
+    pulse.beat(0.29)
+    assert pulse.limit == 0.3
+
+
+def test_time_awake_is_that_of_the_looks() -> None:
+    awake = Awake(10.0, 0.03)
+    assert awake.look(10.02) == 0
+    assert awake.look(13.05) == pytest.approx(3.0)
+    assert awake.time == pytest.approx(0.05)
