@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import socket
-import struct
 import threading
 import time
 from collections import deque
@@ -51,9 +50,10 @@ from spotmpi.fabric import (  # noqa: E402
     Wait,
     Welcome,
 )
-from spotmpi.fabric.doorbell import ADDRESS_BYTES, Doorbell  # noqa: E402
+from spotmpi.fabric.doorbell import Doorbell  # noqa: E402
 from spotmpi.fabric.plane import Plain, Plane, Sum  # noqa: E402
-from spotmpi.fabric.wire import decode, encode  # noqa: E402
+from spotmpi.fabric.retired import Retired  # noqa: E402
+from spotmpi.fabric.wire import Row, decode, encode, pack_row, unpack_rows  # noqa: E402
 from spotmpi.membership import Membership, Worker, WorkerId  # noqa: E402
 from spotmpi.recovery import (  # noqa: E402
     Built,
@@ -73,13 +73,13 @@ _HELLO, _PROSPECTUS, _READY, _COME, _CHARTER = range(2, 7)
 """Tags between a newcomer and its sponsor, in this order."""
 _BRIDGE = 1
 """The newcomer's rank on the bridge; the sponsor's is 0."""
-_ID = struct.Struct("<q")
-_HOST_BYTES = 256
 _PAUSE = 1e-3
 """Seconds between two looks for a loss, a revocation, or a token that came without a ring."""
 _EVIDENCE = 2.0
 """Seconds in which a loss must be known that has broken a collective call."""
 
+
+_FEW_THREADS = "MPI was not started with MPI_THREAD_MULTIPLE, without which no worker can join"
 
 PLANE: Callable[[Sum], Plane] = Plain
 """The data plane of this process."""
@@ -89,9 +89,6 @@ def abort() -> None:
     """End every process of the MPI job, this one included, with code 1. Does not return."""
     MPI.COMM_WORLD.Abort(1)
 
-
-_Row = tuple[WorkerId, str, bytes]
-"""A worker, its host, its doorbell."""
 
 _Sent = tuple[MPI.Request, bytes, MPI.Comm]
 """What may still be on its way: the bytes must live until MPI says that they have left."""
@@ -147,6 +144,7 @@ class MpiFabric(Fabric):
         self._stand_in = stand_in
         self._follow = follow or (lambda workers: None)
         self._guests: dict[WorkerId, _Guest] = {}
+        self._retired: Retired[MPI.Comm] = Retired(self.clock, MPI.Comm.Free)
         self._doorbell = Doorbell()
         self._known_dead: set[WorkerId] = set()
         self._revocation_told = False
@@ -169,7 +167,7 @@ class MpiFabric(Fabric):
         self._enter(data, control, _introduce(data, self.me, self._doorbell.address))
         self.membership = Membership(0, tuple(self._workers))
 
-    def _enter(self, data: MPI.Intracomm, control: MPI.Intracomm, rows: list[_Row]) -> None:
+    def _enter(self, data: MPI.Intracomm, control: MPI.Intracomm, rows: list[Row]) -> None:
         """Take these two for the ways to the workers of these rows, who are their members."""
         self._data, self._control = data, control
         self._workers = [Worker(worker, host) for worker, host, _ in rows]
@@ -301,23 +299,30 @@ class MpiFabric(Fabric):
     # The build.
 
     def _rebuild(self, members: frozenset[WorkerId] | None, change: Plan) -> Built:
+        self._retired.free()
         shrunk, alive = self._shrink(self._data, self._data_ids)
         if self._agree(shrunk is not None and members == frozenset(alive)):
             assert shrunk is not None
             if not change:
+                self._retired.add(self._data)
                 self._data, self._data_ids = shrunk, alive
                 self._plane.bind(alive)
                 return Built(True, frozenset(alive))
+            old = self._data, self._control
             if self._change(shrunk, alive, change):
+                self._retired.add(*old, shrunk)
                 newcomer = None if change.newcomer is None else self._workers[-1]
                 return Built(True, frozenset(alive), newcomer)
         if change.newcomer is not None and change.sponsor == self.me:
             self._guests[change.newcomer].let_go("it could not be connected to all workers")
+        self._retired.add(shrunk)
         while True:
             control, alive = self._shrink(self._control, self._control_ids)
             if self._agree(control is not None):
                 break
+            self._retired.add(control)
         assert control is not None
+        self._retired.add(self._control)
         self._control, self._control_ids = control, alive
         self._control_rank = {worker: rank for rank, worker in enumerate(alive)}
         self._revocation_told = False
@@ -338,6 +343,7 @@ class MpiFabric(Fabric):
         between = self._stage(
             shrunk, lambda: shrunk.Create_intercomm(leader, bridge, _BRIDGE, _TAG)
         )
+        self._retired.add(between)
         data = between and self._stage(between, lambda: between.Merge(high=False))
         ways = data and self._stage(data, lambda: self._furnish(data))
         if ways is None:
@@ -367,7 +373,7 @@ class MpiFabric(Fabric):
             comm.Revoke()  # the others may wait for this worker in it
         return made if self._agree(made is not None) else None
 
-    def _furnish(self, data: Any) -> tuple[MPI.Intracomm, list[_Row]]:
+    def _furnish(self, data: Any) -> tuple[MPI.Intracomm, list[Row]]:
         """The control path beside ``data``, and who is there. Collective."""
         return _duplicate(data), _introduce(data, self.me, self._doorbell.address)
 
@@ -385,12 +391,14 @@ class MpiFabric(Fabric):
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
         """Have it spawned, in a thread: that takes until it is there."""
         for worker in self._guests.keys() - {newcomer}:
-            guest = self._guests.pop(worker)
-            guest.let_go("it is to be given up")
+            (guest := self._guests.pop(worker)).let_go("it is to be given up")
             self._sending += guest.sent  # as its charter, which may not have left yet
+            self._retired.add(guest.bridge)
         if newcomer is None:
             return None
         if newcomer not in self._guests:
+            if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+                return _FEW_THREADS
             guest = self._guests[newcomer] = _Guest()
             program = [*self._stand_in, str(newcomer)]
             known = partial(self._follow, [newcomer])
@@ -445,7 +453,9 @@ class MpiFabric(Fabric):
         data = _collective(between, lambda: between.Merge(high=True))
         data.Set_errhandler(MPI.ERRORS_RETURN)
         self._enter(data, *_collective(data, lambda: self._furnish(data)))
-        return self._await(_CHARTER)
+        charter = self._await(_CHARTER)
+        self._retired.add(between, bridge)
+        return charter
 
     def _shrink(
         self, comm: MPI.Intracomm, ids: list[WorkerId]
@@ -488,20 +498,12 @@ def _duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
     return copy
 
 
-def _introduce(comm: MPI.Intracomm, me: WorkerId, bell: bytes) -> list[_Row]:
+def _introduce(comm: MPI.Intracomm, me: WorkerId, bell: bytes) -> list[Row]:
     """Everybody's id, host name and doorbell, by rank. Collective."""
-    host = socket.gethostname().encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
-    size = _ID.size + _HOST_BYTES + ADDRESS_BYTES
-    everybody = bytearray(size * comm.Get_size())
-    mine = (_ID.pack(me) + host + bell).ljust(size, b"\0")
+    mine = pack_row(me, socket.gethostname(), bell)
+    everybody = bytearray(len(mine) * comm.Get_size())
     comm.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
-    rows = []
-    for i in range(0, len(everybody), size):
-        row = bytes(everybody[i : i + size])
-        name, address = row[_ID.size : _ID.size + _HOST_BYTES], row[_ID.size + _HOST_BYTES :]
-        text = name.rstrip(b"\0").decode(errors="replace")
-        rows.append((_ID.unpack_from(row)[0], text, address.rstrip(b"\0")))
-    return rows
+    return unpack_rows(everybody)
 
 
 def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None:

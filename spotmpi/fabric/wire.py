@@ -1,10 +1,14 @@
-"""Tokens as bytes. Fixed fields and two lists of integers: nothing that is read can execute."""
+"""Tokens, and who is there, as bytes: fixed fields and lists of integers.
+
+Nothing that is read can execute.
+"""
 
 from __future__ import annotations
 
 import struct
 
 from spotmpi.errors import SpotmpiError
+from spotmpi.fabric.doorbell import ADDRESS_BYTES
 from spotmpi.membership import WorkerId
 from spotmpi.recovery import Kind, Plan, Survey, Token
 
@@ -54,3 +58,27 @@ def decode(data: bytes | bytearray) -> Token:
 
 def _worker(number: int) -> WorkerId | None:
     return None if number == _NOBODY else number
+
+
+Row = tuple[WorkerId, str, bytes]
+"""A worker, its host, its doorbell."""
+
+_HOST_BYTES = 256
+_ROW_BYTES = _ONE.size + _HOST_BYTES + ADDRESS_BYTES
+
+
+def pack_row(worker: WorkerId, host: str, bell: bytes) -> bytes:
+    """A row as bytes, as many for everybody."""
+    name = host.encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
+    return (_ONE.pack(worker) + name + bell).ljust(_ROW_BYTES, b"\0")
+
+
+def unpack_rows(data: bytes | bytearray) -> list[Row]:
+    """The rows that `pack_row` made, one after the other."""
+    rows = []
+    for i in range(0, len(data), _ROW_BYTES):
+        row = bytes(data[i : i + _ROW_BYTES])
+        name, address = row[_ONE.size : _ONE.size + _HOST_BYTES], row[_ONE.size + _HOST_BYTES :]
+        text = name.rstrip(b"\0").decode(errors="replace")
+        rows.append((_ONE.unpack_from(row)[0], text, address.rstrip(b"\0")))
+    return rows

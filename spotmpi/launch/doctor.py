@@ -45,6 +45,7 @@ _EXPOSED = (
     "while a job runs any user of this host, and who reaches its ports, can run commands as you: "
     "mpirun gets no network of its own here ({}). Train where you are alone (docs/hosts.md)"
 )
+_FEW_THREADS = "no MPI_THREAD_MULTIPLE: a run starts, but no worker can join it later"
 _PACKAGES = ("mpi4py", "numpy", "numba", "h5py")
 
 
@@ -157,7 +158,7 @@ def _mpi_rows(found: Search) -> list[tuple[str, str]]:
         ("MPI", f"Open MPI {mpi.version}"),
         ("where", f"{mpi.mpirun}{' (from this Python environment)' if mpi.bundled else ''}"),
         ("ULFM", "yes"),
-        ("threads", "MPI_THREAD_MULTIPLE" if mpi.thread_multiple else "MPI_THREAD_SERIALIZED"),
+        ("threads", "MPI_THREAD_MULTIPLE" if mpi.thread_multiple else _FEW_THREADS),
         ("failure detector", _DETECTOR),
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -33,6 +34,18 @@ def test_a_host_that_is_well() -> None:
     for package in ("python", "spotmpi", "mpi4py", "numpy", "numba", "h5py", "GPU"):
         assert found[package]
     assert str(report).splitlines()[-1] == "A run would start."
+
+
+def test_an_mpi_without_threads_is_said_to_let_nobody_join(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = search(os.environ).found
+    assert found is not None
+    slow = Search(replace(found, thread_multiple=False), ())
+    monkeypatch.setattr(doctor, "search", lambda _: slow)
+    report = doctor.examine(1, os.environ)
+    assert rows(report)["threads"].endswith("no worker can join it later")
+    assert report.problems == ()
 
 
 def test_too_many_workers_for_the_cores_take_turns() -> None:
