@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spotmpi import subcommands
-from spotmpi.bench import alarms, join, overhead, prediction, recovery, wire
+from spotmpi.bench import alarms, join, joins, overhead, prediction, recovery, wire
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         {
             "recovery": ("how long training stands still when workers die", recovery),
             "join": ("how long a newcomer takes, and how long the others pause for it", join),
+            "joins": ("how many newcomers do not come in, of many, on busy cores", joins),
             "alarms": (
                 "whether living hosts are taken for lost, and how near they come to it",
                 alarms,

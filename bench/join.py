@@ -21,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -35,7 +35,7 @@ from spotmpi.bench.summary import size
 from spotmpi.errors import UsageError
 from spotmpi.launch import inner, processes
 
-__all__ = ["Sample", "add_arguments", "main", "page"]
+__all__ = ["Job", "Sample", "add_arguments", "main", "page"]
 
 _LARGE = 25_600_000
 _STEPS = 1_000_000_000
@@ -175,19 +175,28 @@ def _sample(workers: int, params: int) -> Sample:
 
 
 @contextmanager
-def _job(folder: Path, workers: int, params: int) -> Iterator[_Job]:
-    job = _Job(folder, workers, params)
+def _job(folder: Path, workers: int, params: int) -> Iterator[Job]:
+    job = Job(folder, workers, params)
     try:
         yield job
     finally:
         job.end()
 
 
-class _Job:
+class Job:
     """A training that hosts come to, and its trace."""
 
-    def __init__(self, folder: Path, workers: int, params: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        workers: int,
+        params: int,
+        environ: Mapping[str, str] = {},
+        options: Sequence[object] = (),
+    ) -> None:
         self._folder = folder
+        # An agent knows of its own workers only, and these cores are for those of all.
+        self._environ = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1", **environ}
         self._trace = folder / "trace.jsonl"
         self._running: list[subprocess.Popen[bytes]] = []
         self._said = (folder / "said").open("w+b")
@@ -195,21 +204,22 @@ class _Job:
         token = ("--token-file", folder / "token")
         self._start(
             *("run", "--listen", "127.0.0.1:0", *token, "-n", workers, "--trace", self._trace),
+            *options,
             *(script, folder, params, _STEPS, ""),
         )
         self._joined: float | None = None
         text = self.until("waiting for", time.monotonic())
         self._address = text.split(" at ")[1].split()[0]
 
-    def agent(self, name: str, slots: int) -> None:
-        """A host comes."""
+    def agent(self, name: str, slots: int) -> subprocess.Popen[bytes]:
+        """A host comes; returns its agent."""
         token = self._folder / "token"
         at = ("--head", self._address, "--token-file", token)
-        self._start("agent", *at, "--name", name, "--slots", slots)
+        return self._start("agent", *at, "--name", name, "--slots", slots)
 
-    def until(self, words: str, since: float) -> str:
-        """Wait until the launcher says this; return all that it said."""
-        while words not in (text := self._text()):
+    def until(self, words: str, since: float, times: int = 1) -> str:
+        """Wait until the launcher has said this so often; return all that it said."""
+        while (text := self.said()).count(words) < times:
             self._check(since)
             time.sleep(0.01)
         self._joined = time.monotonic()
@@ -256,25 +266,26 @@ class _Job:
             process.wait()
         self._said.close()
 
-    def _start(self, *arguments: object) -> None:
+    def _start(self, *arguments: object) -> subprocess.Popen[bytes]:
         self._running.append(
             subprocess.Popen(
                 _command(arguments),
                 cwd=self._folder,
-                # An agent knows of its own workers only, and these cores are for those of all.
-                env={**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1"},
+                env=self._environ,
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=subprocess.STDOUT,
                 preexec_fn=partial(processes.die_with_parent, os.getpid()),
             )
         )
+        return self._running[-1]
 
     def _check(self, since: float) -> None:
         if self._running[0].poll() is not None or time.monotonic() - since > _LIMIT:
-            raise JobFailed(f"the job did not come so far:\n{self._text()[-1500:]}")
+            raise JobFailed(f"the job did not come so far:\n{self.said()[-1500:]}")
 
-    def _text(self) -> str:
+    def said(self) -> str:
+        """All that the launcher and the agents have said."""
         return (self._folder / "said").read_text(errors="replace")
 
     def _records(self) -> list[trace.Record]:
