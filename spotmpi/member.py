@@ -88,6 +88,8 @@ class Member(Generic[P]):
         self._answer: list[float] = []
         self._told_to_stop = self._leaving = False
         """What this worker says in its control words: all should stop, it is to leave."""
+        self._spawning = 0
+        """The newcomer that MPI was asked for last, as the launcher knows."""
         self._gave_up = 0
         """The newcomer that could not be brought in, as the launcher knows."""
         self._stopping = self._due = False
@@ -193,6 +195,7 @@ class Member(Generic[P]):
     def learn(self, grads: P) -> Steps[None]:
         """Be admitted, and taught; returns where all are after a step. Raises Left if it cannot."""
         self.replica.rehearse(grads)
+        self.channel.tell("knocks")
         try:
             charter = json.loads((yield Knock()))
         except PeersLost:
@@ -489,6 +492,9 @@ class Member(Generic[P]):
             return
         self._told_to_stop = order.stop
         self._leaving = self._leaving or order.leave
+        if order.newcomer and order.newcomer != self._spawning:
+            self._spawning = order.newcomer
+            self.channel.tell("spawning", newcomer=order.newcomer)
         failure = self.fabric.sponsor(order.newcomer or None)
         if failure is not None and order.newcomer != self._gave_up:
             self._gave_up = order.newcomer

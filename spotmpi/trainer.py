@@ -271,4 +271,7 @@ def _connect(given: Settings, channel: Channel) -> Fabric:
     # On one host mpirun has started all of them together, and tells them of each other.
     obituaries = channel.obituaries(me or 0) if given.stand_in else None
     follow = None if obituaries is None else Deaths(obituaries).follow
-    return MpiFabric(given.stand_in, given.newcomer, follow)
+    fabric = MpiFabric(given.stand_in, given.newcomer, follow)
+    if given.newcomer is not None:
+        channel.tell("connected")
+    return fabric

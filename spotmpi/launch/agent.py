@@ -9,6 +9,7 @@ told `messages.FROM_HEAD`.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -21,7 +22,7 @@ from functools import partial
 from spotmpi import __version__
 from spotmpi.channel import Name, Progress, admit, publish_death, record_death
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import links, messages, mpirun, processes, relay, trunk, variables
+from spotmpi.launch import links, messages, mpirun, processes, relay, trunk
 from spotmpi.launch.console import read
 from spotmpi.launch.crew import Crew, Heard
 from spotmpi.launch.decoding import Malformed
@@ -108,7 +109,9 @@ class Agent:
         self._crew = Crew(self._loop, self._folder, self._watch)
         self._trunk = trunk.Trunk(self._loop, descriptors, seal, self._take, self._cut)
         self._relay = relay.Relay(self._loop, self._trunk.relay)
-        self._doorway = relay.Doorway(self._loop, self._relay)
+        self._doorways: dict[int, relay.Doorway] = {}
+        """Of each worker that lives, its own."""
+        self._connections = itertools.count(1)
         self._lookout = Lookout(self._loop, watch, self._noticed, self._say, agent=True)
         self._to_be_taken = self._told = self._free = False
         self._gone: set[int] = set()
@@ -200,11 +203,12 @@ class Agent:
             case messages.Start(worker=worker, environ=environ):
                 self._start(worker, environ)
             case messages.Admit(worker=worker, environ=environ):
-                given = variables.admission(relay.with_port(environ, self._doorway.port))
-                with suppress(OSError):  # it has died meanwhile
-                    admit(self._folder, worker, given)
+                self._admit(worker, environ)
             case messages.Kill(worker=worker):
                 self._crew.revoke(worker)
+            case messages.Forsake(worker=worker):
+                if worker not in self._gone:
+                    self._pass_on(Heard(worker, messages.Vanished()))
             case messages.Instruct(worker=worker, order=order):
                 with suppress(OSError):  # no room: others may have been told
                     self._crew.order(worker, order)
@@ -248,13 +252,14 @@ class Agent:
     def _start(self, worker: int, given: dict[str, str]) -> None:
         assert self._assignment is not None
         assert self._installation is not None
+        door = self._doorways[worker] = self._new_doorway()
         settings = Settings(job=self._mark, job_dir=self._folder)
         environ = mpirun.on_host(
             self._installation,
             self._slots,
             settings,
             os.environ,
-            relay.with_port(given, self._doorway.port),
+            relay.with_port(given, door.port),
             cores(),
         )
         self._crew.expect([worker])
@@ -267,6 +272,15 @@ class Agent:
         )
         processes.lower_priority(wrapper.pid)
         self._wrappers[worker] = wrapper
+
+    def _new_doorway(self) -> relay.Doorway:
+        return relay.Doorway(self._loop, self._relay, lambda: next(self._connections))
+
+    def _admit(self, worker: int, given: dict[str, str]) -> None:
+        if (door := self._doorways.get(worker)) is not None:
+            environ = variables.admission(relay.with_port(given, door.port))
+            with suppress(OSError):  # it has died meanwhile
+                admit(self._folder, worker, environ)
 
     # This host is to be taken away.
 
@@ -327,8 +341,13 @@ class Agent:
             return  # the one says nothing new, the other is a stand-in's to say
         if isinstance(said, messages.Ended | messages.Vanished):
             self._loop.after(_BEFORE_BURIAL, "bury", self._bury)
+        ends = isinstance(said, messages.Ended | messages.Cleared | messages.Vanished)
+        if ends and heard.worker in self._doorways:
+            # Before the head kills its stand-in: PMIx's server (5.0) at times hangs if it learns of
+            # a death first and of the end of the connection later.
+            self._doorways.pop(heard.worker).close()
         self._trunk.tell(messages.Passed(heard.worker, said))
-        if isinstance(said, messages.Ended | messages.Cleared | messages.Vanished):
+        if ends:
             self._gone.add(heard.worker)
             self._give_free()
 
@@ -382,7 +401,8 @@ class Agent:
             while descriptor in self._streams and self._read(descriptor):
                 pass
         self._trunk.flush(_FOR_CLEARING)
-        self._doorway.close()
+        for doorway in self._doorways.values():
+            doorway.close()
         self._relay.close()
         job_folder.remove(self._folder)
         os.close(self._lock)

@@ -26,6 +26,7 @@ from spotmpi.launch.liveness import FENCE, Hearing, Pulse, beat_every, bounds
 from spotmpi.launch.loop import Loop
 from spotmpi.launch.rifts import Rifts
 from spotmpi.launch.seal import Frame, Seal
+from spotmpi.launch.server_check import ServerCheck
 from spotmpi.launch.silence import Silences
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings
@@ -124,6 +125,9 @@ class Fleet:
         self._heard: list[Heard] = []
         self._progress: dict[int, Progress] = {}
         self._pmix: int | None = None
+        self._check = ServerCheck(loop, socket, self._hear_check)
+        self.mute = False
+        """Whether mpirun does not answer, so that nobody can be brought in."""
         self._names: dict[int, messages.MpiName] = {}
         """As whom MPI knows each worker that it does."""
         self._ready: set[int] = set()
@@ -292,10 +296,9 @@ class Fleet:
             self._tell_of_end(worker, 0.0)
 
     def kill(self, worker: int) -> None:
-        """Take a worker for dead, whatever its host says."""
+        """Take a worker for dead, though it could not be killed, as soon as its host does so."""
         if worker not in self._ended:
-            self._bury(worker, 0.0)
-            self._heard.append(Heard(worker, messages.Vanished()))
+            self._home[worker].trunk.tell(messages.Forsake(worker))
 
     def order(self, worker: int, order: Order) -> None:
         """Have an order put where the worker finds it in its next round."""
@@ -317,6 +320,7 @@ class Fleet:
 
     def dismiss(self) -> None:
         """Let stand-ins and agents go, and meet no new ones."""
+        self._check.close()
         if self._stand_ins is not None:
             self._stand_ins.dismiss()
         for link in self._guests:
@@ -333,6 +337,8 @@ class Fleet:
     def hear(self) -> list[Heard]:
         """Return all that was said, ends last; look for hosts that fell silent."""
         self._watch_over_hosts()
+        if self._pmix is not None and not self._ending:
+            self._check.tend(self._pmix, time.monotonic())
         if self._held() != self._told_held:
             self._told_held = self._held()
             for host in self._hosts.values():
@@ -444,6 +450,9 @@ class Fleet:
             if other is not host:
                 other.trunk.tell(messages.Claimed(tuple(links)))
 
+    def _hear_check(self, mute: bool) -> None:
+        self.mute = mute
+
     def _kill_stand_in(self, worker: int) -> None:
         if self._stand_ins is not None:
             self._stand_ins.kill(worker)
@@ -451,8 +460,8 @@ class Fleet:
     def _bury(self, worker: int, ago: float) -> None:
         """A worker is gone: every host must know at once, and when it was."""
         self._ended.add(worker)
+        self._tell_of_end(worker, ago)  # first of all: this is what the others wait for
         self._kill_stand_in(worker)
-        self._tell_of_end(worker, ago)
 
     def _tell_of_end(self, worker: int, ago: float) -> None:
         for host in self._hosts.values():
@@ -531,13 +540,11 @@ class Fleet:
     def _lose(self, host: Registered, how: str) -> None:
         del self._hosts[host.name]
         ago = time.monotonic() - host.trunk.heard
-        lost = [worker for worker in host.workers if worker not in self._ended]
-        for worker in lost:  # first of all: this is what the others wait for
-            self._kill_stand_in(worker)
-        for worker in lost:
-            self._bury(worker, ago)
-            self._heard.append(Heard(worker, messages.HostLost(f"host {host.name} {how}")))
-        host.relay.close()
+        host.relay.close()  # before stand-ins are killed (see `Agent._pass_on`)
+        for worker in host.workers:
+            if worker not in self._ended:
+                self._bury(worker, ago)
+                self._heard.append(Heard(worker, messages.HostLost(f"host {host.name} {how}")))
 
 
 def _own(host: Registered, worker: int) -> int:

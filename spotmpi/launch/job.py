@@ -103,6 +103,10 @@ class Workers(Protocol):
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned now."""
 
+    @property
+    def mute(self) -> bool:
+        """Whether mpirun does not answer, so that nobody can be brought in."""
+
     def end(self) -> None:
         """Have every worker killed, without MPI seeing a death."""
 
@@ -218,7 +222,7 @@ class Job:
     def run(self, crew: Workers, begin: Callable[[], Start | None]) -> int:
         """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
         self._crew = crew
-        self._turnover = Turnover(crew, self._verdict, self.loop.after, self._spares)
+        self._turnover = Turnover(crew, self._verdict, self.loop.after, self._spares, self._keeps)
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
         with as_events(self.loop, {*_SIGNALS, *notices}, self._signalled):
@@ -292,6 +296,8 @@ class Job:
                 self._gone(worker)
             case messages.Misses(workers=missed):
                 self._part(worker, missed)
+            case messages.Spawning(newcomer=newcomer):
+                self._turnover.spawning(newcomer)
             case messages.GaveUp(newcomer=newcomer, why=why):
                 self._turnover.gave_up(newcomer, why)
             case said:

@@ -119,6 +119,16 @@ class Waiting(Message, event="waiting"):
 
 
 @dataclass(frozen=True)
+class Connected(Message, event="connected"):
+    """MPI runs in a newcomer, and connects it with its sponsor."""
+
+
+@dataclass(frozen=True)
+class Knocks(Message, event="knocks"):
+    """A newcomer's script is where the others' are."""
+
+
+@dataclass(frozen=True)
 class Admitted(Message, event="admitted"):
     """A newcomer is one of the others now, and learns."""
 
@@ -135,6 +145,13 @@ class Withdrawn(Message, event="withdrawn"):
     """A newcomer was never one of the others, for this reason."""
 
     why: Annotated[str, Page()]
+
+
+@dataclass(frozen=True)
+class Spawning(Message, event="spawning"):
+    """The sponsor of a newcomer has asked MPI for it."""
+
+    newcomer: Worker
 
 
 @dataclass(frozen=True)
@@ -208,7 +225,7 @@ class Garbled(Message, event="garbled"):
 
 _OF_TRAINING = (
     *(Begin, Ready, Underway, Recovery, Change, Checkpoint, Done, Failed, Left, Parted),
-    *(Waiting, Admitted, Trains, Withdrawn, GaveUp, Misses),
+    *(Waiting, Connected, Knocks, Admitted, Trains, Withdrawn, Spawning, GaveUp, Misses),
 )
 FROM_STRANGER = table(Met)
 FROM_WORKER = table(*_OF_TRAINING, Ended, Stopped, RuntimeEnds, Cleared)
@@ -359,6 +376,13 @@ class Kill(Message, event="kill"):
 
 
 @dataclass(frozen=True)
+class Forsake(Message, event="forsake"):
+    """Take a worker for dead: it was to be killed, and does not die."""
+
+    worker: Worker
+
+
+@dataclass(frozen=True)
 class Instruct(Message, event="order"):
     """Put an order on the board."""
 
@@ -407,7 +431,7 @@ class Leave(Message, event="leave"):
 
 
 FROM_HEAD = table(
-    *(Assignment, Refusal, Start, Admit, Kill, Instruct, Hold, Died, Claimed, End, Leave)
+    *(Assignment, Refusal, Start, Admit, Kill, Forsake, Instruct, Hold, Died, Claimed, End, Leave)
 )
 
 

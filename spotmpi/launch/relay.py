@@ -97,6 +97,12 @@ class Relay:
             return
         self._write(connection)
 
+    def hang_up(self, connection: int) -> None:
+        """Close a connection at both ends, if it is still there."""
+        if connection in self._links:
+            self._close(connection)
+            self._send(connection, b"")
+
     def close(self) -> None:
         """Close all connections."""
         for connection in list(self._links):
@@ -145,21 +151,27 @@ class Relay:
 
 
 class Doorway:
-    """Where the workers of an agent's host find their PMIx server: a port on the loopback."""
+    """Where a worker finds its PMIx server on an agent's host: a port on the loopback.
 
-    def __init__(self, loop: Loop, relay: Relay) -> None:
+    ``number`` numbers connections, those of all doorways to one relay.
+    """
+
+    def __init__(self, loop: Loop, relay: Relay, number: Callable[[], int]) -> None:
         self._loop = loop
         self._relay = relay
-        self._last = 0
+        self._number = number
+        self._connections: list[int] = []
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
         self._listener.setblocking(False)
         self.port: int = self._listener.getsockname()[1]
         loop.watch(self._listener.fileno(), self._accept)
 
     def close(self) -> None:
-        """Let nobody in any more."""
+        """Let nobody in any more, and close the connections of those who came."""
         self._loop.leave(self._listener.fileno())
         self._listener.close()
+        for connection in self._connections:
+            self._relay.hang_up(connection)
 
     def _accept(self) -> None:
         try:
@@ -169,8 +181,8 @@ class Doorway:
         if not _is_mine(link, port, self.port):
             link.close()
             return
-        self._last += 1
-        self._relay.add(self._last, link)
+        self._connections.append(self._number())
+        self._relay.add(self._connections[-1], link)
 
 
 def _is_mine(link: socket.socket, port: int, server: int) -> bool:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from spotmpi.channel import Order
+from spotmpi.joining import PATIENCE
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.growth import Growth
@@ -42,11 +43,16 @@ class Crewed(Protocol):
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned now."""
 
+    @property
+    def mute(self) -> bool:
+        """Whether mpirun does not answer, so that nobody can be brought in."""
+
 
 class Turnover:
     """Of one job. ``after(seconds, name, action)`` has something done later, unless the job ends.
 
-    ``spares`` of all workers that are asked for wait until others are lost.
+    ``spares`` of all workers that are asked for wait until others are lost. ``keeps``: the job has
+    a folder for checkpoints.
     """
 
     def __init__(
@@ -55,12 +61,15 @@ class Turnover:
         verdict: Verdict,
         after: Callable[[float, str, Callable[[], None]], None],
         spares: int,
+        keeps: bool,
     ) -> None:
         self.orders = Orders(crew.order)
         self._crew = crew
         self._verdict = verdict
         self._after = after
         self._spares = spares
+        self._keeps = keeps
+        self._mute = False
         self._growth = Growth()
         self._paired: tuple[int, int] | None = None
         self._stays: dict[str, int] = {}
@@ -105,20 +114,21 @@ class Turnover:
 
     def told(self, worker: int, said: Message) -> None:
         """Take what a worker said, as far as it is about coming and leaving."""
-        match said:
-            case messages.Waiting():
-                self._growth.waits(worker)
-            case messages.Admitted():
-                self._growth.admitted(worker)
-            case messages.Trains():
-                self._growth.trains(worker)
+        if isinstance(said, messages.Parted):
+            self._dismiss(self._growth.leaves(worker), _ORPHANED)
+        elif self._verdict.is_newcomer(worker) and self._growth.heard(worker, said.event):
+            self._watch_over(worker)
+            if isinstance(said, messages.Trains):
                 self._failures.pop(self._verdict.host_of(worker), None)
-            case messages.Parted():
-                self._dismiss(self._growth.leaves(worker), _ORPHANED)
+
+    def spawning(self, newcomer: int) -> None:
+        """Its sponsor has asked MPI for a newcomer."""
+        if self._growth.heard(newcomer, "spawning"):
+            self._watch_over(newcomer)
 
     def gave_up(self, newcomer: int, why: str) -> None:
         """The sponsor of a newcomer could not bring it in."""
-        self._dismiss(self._growth.gave_up(newcomer), why)
+        self._dismiss(self._growth.failed(newcomer), why)
 
     def gone(self, worker: int) -> None:
         """A worker has come to its end, which the verdict knows."""
@@ -143,8 +153,13 @@ class Turnover:
             self._dismiss((worker,), why)
 
     def tend(self) -> None:
-        """See to it that the next newcomer is brought in."""
-        pair = self._growth.next()
+        """See to it that the next newcomer is brought in, if anybody can be."""
+        if self._crew.mute is not self._mute:
+            self._mute = not self._mute
+            self._verdict.mute(self._mute)
+        pair = self._growth.pair if self._mute else self._growth.next()
+        if self._mute and self._keeps and (pair is not None or self._growth.waits):
+            self._stop()
         if pair == self._paired:
             return
         if self._paired is not None:
@@ -164,12 +179,30 @@ class Turnover:
         learning = [worker for worker in noticed if self._verdict.learning(worker)]
         self._dismiss(learning, _TAKEN)
         training = set(self._verdict.training) if self._verdict.started else set()
-        if noticed >= training:  # nobody would be left: all stop together
+        if noticed >= training:  # nobody would be left
             for worker in training:
                 self.orders.give(worker, stop=True)
         else:
             for worker in noticed & training:
                 self.part(worker, _TAKEN)
+
+    def _watch_over(self, newcomer: int) -> None:
+        """What only MPI has to do for it must not take for ever."""
+        stage = self._growth.stage(newcomer)
+        if (patience := PATIENCE.get(stage)) is not None:
+
+            def look() -> None:
+                if self._growth.stage(newcomer) is stage:
+                    why = f"MPI did not bring it in within {patience:.0f} s"
+                    self._dismiss(self._growth.failed(newcomer), why)
+
+            self._after(patience, f"{stage.name} {newcomer}", look)
+
+    def _stop(self) -> None:
+        """All stop together, with a checkpoint."""
+        self._verdict.asked_to_stop()
+        for worker in self._verdict.training:
+            self.orders.give(worker, stop=True)
 
     def _recruit(self, host: str) -> None:
         if host not in self._taken:

@@ -89,6 +89,8 @@ class _Worker:
     began: bool = False
     ready: bool = False
     done: bool = False
+    late: bool = False
+    """It came later than the others."""
     newcomer: bool = False
     """It came later than the others, and does not train yet."""
     waits: bool = False
@@ -126,12 +128,16 @@ class Verdict:
 
     def newcomer(self, host: str) -> int:
         """Take in one that comes later; returns its id."""
-        self._workers.append(_Worker(host, newcomer=True))
+        self._workers.append(_Worker(host, late=True, newcomer=True))
         return len(self._workers) - 1
 
     def host_of(self, worker: int) -> str:
         """Where a worker is."""
         return self._workers[worker].host
+
+    def is_newcomer(self, worker: int) -> bool:
+        """Whether it came later than the others, whatever has become of it."""
+        return self._workers[worker].late
 
     def turned_away(self, worker: int) -> bool:
         """Whether a newcomer has come to its end without ever training."""
@@ -189,6 +195,14 @@ class Verdict:
         if not self._asked:
             self.lines.append("asked to stop: the workers stop after this step, with a checkpoint")
         self._asked = True
+
+    def mute(self, on: bool) -> None:
+        """Take the news that mpirun does not answer any more, or that it does again."""
+        self.lines.append(
+            "mpirun does not answer any more: nobody can join; those that train need nothing of it"
+            if on
+            else "mpirun answers again"
+        )
 
     def ended_by_request(self, why: str) -> None:
         """End the job at once because somebody asked for it."""

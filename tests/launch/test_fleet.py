@@ -167,6 +167,9 @@ def test_newcomers_are_ordered_revoked_and_taken_for_dead_as_all_workers_are(
     assert order == messages.Instruct(2, Order(leave=True, newcomer=5))
     host.fleet.revoke(2)
     assert host.hear(messages.Kill)[0].worker == 2
+    host.fleet.kill(2)
+    assert host.hear(messages.Forsake)[0].worker == 2
+    assert host.fleet.hear() == []
     host.agent.tell(messages.Passed(2, said("ended", status=9)))
     assert host.hear(messages.Died)[0].worker == 2
     assert [(heard.worker, heard.said.event) for heard in host.fleet.hear()] == [(2, "ended")]

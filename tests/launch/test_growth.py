@@ -9,6 +9,11 @@ import pytest
 from spotmpi.launch.growth import Growth
 
 
+def come(growth: Growth, worker: int) -> None:
+    """A newcomer comes so far that it waits."""
+    growth.heard(worker, "waiting")
+
+
 def training(*workers: int, most: int | None = None) -> Growth:
     growth = Growth(most)
     for worker in workers:
@@ -19,17 +24,17 @@ def training(*workers: int, most: int | None = None) -> Growth:
 def test_newcomers_are_brought_in_one_at_a_time_as_they_came() -> None:
     growth = training(0, 1)
     assert growth.next() is None
-    growth.waits(5)
-    growth.waits(4)
+    come(growth, 5)
+    come(growth, 4)
     assert growth.next() == (0, 5)
     assert growth.next() == (0, 5)
-    growth.admitted(5)
+    growth.heard(5, "admitted")
     assert growth.next() == (0, 4)
 
 
 def test_without_anybody_that_trains_newcomers_wait() -> None:
     growth = Growth()
-    growth.waits(5)
+    come(growth, 5)
     assert growth.next() is None
     growth.trains(0)
     assert growth.next() == (0, 5)
@@ -37,21 +42,21 @@ def test_without_anybody_that_trains_newcomers_wait() -> None:
 
 def test_a_newcomer_that_learns_is_no_sponsor_until_it_trains() -> None:
     growth = training(0)
-    growth.waits(5)
+    come(growth, 5)
     growth.next()
-    growth.admitted(5)
-    growth.waits(6)
+    growth.heard(5, "admitted")
+    come(growth, 6)
     assert growth.gone(0) == ()
     assert growth.next() is None
-    growth.trains(5)
+    growth.heard(5, "trains")
     assert growth.next() == (5, 6)
 
 
 @pytest.mark.parametrize("event", ["gone", "leaves"])
 def test_who_goes_or_is_to_go_takes_what_it_was_to_bring_in_along(event: str) -> None:
     growth = training(0, 1)
-    growth.waits(5)
-    growth.waits(6)
+    come(growth, 5)
+    come(growth, 6)
     growth.next()
     assert getattr(growth, event)(0) == (5,)
     assert growth.next() == (1, 6)
@@ -59,8 +64,8 @@ def test_who_goes_or_is_to_go_takes_what_it_was_to_bring_in_along(event: str) ->
 
 def test_the_end_of_a_newcomer_that_is_being_brought_in_makes_way_for_the_next() -> None:
     growth = training(0)
-    growth.waits(5)
-    growth.waits(6)
+    come(growth, 5)
+    come(growth, 6)
     growth.next()
     assert growth.gone(5) == ()
     assert growth.next() == (0, 6)
@@ -68,14 +73,14 @@ def test_the_end_of_a_newcomer_that_is_being_brought_in_makes_way_for_the_next()
 
 def test_one_that_ends_while_it_waits_is_not_brought_in() -> None:
     growth = training(0)
-    growth.waits(5)
+    come(growth, 5)
     growth.gone(5)
     assert growth.next() is None
 
 
 def test_one_that_trains_and_goes_takes_nobody_along_but_its_own() -> None:
     growth = training(0, 1)
-    growth.waits(5)
+    come(growth, 5)
     growth.next()
     assert growth.gone(1) == ()
     assert growth.next() == (0, 5)
@@ -83,28 +88,28 @@ def test_one_that_trains_and_goes_takes_nobody_along_but_its_own() -> None:
 
 def test_a_newcomer_that_could_not_be_brought_in_is_named_once() -> None:
     growth = training(0)
-    growth.waits(5)
+    come(growth, 5)
     growth.next()
-    assert growth.gave_up(6) == ()
-    assert growth.gave_up(5) == (5,)
-    assert growth.gave_up(5) == ()
+    assert growth.failed(6) == ()
+    assert growth.failed(5) == (5,)
+    assert growth.failed(5) == ()
     assert growth.next() is None
 
 
 def test_what_a_sponsor_says_of_a_newcomer_that_is_in_comes_too_late() -> None:
     growth = training(0)
-    growth.waits(5)
+    come(growth, 5)
     growth.next()
-    growth.admitted(5)
-    assert growth.gave_up(5) == ()
+    growth.heard(5, "admitted")
+    assert growth.failed(5) == ()
 
 
 def test_with_as_many_as_there_may_be_newcomers_are_spares_until_one_is_gone() -> None:
     growth = training(0, 1, most=3)
     for worker in (5, 6):
-        growth.waits(worker)
+        come(growth, worker)
     assert growth.next() == (0, 5)
-    growth.admitted(5)
+    growth.heard(5, "admitted")
     assert growth.next() is None
     growth.leaves(1)  # it trains until it is gone
     assert growth.next() is None
@@ -131,16 +136,16 @@ def test_whatever_happens_a_pair_is_one_that_trains_and_one_that_waits(seed: int
             assert not waiting or not sponsors or (most is not None and inside >= most)
         match chance.choice(["waits", "waits", "admitted", "trains", "gone", "leaves", "gave_up"]):
             case "waits":
-                growth.waits(number)
+                come(growth, number)
                 waiting.add(number)
                 number += 1
             case "admitted" if pair is not None:
-                growth.admitted(pair[1])
+                growth.heard(pair[1], "admitted")
                 waiting.discard(pair[1])
                 learning.add(pair[1])
             case "trains" if learning:
                 worker = learning.pop()
-                growth.trains(worker)
+                growth.heard(worker, "trains")
                 sponsors.add(worker)
             case "leaves" | "gone" as event if sponsors:
                 worker = chance.choice([*sponsors, *waiting, *learning, *going])
@@ -156,5 +161,5 @@ def test_whatever_happens_a_pair_is_one_that_trains_and_one_that_waits(seed: int
                     known.discard(worker)
                 waiting.difference_update(dropped)
             case "gave_up" if pair is not None:
-                assert growth.gave_up(pair[1]) == (pair[1],)
+                assert growth.failed(pair[1]) == (pair[1],)
                 waiting.discard(pair[1])

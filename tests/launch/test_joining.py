@@ -29,7 +29,8 @@ class Training:
         self.token, self.trace = folder / "token", folder / "trace.jsonl"
         self.job = start(
             *("run", "--listen", "127.0.0.1:0", "--token-file", self.token, "-n", 2),
-            *("--trace", self.trace, *options, SCRIPT, 40),
+            # No host here falls silent but because this machine is busy.
+            *("--detect-ms", 3000, "--trace", self.trace, *options, SCRIPT, 40),
         )
         (told,) = self.job.until(r"waiting for 2 workers at (127\.0\.0\.1:\d+)")
         self.address = told[1]
@@ -110,6 +111,32 @@ def test_the_loss_of_who_brings_in_a_newcomer_costs_a_second_try(training: Train
     training.job.until("worker 2 on c did not join")
     training.job.until("worker 3 on c has joined")
     training.check(1, 3)
+
+
+def test_a_stand_in_that_dies_before_it_says_anything_costs_a_second_try(
+    training: Training,
+) -> None:
+    """MPI waits for it for ever, and so does its sponsor, which trains on."""
+    training.host("c")
+    os.kill(training.job.started(r"standin\.py \S+ 2"), signal.SIGKILL)
+    training.job.until("worker 2 on c did not join")
+    training.job.until("worker 3 on c has joined")
+    training.check(0, 1, 3)
+
+
+def test_when_mpirun_does_not_answer_and_somebody_waits_all_stop_with_a_checkpoint(
+    start, tmp_path: Path
+) -> None:
+    training = Training(start, tmp_path, "--checkpoint", tmp_path / "kept").begin()
+    try:
+        os.kill(training.job.started("prterun"), signal.SIGSTOP)
+        training.host("c")
+        training.job.until("mpirun does not answer any more: nobody can join")
+        assert training.job.wait() == 75, training.job.output
+        assert "checkpoint of step" in training.job.output
+    finally:
+        for agent in training.agents:
+            agent.close()
 
 
 def test_join_revoke_and_join_again(training: Training) -> None:

@@ -40,7 +40,7 @@ class Both:
         self.server = socket.create_server(("127.0.0.1", 0))
         self.here = Relay(self.loop, self._there)
         self.there = Relay(self.loop, lambda connection, data: self.here.receive(connection, data))
-        self.doorway = Doorway(self.loop, self.here)
+        self.doorway = Doorway(self.loop, self.here, lambda: 1)
         self.accepted: socket.socket | None = None
 
     def _there(self, connection: int, data: bytes) -> None:
@@ -111,6 +111,20 @@ def test_the_server_may_hang_up_first(both: Both) -> None:
     both.turn_until(lambda: 1 not in both.here)
     assert client.recv(1) == b""
     client.close()
+
+
+def test_a_doorway_that_closes_hangs_up_at_both_ends(both: Both) -> None:
+    """Whoever else holds the client's end: a child of a worker that is dead, say."""
+    with socket.create_connection(("127.0.0.1", both.doorway.port)) as client:
+        client.sendall(b"x")
+        both.turn_until(lambda: both.accepted is not None)
+        assert both.accepted is not None
+        assert both.accepted.recv(1) == b"x"
+        both.doorway.close()
+        assert 1 not in both.here
+        assert 1 not in both.there
+        assert both.accepted.recv(1) == b""
+        both.doorway = Doorway(both.select, both.here, lambda: 2)
 
 
 def test_other_users_are_not_let_in(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from spotmpi.channel import Order
+from spotmpi.joining import PATIENCE, Stage
 from spotmpi.launch.turnover import Turnover
 from spotmpi.launch.verdict import Verdict
 from tests.saying import said
@@ -18,15 +19,16 @@ KILLED = 9
 class Job:
     """Two workers on h1, one on h2, that train; and its crew."""
 
-    def __init__(self, spares: int = 0) -> None:
+    def __init__(self, spares: int = 0, keeps: bool = True) -> None:
         self.revoked: list[int] = []
         self.orders: dict[int, Order] = {}
         self.brought: list[int] = []
         self.full = False
+        self.mute = False
         self.stays: dict[str, int] = {}
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.verdict = Verdict()
-        self.turnover = Turnover(self, self.verdict, self.after, spares)
+        self.turnover = Turnover(self, self.verdict, self.after, spares, keeps)
         self.verdict.expect(["h1", "h1", "h2"])
 
     def begin(self) -> Job:
@@ -60,7 +62,7 @@ class Job:
         """A newcomer comes so far."""
         self.stays[host] = stay
         worker = self.turnover.newcomer(host, stay)
-        for event in ("waiting", "ready", "admitted", "trains"):
+        for event in ("waiting", "connected", "ready", "knocks", "admitted", "trains"):
             self.tell(worker, event)
             if event == until:
                 break
@@ -124,6 +126,62 @@ def test_a_newcomer_that_could_not_be_brought_in_is_ended(job: Job) -> None:
     assert job.revoked == [3]
     job.end(3)
     assert "worker 3 on h3 did not join: no room" in job.verdict.lines
+
+
+def test_what_mpi_has_to_do_for_a_newcomer_must_not_take_for_ever(job: Job) -> None:
+    """Its sponsor may hang in it from then on: another one brings in the next."""
+    job.come("h3")
+    assert job.later == []
+    job.turnover.spawning(3)
+    ((seconds, look),) = job.later
+    assert seconds == PATIENCE[Stage.SPAWNED]
+    job.later.clear()
+    look()
+    assert job.revoked == [3]
+    job.end(3)
+    assert "worker 3 on h3 did not join: MPI did not bring it in within 30 s" in job.verdict.lines
+    job.later.pop()[1]()
+    assert job.orders[1] == Order(newcomer=4)
+    assert job.orders[0] == Order()
+
+
+def test_what_scripts_have_to_do_may_take_as_long_as_they_like(job: Job) -> None:
+    worker = job.come("h3")
+    job.turnover.spawning(worker)
+    for event in ("connected", "ready", "knocks", "admitted", "trains"):
+        job.tell(worker, event)
+    ((_, look),) = job.later
+    look()
+    assert job.revoked == []
+    assert job.states[worker] == "training"
+
+
+def test_nobody_is_brought_in_while_mpirun_does_not_answer(job: Job) -> None:
+    job = Job(keeps=False).begin()
+    job.mute = True
+    job.come("h3")
+    assert job.orders == {}
+    assert "mpirun does not answer any more: nobody can join" in job.verdict.lines[0]
+    job.mute = False
+    job.turnover.tend()
+    assert job.orders == {0: Order(newcomer=3)}
+    assert job.verdict.lines[1:] == ["mpirun answers again"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_if_somebody_waits_meanwhile_all_stop_with_a_checkpoint(job: Job, when: str) -> None:
+    if when == "after":
+        job.mute = True
+        job.turnover.tend()
+        assert job.orders == {}
+    job.come("h3")
+    job.mute = True
+    job.turnover.tend()
+    assert all(job.orders[worker].stop for worker in range(3))
+    assert "asked to stop" in job.verdict.lines[-1]
+    said = list(job.verdict.lines)
+    job.turnover.tend()
+    assert job.verdict.lines == said
 
 
 def test_a_host_s_newcomer_is_tried_four_times_until_the_host_comes_anew(job: Job) -> None:
