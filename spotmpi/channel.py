@@ -245,6 +245,7 @@ class Channel:
         self._deaths = deaths
         self._orders = orders
         self._progress = progress
+        self._told: set[tuple[str, int]] = set()
 
     @classmethod
     def open(cls, settings: Settings) -> Channel:
@@ -276,6 +277,12 @@ class Channel:
                     link.send(message + b"\n", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
             finally:
                 link.detach()
+
+    def tell_once(self, event: str, newcomer: int, **fields: Any) -> None:
+        """Tell this of a newcomer, unless it was told."""
+        if (event, newcomer) not in self._told:
+            self._told.add((event, newcomer))
+            self.tell(event, newcomer=newcomer, **fields)
 
     def death_of(self, worker: int) -> float | None:
         """Return the ``time.monotonic()`` of a worker's death, None if alive or unknown."""

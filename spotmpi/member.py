@@ -88,10 +88,6 @@ class Member(Generic[P]):
         self._answer: list[float] = []
         self._told_to_stop = self._leaving = False
         """What this worker says in its control words: all should stop, it is to leave."""
-        self._spawning = 0
-        """The newcomer that MPI was asked for last, as the launcher knows."""
-        self._gave_up = 0
-        """The newcomer that could not be brought in, as the launcher knows."""
         self._stopping = self._due = False
         """What all have read from theirs: training stops, a plan is due."""
         self._digest: int | None = None
@@ -492,13 +488,11 @@ class Member(Generic[P]):
             return
         self._told_to_stop = order.stop
         self._leaving = self._leaving or order.leave
-        if order.newcomer and order.newcomer != self._spawning:
-            self._spawning = order.newcomer
-            self.channel.tell("spawning", newcomer=order.newcomer)
         failure = self.fabric.sponsor(order.newcomer or None)
-        if failure is not None and order.newcomer != self._gave_up:
-            self._gave_up = order.newcomer
-            self.channel.tell("gave_up", newcomer=order.newcomer, why=failure)
+        if order.newcomer:
+            self.channel.tell_once("spawning", order.newcomer)
+        if failure is not None:
+            self.channel.tell_once("gave_up", order.newcomer, why=failure)
         if self._kind == control.STEP:  # else an answer that its script needs has yet to come
             self.fabric.brief(self._prospectus)
 

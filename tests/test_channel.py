@@ -270,3 +270,15 @@ def test_more_deaths_than_somebody_looks_at_hold_nobody_up(
 
 def test_without_a_launcher_nobody_tells_of_deaths() -> None:
     assert Channel.open(Settings()).obituaries(0) is None
+
+
+def test_what_is_told_once_of_a_newcomer_is_not_told_again(channel: Channel, ends) -> None:
+    for newcomer in (4, 4, 5, 4):
+        channel.tell_once("spawning", newcomer)
+    channel.tell_once("gave_up", 4, why="no room")
+    told = [json.loads(ends[0].recv(LIMIT)) for _ in range(3)]
+    assert [(fields["event"], fields["newcomer"]) for fields in told] == [
+        ("spawning", 4),
+        ("spawning", 5),
+        ("gave_up", 4),
+    ]

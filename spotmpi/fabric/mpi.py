@@ -54,6 +54,7 @@ from spotmpi.fabric.doorbell import Doorbell  # noqa: E402
 from spotmpi.fabric.plane import Plain, Plane, Sum  # noqa: E402
 from spotmpi.fabric.retired import Retired  # noqa: E402
 from spotmpi.fabric.wire import Row, decode, encode, pack_row, unpack_rows  # noqa: E402
+from spotmpi.joining import Stage, after  # noqa: E402
 from spotmpi.membership import Membership, Worker, WorkerId  # noqa: E402
 from spotmpi.recovery import (  # noqa: E402
     Built,
@@ -100,10 +101,7 @@ class _Guest:
 
     bridge: MPI.Intracomm | None = None
     failure: str | None = None
-    briefed: bool = False
-    ready: bool = False
-    welcome: bool = False
-    """It is a member."""
+    stage: Stage = Stage.SPAWNED
     sent: list[_Sent] = field(default_factory=list)
 
     def send(self, data: bytes, tag: int) -> None:
@@ -117,7 +115,7 @@ class _Guest:
     def let_go(self, why: str) -> None:
         """Nothing will come of it; it learns that from the bridge."""
         self.failure = self.failure or why
-        if self.bridge is not None and not self.welcome:
+        if self.bridge is not None and self.stage is not Stage.LEARNING:
             self.bridge.Revoke()
 
 
@@ -211,8 +209,9 @@ class MpiFabric(Fabric):
             case Rebuild(members, change):
                 return self._rebuild(members, change)
             case Welcome(newcomer, charter):
-                self._guests[newcomer].welcome = True
-                self._guests[newcomer].send(charter, _CHARTER)
+                guest = self._guests[newcomer]
+                guest.stage = after(guest.stage, "admitted")
+                guest.send(charter, _CHARTER)
             case Meet():
                 return self._await(_PROSPECTUS)
             case Knock():
@@ -409,27 +408,28 @@ class MpiFabric(Fabric):
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """To be called now and then, as long as there is a newcomer."""
         for guest in self._guests.values():
-            if guest.bridge is not None and guest.failure is None and not guest.briefed:
-                guest.briefed = True
+            spawned = guest.stage is Stage.SPAWNED and guest.failure is None
+            if spawned and guest.bridge is not None:
+                guest.stage = after(guest.stage, "ready")
                 guest.send(prospectus(), _PROSPECTUS)
 
     def guest(self) -> WorkerId | None:
         """The newcomer that has knocked."""
         for worker, guest in self._guests.items():
-            waits = guest.briefed and not guest.welcome and guest.failure is None
-            if waits and self._has_knocked(guest):
+            if guest.stage is Stage.BRIEFED and guest.failure is None:
+                self._listen_to(guest)
+            if guest.stage is Stage.KNOCKING and guest.failure is None:
                 return worker
         return None
 
     @staticmethod
-    def _has_knocked(guest: _Guest) -> bool:
+    def _listen_to(guest: _Guest) -> None:
         assert guest.bridge is not None
-        if not guest.ready:
-            try:
-                guest.ready = _take(guest.bridge, _BRIDGE, _READY) is not None
-            except MPI.Exception as error:
-                guest.failure = error.Get_error_string()
-        return guest.ready
+        try:
+            if _take(guest.bridge, _BRIDGE, _READY) is not None:
+                guest.stage = after(guest.stage, "knocks")
+        except MPI.Exception as error:
+            guest.failure = error.Get_error_string()
 
     # A newcomer.
 
@@ -522,6 +522,8 @@ def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None
         bridge = parent.Merge(False)
         bridge.Set_errhandler(MPI.ERRORS_RETURN)
         guest.bridge = bridge
+        if guest.failure is not None:  # it was let go meanwhile, which only the bridge can tell it
+            bridge.Revoke()
     except MPI.Exception as error:
         guest.failure = error.Get_error_string()
 

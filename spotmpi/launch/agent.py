@@ -22,7 +22,7 @@ from functools import partial
 from spotmpi import __version__
 from spotmpi.channel import Name, Progress, admit, publish_death, record_death
 from spotmpi.launch import folder as job_folder
-from spotmpi.launch import links, messages, mpirun, processes, relay, trunk
+from spotmpi.launch import links, messages, mpirun, processes, relay, trunk, variables
 from spotmpi.launch.console import read
 from spotmpi.launch.crew import Crew, Heard
 from spotmpi.launch.decoding import Malformed
