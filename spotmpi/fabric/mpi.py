@@ -1,4 +1,4 @@
-"""The fabric over MPI with ULFM: the only module that imports mpi4py.
+"""The fabric over MPI with ULFM.
 
 Two communicators. ``data`` carries collectives; whoever meets a failure revokes it, and the build
 makes it anew by ``Shrink``. ``control`` carries tokens between two live workers, which works on a
@@ -23,16 +23,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import mpi4py
-
-# MPI_Finalize can hang after a failure. Workers leave through the door, after which nobody
-# needs them, and then simply exit.
-mpi4py.rc.finalize = False
-
-from mpi4py import MPI  # noqa: E402 - the setting above must come first
-
-from spotmpi.errors import PeersLost, SpotmpiError, UsageError  # noqa: E402
-from spotmpi.fabric import (  # noqa: E402
+from spotmpi.errors import PeersLost, UsageError
+from spotmpi.fabric import (
     Arena,
     Cancel,
     Fabric,
@@ -50,13 +42,26 @@ from spotmpi.fabric import (  # noqa: E402
     Wait,
     Welcome,
 )
-from spotmpi.fabric.doorbell import Doorbell  # noqa: E402
-from spotmpi.fabric.plane import Plain, Plane, Sum  # noqa: E402
-from spotmpi.fabric.retired import Retired  # noqa: E402
-from spotmpi.fabric.wire import Row, decode, encode, pack_row, unpack_rows  # noqa: E402
-from spotmpi.joining import Stage, after  # noqa: E402
-from spotmpi.membership import Membership, Worker, WorkerId  # noqa: E402
-from spotmpi.recovery import (  # noqa: E402
+from spotmpi.fabric.doorbell import Doorbell
+from spotmpi.fabric.mpi_calls import (
+    EVIDENCE,
+    MPI,
+    PAUSE,
+    Sent,
+    collective,
+    done,
+    duplicate,
+    is_failure,
+    no_loss,
+    take,
+    told,
+)
+from spotmpi.fabric.plane import Plain, Plane, Sum
+from spotmpi.fabric.retired import Retired
+from spotmpi.fabric.wire import Row, decode, encode, pack_row, unpack_rows
+from spotmpi.joining import Stage, after
+from spotmpi.membership import Membership, Worker, WorkerId
+from spotmpi.recovery import (
     Built,
     ControlRevoked,
     Event,
@@ -68,16 +73,11 @@ from spotmpi.recovery import (  # noqa: E402
     Token,
 )
 
-_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
 _TAG = 1
 _HELLO, _PROSPECTUS, _READY, _COME, _CHARTER = range(2, 7)
 """Tags between a newcomer and its sponsor, in this order."""
 _BRIDGE = 1
 """The newcomer's rank on the bridge; the sponsor's is 0."""
-_PAUSE = 1e-3
-"""Seconds between two looks for a loss, a revocation, or a token that came without a ring."""
-_EVIDENCE = 2.0
-"""Seconds in which a loss must be known that has broken a collective call."""
 
 
 _FEW_THREADS = "MPI was not started with MPI_THREAD_MULTIPLE, without which no worker can join"
@@ -91,10 +91,6 @@ def abort() -> None:
     MPI.COMM_WORLD.Abort(1)
 
 
-_Sent = tuple[MPI.Request, bytes, MPI.Comm]
-"""What may still be on its way: the bytes must live until MPI says that they have left."""
-
-
 @dataclass
 class _Guest:
     """A newcomer, at its sponsor's side; a thread of the sponsor's writes the first two."""
@@ -102,7 +98,7 @@ class _Guest:
     bridge: MPI.Intracomm | None = None
     failure: str | None = None
     stage: Stage = Stage.SPAWNED
-    sent: list[_Sent] = field(default_factory=list)
+    sent: list[Sent] = field(default_factory=list)
 
     def send(self, data: bytes, tag: int) -> None:
         """Send it to the newcomer, at once."""
@@ -147,7 +143,7 @@ class MpiFabric(Fabric):
         self._known_dead: set[WorkerId] = set()
         self._revocation_told = False
         self._events: deque[Event] = deque()
-        self._sending: list[_Sent] = []
+        self._sending: list[Sent] = []
         self._deaf_until: float | None = None
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
@@ -161,7 +157,7 @@ class MpiFabric(Fabric):
         world = MPI.COMM_WORLD
         world.Set_errhandler(MPI.ERRORS_RETURN)
         self.me = world.Get_rank()
-        data, control = _duplicate(world), _duplicate(world)
+        data, control = duplicate(world), duplicate(world)
         self._enter(data, control, _introduce(data, self.me, self._doorbell.address))
         self.membership = Membership(0, tuple(self._workers))
 
@@ -195,7 +191,7 @@ class MpiFabric(Fabric):
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:
-                    _collective(self._data, self._data.Bcast, buffer, root)
+                    collective(self._data, self._data.Bcast, buffer, root)
             case Revoke():
                 self._data.Revoke()
             case Send(to, token):
@@ -220,7 +216,7 @@ class MpiFabric(Fabric):
 
     def _sum(self, part: Part) -> None:
         brought = MPI.IN_PLACE if part.contribution is part.result else part.contribution
-        _collective(self._data, self._data.Allreduce, brought, part.result)
+        collective(self._data, self._data.Allreduce, brought, part.result)
 
     # The control path.
 
@@ -229,9 +225,9 @@ class MpiFabric(Fabric):
         try:
             sent = self._control.Isend([data, MPI.BYTE], self._control_rank[to], _TAG)
         except MPI.Exception as error:
-            _told(error, self._control)  # a loss will be heard of in a poll
+            told(error, self._control)  # a loss will be heard of in a poll
             return
-        self._sending = [one for one in self._sending if not _done(one)]
+        self._sending = [one for one in self._sending if not done(one)]
         self._sending.append((sent, data, self._control))
         self._ring([to])
 
@@ -247,7 +243,7 @@ class MpiFabric(Fabric):
             self._listen()
             if self._events:
                 return self._events.popleft()
-            self._doorbell.wait(_PAUSE)
+            self._doorbell.wait(PAUSE)
 
     def _token(self) -> Token | None:
         """A token that has come; None also where a loss or a revocation keeps MPI from looking."""
@@ -265,9 +261,9 @@ class MpiFabric(Fabric):
         except MPI.Exception as error:
             # Of a loss, or of the end of this path, `_listen` learns. Anything else must pass.
             now = self.clock()
-            self._deaf_until = self._deaf_until or now + _EVIDENCE
-            if error.Get_error_class() not in _FAILURES and now > self._deaf_until:
-                raise _no_loss(error) from error
+            self._deaf_until = self._deaf_until or now + EVIDENCE
+            if not is_failure(error) and now > self._deaf_until:
+                raise no_loss(error) from error
             return None
         self._deaf_until = None
         return decode(data)
@@ -367,14 +363,14 @@ class MpiFabric(Fabric):
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         made = None
         try:
-            made = _collective(comm, make)
+            made = collective(comm, make)
         except PeersLost:
             comm.Revoke()  # the others may wait for this worker in it
         return made if self._agree(made is not None) else None
 
     def _furnish(self, data: Any) -> tuple[MPI.Intracomm, list[Row]]:
         """The control path beside ``data``, and who is there. Collective."""
-        return _duplicate(data), _introduce(data, self.me, self._doorbell.address)
+        return duplicate(data), _introduce(data, self.me, self._doorbell.address)
 
     def _bridge_to(self, change: Plan) -> MPI.Intracomm:
         """Where the newcomer is; only its sponsor has to know."""
@@ -426,7 +422,7 @@ class MpiFabric(Fabric):
     def _listen_to(guest: _Guest) -> None:
         assert guest.bridge is not None
         try:
-            if _take(guest.bridge, _BRIDGE, _READY) is not None:
+            if take(guest.bridge, _BRIDGE, _READY) is not None:
                 guest.stage = after(guest.stage, "knocks")
         except MPI.Exception as error:
             guest.failure = error.Get_error_string()
@@ -435,10 +431,10 @@ class MpiFabric(Fabric):
 
     def _await(self, tag: int) -> bytes:
         try:
-            while (data := _take(self._bridge, 0, tag)) is None:
-                time.sleep(_PAUSE)
+            while (data := take(self._bridge, 0, tag)) is None:
+                time.sleep(PAUSE)
         except MPI.Exception as error:
-            raise _told(error, self._bridge) from error
+            raise told(error, self._bridge) from error
         return data
 
     def _knock(self) -> bytes:
@@ -446,13 +442,13 @@ class MpiFabric(Fabric):
             self._bridge.Send([b"", MPI.BYTE], 0, _READY)
             self._await(_COME)
         except MPI.Exception as error:
-            raise _told(error, self._bridge) from error
+            raise told(error, self._bridge) from error
         alone, bridge = MPI.COMM_SELF, self._bridge
-        between = _collective(bridge, lambda: alone.Create_intercomm(0, bridge, 0, _TAG))
+        between = collective(bridge, lambda: alone.Create_intercomm(0, bridge, 0, _TAG))
         between.Set_errhandler(MPI.ERRORS_RETURN)
-        data = _collective(between, lambda: between.Merge(high=True))
+        data = collective(between, lambda: between.Merge(high=True))
         data.Set_errhandler(MPI.ERRORS_RETURN)
-        self._enter(data, *_collective(data, lambda: self._furnish(data)))
+        self._enter(data, *collective(data, lambda: self._furnish(data)))
         charter = self._await(_CHARTER)
         self._retired.add(between, bridge)
         return charter
@@ -463,7 +459,7 @@ class MpiFabric(Fabric):
         try:
             shrunk = MPI.Intracomm(comm.Shrink())
         except MPI.Exception as error:
-            _told(error, comm)
+            told(error, comm)
             return None, []
         shrunk.Set_errhandler(MPI.ERRORS_RETURN)
         group = shrunk.Get_group()
@@ -480,7 +476,7 @@ class MpiFabric(Fabric):
                 return bool(self._control.Agree(int(flag)))
             except MPI.Exception as error:
                 # A loss that not everybody had acknowledged. All alive get this same error.
-                _told(error, self._control)
+                told(error, self._control)
 
     @staticmethod
     def _ids_of(group: MPI.Group, comm: MPI.Comm, ids: list[WorkerId]) -> list[WorkerId]:
@@ -490,12 +486,6 @@ class MpiFabric(Fabric):
         finally:
             parent.Free()
         return [ids[rank] for rank in ranks]
-
-
-def _duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    copy = comm.Dup()
-    copy.Set_errhandler(MPI.ERRORS_RETURN)
-    return copy
 
 
 def _introduce(comm: MPI.Intracomm, me: WorkerId, bell: bytes) -> list[Row]:
@@ -515,10 +505,10 @@ def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None
         parent.Set_errhandler(MPI.ERRORS_RETURN)
         known()
         # One that dies here is waited for in vain, and in peace: nothing else depends on it.
-        while _take(parent, 0, _HELLO) is None:
+        while take(parent, 0, _HELLO) is None:
             if guest.failure is not None:
                 return
-            time.sleep(_PAUSE)
+            time.sleep(PAUSE)
         bridge = parent.Merge(False)
         bridge.Set_errhandler(MPI.ERRORS_RETURN)
         guest.bridge = bridge
@@ -537,66 +527,5 @@ def _cross() -> MPI.Intracomm:
         bridge: MPI.Intracomm = parent.Merge(True)
         bridge.Set_errhandler(MPI.ERRORS_RETURN)
     except MPI.Exception as error:
-        raise _told(error, parent) from error
+        raise told(error, parent) from error
     return bridge
-
-
-def _take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
-    """A message that has come, or None."""
-    status = MPI.Status()
-    message = comm.Improbe(source, tag, status)
-    message = message or comm.Improbe(source, tag, status)
-    if message is None:
-        return None
-    data = bytearray(status.Get_count(MPI.BYTE))
-    message.Recv([data, MPI.BYTE])
-    return bytes(data)
-
-
-def _done(sent: _Sent) -> bool:
-    request, _, comm = sent
-    try:
-        return bool(request.Test())
-    except MPI.Exception as error:
-        _told(error, comm)  # the receiver is gone, and with it the need for these bytes
-        return True
-
-
-def _collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any:
-    """A call that all of ``comm`` make. PeersLost if it breaks because of one of them."""
-    try:
-        return call(*arguments)
-    except MPI.Exception as error:
-        raise _told(error, comm) from error
-
-
-def _told(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:
-    """What an error on ``comm`` tells: `PeersLost`, or it is raised as no failure of a peer.
-
-    Open MPI 5.0.11 at times tells a survivor of a death MPI_ERR_OTHER instead of a class of ULFM
-    (seen in Bcast, on busy cores). So MPI is also asked whether anyone is lost, for a while: a call
-    may break before the loss is known.
-    """
-    until = time.monotonic() + _EVIDENCE
-    while error.Get_error_class() not in _FAILURES and not _is_broken(comm):
-        if time.monotonic() > until:
-            raise _no_loss(error) from error
-        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
-        time.sleep(_PAUSE)
-    return PeersLost(error.Get_error_string())
-
-
-def _is_broken(comm: MPI.Comm) -> bool:
-    """Whether somebody of ``comm`` is lost, as far as is known here, or has found one lost."""
-    failed = comm.Get_failed()
-    try:
-        return comm.Is_revoked() or failed.Get_size() > 0
-    finally:
-        failed.Free()
-
-
-def _no_loss(error: MPI.Exception) -> SpotmpiError:
-    return SpotmpiError(
-        f"MPI reports {error.Get_error_string()}: this is no revocation; "
-        "`spotmpi doctor` shows which MPI a run uses"
-    )

@@ -11,7 +11,7 @@ from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
 mistake = sys.argv[1]
-collective = mpi._collective
+collective = mpi.collective
 
 
 def fail():
@@ -51,7 +51,7 @@ with spotmpi.Trainer(
                 case "exit":
                     sys.exit(0)
                 case "network":
-                    mpi._collective = lambda comm, call, *its: collective(comm, fail)
+                    mpi.collective = lambda comm, call, *its: collective(comm, fail)
                 case "write":
                     trainer.params["w"][0] += 1
         if mistake == "everybody" and trainer.steps == 5:

@@ -1,0 +1,117 @@
+"""Calls of MPI with ULFM, and what their errors tell. Importing this starts MPI."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import mpi4py
+
+# MPI_Finalize can hang after a failure. Workers leave through the door, after which nobody
+# needs them, and then simply exit.
+mpi4py.rc.finalize = False
+
+from mpi4py import MPI  # noqa: E402 - the setting above must come first
+
+from spotmpi.errors import PeersLost, SpotmpiError  # noqa: E402
+
+__all__ = [
+    "EVIDENCE",
+    "MPI",
+    "PAUSE",
+    "Sent",
+    "collective",
+    "done",
+    "duplicate",
+    "is_failure",
+    "no_loss",
+    "take",
+    "told",
+]
+
+_FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
+
+PAUSE = 1e-3
+"""Seconds between two looks for what MPI does not tell by itself."""
+
+EVIDENCE = 2.0
+"""Seconds in which a loss must be known that has broken a call."""
+
+Sent = tuple[MPI.Request, bytes, MPI.Comm]
+"""What may still be on its way: the bytes must live until MPI says that they have left."""
+
+
+def take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
+    """A message that has come, or None."""
+    status = MPI.Status()
+    message = comm.Improbe(source, tag, status)
+    message = message or comm.Improbe(source, tag, status)
+    if message is None:
+        return None
+    data = bytearray(status.Get_count(MPI.BYTE))
+    message.Recv([data, MPI.BYTE])
+    return bytes(data)
+
+
+def done(sent: Sent) -> bool:
+    """Whether it has left, or nobody is left to take it."""
+    request, _, comm = sent
+    try:
+        return bool(request.Test())
+    except MPI.Exception as error:
+        told(error, comm)  # the receiver is gone, and with it the need for these bytes
+        return True
+
+
+def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any:
+    """A call that all of ``comm`` make. PeersLost if it breaks because of one of them."""
+    try:
+        return call(*arguments)
+    except MPI.Exception as error:
+        raise told(error, comm) from error
+
+
+def told(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:
+    """What an error on ``comm`` tells: `PeersLost`, or it is raised as no failure of a peer.
+
+    Open MPI 5.0.11 at times tells a survivor of a death MPI_ERR_OTHER instead of a class of ULFM
+    (seen in Bcast, on busy cores). So MPI is also asked whether anyone is lost, for a while: a call
+    may break before the loss is known.
+    """
+    until = time.monotonic() + EVIDENCE
+    while not is_failure(error) and not _is_broken(comm):
+        if time.monotonic() > until:
+            raise no_loss(error) from error
+        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
+        time.sleep(PAUSE)
+    return PeersLost(error.Get_error_string())
+
+
+def is_failure(error: MPI.Exception) -> bool:
+    """Whether it is of a class that ULFM has for the loss of a peer."""
+    return error.Get_error_class() in _FAILURES
+
+
+def _is_broken(comm: MPI.Comm) -> bool:
+    """Whether somebody of ``comm`` is lost, as far as is known here, or has found one lost."""
+    failed = comm.Get_failed()
+    try:
+        return comm.Is_revoked() or failed.Get_size() > 0
+    finally:
+        failed.Free()
+
+
+def no_loss(error: MPI.Exception) -> SpotmpiError:
+    """An error that no lost peer explains."""
+    return SpotmpiError(
+        f"MPI reports {error.Get_error_string()}: this is no revocation; "
+        "`spotmpi doctor` shows which MPI a run uses"
+    )
+
+
+def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
+    """Another one with the same members, which returns errors. Collective."""
+    copy = comm.Dup()
+    copy.Set_errhandler(MPI.ERRORS_RETURN)
+    return copy
