@@ -24,7 +24,7 @@ def main(folder: Path, params: int, steps: int, schedule: str) -> None:
     weights = [np.zeros(params, np.float32)]
     gradient = [np.full(params, 1e-3, np.float32)]
     with spotmpi.Trainer(weights, optimizer=Momentum(lr=0.05), strategy=SSGD()) as trainer:
-        cast(Any, trainer)._member._rehearsal = Killer(schedule, trainer.worker, folder)
+        cast(Any, trainer)._seat.rehearsal = Killer(schedule, trainer.worker, folder)
         while trainer.steps < steps:
             trainer.step(gradient, loss=0.0)
 

@@ -20,12 +20,14 @@ from spotmpi.errors import (
 )
 
 if TYPE_CHECKING:
+    from spotmpi.group import Group
     from spotmpi.trainer import Trainer
 
     __version__: str
 
 __all__ = [
     "CheckpointError",
+    "Group",
     "LeftAlone",
     "ReplicaMismatch",
     "ScriptError",
@@ -39,17 +41,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # The trainer pulls in NumPy and Numba, which a launcher or `spotmpi --help` has no use for;
     # and to look up its own version would be a quarter of what a worker's start costs.
-    if name == "Trainer":
-        return import_module("spotmpi.trainer").Trainer
+    if name in ("Group", "Trainer"):
+        return getattr(import_module(f"spotmpi.{name.lower()}"), name)
     if name == "__version__":
-        return _version()
+        return import_module("spotmpi.version").version()
     raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("spotmpi")
-    except PackageNotFoundError:  # a bare checkout that nobody installed
-        return "0+checkout"

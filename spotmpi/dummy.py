@@ -23,7 +23,7 @@ from spotmpi.ledger import Ledger
 from spotmpi.lessons import Lessons, pack, read, unpack, write
 from spotmpi.membership import Membership, WorkerId
 from spotmpi.recovery import Plan, most_messages
-from spotmpi.sampler import Deal, Dealer, Sampler
+from spotmpi.sampler import Dealer, Lease, Sampler
 from spotmpi.trace import Trace
 
 STEPS = 6
@@ -43,7 +43,7 @@ def fingerprint(worker: WorkerId, step: int, samples: Sequence[int]) -> int:
     return hash((worker, step, *samples)) & _MASK
 
 
-def _gradient(deal: Deal, worker: WorkerId) -> int:
+def _gradient(deal: Lease, worker: WorkerId) -> int:
     return fingerprint(worker, deal.number, deal.of(worker).tolist())
 
 
@@ -164,7 +164,7 @@ class Replica:
         membership = simulation.membership
         self._sampler = Sampler(BATCH * len(membership) * STEPS - 1, BATCH, 1, [seed])
         self._parts: Callable[[WorkerId], int] = lambda _worker: 0
-        self._deal: Deal | None = None
+        self._deal: Lease | None = None
         self._end = False
         self._lessons = Lessons(CELLS)
         self._teaches = False
@@ -256,7 +256,7 @@ class Replica:
         return self.driver.membership.ids[0]
 
     def _round(
-        self, parts: Callable[[WorkerId], int], deal: Deal | None = None, end: bool = False
+        self, parts: Callable[[WorkerId], int], deal: Lease | None = None, end: bool = False
     ) -> Steps[None]:
         self._parts, self._deal, self._end = parts, deal, end
         yield from self.driver.round()
@@ -457,7 +457,7 @@ class Replica:
         if self._journal is not None:
             self._journal.stable(number, self._leader)
 
-    def _trace_step(self, number: int, contributors: Sequence[WorkerId], deal: Deal) -> None:
+    def _trace_step(self, number: int, contributors: Sequence[WorkerId], deal: Lease) -> None:
         if self._journal is None:
             return
         now = self._clock()

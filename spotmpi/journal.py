@@ -16,7 +16,7 @@ from spotmpi.channel import Channel
 from spotmpi.driver import Recovered
 from spotmpi.ledger import Settlement
 from spotmpi.membership import WorkerId
-from spotmpi.sampler import Deal
+from spotmpi.sampler import Lease
 from spotmpi.trace import Trace
 
 Record = tuple[str, dict[str, Any]]
@@ -160,14 +160,20 @@ class Journal:
         }
 
 
-def described(known: dict[str, Any], deal: Deal | None) -> dict[str, Any]:
-    """The record of a step, of what is ``known`` of it, and what each worker brought to it."""
-    samples = [None if deal is None else deal.of(worker) for worker in known["workers"]]
-    contributions = [
-        {"worker": worker, "samples": part, "weight": 1 if part is None else len(part)}
-        for worker, part in zip(known["workers"], samples, strict=True)
-    ]
-    return {**known, "contributions": contributions}
+def described(
+    of_step: dict[str, Any], lease: Lease | None, step: int, of_round: dict[str, Any]
+) -> dict[str, Any]:
+    """The record of one step of a round, of what is known of both, and what each slot brought."""
+    workers = of_round["workers"]
+    if lease is None:
+        contributions = [{"worker": worker, "samples": None, "weight": 1} for worker in workers]
+    else:
+        contributions = [
+            {"worker": lease.slots[slot], "samples": samples, "weight": len(samples)}
+            for slot in lease.slots_of(workers)
+            for samples in [lease.piece(slot, step)]
+        ]
+    return {**of_round, "contributions": contributions, **of_step}
 
 
 _SETTLEMENTS = {

@@ -87,9 +87,10 @@ class Keeper:
         self._writing: _Writing | None = None
         self._last: int | None = None
 
-    def due(self, step: int) -> bool:
-        """A checkpoint belongs at the end of this step, without anybody asking."""
-        return self._every is not None and step % self._every == 0
+    def due(self, before: int, after: int) -> bool:
+        """A checkpoint belongs to one of the steps ``before`` .. ``after``, without anybody
+        asking: it is of the round that they end with."""
+        return self._every is not None and after // self._every > before // self._every
 
     def committed(
         self, number: int, step: int, wanted: bool, confirmed: bool, leader: bool

@@ -95,16 +95,24 @@ class Memory:
         """Words that go alone with the open round, or the next one; 0 if the model's size does."""
         return 0 if self._rest is None else len(self._rest.record[0])
 
-    def expect(self, words: int) -> None:
-        """The next round carries so many words of numbers alone; with 0 it is a usual one."""
-        self._rest = None
-        if words:
-            self._rest = self._arena_of([Shape("float64", words, host=True)])
+    @property
+    def alone(self) -> Arena:
+        """What goes alone with the open round, or the next one, or went with the last one."""
+        assert self._rest is not None
+        return self._rest
+
+    def expect(self, shape: Shape | None) -> None:
+        """The next round carries this and nothing else; None: it is a usual one."""
+        self._rest = None if shape is None else self._arena_of([shape])
+
+    def expect_rest(self, words: int) -> None:
+        """The next round carries so many words of numbers, if any, and nothing else."""
+        self.expect(Shape("float64", words, host=True) if words else None)
 
     def follow(self, word: control.Sum) -> None:
         """After a round with this word: does the rest of a mean come next?"""
         first_of_mean = word.kind == control.MEAN and self._rest is None
-        self.expect(max(0, word.numbers - ROOM) * exact.WORDS if first_of_mean else 0)
+        self.expect_rest(max(0, word.numbers - ROOM) * exact.WORDS if first_of_mean else 0)
 
     def bring_rest(self, numbers: Buffer) -> None:
         """Those of all the ``numbers`` that had no room beside the word."""

@@ -1,20 +1,25 @@
 """Operators: one stage of synchronisation each, composed with ``>>``.
 
-A step's chain has one collective operator. Before it, stages only prepare; what it contributes is
-reduced in a round of the ledger; when the round is complete, `complete` runs through the chain
-from there on, on every worker with the same bits. An operator gets what it needs in the step,
-never in its constructor: neither the number of workers nor the buffers are frozen in it.
+An operator is a frozen declaration. `Operator.init` says what it remembers, `Operator.run` is its
+part of one step: a generator of requests. The one request there is yet, `Contribute`, opens the
+step's round and is answered with its sums, on every worker with the same bits; a local operator
+yields nothing. An operator gets what it needs in the step, never in its constructor: neither the
+number of workers nor the buffers are frozen in it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from spotmpi.buffers import Layout
+from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.optimizers import Optimizer
+from spotmpi.registry import State
+
+Bring = Callable[[Sequence[Buffer]], None]
+"""Fills buffers of the layout; as often as it is called, with the same."""
 
 
 @dataclass
@@ -22,34 +27,67 @@ class Step:
     """One training step on one worker, as its operators see it."""
 
     layout: Layout
-    optimizer: Optimizer
+    optimizer: Optimizer | None
     params: Sequence[Buffer]
-    slots: Mapping[str, list[Buffer]]
+    memory: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
+    """What the optimizer remembers, by name."""
+    state: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
+    """What the operators remember, by the names that they gave it."""
+    last: bool = True
+    """The last step of a round: the one that has it."""
+    bring: Bring = lambda _buffers: None
+    """What the stages so far have made of this worker's gradient, times its weight ..."""
     update: Sequence[Buffer] = ()
-    """What the stages so far have made of the gradient: a sum ..."""
+    """... and what they have made of the round's sums: arrays ..."""
     scale: float = 1.0
-    """... and what it is to be multiplied with."""
+    """... and what those are to be multiplied with."""
     rate: float = 0.0
-    """The learning rate of this step."""
+    """The learning rate that holds for the round."""
+    weight: float = 1.0
+    """Samples of all workers whose gradients are in the round's sums."""
+
+
+@dataclass(frozen=True)
+class Contribute:
+    """Open the round of this step: sum what ``bring`` writes over all workers. Replies the sums.
+
+    ``bring`` may be called again if the round is tried again.
+    """
+
+    bring: Bring
+
+
+Run = Generator[Contribute, Sequence[Buffer], None]
 
 
 class Operator:
     """One stage of a chain."""
 
-    collective = False
-    """It contributes to the step's round."""
+    @property
+    def collective(self) -> bool:
+        """Whether it takes part in rounds."""
+        return False
 
-    def contribute(self, step: Step, grads: Any, weight: float, contribution: list[Buffer]) -> None:
-        """Fill ``contribution`` from this worker's gradient. Collective operators only; local.
+    @property
+    def steps(self) -> int:
+        """How many steps a round is long, as far as this operator has one."""
+        return 1
 
-        Called again if the round is tried again: the same gradient, the same contribution.
-        """
-        raise NotImplementedError(f"{self} takes no part in a round")
+    def init(self, layout: Layout) -> Mapping[str, State]:
+        """What it remembers from step to step, as it is at first; the names are its own."""
+        return {}
 
-    def complete(self, step: Step) -> None:
-        """The round is complete: do this stage's part. Local, and the same on every worker."""
+    def run(self, step: Step) -> Run:
+        """Its part of a step. What comes before the request is done once for each step, what
+        comes after it when the round is complete, on every worker alike."""
+        yield from ()
 
-    def __rshift__(self, then: Operator | Chain) -> Chain:
+    def follow(self, step: Step) -> Iterator[Operator]:
+        """The operators of it that a worker runs which has no gradient: it learns from the
+        round's result, and does what all do with it."""
+        yield self
+
+    def __rshift__(self, then: Operator) -> Chain:
         return Chain((self,)) >> then
 
     def __str__(self) -> str:
@@ -57,31 +95,105 @@ class Operator:
 
 
 @dataclass(frozen=True)
-class Chain:
+class Chain(Operator):
     """Operators in the order in which they run."""
 
     operators: tuple[Operator, ...]
 
-    def __rshift__(self, then: Operator | Chain) -> Chain:
+    @property
+    def collective(self) -> bool:
+        """Whether one of them is."""
+        return any(operator.collective for operator in self.operators)
+
+    @property
+    def steps(self) -> int:
+        """Of the collective one."""
+        return max(operator.steps for operator in self.operators)
+
+    def init(self, layout: Layout) -> Mapping[str, State]:
+        """Of all of them."""
+        found: dict[str, State] = {}
+        for operator in self.operators:
+            for name, state in operator.init(layout).items():
+                if name in found:
+                    raise ValueError(f"two operators of {self} call what they remember {name}")
+                found[name] = state
+        return found
+
+    def run(self, step: Step) -> Run:
+        """One after the other."""
+        for operator in self.operators:
+            yield from operator.run(step)
+
+    def follow(self, step: Step) -> Iterator[Operator]:
+        """From the collective one on."""
+        begun = False
+        for operator in self.operators:
+            begun = begun or operator.collective
+            if begun:
+                yield from operator.follow(step)
+
+    def __rshift__(self, then: Operator) -> Chain:
         return Chain((*self.operators, *(then.operators if isinstance(then, Chain) else (then,))))
 
     def __str__(self) -> str:
         return " >> ".join(map(str, self.operators))
 
 
+@dataclass(frozen=True)
+class Every(Operator):
+    """``then``, in the last of each so many steps; in the others nothing."""
+
+    count: int
+    then: Operator
+
+    @property
+    def collective(self) -> bool:
+        """Whether what comes now and then is."""
+        return self.then.collective
+
+    @property
+    def steps(self) -> int:
+        """As many as it says."""
+        return self.count
+
+    def init(self, layout: Layout) -> Mapping[str, State]:
+        """Of what comes now and then."""
+        return self.then.init(layout)
+
+    def run(self, step: Step) -> Run:
+        """Where a round ends."""
+        if step.last:
+            yield from self.then.run(step)
+
+    def follow(self, step: Step) -> Iterator[Operator]:
+        """Who learns sees the last steps only."""
+        yield from self.then.follow(step)
+
+    def __str__(self) -> str:
+        return f"Every({self.count}, {self.then})"
+
+
 class GradientAverage(Operator):
     """The average of all workers' gradients, weighted by samples: g = sum(w_i g_i) / sum(w_i)."""
 
-    collective = True
+    @property
+    def collective(self) -> bool:
+        """It has a round."""
+        return True
 
-    def contribute(self, step: Step, grads: Any, weight: float, contribution: list[Buffer]) -> None:
-        """Pack w_i g_i; the division follows in the update, fused with it."""
-        step.layout.pack(grads, contribution, weight)
+    def run(self, step: Step) -> Run:
+        """Sum w_i g_i; the division follows in the update, fused with it."""
+        step.update = yield Contribute(step.bring)
+        step.scale = 1.0 / step.weight
 
 
 class Apply(Operator):
     """The optimizer's update of the parameters with what the stages before made of the gradient."""
 
-    def complete(self, step: Step) -> None:
+    def run(self, step: Step) -> Run:
         """One fused pass over the parameters."""
-        step.optimizer.update(step.params, step.update, step.slots, step.rate, step.scale)
+        if step.optimizer is None:
+            raise UsageError(f"{self} needs an optimizer, and a group has none: use a Trainer")
+        step.optimizer.update(step.params, step.update, step.memory, step.rate, step.scale)
+        yield from ()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spotmpi.membership import Membership, WorkerId
-from spotmpi.sampler import Deal, Dealer, Sampler
+from spotmpi.sampler import Dealer, Lease, Sampler
 
 _MOST_NUMBERS = 2048
 """In answers that are kept; a script that asks for more is not one that newcomers can follow."""
@@ -54,15 +54,16 @@ class Position:
         self._inside += 1
 
     def leave(self, number: int) -> None:
-        """It does not any more."""
+        """It does not any more; a lease that was drawn and not used to its end is given up."""
         self._inside -= 1
         self._closed.add(number)
+        self.dealer.drop(self._samplers[number])
 
-    def draw(self, number: int, membership: Membership) -> Deal | None:
-        """The next step of these batches, as `sampler.Dealer.draw` has it; None: they are over."""
+    def draw(self, number: int, membership: Membership, steps: int = 1) -> Lease | None:
+        """The next lease of these batches, as `sampler.Dealer.draw` has it; None: they are over."""
         if number in self._closed:
             return None
-        return self.dealer.draw(self._samplers[number], membership)
+        return self.dealer.draw(self._samplers[number], membership, steps)
 
     def used_up(self, number: int) -> bool:
         """Whether the others are through with these batches, for a worker that is dealt nothing."""
@@ -96,16 +97,16 @@ class Position:
 
     # State.
 
-    def checkpoint(self) -> dict[str, Any]:
-        """What belongs into one."""
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
         return {
             f"sampler/{number}/{key}": value
             for number, sampler in enumerate(self._samplers)
             for key, value in sampler.state().items()
         }
 
-    def resume(self, state: Mapping[str, Any]) -> None:
-        """Go on from a `checkpoint`, with the samplers that the script will open."""
+    def resume(self, state: Mapping[str, Any], where: str = "") -> None:
+        """Go on from what a checkpoint `kept`, with the samplers that the script will open."""
         found: dict[int, dict[str, Any]] = {}
         for name, value in state.items():
             if name.startswith("sampler/"):
@@ -113,7 +114,7 @@ class Position:
                 found.setdefault(int(number), {})[key] = value
         self._kept = dict(found)
 
-    def state(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
+    def told(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
         """Plain values for a newcomer; after the step drawn, if its ``contributors`` are given."""
         return {
             "samplers": [self._plain(sampler, contributors) for sampler in self._samplers],
@@ -124,8 +125,8 @@ class Position:
             "dealer": self.dealer.after(),
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken, with the samplers that are open and those to come."""
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Go on where it was `told`, with the samplers that are open and those to come."""
         self._kept = dict(enumerate(state["samplers"]))
         for number, sampler in enumerate(self._samplers):
             if number in self._kept:

@@ -1,135 +1,143 @@
-"""One worker's replica of the model: its buffers, and what a committed round does to them."""
+"""One worker's replica: what it holds, what it brings to rounds, what their results do to it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from spotmpi.buffers import Layout, Tape, digest_of, kept, read_only
+from spotmpi.buffers import Layout, Tape, read_only
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Shape
-from spotmpi.operators import Step
+from spotmpi.operators import Contribute, Run, Step
 from spotmpi.optimizers import Optimizer
-from spotmpi.strategies import Strategy
+from spotmpi.registry import Registry, State
+from spotmpi.strategies import Strategy, complete
 
 P = TypeVar("P")
 
 
 class Replica(Generic[P]):
-    """Parameters, the optimizer's memory, and the arrays of rounds. Local, all of it.
+    """Arrays that all workers hold, and what happens to them in a step. Local, all of it.
 
-    What is kept for a retry, if the data plane works in place, are the arrays that a contribution
-    was packed from: they are the script's, and the script waits (docs/adr/0005).
+    ``optimizer``: moves them with each round's average; without one they are the caller's to move,
+    and ``arrays`` say what is averaged. What is kept for a retry, if the data plane works in place,
+    are the arrays that a contribution was packed from: they are the script's, and the script waits
+    (docs/adr/0005).
     """
 
-    def __init__(self, params: P, optimizer: Optimizer, strategy: Strategy) -> None:
-        self._layout = layout = Layout.of(cast(Any, params))
+    def __init__(
+        self, params: P, optimizer: Optimizer | None, strategy: Strategy, arrays: Any = None
+    ) -> None:
+        self.optimizer = optimizer
+        self.strategy = strategy
+        layout = Layout.of(cast(Any, params))
+        self._layout = layout if arrays is None else Layout.of(arrays)
         self._params = layout.allocate()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
-        self.params = cast(P, read_only(layout.views(self._params)))
-        self._slots = {name: layout.allocate() for name in optimizer.slots}
-        self._strategy = strategy
-        self._step = Step(layout, optimizer, self._params, self._slots)
+        views = layout.views(self._params)
+        self.params = cast(P, views if optimizer is None else read_only(views))
+        self.registry = Registry()
+        self.registry.add("params", layout, State(self._params))
+        slots = () if optimizer is None else optimizer.slots
+        self._memory = {name: layout.allocate() for name in slots}
+        for name, flats in self._memory.items():
+            self.registry.add(f"optimizer/{name}", layout, State(flats))
+        states = strategy.init(self._layout)
+        for name, state in states.items():
+            self.registry.add(f"strategy/{name}", self._layout, state)
+        self._state = {name: state.flats for name, state in states.items()}
+        self._signature = layout.signature, self._layout.signature
+        self._run: Run
+        self._contribute: Contribute | None = None
+        self._open: Step
         self.arena: Arena
-        """Of the rounds that move parameters; `furnish` makes it."""
+        """Of the rounds that carry contributions; `furnish` makes it."""
 
     def furnish(self, arena: Callable[[Sequence[Shape]], Arena]) -> None:
         """Get memory for rounds, from the data plane."""
         self.arena = arena([Shape(bucket.dtype, bucket.size) for bucket in self._layout.buckets])
 
     @property
-    def signature(self) -> int:
-        """Equal on two workers if their parameters have the same structure."""
-        return self._layout.signature
+    def signature(self) -> str:
+        """Equal on two workers if their arrays have the same structure."""
+        return str(self._signature)
 
     @property
     def size(self) -> int:
         """Parameters, counted as numbers."""
-        return sum(bucket.size for bucket in self._layout.buckets)
+        return sum(len(flat) for flat in self._params)
 
-    def tape(self) -> tuple[Tape, int]:
-        """The registered state, as one row of words that are the live ones; and in how many sets
-        of the parameters' size. In each the larger elements come first, so that none of them
-        begins at an odd word."""
-        sets = [sorted(flats, key=_largest_first) for flats in self._registered().values()]
-        return Tape([flat for flats in sets for flat in flats]), len(sets)
+    @property
+    def elementwise(self) -> bool:
+        """What becomes of an element in a round depends on what is remembered of it alone."""
+        return self.optimizer is not None
 
-    # Before a round: what this worker brings.
+    def first(self) -> Tape:
+        """What the first worker gives to all at the beginning."""
+        return Tape(sorted(self._params, key=lambda flat: -flat.itemsize))
 
-    def bring(self, grads: Any, weight: float) -> None:
-        """A gradient that stands for ``weight`` samples; UsageError if it does not fit."""
-        self._strategy.contribute(self._step, grads, weight, self.arena.contributions)
+    def state(self, name: str) -> Any:
+        """What an operator remembers under this name, in the user's structure."""
+        return self._layout.views(self._state[name])
 
-    def bring_nothing(self) -> None:
+    # A step.
+
+    def begin(self, grads: Any, weight: float, last: bool) -> bool:
+        """A step with a gradient that stands for ``weight`` samples, up to its round; whether it
+        has one, as the ``last`` steps of rounds do. UsageError if the gradient does not fit."""
+
+        def bring(flats: Sequence[Buffer]) -> None:
+            if weight:
+                self._layout.pack(grads, flats, weight)
+            else:
+                self.bring_nothing(flats)
+
+        self._open = self._step(last=last, bring=bring)
+        self._contribute, self._run = self.strategy.begin(self._open)
+        if last and self._contribute is None:
+            raise UsageError(f"{self.strategy} takes no part in the last step of a round")
+        return self._contribute is not None
+
+    def bring(self) -> None:
+        """Make the contribution of the step that was begun."""
+        assert self._contribute is not None
+        self._contribute.bring(self.arena.contributions)
+
+    def bring_nothing(self, flats: Sequence[Buffer] | None = None) -> None:
         """Nothing to add to the sum."""
-        for flat in self.arena.contributions:
+        for flat in self.arena.contributions if flats is None else flats:
             flat[...] = 0
 
-    def bring_params(self, mine: bool) -> None:
-        """The parameters themselves if they are the ones that count, else nothing."""
-        self.bring_nothing()
-        if mine:
-            for flat, params in zip(self.arena.contributions, self._params, strict=True):
-                flat[...] = params
-
     def first_not_finite(self) -> str | None:
-        """The name of an array of the gradient that holds a NaN or an infinity."""
+        """The name of an array of the contribution that holds a NaN or an infinity."""
         return self._layout.check_finite(self.arena.contributions)
 
-    # After a round: what its result does.
+    def complete(self, rate: float, weight: float) -> None:
+        """The round of the step that was begun is the record: do the rest of the step, at once."""
+        self._open.rate, self._open.weight = rate, weight
+        complete(self._run, self.arena.record)
+        self.close()
 
-    def apply(self, rate: float, scale: float) -> None:
-        """Move the parameters by the step whose sum is the record, all at once."""
-        step = self._step
-        step.update, step.rate, step.scale = self.arena.record, rate, scale
-        self._strategy.complete(step)
+    def close(self) -> None:
+        """The step is over, also if nothing came of it: let go of the script's arrays."""
+        if self._contribute is not None:
+            self._run.close()
+            self._contribute = None
+
+    def follow(self, rate: float, weight: float) -> None:
+        """Do with the record what all do, without having brought anything to it."""
+        step = self._step(rate=rate, weight=weight)
+        _, run = self.strategy.follow(step)
+        complete(run, self.arena.record)
 
     def rehearse(self, grads: Any) -> None:
         """All that a step does here, of a replica whose state counts for nothing yet: so that
         nobody waits for kernels to load and for memory to come when it does."""
         for _ in range(2):
-            self.bring(grads, 1.0)
+            self._layout.pack(grads, self.arena.contributions, 1.0)
             self.arena.turn()
-        self.apply(0.0, 1.0)
-        self.digest()
+        self.follow(0.0, 1.0)
+        self.registry.digest()
 
-    def take_params(self) -> None:
-        """The record holds the parameters to begin with."""
-        for params, flat in zip(self._params, self.arena.record, strict=True):
-            params[...] = flat
-
-    def digest(self) -> int:
-        """64 bits over the parameters' bits; one pass over memory."""
-        return digest_of(self._params)
-
-    # The registered state.
-
-    def state(self) -> dict[str, Any]:
-        """Parameters and the optimizer's memory by name: live arrays, to be copied or written."""
-        found: dict[str, Any] = {}
-        for name, flats in self._registered().items():
-            views = self._layout.views(flats)
-            items = views.items() if isinstance(views, dict) else enumerate(views)
-            found.update({f"{name}/{key}": view for key, view in items})
-        return found
-
-    def restore(self, state: Mapping[str, Any], where: str) -> None:
-        """Take over what `state` held; UsageError if it is of another model or optimizer."""
-        for name, array in self.state().items():
-            found = kept(state.get(name))
-            if found is None or found.shape != array.shape or found.dtype != array.dtype:
-                got = "nothing" if found is None else f"{found.dtype} of shape {found.shape}"
-                raise UsageError(
-                    f"the checkpoint {where} holds {got} for {name}, and this run needs "
-                    f"{array.dtype} of shape {array.shape}: resume with the script, the model and "
-                    "the optimizer that it was written by, or train without --resume"
-                )
-            array[...] = found
-
-    def _registered(self) -> dict[str, list[Buffer]]:
-        slots = {f"optimizer/{name}": flats for name, flats in self._slots.items()}
-        return {"params": self._params, **slots}
-
-
-def _largest_first(flat: Buffer) -> int:
-    return -int(flat.itemsize)
+    def _step(self, **known: Any) -> Step:
+        return Step(self._layout, self.optimizer, self._params, self._memory, self._state, **known)

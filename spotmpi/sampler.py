@@ -1,8 +1,9 @@
 """Which samples each worker trains on: every sample of a pass exactly once, elastic. Pure.
 
-All workers hold an equal sampler and compute the same deals without a message. A deal belongs to
-a step, not to a membership: once anybody has been dealt step ``s``, everybody keeps that deal,
-and a slice whose worker was lost before it counted goes back to a pool that is dealt first.
+All workers hold an equal sampler and compute the same leases without a message. A lease is for the
+steps of one round, and belongs to it, not to a membership: once anybody has been dealt round ``r``,
+everybody keeps that lease, and a slice whose worker was lost before it counted goes back to a pool
+that is dealt first.
 """
 
 from __future__ import annotations
@@ -20,32 +21,54 @@ from spotmpi.membership import Membership, WorkerId
 
 Indices = npt.NDArray[np.int64]
 
+_NOTHING: Indices = np.empty(0, dtype=np.int64)
+_NOTHING.setflags(write=False)
+
 
 @dataclass(frozen=True)
-class Deal:
-    """One step's samples by worker; a worker dealt nothing takes part with weight 0."""
+class Lease:
+    """The samples of one round: of each slot, for each of its steps.
+
+    A slot is a place for a contribution, and has a worker that fills it; usually each worker has
+    one. A worker dealt nothing takes part with weight 0.
+    """
 
     number: int
-    """Steps of this sampler before it."""
+    """Leases of this sampler before it."""
     pass_number: int
-    workers: tuple[WorkerId, ...]
+    slots: tuple[WorkerId, ...]
+    """The worker of each slot."""
     samples: Indices
-    """Of all workers, one after the other, shared as evenly as can be: the first have one more."""
+    """Of all slots, one after the other, shared as evenly as can be: the first have one more."""
+    steps: int = 1
+
+    def slot(self, number: int) -> Indices:
+        """The samples of one slot."""
+        return _share(self.samples, number, len(self.slots))
+
+    def slots_of(self, workers: Iterable[WorkerId]) -> list[int]:
+        """The slots that these workers fill, in the order of the slots."""
+        if self._all(workers):
+            return list(range(len(self.slots)))
+        return sorted(slot for worker in workers for slot in self._slots_of.get(worker, ()))
 
     def of(self, worker: WorkerId) -> Indices:
-        """The samples of ``worker``; none if it is not in the deal."""
-        rank = self._ranks.get(worker)
-        if rank is None:
-            return _NOTHING
-        share, extra = divmod(len(self.samples), len(self.workers))
-        begin = rank * share + min(rank, extra)
-        return self.samples[begin : begin + share + (rank < extra)]
+        """The samples of ``worker``; none if it is not in the lease."""
+        return _joined([self.slot(slot) for slot in self._slots_of.get(worker, ())])
+
+    def piece(self, slot: int, step: int) -> Indices:
+        """The samples of one slot in one of the steps."""
+        return _share(self.slot(slot), step, self.steps)
+
+    def batch(self, worker: WorkerId, step: int) -> Indices:
+        """The samples of ``worker`` in one of the steps; there may be none."""
+        return _joined([self.piece(slot, step) for slot in self._slots_of.get(worker, ())])
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
-        """How many samples these workers were dealt, and how many of them were dealt any."""
+        """How many samples these workers were dealt, and how many of their slots have any."""
         if self._all(workers):
-            return len(self.samples), min(len(self.samples), len(self.workers))
-        counts = [len(self.of(worker)) for worker in workers]
+            return len(self.samples), min(len(self.samples), len(self.slots))
+        counts = [len(self.slot(slot)) for slot in self.slots_of(workers)]
         return sum(counts), sum(map(bool, counts))
 
     def without(self, workers: Iterable[WorkerId]) -> list[Indices]:
@@ -53,22 +76,33 @@ class Deal:
         if self._all(workers):
             return []
         counted = frozenset(workers)
-        return [self.of(worker) for worker in self.workers if worker not in counted]
+        return [self.slot(slot) for slot, who in enumerate(self.slots) if who not in counted]
 
     def _all(self, workers: object) -> bool:
         # In almost every step. Comparing them one by one is a matter of microseconds for thousands,
         # and where they are the same object, of nothing.
-        return workers is self.workers or workers == self.workers
+        return workers is self.slots or workers == self.slots
 
     @cached_property
-    def _ranks(self) -> dict[WorkerId, int]:
+    def _slots_of(self) -> dict[WorkerId, list[int]]:
         # A step asks for every worker's samples: a search in the tuple would make it quadratic.
-        return {worker: rank for rank, worker in enumerate(self.workers)}
+        found: dict[WorkerId, list[int]] = {}
+        for slot, worker in enumerate(self.slots):
+            found.setdefault(worker, []).append(slot)
+        return found
+
+
+def _share(samples: Indices, number: int, many: int) -> Indices:
+    share, extra = divmod(len(samples), many)
+    begin = number * share + min(number, extra)
+    return samples[begin : begin + share + (number < extra)]
+
+
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return parts[0] if len(parts) == 1 else np.concatenate([_NOTHING, *parts])
 
 
 _NUMBERS = ("pass", "cursor", "steps")
-_NOTHING: Indices = np.empty(0, dtype=np.int64)
-_NOTHING.setflags(write=False)
 
 
 class Sampler:
@@ -83,22 +117,24 @@ class Sampler:
         self.passes = int(passes)
         self.seed = tuple(seed)
         self.steps = 0
-        """Deals that counted."""
+        """Leases that counted."""
         self._pass = 0
         self._cursor = 0
         self._pool = _NOTHING
         self._order = self._shuffled()
-        self._deal: Deal | None = None
+        self._lease: Lease | None = None
 
-    def deal(self, workers: Sequence[WorkerId]) -> Deal | None:
-        """The deal of the next step; None when all passes are done.
+    def deal(self, workers: Sequence[WorkerId], steps: int = 1) -> Lease | None:
+        """The lease of the next round, which is ``steps`` long; None when all passes are done.
 
-        The first call for a step fixes its deal for ``workers``; later ones return that deal
-        until `count`.
+        The first call for a round fixes its lease for ``workers``; later ones return that lease
+        until `count`. At the end of a pass it may have fewer steps.
         """
-        if self._deal is None and not self.over:
-            self._deal = Deal(self.steps, self._pass, tuple(workers), self._next(len(workers)))
-        return self._deal
+        if self._lease is None and not self.over:
+            samples = self._next(len(workers) * steps)
+            least = -(-len(samples) // (self.batch_size * len(workers)))
+            self._lease = Lease(self.steps, self._pass, tuple(workers), samples, min(steps, least))
+        return self._lease
 
     @property
     def over(self) -> bool:
@@ -106,22 +142,22 @@ class Sampler:
         return self._pass >= self.passes or not self.n
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
-        """The fixed deal's step is committed; what others than ``contributors`` held goes back."""
+        """The fixed lease's round is committed; what others than ``contributors`` had goes back."""
         after = self.after(contributors)
         if after["pass"] != self._pass:
             self._pass = after["pass"]
             self._order = self._shuffled()
         self._cursor, self._pool, self.steps = after["cursor"], after["pool"], after["steps"]
-        self._deal = None
+        self._lease = None
 
     def after(self, contributors: Iterable[WorkerId]) -> dict[str, Any]:
         """The `state` that `count` of these contributors would lead to."""
-        deal = self._deal
-        if deal is None:
+        lease = self._lease
+        if lease is None:
             raise RuntimeError("no step of this sampler is dealt that could count")
-        pooled, used = len(self._pool), len(deal.samples)
-        # The deal was cut from the front of pool + order, so what follows them is untouched.
-        pool = np.concatenate([*deal.without(contributors), self._pool[used:]])
+        pooled, used = len(self._pool), len(lease.samples)
+        # The lease was cut from the front of pool + order, so what follows them is untouched.
+        pool = np.concatenate([*lease.without(contributors), self._pool[used:]])
         number, cursor = self._pass, self._cursor + max(0, used - pooled)
         if cursor == self.n and not len(pool):
             number, cursor = number + 1, 0
@@ -154,12 +190,12 @@ class Sampler:
         pool = np.asarray(state["pool"], dtype=np.int64)
         self._pool = pool
         self._order = self._shuffled()
-        self._deal = None
+        self._lease = None
 
-    def _next(self, workers: int) -> Indices:
+    def _next(self, batches: int) -> Indices:
         # At the end of a pass the rest is spread, so that nobody waits for one full batch.
         left = len(self._pool) + self.n - self._cursor
-        want = min(left, self.batch_size * workers)
+        want = min(left, self.batch_size * batches)
         ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
         return np.concatenate([self._pool[:want], ahead])
 
@@ -170,29 +206,29 @@ class Sampler:
 class Dealer:
     """What one worker has been dealt, and for whom: keeps equal samplers equal in recoveries.
 
-    A step is dealt for the membership in which the first worker draws it. After a recovery all
-    learn from the verdict whether anybody alive has drawn the next step, and for whom.
+    A round is dealt for the membership in which the first worker draws it. After a recovery all
+    learn from the verdict whether anybody alive has drawn the next round, and for whom.
     """
 
     def __init__(self) -> None:
         self.committed = 0
-        """Steps drawn and committed."""
+        """Leases drawn and committed."""
         self._basis: Membership | None = None
         self._drawn: Sampler | None = None
 
     @property
     def drawn(self) -> Sampler | None:
-        """Where the step comes from that is drawn and not committed."""
+        """Where the lease comes from that is drawn and not committed."""
         return self._drawn
 
     @property
     def dealt(self) -> tuple[int, int]:
-        """Steps drawn so far, and the generation that the last was dealt for."""
+        """Leases drawn so far, and the generation that the last was dealt for."""
         generation = self._basis.generation if self._basis else 0
         return self.committed + (self._drawn is not None), generation
 
     def after(self) -> int:
-        """Steps committed once the one that is drawn is."""
+        """Leases committed once the one that is drawn is."""
         return self.committed + (self._drawn is not None)
 
     def restore(self, committed: int) -> None:
@@ -200,26 +236,31 @@ class Dealer:
         self.committed = committed
         self._drawn = self._basis = None
 
-    def draw(self, sampler: Sampler, membership: Membership) -> Deal | None:
-        """The next step of ``sampler``, for ``membership`` unless it was dealt for another."""
-        deal = sampler.deal((self._basis or membership).ids)
-        if deal is not None:
+    def draw(self, sampler: Sampler, membership: Membership, steps: int = 1) -> Lease | None:
+        """The next lease of ``sampler``, for ``membership`` unless it was dealt for another."""
+        lease = sampler.deal((self._basis or membership).ids, steps)
+        if lease is not None:
             self._basis = self._basis or membership
             self._drawn = sampler
-        return deal
+        return lease
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
-        """The step drawn is committed with the slices of ``contributors``."""
+        """The lease drawn is committed with the slices of ``contributors``."""
         if self._drawn is None:
             raise RuntimeError("no step is drawn that could count")
         self._drawn.count(contributors)
         self.committed += 1
         self._drawn = self._basis = None
 
+    def drop(self, sampler: Sampler) -> None:
+        """The script will not use what it has drawn from here."""
+        if self._drawn is sampler:
+            self._drawn = self._basis = None
+
     def resume(self, dealt: int, dealt_for: Membership | None) -> None:
-        """After a recovery: somebody alive has drawn step ``dealt - 1``, for ``dealt_for``."""
+        """After a recovery: somebody alive has drawn lease ``dealt - 1``, for ``dealt_for``."""
         if dealt <= self.committed:
-            self._basis = None  # the next step is nobody's yet: deal it for the new membership
+            self._basis = None  # the next lease is nobody's yet: deal it for the new membership
         elif self._drawn is None and dealt_for is not None:
             self._basis = dealt_for
 

@@ -34,12 +34,14 @@ class School:
         tape: Tape,
         sets: int,
         arena: Callable[[Sequence[Shape]], Arena],
+        whole: bool = False,
     ) -> None:
         """``tape``: the registered state, in so many ``sets`` of the size of a gradient.
 
         ``arena`` makes memory for pages, once somebody learns. A slice holds the same elements of
         every set: what becomes of a parameter in a round depends on what the optimizer remembers of
-        it, so both must be there.
+        it, so both must be there. ``whole``: the elements do not stand for themselves, and a page
+        holds all of them.
         """
         self.me = me
         self._tape = tape
@@ -47,6 +49,8 @@ class School:
         self._set = tape.size // sets
         share = -(-self._set // (sets * _SHARE))
         self._slice = min(max(_LEAST, share + share % 2), max(2, self._set))
+        if whole:
+            self._slice = self._set
         """Words of each set that a page holds; an even number, as some elements have two."""
         self._lessons = Lessons(max(1, -(-self._set // self._slice)))
         self._arena_of = arena

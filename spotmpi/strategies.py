@@ -2,38 +2,66 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
 
+from spotmpi.buffers import Layout
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
-from spotmpi.operators import Apply, Chain, GradientAverage, Step
+from spotmpi.operators import Apply, Chain, Contribute, GradientAverage, Operator, Run, Step
+from spotmpi.registry import State
+
+__all__ = ["SSGD", "Strategy"]
 
 
 class Strategy:
     """A chain with one collective operator. ``Strategy(GradientAverage() >> Apply())``."""
 
-    def __init__(self, chain: Chain) -> None:
-        collective = [operator for operator in chain.operators if operator.collective]
-        if len(collective) != 1:
+    def __init__(self, chain: Operator) -> None:
+        self.chain = chain if isinstance(chain, Chain) else Chain((chain,))
+        collective = sum(operator.collective for operator in self.chain.operators)
+        if collective != 1:
             raise UsageError(
                 f"a strategy has exactly one collective operator, and {chain} has "
-                f"{len(collective)}: begin with GradientAverage() >> Apply()"
+                f"{collective}: begin with GradientAverage() >> Apply()"
             )
-        self.chain = chain
-        self._collective = collective[0]
-        self._after = chain.operators[chain.operators.index(self._collective) :]
+        if self.steps < 1:
+            raise UsageError(f"{chain} has a round every {self.steps} steps, expected at least 1")
 
-    def contribute(self, step: Step, grads: Any, weight: float, contribution: list[Buffer]) -> None:
-        """Fill ``contribution`` for the step's round. Local."""
-        self._collective.contribute(step, grads, weight, contribution)
+    @property
+    def steps(self) -> int:
+        """A round is so many steps long, and comes with the last of them."""
+        return self.chain.steps
 
-    def complete(self, step: Step) -> None:
-        """The round is complete: run the chain's rest. Local, the same on every worker."""
-        for operator in self._after:
-            operator.complete(step)
+    def init(self, layout: Layout) -> Mapping[str, State]:
+        """What its operators remember."""
+        return self.chain.init(layout)
+
+    def begin(self, step: Step) -> tuple[Contribute | None, Run]:
+        """All of ``step`` up to its round; None and a run that is over if it has none. Local."""
+        return _first(self.chain.run(step))
+
+    def follow(self, step: Step) -> tuple[Contribute | None, Run]:
+        """The same for a worker that learns: only what comes after the round."""
+        return _first(Chain(tuple(self.chain.follow(step))).run(step))
 
     def __str__(self) -> str:
         return str(self.chain)
+
+
+def _first(run: Run) -> tuple[Contribute | None, Run]:
+    try:
+        return next(run), run
+    except StopIteration:
+        return None, run
+
+
+def complete(run: Run, sums: Sequence[Buffer]) -> None:
+    """The round is complete with these sums: the rest of the step. Local, alike on all workers."""
+    try:
+        run.send(sums)
+    except StopIteration:
+        return
+    raise UsageError("an operator asks for a second round in one step")
 
 
 class SSGD(Strategy):

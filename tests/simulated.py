@@ -21,8 +21,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi import trace
-from spotmpi import trainer as trainer_module
+from spotmpi import elastic, trace
 from spotmpi.channel import Channel, Order
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Fabric, Shape, Steps
@@ -31,7 +30,7 @@ from spotmpi.membership import Membership
 from spotmpi.optimizers import Momentum, Optimizer
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.settings import Settings
-from spotmpi.strategies import SSGD
+from spotmpi.strategies import SSGD, Strategy
 
 _SETTINGS = Settings.from_environ
 
@@ -172,6 +171,7 @@ class Job:
     batch_size: int = 2
     passes: int = 2
     optimizer: Callable[[], Optimizer] = lambda: Momentum(lr=0.05)
+    strategy: Callable[[], Strategy] = SSGD
     environ: dict[str, str] = field(default_factory=dict)
     scale_lr: bool = True
 
@@ -187,7 +187,7 @@ class Job:
         trainer = spotmpi.Trainer(
             params(worker),
             optimizer=self.optimizer(),
-            strategy=SSGD(),
+            strategy=self.strategy(),
             seed=self.seed,
             scale_lr=self.scale_lr,
         )
@@ -264,7 +264,7 @@ class Job:
         with pytest.MonkeyPatch.context() as patch:
             for name, value in environ.items():
                 patch.setenv(name, value)
-            patch.setattr(trainer_module, "_connect", Seat.mine)
+            patch.setattr(elastic, "_connect", Seat.mine)
             patch.setattr(Settings, "from_environ", Seat.settings)
 
             def order(_channel: Channel, worker: int) -> Order:

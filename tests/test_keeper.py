@@ -75,7 +75,7 @@ class Crew:
             keeper.committed(
                 number,
                 self.steps,
-                asked or keeper.due(self.steps),
+                asked or keeper.due(self.steps - 1, self.steps),
                 confirmed,
                 leader=keeper is keepers[0],
             )

@@ -2,41 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
 from spotmpi.buffers import Layout
-from spotmpi.operators import Apply, Chain, GradientAverage, Operator, Step
+from spotmpi.errors import UsageError
+from spotmpi.operators import Apply, Chain, Contribute, Every, GradientAverage, Operator, Run, Step
 from spotmpi.optimizers import SGD
+from spotmpi.registry import State
 
 
-def step() -> Step:
+def step(**known: Any) -> Step:
     """A step of a model of two arrays."""
     layout = Layout.of([np.zeros(2), np.zeros(1)])
     params = layout.allocate()
     params[0][:] = 1.0
-    return Step(layout, SGD(lr=1.0), params, {})
+    return Step(layout, SGD(lr=1.0), params, **known)
 
 
-def test_gradients_are_contributed_times_their_weight() -> None:
-    now = step()
-    contribution = now.layout.allocate(tail=1)
-    GradientAverage().contribute(now, [np.array([1.0, 2.0]), np.array([3.0])], 4, contribution)
-    np.testing.assert_array_equal(contribution[0], [4.0, 8.0, 12.0, 0.0])
+class Diary(Operator):
+    """Notes that it ran."""
+
+    def __init__(self, pages: list[str], name: str) -> None:
+        self.pages, self.name = pages, name
+
+    def run(self, step: Step) -> Run:
+        """A line."""
+        self.pages.append(self.name)
+        yield from ()
+
+
+class Remembers(Operator):
+    """Something, by a name."""
+
+    def init(self, layout: Layout) -> Mapping[str, State]:
+        """Zeros."""
+        return {"it": State(layout.allocate())}
+
+
+def test_the_average_contributes_what_was_made_of_the_gradient_and_leaves_the_division() -> None:
+    def bring(flats: Sequence[Any]) -> None:
+        flats[0][...] = 4.0
+
+    now = step(bring=bring, weight=8.0)
+    run = GradientAverage().run(now)
+    request = next(run)
+    assert isinstance(request, Contribute)
+    (out,) = now.layout.allocate()
+    request.bring([out])
+    assert (out == 4.0).all()
+    with pytest.raises(StopIteration):
+        run.send([np.full(3, 16.0)])
+    assert now.scale == 1 / 8
+    assert (now.update[0] == 16.0).all()
 
 
 def test_apply_moves_the_parameters_by_rate_times_scale_times_sum() -> None:
-    now = step()
-    now.update, now.rate, now.scale = [np.array([4.0, 8.0, 12.0, 99.0])], 0.5, 0.25
-    Apply().complete(now)
+    now = step(update=[np.array([4.0, 8.0, 12.0])], rate=0.5, scale=0.25)
+    assert list(Apply().run(now)) == []
     np.testing.assert_array_equal(now.params[0], [0.5, 0.0, -0.5])
 
 
-def test_only_a_collective_operator_contributes() -> None:
-    assert GradientAverage.collective
-    assert not Apply.collective
-    with pytest.raises(NotImplementedError, match=r"Apply\(\) takes no part in a round"):
-        Apply().contribute(step(), [], 1, [])
+def test_apply_without_an_optimizer_says_so() -> None:
+    now = step()
+    now.optimizer = None
+    with pytest.raises(UsageError, match="needs an optimizer, and a group has none"):
+        list(Apply().run(now))
+
+
+def test_only_an_operator_with_a_round_is_collective_also_now_and_then() -> None:
+    assert GradientAverage().collective
+    assert not Apply().collective
+    assert Every(3, GradientAverage() >> Apply()).collective
+    assert not Every(3, Apply()).collective
+    assert Every(3, Apply()).steps == 3
+
+
+def test_what_comes_now_and_then_comes_with_the_last_step_of_a_round() -> None:
+    pages: list[str] = []
+    chain = Diary(pages, "each") >> Every(2, Diary(pages, "every"))
+    for last in (False, True, False):
+        list(chain.run(step(last=last)))
+    assert pages == ["each", "each", "every", "each"]
+
+
+def test_who_follows_runs_nothing_that_comes_before_the_round() -> None:
+    pages: list[str] = []
+    one, two, three, four = (Diary(pages, name) for name in "abcd")
+    chain = one >> Every(2, two >> GradientAverage() >> three) >> four
+    kept = list(chain.follow(step()))
+    assert [str(operator) for operator in kept] == ["GradientAverage()", "Diary()", "Diary()"]
+    assert kept[1:] == [three, four]
+
+
+def test_two_operators_may_not_remember_under_one_name() -> None:
+    layout = Layout.of([np.zeros(2)])
+    assert set((Remembers() >> Apply()).init(layout)) == {"it"}
+    assert set(Every(2, Remembers()).init(layout)) == {"it"}
+    with pytest.raises(ValueError, match=r"two operators of .* call what they remember it"):
+        (Remembers() >> Remembers()).init(layout)
 
 
 def test_chains_are_written_in_the_order_in_which_they_run_however_they_are_grouped() -> None:
@@ -44,4 +111,5 @@ def test_chains_are_written_in_the_order_in_which_they_run_however_they_are_grou
     assert (a >> b >> c).operators == (a, b, c)
     assert (a >> (b >> c)).operators == (a, b, c)
     assert str(a >> b) == "GradientAverage() >> Apply()"
+    assert str(a >> Every(3, b)) == "GradientAverage() >> Every(3, Apply())"
     assert isinstance(a >> b, Chain)

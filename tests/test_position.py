@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.membership import Membership
 from spotmpi.position import Position
-from spotmpi.sampler import Deal
+from spotmpi.sampler import Lease
 
 TWO = Membership.first(["h"] * 2)
 
@@ -36,7 +36,7 @@ def loop(position: Position, samples: int = 8, most: int = 100) -> int:
 def arrived(other: Position, contributors: tuple[int, ...] | None = None) -> Position:
     """A newcomer's position, after all that it is told, over the wire."""
     position = Position()
-    position.restore(json.loads(json.dumps(other.state(contributors))))
+    position.take(json.loads(json.dumps(other.told(contributors))))
     return position
 
 
@@ -56,12 +56,12 @@ def test_batches_that_were_left_in_the_middle_yield_nothing_either() -> None:
     assert newcomer.used_up(newcomer.open(8, 2, 1, 7))
 
 
-def same(one: Deal | None, other: Deal | None) -> bool:
+def same(one: Lease | None, other: Lease | None) -> bool:
     """Whether two deals are equal."""
     if one is None or other is None:
         return one is other
-    head = one.number, one.pass_number, one.workers
-    return head == (other.number, other.pass_number, other.workers) and bool(
+    head = one.number, one.pass_number, one.slots
+    return head == (other.number, other.pass_number, other.slots) and bool(
         (one.samples == other.samples).all()
     )
 
@@ -82,7 +82,7 @@ def test_a_newcomer_draws_what_the_others_draw_next(
     if open_first:
         newcomer.open(8, 2, 1, 7)
         newcomer.open(20, 2, 2, 7)
-    newcomer.restore(json.loads(json.dumps(others.state(contributors))))
+    newcomer.take(json.loads(json.dumps(others.told(contributors))))
     if not open_first:
         newcomer.open(8, 2, 1, 7)
         newcomer.open(20, 2, 2, 7)
@@ -102,10 +102,10 @@ def test_a_newcomer_draws_what_the_others_draw_next(
 def test_a_position_that_is_told_without_a_step_does_not_count_the_one_that_is_drawn() -> None:
     others = Position()
     number = others.open(8, 2, 1, 7)
-    before = others.state()
+    before = others.told()
     others.draw(number, TWO)
-    assert others.state()["samplers"] == before["samplers"]
-    assert others.state((0, 1))["samplers"] != before["samplers"]
+    assert others.told()["samplers"] == before["samplers"]
+    assert others.told((0, 1))["samplers"] != before["samplers"]
 
 
 def test_answers_come_in_order_and_where_they_were_given() -> None:
@@ -130,7 +130,7 @@ def test_what_was_told_later_does_not_begin_anew_for_who_has_had_some() -> None:
     newcomer = arrived(others)
     assert newcomer.recall() == [1.0]
     others.remember([2.0])
-    newcomer.restore(json.loads(json.dumps(others.state())))
+    newcomer.take(json.loads(json.dumps(others.told())))
     assert newcomer.recall() == [2.0]
     assert newcomer.recall() is None
 
@@ -161,7 +161,7 @@ def test_answers_from_before_the_first_step_outside_of_batches_stay_and_later_on
     late = arrived(others)
     assert late.recall() == [1.0]
     assert late.recall() is None
-    early.restore(json.loads(json.dumps(others.state())))
+    early.take(json.loads(json.dumps(others.told())))
     assert early.recall() is None
     early.remember([3.0])
     assert early.recall() is None
@@ -176,7 +176,7 @@ def test_more_answers_than_are_kept_are_none_and_nobody_can_follow() -> None:
     others.remember([0.5] * 1100)
     assert others.lost
     assert arrived(others).lost
-    early.restore(json.loads(json.dumps(others.state())))
+    early.take(json.loads(json.dumps(others.told())))
     assert early.lost
     assert early.recall() is None
 
@@ -187,7 +187,7 @@ def test_a_checkpoint_s_samplers_are_those_of_the_batches_that_the_script_will_o
     number = one.open(20, 2, 1, 7)
     one.draw(number, TWO)
     one.dealer.count((0,))
-    kept: dict[str, Any] = {"steps": 3, **one.checkpoint()}
+    kept: dict[str, Any] = {"steps": 3, **one.kept()}
     other = Position()
     other.resume(kept)
     assert loop(other) == 0

@@ -204,7 +204,7 @@ def test_dealers_that_drew_before_and_after_a_recovery_deal_the_same() -> None:
     assert early is not None
     assert late is not None
     np.testing.assert_array_equal(early.samples, late.samples)
-    assert early.workers == late.workers == before.ids
+    assert early.slots == late.slots == before.ids
 
 
 def test_a_step_that_nobody_has_drawn_is_dealt_to_the_new_members() -> None:
@@ -214,7 +214,7 @@ def test_a_step_that_nobody_has_drawn_is_dealt_to_the_new_members() -> None:
     dealer.resume(0, before)
     deal = dealer.draw(sampler, after)
     assert deal is not None
-    assert deal.workers == after.ids
+    assert deal.slots == after.ids
 
 
 def test_random_numbers_follow_from_seed_worker_and_step() -> None:

@@ -2,51 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 import pytest
 
 from spotmpi.buffers import Layout
 from spotmpi.errors import UsageError
-from spotmpi.operators import Apply, Chain, GradientAverage, Operator, Step
+from spotmpi.operators import Apply, Every, GradientAverage, Operator, Step
 from spotmpi.optimizers import SGD
-from spotmpi.strategies import SSGD, Strategy
+from spotmpi.strategies import SSGD, Strategy, complete
 
 
-class Diary(Operator):
-    """Notes that it ran."""
-
-    def __init__(self, pages: list[str], name: str) -> None:
-        self.pages, self.name = pages, name
-
-    def complete(self, step: Step) -> None:
-        """A line."""
-        self.pages.append(self.name)
-
-
-def step() -> Step:
-    """A step of a model of one number."""
+def step(**known: Any) -> Step:
+    """A step of a model of one number, with a gradient of 6 that stands for 2 samples."""
     layout = Layout.of([np.zeros(1)])
-    return Step(layout, SGD(lr=1.0), layout.allocate(), {})
+
+    def bring(flats: Sequence[Any]) -> None:
+        flats[0][...] = 12.0
+
+    return Step(layout, SGD(lr=1.0), layout.allocate(), bring=bring, **known)
 
 
-@pytest.mark.parametrize("chain", [Chain((Apply(),)), GradientAverage() >> GradientAverage()])
-def test_a_strategy_has_one_collective_operator(chain: Chain) -> None:
+@pytest.mark.parametrize(
+    "chain",
+    [Apply(), GradientAverage() >> Every(2, GradientAverage()), Apply() >> Every(2, Apply())],
+)
+def test_a_strategy_has_one_collective_operator(chain: Operator) -> None:
     with pytest.raises(UsageError, match="exactly one collective operator"):
         Strategy(chain)
 
 
-def test_what_stands_after_the_collective_runs_when_its_round_is_complete() -> None:
-    pages: list[str] = []
-    before, after = Diary(pages, "before"), Diary(pages, "after")
-    Strategy(before >> GradientAverage() >> after).complete(step())
-    assert pages == ["after"]
+def test_a_round_of_no_steps_is_refused() -> None:
+    with pytest.raises(UsageError, match="has a round every 0 steps"):
+        Strategy(Every(0, GradientAverage()))
 
 
 def test_ssgd_applies_the_average_gradient() -> None:
-    now, strategy = step(), SSGD()
-    contribution = now.layout.allocate()
-    strategy.contribute(now, [np.array([6.0])], 2, contribution)
-    now.update, now.rate, now.scale = contribution, 0.5, 1 / 4
-    strategy.complete(now)
+    now, strategy = step(rate=0.5, weight=4.0), SSGD()
+    contribute, run = strategy.begin(now)
+    assert contribute is not None
+    sums = now.layout.allocate()
+    contribute.bring(sums)
+    complete(run, sums)
     assert now.params[0][0] == -1.5
     assert str(strategy) == "GradientAverage() >> Apply()"
+    assert strategy.steps == 1
+
+
+def test_who_follows_does_what_all_do_with_the_sums() -> None:
+    now = step(rate=0.5, weight=4.0)
+    _, run = SSGD().follow(now)
+    complete(run, [np.array([12.0])])
+    assert now.params[0][0] == -1.5
+
+
+def test_a_strategy_says_in_which_steps_it_has_a_round() -> None:
+    strategy = Strategy(Every(3, GradientAverage() >> Apply()))
+    assert strategy.steps == 3
+    contribute, _ = strategy.begin(step(last=False))
+    assert contribute is None
+    contribute, _ = strategy.begin(step(last=True))
+    assert contribute is not None
+
+
+def test_a_second_round_in_a_step_is_refused() -> None:
+    class Twice(GradientAverage):
+        """Asks again."""
+
+        def run(self, step: Step) -> Any:
+            """Two rounds."""
+            yield from super().run(step)
+            yield from super().run(step)
+
+    now = step()
+    _, run = Strategy(Twice()).begin(now)
+    with pytest.raises(UsageError, match="a second round in one step"):
+        complete(run, now.layout.allocate())

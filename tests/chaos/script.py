@@ -14,18 +14,19 @@ import signal
 from collections import Counter
 
 import model
+import others
 
 import spotmpi
 from spotmpi import checkpoint
 from spotmpi.fabric import mpi, mpi_calls, plane
 from spotmpi.optimizers import Momentum
-from spotmpi.strategies import SSGD
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
 parser.add_argument("--plane", default="Plain", help="the data plane, of spotmpi.fabric.plane")
+parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
 arguments = parser.parse_args()
 
@@ -63,7 +64,10 @@ if arguments.vague:
 
 gradients = 0
 with spotmpi.Trainer(
-    model.params(), optimizer=Momentum(lr=0.02), strategy=SSGD(), seed=7
+    model.params(),
+    optimizer=Momentum(lr=0.02),
+    strategy=others.STRATEGIES[arguments.strategy](),
+    seed=7,
 ) as trainer:
     for batch in trainer.batches(
         model.SAMPLES, batch_size=arguments.batch_size, passes=arguments.passes

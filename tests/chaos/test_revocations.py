@@ -12,11 +12,12 @@ from spotmpi import trace
 from spotmpi.launch import installation
 from spotmpi.optimizers import Momentum
 from spotmpi.recovery import most_messages
-from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.replay import check_exactly_once, check_replicas, steps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-import model  # noqa: E402 - the script's own module, beside it
+import model  # noqa: E402 - the script's own modules, beside it
+import others  # noqa: E402
 
 TIMEOUT = 100
 
@@ -39,7 +40,7 @@ class Job:
         """Workers that reached the end of the script."""
         return {int(final[0]) for final in self.finals}
 
-    def check(self) -> None:
+    def check(self, strategy: str = "SSGD") -> None:
         """Everything that must hold whatever died."""
         shown = self.out + self.err
         assert self.code == 0, shown
@@ -63,8 +64,12 @@ class Job:
         check_exactly_once(self.records, model.SAMPLES, self.passes)
         survivors = sum(record["event"] == "recovered" for record in self.records)
         assert check_replicas(self.records) == survivors
-        again = replay(
-            self.records, model.params(), lambda p, s: model.gradient(p, s)[1], Momentum(lr=0.02)
+        again = others.truth(
+            strategy,
+            self.records,
+            model.params(),
+            lambda p, s: model.gradient(p, s)[1],
+            Momentum(lr=0.02),
         )
         trained = np.array([float(value) for value in self.finals[0][4:]])
         # MPI chooses the order of summation, so the replay agrees to rounding.
@@ -247,6 +252,20 @@ def test_a_rehearsed_death_comes_at_varying_moments_of_the_all_reduce(run) -> No
     job = run(6, *[p for s in range(2, 7) for p in ("--revoke", f"{s - 2}@{s * 3}")])
     job.check()
     assert len(job.of("recovery")) == 5
+
+
+@pytest.mark.parametrize("strategy", ["accumulating", "coarsely"])
+def test_strategies_of_other_kinds_survive_and_resume(run, tmp_path, strategy) -> None:
+    """One with a round every third step, and one that remembers what is each worker's own."""
+    folder = tmp_path / "checkpoints"
+    args = ["--strategy", strategy]
+    kept = ["--min-workers", "2", "--checkpoint", folder]
+    lost = ["--revoke", "1@8", "--revoke", "0,2@17"]
+    first = run(4, *kept, *lost, script_args=args)
+    assert first.code == 75, first.out + first.err
+    second = run(3, "--checkpoint", folder, "--resume", "--revoke", "2@30", script_args=args)
+    second.check(strategy)
+    assert second.survivors == {0, 1}
 
 
 def test_without_a_launcher_plain_mpirun_does_the_same(tmp_path) -> None:

@@ -1,0 +1,144 @@
+"""Strategies that spotmpi does not ship, for tests: one with a round every third step, and one
+that remembers something of each worker's own. And what parameters they must end with."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from spotmpi.buffers import Layout
+from spotmpi.operators import Apply, Every, GradientAverage, Operator
+from spotmpi.registry import Scope, State
+from spotmpi.strategies import SSGD, Strategy
+
+
+def local(layout):
+    """Zeros that belong to their worker."""
+    return State(layout.allocate(), Scope.LOCAL)
+
+
+class Accumulate(Operator):
+    """The sum of the gradients since the last round."""
+
+    def init(self, layout):
+        """The sum, and room for one gradient."""
+        return {"sum": local(layout), "room": local(layout)}
+
+    def run(self, step):
+        """Add this step's."""
+        totals, room = step.state["sum"], step.state["room"]
+        step.bring(room)
+        for total, flat in zip(totals, room, strict=True):
+            total += flat
+
+        def bring(flats):
+            for flat, total in zip(flats, totals, strict=True):
+                flat[...] = total
+
+        step.bring = bring
+        yield from ()
+
+
+class Clear(Operator):
+    """The round is over: begin to accumulate anew."""
+
+    def run(self, step):
+        """Zeros."""
+        for total in step.state["sum"]:
+            total[...] = 0
+        yield from ()
+
+
+COARSE = 64
+
+
+def coarse(flat, error):
+    """``flat`` in few bits; what is lost by it replaces ``error``, which is added before."""
+    whole = flat + error
+    kept = np.floor(whole * COARSE) / COARSE
+    error[...] = whole - kept
+    return kept
+
+
+class Coarse(Operator):
+    """Contributions of few bits; what a worker loses by it, it brings with its next one."""
+
+    def init(self, layout):
+        """What was lost, and what is brought."""
+        return {"error": local(layout), "kept": local(layout)}
+
+    def run(self, step):
+        """Once for each step, whatever becomes of its round."""
+        kept = step.state["kept"]
+        step.bring(kept)
+        for flat, error in zip(kept, step.state["error"], strict=True):
+            flat[...] = coarse(flat, error)
+
+        def bring(flats):
+            for flat, mine in zip(flats, kept, strict=True):
+                flat[...] = mine
+
+        step.bring = bring
+        yield from ()
+
+
+def accumulating():
+    """A round every third step."""
+    return Strategy(Accumulate() >> Every(3, GradientAverage() >> Apply() >> Clear()))
+
+
+def coarsely():
+    """LOCAL state."""
+    return Strategy(Coarse() >> GradientAverage() >> Apply())
+
+
+STRATEGIES = {"SSGD": SSGD, "accumulating": accumulating, "coarsely": coarsely}
+
+
+def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
+    """The parameters that a trace must lead to, computed again in one process, worker by worker.
+
+    ``records``: of a whole trace, whose resumes make all workers forget what was their own.
+    """
+    layout = Layout.of(params)
+    flats = layout.allocate()
+    layout.pack(params, flats, 1.0)
+    current = layout.views(flats)
+    slots = {slot: layout.allocate() for slot in optimizer.slots}
+    errors: dict[int, list] = {}
+    rounds: list[list[dict]] = []
+    for record in records:
+        if record["event"] == "resume":
+            rounds = [steps for steps in rounds if steps and steps[0]["step"] < record["step"]]
+            rounds.append([])
+        elif record["event"] == "step":
+            if rounds and rounds[-1] and rounds[-1][-1]["round"] == record["round"]:
+                rounds[-1].append(record)
+            else:
+                rounds.append([record])
+    for steps in rounds:
+        if not steps:
+            errors = {}
+            continue
+        brought: dict[int, list] = {}
+        weight = 0.0
+        for record in steps:
+            for part in record["contributions"]:
+                mine = brought.setdefault(part["worker"], layout.allocate())
+                if part["weight"]:
+                    one = layout.allocate()
+                    layout.pack(gradient(current, np.asarray(part["samples"])), one, part["weight"])
+                    for flat, more in zip(mine, one, strict=True):
+                        flat += more
+                weight += part["weight"]
+        if name == "coarsely":
+            for worker, mine in brought.items():
+                own = errors.setdefault(worker, layout.allocate())
+                for flat, error in zip(mine, own, strict=True):
+                    flat[...] = coarse(flat, error)
+        first, *others = brought.values()
+        for other in others:
+            for flat, more in zip(first, other, strict=True):
+                flat += more
+        if weight:
+            optimizer.update(flats, first, slots, float(steps[0]["rate"]), 1.0 / weight)
+    return current
