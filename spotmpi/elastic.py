@@ -40,6 +40,8 @@ class Elastic(Generic[P]):
 
     _call = "group"
     """What scripts call it in the documentation, and so in messages."""
+    _use = "average"
+    """What they do with a batch."""
 
     def __init__(self, training: Training[P]) -> None:
         self._training = training
@@ -95,8 +97,8 @@ class Elastic(Generic[P]):
     def batches(self, n: int, batch_size: int, passes: int = 1) -> Iterator[Indices]:
         """The indices of this worker's batches: every one of ``n`` samples once in each pass.
 
-        ``batch_size`` is per worker. Call `step` once for each batch. Collective in effect: every
-        worker takes as many steps. At the end of a pass there may be fewer samples than workers:
+        ``batch_size`` is per worker. Use each batch once, by a step or an average. Collective in
+        effect: every worker takes as many steps. At the end of a pass there may be fewer samples than workers:
         some then see a sample of another worker's, and their gradient counts for nothing.
         """
         seat, training = self._connected("batches()"), self._training
@@ -109,7 +111,7 @@ class Elastic(Generic[P]):
                 if training.batch is not None:
                     raise UsageError(
                         f"worker {self.worker}: the batch of step {self.steps} was not used: "
-                        f"call {self._call}.step() once for each batch"
+                        f"call {self._call}.{self._use}() once for each batch"
                     )
                 seat = self._connected("batches()")
         finally:

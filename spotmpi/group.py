@@ -72,4 +72,11 @@ class Group(Elastic[P]):
         """
         seat = self._connected("average()")
         self._seat = self._run(seat.step(arrays, None))
+        if not self._training.replica.moved:
+            for array in _each(self._average):
+                array[...] = 0
         return self._average
+
+
+def _each(tree: Any) -> Any:
+    return tree.values() if isinstance(tree, dict) else tree

@@ -50,6 +50,8 @@ class Replica(Generic[P]):
         self._run: Run
         self._contribute: Contribute | None = None
         self._open: Step
+        self.moved = False
+        """Whether the last round of steps had a result: not if all who brought to it are lost."""
         self.arena: Arena
         """Of the rounds that carry contributions; `furnish` makes it."""
 
@@ -88,10 +90,12 @@ class Replica(Generic[P]):
 
         def bring(flats: Sequence[Buffer]) -> None:
             if weight:
-                self._layout.pack(grads, flats, weight)
+                self._layout.pack(grads, flats, weight, what)
             else:
                 self.bring_nothing(flats)
 
+        what = "arrays" if self.optimizer is None else "grads"
+        self.moved = False
         self._open = self._step(last=last, bring=bring)
         self._contribute, self._run = self.strategy.begin(self._open)
         if last and self._contribute is None:
@@ -114,6 +118,7 @@ class Replica(Generic[P]):
 
     def complete(self, rate: float, weight: float) -> None:
         """The round of the step that was begun is the record: do the rest of the step, at once."""
+        self.moved = True
         self._open.rate, self._open.weight = rate, weight
         complete(self._run, self.arena.record)
         self.close()
@@ -126,6 +131,7 @@ class Replica(Generic[P]):
 
     def follow(self, rate: float, weight: float) -> None:
         """Do with the record what all do, without having brought anything to it."""
+        self.moved = True
         step = self._step(rate=rate, weight=weight)
         _, run = self.strategy.follow(step)
         complete(run, self.arena.record)

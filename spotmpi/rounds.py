@@ -248,6 +248,8 @@ class Learn(Round):
 
     def commit(self, number: int, full: Sequence[WorkerId], word: Sum, page: Any) -> list[Taken]:
         """As far as the page tells."""
+        if word.kind == control.STEP:
+            self._training.replica.moved = False
         if word.kind == control.STEP and page["total"]:
             self._training.replica.follow(page["rate"], page["total"])
             self._training.progress.loss = word.loss

@@ -30,6 +30,7 @@ class Trainer(Elastic[P]):
     """
 
     _call = "trainer"
+    _use = "step"
 
     def __init__(
         self,

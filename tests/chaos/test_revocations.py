@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi import trace
 from spotmpi.launch import installation
-from spotmpi.optimizers import Momentum
+from spotmpi.optimizers import SGD, Momentum
 from spotmpi.recovery import most_messages
 from spotmpi.replay import check_exactly_once, check_replicas, steps
 
@@ -40,7 +40,7 @@ class Job:
         """Workers that reached the end of the script."""
         return {int(final[0]) for final in self.finals}
 
-    def check(self, strategy: str = "SSGD") -> None:
+    def check(self, strategy: str = "SSGD", optimizer=None) -> None:
         """Everything that must hold whatever died."""
         shown = self.out + self.err
         assert self.code == 0, shown
@@ -69,7 +69,7 @@ class Job:
             self.records,
             model.params(),
             lambda p, s: model.gradient(p, s)[1],
-            Momentum(lr=0.02),
+            optimizer or Momentum(lr=0.02),
         )
         trained = np.array([float(value) for value in self.finals[0][4:]])
         # MPI chooses the order of summation, so the replay agrees to rounding.
@@ -266,6 +266,24 @@ def test_strategies_of_other_kinds_survive_and_resume(run, tmp_path, strategy) -
     second = run(3, "--checkpoint", folder, "--resume", "--revoke", "2@30", script_args=args)
     second.check(strategy)
     assert second.survivors == {0, 1}
+
+
+@pytest.mark.parametrize("revocations", [["1@10", "0,3@20"], ["0,1,2@7"]])
+def test_a_group_averages_on_whoever_dies(run_spotmpi, tmp_path, revocations) -> None:
+    """The script applies what it gets; no optimizer of ours is in it."""
+    path = tmp_path / "trace.jsonl"
+    options = [part for r in revocations for part in ("--revoke", r)]
+    done = run_spotmpi(
+        ["run", "-n", "4", *options, "--trace", path, HERE / "averaging.py"], timeout=TIMEOUT
+    )
+    job = Job(done, path, 3)
+    dead = {int(w) for r in revocations for w in r.split("@")[0].split(",")}
+    assert job.survivors == set(range(4)) - dead, job.out + job.err
+    by_hand = SGD(lr=0.02)  # of a rate that does not follow the number of workers
+    for record in job.of("step"):
+        assert record["rate"] == 1.0
+        record["rate"] = 0.02
+    job.check(optimizer=by_hand)
 
 
 def test_without_a_launcher_plain_mpirun_does_the_same(tmp_path) -> None:
