@@ -299,7 +299,8 @@ class Session(Generic[P]):
         self.memory.follow(word)
         everybody = word.leaving >= len(full) + len(graduates)
         self._stopping = self._stopping or word.stop or everybody
-        self._due = (word.leaving > 0 or word.newcomer) and not self._stopping
+        # Not when somebody has just learnt: it cannot tell of this step if all who can leave.
+        self._due = (word.leaving > 0 or word.newcomer) and not (self._stopping or graduates)
         traced = bool(taken) and self.place.trace.active
         self._digest_due = traced or number == self._compare_after
         # After the last round all wait for each other once more.

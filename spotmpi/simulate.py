@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from spotmpi import schedules, subcommands
+from spotmpi import subcommands
 from spotmpi.bench.papers import reproduce
 from spotmpi.economy.plan import cluster_simulation
+from spotmpi.simulation import protocol
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -25,6 +26,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 cluster_simulation,
             ),
             "reproduce": ("a paper's figures beside those of the models here", reproduce),
-            "protocol": ("search for schedules of deaths that break the recovery", schedules),
+            "protocol": ("search for faults that break what a training promises", protocol),
         },
     )

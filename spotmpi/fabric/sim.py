@@ -25,6 +25,7 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
     Cancel,
+    Fabric,
     Knock,
     Meet,
     Poll,
@@ -40,9 +41,9 @@ from spotmpi.fabric import (
     Welcome,
 )
 from spotmpi.fabric.plane import host_arena
-from spotmpi.fabric.simdata import USUAL, Data, DataPath, Delays, Misuse, Process
+from spotmpi.fabric.simdata import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
 from spotmpi.membership import Membership, Worker, WorkerId
-from spotmpi.recovery import Built, ControlRevoked, Event, Lost, Received, RevokeControl, Send
+from spotmpi.recovery import Built, ControlRevoked, Event, Lost, Plan, Received, RevokeControl, Send
 
 Watch = Callable[[WorkerId, str], None]
 
@@ -71,6 +72,53 @@ class Notice:
     at: int
 
 
+class Seat(Fabric):
+    """One worker's place in a simulation. Its steps are the simulation's to perform, whole."""
+
+    def __init__(self, me: WorkerId, simulation: Simulation) -> None:
+        self.me = me
+        self.membership = simulation.membership
+        self.simulation = simulation
+
+    def arena(self, layout: Sequence[Shape]) -> Arena:
+        """The simulation's."""
+        return self.simulation.arena(layout)
+
+    def guest(self) -> WorkerId | None:
+        """The simulation's."""
+        return self.simulation.guest(self.me)
+
+    def brief(self, prospectus: Callable[[], bytes]) -> None:
+        """The simulation's."""
+        self.simulation.brief(self.me, prospectus)
+
+    def clock(self) -> float:
+        """The simulation's."""
+        return self.simulation.now
+
+    def perform(self, request: Request) -> Any:
+        """Not one by one: it would have to wait."""
+        raise NotImplementedError("a simulation performs whole generators: see Simulation.start")
+
+
+@dataclass(frozen=True)
+class Seal:
+    """A build succeeded: what it made of a membership, and what it took."""
+
+    members: tuple[WorkerId, ...]
+    """From now on, in ring order."""
+    lost: frozenset[WorkerId]
+    """Since the last seal."""
+    change: Plan
+    """What was planned."""
+    messages: int
+    """Tokens that one worker has sent since then, at most."""
+    turned_away: int
+    """Newcomers with whom a build failed since then."""
+    unasked: bool
+    """Somebody came to it without having met a loss."""
+
+
 class Hang(AssertionError):
     """Workers are left that wait for something that will never come."""
 
@@ -87,6 +135,7 @@ class Simulation:
         arrivals: Iterable[Arrival] = (),
         notices: Iterable[Notice] = (),
         in_place: bool = False,
+        stop: int | None = None,
     ) -> None:
         """``in_place``: so does the data plane sum; else its results are apart."""
         self._in_place = in_place
@@ -104,20 +153,30 @@ class Simulation:
         self.transcript: list[str] | None = None
         self.newcomer: Callable[[WorkerId], Steps[Any]]
         """Makes the steps of a newcomer; to be set where there are arrivals."""
-        self.turned_away = 0
-        """Newcomers with whom a build failed."""
+        self.sealed: Callable[[Seal], None] = lambda seal: None
+        """Told of each."""
+        self._turned_away = 0
+        self._unasked = False
+        self._stop = stop
         self._kills = sorted(kills, key=lambda kill: kill.at)
         self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at)
         self._notices = {notice.worker: notice.at for notice in notices}
         self._ring = list(membership.ids)
         """All that ever were members, in the order of admission."""
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        """What happens next, before time goes on."""
+        self._newcomers: dict[WorkerId, Process] = {}
+        """Those of the processes that have no charter yet."""
         self._ticket = 0
         self._arrival: dict[tuple[WorkerId, WorkerId], float] = {}
         self._in_flight: dict[WorkerId, dict[int, WorkerId]] = {}
         self._control_revocations = 0
         """Control paths that have been revoked; they are numbered from 0."""
         self._build: dict[WorkerId, Rebuild] = {}
+        """Who waits in the build, or died in it."""
+        self._awaited = 0
+        """Members alive that have yet to come to it."""
         self._data_path = DataPath(self)
 
     def arena(self, layout: Sequence[Shape]) -> Arena:
@@ -133,11 +192,12 @@ class Simulation:
         if not self.processes:
             self._first = Data(self.membership.ids)
         self.processes[worker] = Process(steps, self._first)
+        self._awaited += 1
         self.after(self.delays.compute, self._advance, worker, None)
 
     def guest(self, worker: WorkerId) -> WorkerId | None:
         """The newcomer that waits at the side of ``worker``."""
-        for newcomer, process in self.processes.items():
+        for newcomer, process in self._newcomers.items():
             waits = isinstance(process.waiting, Knock) and process.data is None
             if waits and process.sponsor == worker:
                 return newcomer
@@ -145,7 +205,7 @@ class Simulation:
 
     def brief(self, worker: WorkerId, prospectus: Callable[[], bytes]) -> None:
         """Send the prospectus to newcomers that wait for it at the side of ``worker``."""
-        for newcomer, process in self.processes.items():
+        for newcomer, process in self._newcomers.items():
             if process.sponsor == worker and isinstance(process.waiting, Meet):
                 process.waiting = None
                 self.reply(newcomer, prospectus(), self.delays.message)
@@ -154,14 +214,23 @@ class Simulation:
         """Whether ``worker`` is told to leave."""
         return self._notices.get(worker, self.events + 1) <= self.events
 
+    @property
+    def stopping(self) -> bool:
+        """Whether all are told to stop."""
+        return self._stop is not None and self._stop <= self.events
+
     def doom(self, worker: WorkerId) -> None:
         """Let ``worker`` die as soon as the present event is over."""
         self._kills.insert(0, Kill(worker, self.events))
 
     def run(self, limit: int = 10_000_000) -> None:
         """Until every worker has returned or died; `Hang` if that never happens."""
-        while self._queue:
-            self.now, _, action, arguments = heapq.heappop(self._queue)
+        soon, queue = self._soon, self._queue
+        while soon or queue:
+            if soon:
+                action, arguments = soon.popleft()
+            else:
+                self.now, _, action, arguments = heapq.heappop(queue)
             self.events += 1
             action(*arguments)
             while self._kills and self._kills[0].at <= self.events:
@@ -173,6 +242,11 @@ class Simulation:
         if self.processes:
             raise Hang(f"nothing can happen any more; waiting: {self._waiting()}")
 
+    def close(self) -> None:
+        """Let go of whoever is left, after a run that failed."""
+        for process in self.processes.values():
+            process.steps.close()
+
     def _waiting(self) -> str:
         rows = (f"{w} on {p.waiting}" for w, p in list(self.processes.items())[:20])
         return "; ".join(rows)
@@ -183,9 +257,8 @@ class Simulation:
         """The launcher has the first member that lives bring it in."""
         members = [w for w in self._ring if w in self.processes]
         if members:
-            self.processes[worker] = Process(
-                self.newcomer(worker), None, sponsor=members[0], waiting=None
-            )
+            process = Process(self.newcomer(worker), None, sponsor=members[0], waiting=None)
+            self.processes[worker] = self._newcomers[worker] = process
             self._tell(worker, f"comes, to {members[0]}")
             self.after(self.delays.compute, self._advance, worker, None)
 
@@ -201,7 +274,7 @@ class Simulation:
                 self._kill(newcomer)
 
     def _orphan(self, sponsor: WorkerId) -> None:
-        for newcomer, process in self.processes.items():
+        for newcomer, process in self._newcomers.items():
             if process.sponsor == sponsor:
                 self.after(self.delays.notice, self._turn_away, newcomer)
 
@@ -214,6 +287,7 @@ class Simulation:
         ):
             process.sponsor = None
             process.waiting = None
+            del self._newcomers[newcomer]
             self.reply(newcomer, charter)
 
     # Scheduling.
@@ -240,32 +314,43 @@ class Simulation:
         process = self.processes.get(worker)
         if process is None:
             return
+        steps, watched = process.steps, self.transcript is not None or bool(self.watch)
         process.waiting = None
         try:
-            if isinstance(reply, PeersLost):
-                request = process.steps.throw(reply)
-            else:
-                request = process.steps.send(reply)
+            while reply is not LATER:
+                if isinstance(reply, PeersLost):
+                    request = steps.throw(reply)
+                else:
+                    request = steps.send(reply)
+                if watched:
+                    self._tell(worker, _describe(request))
+                reply = self._perform(worker, process, request)
         except StopIteration as stop:
             self.returned[worker] = stop.value
-            del self.processes[worker]
+            self._remove(worker)
             self._tell(worker, "returns")
             self._orphan(worker)
             # A worker that left without a word looks to MPI like one that died. Usually all
             # leave together, and nobody is there to be told by the time that one could be.
             self._at(self.now + self.delays.collective, self._gone, worker)
-            return
-        process.waiting = request
-        if self.transcript is not None or self.watch:
-            self._tell(worker, _describe(request))
-        self._perform(worker, process, request)
 
     def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
         """Let the worker go on with this reply."""
-        self.after(longest, self._advance, worker, reply)
+        if longest:
+            self.after(longest, self._advance, worker, reply)
+        else:
+            self._soon.append((self._advance, (worker, reply)))
+
+    def _remove(self, worker: WorkerId) -> Process | None:
+        """It is there no more; return what it was."""
+        process = self.processes.pop(worker, None)
+        self._newcomers.pop(worker, None)
+        if process is not None and process.data is not None and worker not in self._build:
+            self._awaited -= 1
+        return process
 
     def _kill(self, worker: WorkerId) -> None:
-        process = self.processes.pop(worker, None)
+        process = self._remove(worker)
         if process is None:
             return
         process.steps.close()
@@ -294,26 +379,35 @@ class Simulation:
 
     # Performing requests.
 
-    def _perform(self, worker: WorkerId, process: Process, request: Request) -> None:
+    def _perform(self, worker: WorkerId, process: Process, request: Request) -> Any:
+        """The reply, if it makes no difference to anybody whether the worker dies before it."""
+        if isinstance(request, Start | Wait | Cancel | Reduce | Share):
+            return self._data_path.perform(worker, process, request)
+        if isinstance(request, Poll):
+            self._unasked = self._unasked or not process.interrupted
+            if process.inbox:
+                reply = process.inbox.popleft()
+                if not self._kills or self._kills[0].at > self.events:
+                    return reply
+                self.reply(worker, reply)  # it may be the one that dies now
+        process.waiting = request
         match request:
-            case Start() | Wait() | Cancel() | Reduce() | Share():
-                self._data_path.perform(worker, process, request)
             case Revoke():
+                process.interrupted = True
                 self._revoke(worker, process)
                 self.reply(worker)
             case RevokeControl():
                 self._revoke_control(worker, process)
                 self.reply(worker)
             case Send(to, token):
+                process.sent += 1
                 self._send(worker, to, Received(token), process.control)
                 self.reply(worker)
-            case Poll():
-                if process.inbox:
-                    self.reply(worker, process.inbox.popleft())
             case Rebuild():
                 if process.under_way:
                     raise Misuse(f"worker {worker} builds with collectives under way")
                 self._build[worker] = request
+                self._awaited -= 1
                 self._try_build()
             case Welcome(newcomer, charter):
                 self.after(self.delays.message, self._welcome, newcomer, charter)
@@ -322,6 +416,7 @@ class Simulation:
                 if process.sponsor is None or process.sponsor not in self.processes:
                     process.sponsor = None
                     self.reply(worker, PeersLost("no sponsor"))
+        return LATER
 
     def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:
         earliest = self.now + self.delays.message * self.random.random() ** 2
@@ -342,8 +437,7 @@ class Simulation:
 
     def _hear(self, worker: WorkerId, process: Process, event: Event) -> None:
         if isinstance(process.waiting, Poll) and not process.inbox:
-            process.waiting = None
-            self.reply(worker, event)
+            self._advance(worker, event)
         else:
             process.inbox.append(event)
 
@@ -383,10 +477,11 @@ class Simulation:
     # The build: Shrink and Agree, blocking and uniform.
 
     def _try_build(self) -> None:
-        inside = {w for w, process in self.processes.items() if process.data is not None}
-        if not self._build or not inside or not inside <= self._build.keys():
+        if not self._build or self._awaited:
             return
-        alive = frozenset(inside)
+        alive = frozenset(worker for worker in self._build if worker in self.processes)
+        if not alive:
+            return
         # A worker that died inside may have had its say in the agreement, or not.
         said = {
             (request.members, request.change)
@@ -406,7 +501,7 @@ class Simulation:
                 and isinstance(guest.waiting, Knock)
             )
             if not sealed:
-                self.turned_away += 1
+                self._turned_away += 1
                 self._turn_away(newcomer)
         admitted = newcomer if sealed else None
         order = [
@@ -416,8 +511,13 @@ class Simulation:
             self._ring.append(admitted)
             order.append(admitted)
         data = Data(tuple(order))
+        if sealed:
+            self._seal(data.members, alive, change)
         worker_of = None if admitted is None else Worker(admitted, "sim")
         control = 1 + max(self.processes[worker].control for worker in alive)
+        self._awaited = len(alive)
+        if admitted is not None:
+            self._awaited += 1
         for worker in alive | {w for w in (admitted,) if w is not None}:
             process = self.processes[worker]
             if sealed:
@@ -427,6 +527,20 @@ class Simulation:
                 process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
             if worker in alive:
                 self.reply(worker, Built(sealed, alive, worker_of), self.delays.collective)
+
+    def _seal(
+        self, members: tuple[WorkerId, ...], alive: frozenset[WorkerId], change: Plan
+    ) -> None:
+        passage = [self.processes[worker] for worker in alive]
+        before = passage[0].data
+        assert before is not None
+        messages = max(process.sent for process in passage)
+        lost = before.everybody - alive
+        seal = Seal(members, lost, change, messages, self._turned_away, self._unasked)
+        self._turned_away, self._unasked = 0, False
+        for process in passage:
+            process.sent, process.interrupted = 0, False
+        self.sealed(seal)
 
 
 def _describe(request: Request) -> str:

@@ -21,6 +21,10 @@ RUBBISH = 77
 """What a collective that failed leaves behind: nobody may build on it."""
 
 
+LATER = object()
+"""In the place of a reply: it will come."""
+
+
 class Misuse(AssertionError):
     """A worker has touched memory that was not its to touch, or left something under way."""
 
@@ -59,8 +63,13 @@ class Data:
     """One data communicator."""
 
     members: tuple[WorkerId, ...]
+    everybody: frozenset[WorkerId] = field(init=False)
+    """The members, in no order."""
     collectives: list[Collective] = field(default_factory=list)
     revoked: bool = False
+
+    def __post_init__(self) -> None:
+        self.everybody = frozenset(self.members)
 
 
 @dataclass
@@ -84,6 +93,10 @@ class Process:
     control: int = 0
     """How often its control path was made anew."""
     control_revoked: bool = False
+    sent: int = 0
+    """Tokens, since the last seal."""
+    interrupted: bool = False
+    """It has met a loss since then."""
     sponsor: WorkerId | None = None
     """Of a newcomer that has no charter yet."""
 
@@ -130,30 +143,34 @@ class DataPath:
         worker: WorkerId,
         process: Process,
         request: Start | Wait | Cancel | Reduce | Share,
-    ) -> None:
-        """Do what is asked; the reply may come much later."""
-        world = self._world
+    ) -> Any:
+        """Do what is asked, and reply; `LATER`, where something is to be waited for.
+
+        What is started has no effect before some time has gone by: whether the worker dies right
+        after it, or a moment later, is the same to all others.
+        """
         match request:
             case Start(part):
-                if fails(process) and world.random.random() < 0.5:
+                if fails(process) and self._world.random.random() < 0.5:
                     _spoil([part.result])
-                    world.reply(worker, PeersLost("simulated"))
-                else:
-                    world.reply(worker, self._call(worker, process, part))
+                    return PeersLost("simulated")
+                return self._call(worker, process, part)
             case Wait():
+                process.waiting = request
                 self._proceed(worker, process)
             case Cancel(handles):
                 for handle in handles:
                     call = process.under_way.pop(handle, None)
                     if call is not None and not call.done:
                         _spoil(call.targets)
-                world.reply(worker)
+                return None
             case Reduce(parts):
                 process.unnamed = True
                 process.waiting = Wait([self._call(worker, process, part) for part in parts])
             case Share():
                 process.unnamed = True
                 process.waiting = Wait([self._call(worker, process, request)])
+        return LATER
 
     def _call(self, worker: WorkerId, process: Process, what: Part | Share) -> Handle:
         data = process.data
@@ -252,7 +269,7 @@ class DataPath:
 def fails(process: Process) -> bool:
     """Whether the worker knows that collectives must fail."""
     assert process.data is not None
-    return process.revoked or not process.dead_known.isdisjoint(process.data.members)
+    return process.revoked or not process.dead_known.isdisjoint(process.data.everybody)
 
 
 def _spoil(targets: Sequence[Buffer]) -> None:

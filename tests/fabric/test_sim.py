@@ -142,7 +142,7 @@ def test_what_failed_writes_on_until_it_is_given_up(gives_up: bool) -> None:
     for seed in range(50):
         mine.result[0] = 5
         with contextlib.suppress(Hang):
-            simulate(worker, 2, seed, Kill(1, 2))
+            simulate(worker, 2, seed, Kill(1, 1))
         kept.add(float(mine.result[0]))
     assert kept == ({5.0} if gives_up else {5.0, RUBBISH})
 

@@ -1,0 +1,353 @@
+"""What a training promises, held against all that can be seen of it while it goes on.
+
+The checker believes nobody. It sees what scripts see (batches, parameters, means), what the fabric
+sees (tokens, seals) and what is written to the trace, and works out for itself what follows from
+the gradients. It knows nothing of how the workers come to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from spotmpi.buffers import digest_of
+from spotmpi.fabric.sim import Seal
+from spotmpi.membership import Membership, WorkerId
+from spotmpi.recovery import most_messages
+from spotmpi.sampler import Indices
+from spotmpi.simulation.model import RATE, Array, Model, first_params, whose
+
+PATIENCE = 3
+"""Steps that a worker may yet take once it is told to leave, and one more for each change."""
+
+
+class Violation(AssertionError):
+    """Something that a training promises did not hold."""
+
+
+@dataclass
+class _View:
+    """What scripts have seen of one moment."""
+
+    seen: object
+    holders: list[WorkerId | None] = field(default_factory=list)
+    """None is the trace, which does not die."""
+
+
+@dataclass
+class _Script:
+    """How far one worker's script has come."""
+
+    steps: int
+    """Committed, as far as it has seen."""
+    first: int
+    """The first step that it brought a gradient to."""
+    seals: int
+    """Memberships sealed when it was seen last ..."""
+    changes: int
+    """... and how many of them changed who is a member."""
+    begun: int = 0
+    """Gradients it has computed that could count."""
+    told: int | None = None
+    """Steps and changes it may yet see after it was told to leave."""
+
+
+@dataclass(frozen=True)
+class End:
+    """What one worker came to."""
+
+    steps: int
+    params: bytes
+    stopped: bool
+    """The job was to stop before its script was over."""
+
+
+class Checker:
+    """Sees everything that every worker of one run does."""
+
+    def __init__(
+        self,
+        members: Sequence[WorkerId],
+        samples: int,
+        passes: int,
+        deaths: Mapping[WorkerId, float],
+    ) -> None:
+        """``deaths``: who is dead, kept up to date by the simulation."""
+        self.recoveries = 0
+        self.graduates = 0
+        """Newcomers that came to train."""
+        self.worst_messages = 0.0
+        """The most tokens that one worker sent between two seals, per loss."""
+        self.ends: dict[WorkerId, End] = {}
+        """Of those who came to the end of the training."""
+        self._workers = len(members)
+        self._passes = passes
+        self._deaths = deaths
+        self._seals: list[tuple[WorkerId, ...]] = [tuple(members)]
+        self._changes = 0
+        """Seals that changed who is a member."""
+        self._generation = 0
+        self._agreed: Membership | None = None
+        """The last seal's, as some worker named it."""
+        self._views: dict[object, _View] = {}
+        self._scripts: dict[WorkerId, _Script] = {}
+        self._gradients: dict[tuple[int, WorkerId], tuple[list[int], Array]] = {}
+        self._right: dict[tuple[int, ...], list[float]] = {}
+        self._left: dict[WorkerId, int] = {}
+        """At which seal."""
+        self._published = 0
+        self._whole = True
+        """No step is missing in the trace."""
+        self._ended = False
+        self._truth: Model | None = None
+        self._unused = np.ones(samples, np.bool_)
+        """Samples of the present pass that have yet to count."""
+        self._passed = 0
+
+    # What scripts see.
+
+    def begins(self, worker: WorkerId, membership: Membership, steps: int, params: Array) -> None:
+        """Its script trains from here on: at the beginning, or when a newcomer has learnt."""
+        self._scripts[worker] = _Script(steps, steps, len(self._seals), self._changes)
+        self._member(worker, membership)
+        self._see(worker, ("step", steps), params.tobytes())
+        if worker >= self._workers:
+            self.graduates += 1
+        elif params.tobytes() != first_params(whose(params), len(params)).tobytes():
+            raise Violation(f"worker {worker} begins with parameters that nobody brought")
+
+    def gradient(self, worker: WorkerId, step: int, batch: Indices, grads: Array) -> None:
+        """It brings a gradient to ``step``: once, whatever becomes of it."""
+        script = self._scripts[worker]
+        if step != script.steps or script.begun > step - script.first:
+            raise Violation(
+                f"worker {worker} computes gradient {script.begun} for step {step}, "
+                f"after {script.steps - script.first} steps of its own"
+            )
+        script.begun += 1
+        self._gradients[step, worker] = batch.tolist(), grads.copy()
+
+    def stepped(
+        self, worker: WorkerId, membership: Membership, steps: int, params: Array, told: bool
+    ) -> None:
+        """A step is committed. ``told``: it had been told to leave before that began."""
+        script = self._scripts[worker]
+        if steps != script.steps + 1:
+            raise Violation(f"worker {worker} goes from step {script.steps} to step {steps}")
+        changes, script.changes = self._changes - script.changes, self._changes
+        if told:
+            script.told = changes + (PATIENCE if script.told is None else script.told - 1)
+            if script.told < 0:
+                raise Violation(f"worker {worker} was told to leave and stays")
+        script.steps = steps
+        self._member(worker, membership)
+        self._see(worker, ("step", steps), params.tobytes())
+
+    def mean(self, worker: WorkerId, membership: Membership, label: object, answer: float) -> None:
+        """It was told the mean of everybody's `question`."""
+        script = self._scripts[worker]
+        since = script.seals - 1
+        self._member(worker, membership)
+        self._see(worker, ("mean", script.steps, label), answer)
+        if not any(abs(answer - mean) <= 1e-5 * mean for mean in self._means(script.steps, since)):
+            raise Violation(f"worker {worker} was told {answer}, which is nobody's mean")
+
+    def _means(self, steps: int, since: int) -> list[float]:
+        """All that may be right: of any membership ``since``, with whoever may have learnt."""
+        key = steps, since, len(self._seals), len(self._scripts)
+        if key not in self._right:
+            known = {w for w, one in self._scripts.items() if one.first <= steps}
+            self._right[key] = [
+                _mean(some) for members in self._seals[since:] for some in _full(members, known)
+            ]
+        return self._right[key]
+
+    def ended(self, worker: WorkerId, steps: int, params: Array, stopped: bool) -> None:
+        """It came to the end of the training, and may go."""
+        self._see(worker, ("step", steps), params.tobytes())
+        self.ends[worker] = End(steps, params.tobytes(), stopped)
+
+    def left(self, worker: WorkerId, told: bool) -> None:
+        """It is to go on no more, while others do."""
+        if not told and worker < self._workers:
+            raise Violation(f"worker {worker} has to go, and nobody told it to")
+        if worker in self._seals[-1] and worker in self._scripts and not self._ended:
+            raise Violation(f"worker {worker} leaves while it is a member")
+        self._left[worker] = len(self._seals)
+
+    def _member(self, worker: WorkerId, membership: Membership) -> None:
+        """The membership that a worker trains with is the one that was sealed last."""
+        self._scripts[worker].seals = len(self._seals)
+        if membership is self._agreed:
+            return
+        if membership.ids != self._seals[-1]:
+            raise Violation(
+                f"worker {worker} trains with {membership.ids}, and {self._seals[-1]} were sealed"
+            )
+        if self._agreed is not None and membership != self._agreed:
+            raise Violation(f"{membership} is {self._agreed} for others than worker {worker}")
+        if self._agreed is None and membership.generation < self._generation:
+            raise Violation(f"generation {membership.generation} comes after {self._generation}")
+        self._agreed, self._generation = membership, membership.generation
+
+    def _see(self, worker: WorkerId | None, moment: object, seen: object) -> None:
+        """No two who live ever differ about a moment, nor does anybody from the trace (None)."""
+        view = self._views.setdefault(moment, _View(seen))
+        if view.seen != seen:
+            living = [holder for holder in view.holders if holder not in self._deaths]
+            if living:
+                raise Violation(f"{living} and {worker} differ about {moment} (None: the trace)")
+            self._views[moment] = view = _View(seen)
+        view.holders.append(worker)
+
+    # What the fabric sees.
+
+    def sealed(self, seal: Seal) -> None:
+        """A membership is made: by few messages, and of nobody who had gone."""
+        self.recoveries += 1
+        if back := self._left.keys() & set(seal.members):
+            raise Violation(f"workers {sorted(back)} have left, and are members again")
+        if seal.change and seal.lost:
+            raise Violation(f"{seal.change} is carried out while {[*seal.lost]} are lost")
+        self._changes += seal.members != self._seals[-1]
+        self._seals.append(seal.members)
+        self._agreed = None
+        losses = len(seal.lost)
+        self.worst_messages = max(self.worst_messages, seal.messages / max(1, losses))
+        # A newcomer with whom a build failed costs as much as a loss.
+        if seal.messages > most_messages(losses + seal.turned_away, seal.unasked):
+            raise Violation(f"{seal.messages} messages of one worker for {losses} losses")
+
+    # What is written to the trace.
+
+    def written(self, event: str, record: Mapping[str, Any]) -> None:
+        """A record of the trace: it is shown to the world and cannot be taken back."""
+        if event == "step":
+            self._publish(record)
+        elif event in ("recovery", "recovered"):
+            if record["lost_steps"] or record["recomputed_gradients"]:
+                raise Violation(f"{event} of generation {record['generation']} cost {record}")
+        elif event == "end":
+            if self._ended:
+                raise Violation("the training has ended, and ends again")
+            self._ended = True
+
+    @property
+    def last_published(self) -> int | None:
+        """The last step in the trace, None if there is none."""
+        return self._published - 1 if self._published else None
+
+    def _publish(self, record: Mapping[str, Any]) -> None:
+        step = record["step"]
+        if step != self._published:
+            self._skip(step)
+        self._published = step + 1
+        contributions = record["contributions"]
+        if [c["worker"] for c in contributions] != [*record["workers"]]:
+            raise Violation(f"step {step}: contributions of others than {record['workers']}")
+        gradients, weights = [], []
+        for contribution in contributions:
+            worker, weight = contribution["worker"], contribution["weight"]
+            batch, grads = self._gradients[step, worker]
+            if (weight and batch != contribution["samples"].tolist()) or weight not in (
+                0,
+                len(batch),
+            ):
+                raise Violation(f"step {step}: worker {worker} was dealt {batch}: {contribution}")
+            gradients.append(grads)
+            weights.append(weight)
+            self._use(step, worker, contribution["samples"])
+        if not self._unused.any():
+            self._passed += 1
+            self._unused[:] = True
+        active = sum(map(bool, weights))
+        if record["rate"] != RATE * (active / self._workers):
+            raise Violation(f"step {step}: rate {record['rate']} with {active} active workers")
+        self._follow(step, gradients, weights, record)
+
+    def _skip(self, step: int) -> None:
+        """A step is missing: right only if all who trained it are lost, and nobody else knows it.
+
+        What can be told from a trace then is told no more; what scripts see is.
+        """
+        living = self._scripts.keys() - self._deaths.keys() - self._left.keys()
+        if step < self._published or any(self._scripts[w].first < step for w in living):
+            raise Violation(f"the trace comes to step {step} where step {self._published} is due")
+        self._whole = False
+
+    def _follow(
+        self, step: int, gradients: list[Array], weights: list[int], record: Mapping[str, Any]
+    ) -> None:
+        if not self._whole:
+            return
+        if self._truth is None:
+            seen = self._views["step", 0].seen
+            assert isinstance(seen, bytes)
+            self._truth = Model(np.frombuffer(seen, np.float32))
+        self._truth.step(gradients, weights, record["rate"])
+        params = self._truth.params
+        if record["digest"] != f"{digest_of([params]):016x}":
+            raise Violation(f"step {step} does not lead to the digest that the trace has")
+        self._see(None, ("step", step + 1), params.tobytes())
+
+    def _use(self, step: int, worker: WorkerId, samples: Indices) -> None:
+        if self._whole and not self._unused[samples].all():
+            raise Violation(f"step {step}: worker {worker} used a sample again: {samples}")
+        self._unused[samples] = False
+
+    # At the end.
+
+    def failed_early(self) -> None:
+        """A loss ended the job before the first step, which it may only do then."""
+        if self._scripts or not self._deaths:
+            raise Violation("the job was ended as if nothing had been trained")
+
+    def over(self) -> None:
+        """Nobody is left: those who came to the end came to the same one, and left nothing out."""
+        if not self.ends:
+            return
+        if len(set(self.ends.values())) > 1:
+            raise Violation(f"workers came to different ends: {self.ends}")
+        end = next(iter(self.ends.values()))
+        if end.steps != self._published:
+            self._skip(end.steps)
+        # Nobody waits for anybody any more when the first of them writes it.
+        if not self._ended and self._seals[-1][0] not in self._deaths:
+            raise Violation("the trace has no end")
+        if (
+            self._whole
+            and not end.stopped
+            and (self._passed != self._passes or not self._unused.all())
+        ):
+            raise Violation(f"{self._passed} of {self._passes} passes are complete")
+        for worker in self.ends.keys() & self._scripts.keys():
+            script = self._scripts[worker]
+            if script.begun != end.steps - script.first:
+                raise Violation(
+                    f"worker {worker} computed {script.begun} gradients "
+                    f"for {end.steps - script.first} steps"
+                )
+
+
+def question(worker: WorkerId) -> float:
+    """What ``worker`` asks the mean of: each has a number of its own."""
+    return float(1 + worker * 2_654_435_761 % (1 << 20))
+
+
+def _mean(workers: Iterable[WorkerId]) -> float:
+    found = [question(worker) for worker in workers]
+    return sum(found) / len(found)
+
+
+def _full(members: Sequence[WorkerId], known: set[WorkerId]) -> Iterator[list[WorkerId]]:
+    """Who of ``members`` may have brought a number: a newcomer does as soon as it has learnt."""
+    perhaps = [worker for worker in members if worker not in known]
+    surely = [worker for worker in members if worker in known]
+    for many in range(len(perhaps) + 1):
+        for some in combinations(perhaps, many):
+            if surely or some:
+                yield [*surely, *some]

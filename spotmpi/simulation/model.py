@@ -1,0 +1,63 @@
+"""The small model of simulated trainings, and what a step makes of it, worked out on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from spotmpi.membership import WorkerId
+from spotmpi.optimizers import Momentum
+from spotmpi.sampler import Indices
+
+__all__ = ["LARGE", "RATE", "SMALL", "Array", "Model", "first_params", "gradient", "whose"]
+
+SMALL, LARGE = 6, 16_400
+"""Parameters: so few that runs are quick, and so many that newcomers learn them in two parts."""
+_DISTINCT = 6
+"""Parameters that have gradients of their own; the others' are theirs again."""
+RATE = 0.125
+
+Array = npt.NDArray[np.float32]
+
+_PULLS = np.random.default_rng(1).standard_normal((1021, _DISTINCT)).astype(np.float32)
+"""Where samples pull the parameters to: so many differ, which is more than one worker is dealt."""
+
+
+def first_params(worker: WorkerId, size: int) -> Array:
+    """What ``worker`` brings: one worker's count, and it can be told whose."""
+    return np.full(size, worker / 4, np.float32)
+
+
+def whose(params: Array) -> WorkerId:
+    """Who brought them, if they are anybody's `first_params`."""
+    return int(params[0] * 4)
+
+
+def gradient(params: Array, batch: Indices) -> Array:
+    """Depends on every bit of the parameters, and on which samples are in the batch."""
+    mean: Array = np.add.reduce(_PULLS[batch % len(_PULLS)], axis=0) / np.float32(len(batch))
+    if len(params) > _DISTINCT:
+        mean = np.resize(mean, len(params))
+    mean += np.float32(0.25) * params
+    return mean
+
+
+class Model:
+    """Parameters that follow the steps of a training, without any of its code but the optimizer."""
+
+    def __init__(self, params: Array) -> None:
+        self.params = params.copy()
+        self._velocity = np.zeros_like(params)
+        self._optimizer = Momentum(lr=RATE)
+
+    def step(self, gradients: Sequence[Array], weights: Sequence[int], rate: float) -> None:
+        """Move by the mean of the gradients, which are summed in this order."""
+        if not (total := sum(weights)):
+            return
+        scaled = np.stack(gradients) * np.array(weights, np.float32)[:, None]
+        # Not a sum over the axis, whose order would be NumPy's.
+        summed = np.add.accumulate(scaled, axis=0)[-1]
+        slots = {"velocity": [self._velocity]}
+        self._optimizer.update([self.params], [summed], slots, rate, 1.0 / total)

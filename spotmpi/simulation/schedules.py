@@ -1,0 +1,165 @@
+"""Schedules of faults: what befalls one simulated job, and seeded draws of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from spotmpi.fabric.sim import Arrival, Kill, Notice
+from spotmpi.fabric.simdata import Delays
+from spotmpi.membership import Membership
+from spotmpi.simulation.model import LARGE, SMALL
+
+PLANS = 0.5
+"""Of all schedules: those with newcomers and with workers that are told to leave."""
+
+KINDS = ("arrivals", "notices", "kills")
+"""What can be dropped from a schedule, one by one."""
+
+_KNOWN = 16
+"""The length of runs of more workers follows from that of runs of so many."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One run: everything about it follows from these."""
+
+    workers: int
+    seed: int
+    kills: tuple[Kill, ...] = ()
+    arrivals: tuple[Arrival, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    stop: int | None = None
+    """The event at which all are told to stop."""
+    min_workers: int = 1
+    size: int = SMALL
+    """Parameters of the model."""
+
+    @property
+    def membership(self) -> Membership:
+        """Those that it begins with."""
+        return Membership.first(["sim"] * self.workers)
+
+    @property
+    def delays(self) -> Delays:
+        """Other proportions in each run: what is usually slow may be fast, and the reverse."""
+        chance = random.Random(self.seed)
+        usual = Delays()
+        longest = {
+            f.name: getattr(usual, f.name) * 10 ** chance.uniform(-1, 1) for f in fields(usual)
+        }
+        return Delays(**longest)
+
+    def without(self, fault: object) -> Schedule:
+        """The same less one of its kills, arrivals or notices."""
+        kept: dict[str, Any] = {
+            kind: tuple(one for one in getattr(self, kind) if one is not fault) for kind in KINDS
+        }
+        return replace(self, **kept)
+
+    def __str__(self) -> str:
+        """What befalls its workers."""
+        said = [f"worker {one.worker} dies at event {one.at}" for one in self.kills]
+        said += [f"worker {one.worker} comes at event {one.at}" for one in self.arrivals]
+        said += [f"worker {one.worker} is told to leave at event {one.at}" for one in self.notices]
+        if self.stop is not None:
+            said.append(f"all are told to stop at event {self.stop}")
+        if self.min_workers > 1:
+            said.append(f"fewer than {self.min_workers} workers stop")
+        return ", ".join(said) or "nothing happens at all"
+
+
+Length = Callable[[int], int]
+"""How many events a run of so many workers takes to which nothing happens."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """Numbered schedules, each of which follows from its number and the campaign."""
+
+    least: int
+    most: int
+    """Workers: each schedule draws how many."""
+    seed: int
+    losses: int | None = None
+    """So many workers die at one moment, and nothing else happens; None: all kinds of things do."""
+
+    def schedule(self, number: int, length: Length) -> Schedule:
+        """Mostly one death or more, close to each other; now and then all die.
+
+        Many begin in the last events, where training ends: few moments, and many ways to go wrong.
+        """
+        chance = random.Random(f"{self.seed}/{number}")
+        # Small rings more often: there most goes wrong, and fastest.
+        workers = min(chance.randint(self.least, self.most) for _ in range(2))
+        events = _events(workers, length)
+        calm = Schedule(workers, chance.randrange(1 << 32))
+        moment = chance.randrange(events)
+        if self.losses is not None:
+            victims = chance.sample(range(workers), min(self.losses, workers))
+            return replace(calm, kills=tuple(Kill(victim, moment) for victim in victims))
+        if chance.random() < 0.2:
+            moment = max(0, events - 1 - chance.randrange(30 * workers))
+        kills, moment = _kills(workers, events, moment, chance)
+        schedule = replace(calm, kills=kills)
+        if chance.random() < PLANS:
+            schedule = _with_plans(schedule, chance, moment, events)
+        if chance.random() < 0.05:
+            schedule = replace(schedule, stop=chance.randrange(events))
+        if chance.random() < 0.05:
+            schedule = replace(schedule, min_workers=chance.randint(1, workers))
+        return schedule
+
+
+def _events(workers: int, length: Length) -> int:
+    known = min(workers, _KNOWN)
+    return length(known) * workers // known
+
+
+def _kills(
+    workers: int, events: int, moment: int, chance: random.Random
+) -> tuple[tuple[Kill, ...], int]:
+    losses = 1 + int(chance.expovariate(0.5))
+    if chance.random() < 0.1:
+        losses = chance.randint(1, workers)
+    elif workers > 1:
+        losses = min(losses, workers - 1)
+    kills = []
+    for victim in chance.sample(range(workers), min(losses, workers)):
+        kills.append(Kill(victim, moment))
+        # In the same recovery, in the round that it makes up for, or at any other time.
+        if near := chance.choice((8, 8, 40, 40, 0)):
+            moment += chance.randrange(near * workers)
+        else:
+            moment = chance.randrange(events)
+    return tuple(kills), moment
+
+
+def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: int) -> Schedule:
+    """Newcomers as well, some of whom die or are told to leave, or lose the member that brings
+    them in; and members who are told to leave."""
+    workers = schedule.workers
+    arrivals, kills, notices = [], list(schedule.kills), []
+    for number in range(chance.choice((0, 1, 1, 2, 3))):
+        at = chance.randrange(events)
+        if chance.random() < 0.5:  # around the loss
+            at = max(0, moment - chance.randrange(40 * workers))
+        newcomer = Arrival(workers + number, at)
+        arrivals.append(newcomer)
+        soon = at + chance.randrange(60 * workers)
+        fate = chance.random()
+        if fate < 0.25:
+            kills.append(Kill(newcomer.worker, soon))
+        elif fate < 0.4:
+            notices.append(Notice(newcomer.worker, soon))
+        elif fate < 0.5 and workers > 1:  # the first member is the sponsor, if it lives
+            kills.append(Kill(0, soon))
+    if arrivals and chance.random() < 0.1:
+        schedule = replace(schedule, size=LARGE)
+    for worker in range(workers):
+        if chance.random() < 0.15:
+            near = max(0, moment - chance.randrange(40 * workers))
+            notices.append(Notice(worker, chance.choice((near, chance.randrange(events)))))
+    return replace(schedule, kills=tuple(kills), arrivals=tuple(arrivals), notices=tuple(notices))

@@ -1,0 +1,140 @@
+"""Campaigns: run schedules, check each, and reduce one that breaks a promise to what it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from spotmpi import __version__
+from spotmpi.errors import SpotmpiError
+from spotmpi.fabric import Steps
+from spotmpi.fabric.sim import Simulation
+from spotmpi.membership import WorkerId
+from spotmpi.settings import Settings
+from spotmpi.simulation.checker import Checker
+from spotmpi.simulation.schedules import KINDS, Campaign, Schedule
+from spotmpi.simulation.training import PASSES, Book, Trainee, samples
+from spotmpi.trace import Trace
+
+__all__ = ["Finding", "Outcome", "execute", "outcome_of", "length", "search", "shrink"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run came to."""
+
+    events: int
+    survivors: int
+    """Workers that came to the end of the training."""
+    recoveries: int
+    """Memberships that were sealed."""
+    worst_messages: float
+    """The most tokens that one worker sent in a recovery, per loss."""
+    graduates: int
+    """Newcomers that came to train."""
+
+
+def execute(
+    schedule: Schedule, transcript: list[str] | None = None, trace_to: Path | None = None
+) -> Outcome:
+    """Run a schedule to its end; raises if a promise breaks, `Violation`, `Hang` or whatever.
+
+    ``transcript`` gets a line for each event that matters, ``trace_to`` the trace of the run.
+    """
+    simulation = Simulation(
+        schedule.membership,
+        schedule.seed,
+        schedule.kills,
+        schedule.delays,
+        schedule.arrivals,
+        schedule.notices,
+        in_place=schedule.seed % 2 == 0,
+        stop=schedule.stop,
+    )
+    simulation.transcript = transcript
+    members = simulation.membership.ids
+    checker = Checker(members, samples(schedule.workers), PASSES, simulation.deaths)
+    simulation.sealed = checker.sealed
+    file = Trace(trace_to, simulation.clock)
+    book = Book(checker, file)
+
+    def script(worker: WorkerId, newcomer: WorkerId | None) -> Steps[None]:
+        settings = Settings(newcomer=newcomer, min_workers=schedule.min_workers)
+        return Trainee(
+            worker, simulation, checker, book, settings, schedule.size, __version__
+        ).script()
+
+    simulation.newcomer = lambda worker: script(worker, worker)
+    for worker in members:
+        simulation.start(worker, script(worker, None))
+    try:
+        simulation.run()
+        checker.over()
+    except SpotmpiError as error:
+        if type(error) is not SpotmpiError:  # which is how a loss in the handshake ends the job
+            raise
+        checker.failed_early()
+    finally:
+        file.close()
+        simulation.close()
+    return Outcome(
+        simulation.events,
+        len(checker.ends),
+        checker.recoveries,
+        checker.worst_messages,
+        checker.graduates,
+    )
+
+
+@cache
+def length(workers: int) -> int:
+    """Events of a run of so many workers to which nothing happens."""
+    return execute(Schedule(workers, 0)).events
+
+
+def search(
+    campaign: Campaign, numbers: Iterable[int], tell: Callable[[int, Outcome], None]
+) -> int | None:
+    """The first of these numbers whose schedule breaks a promise; ``tell`` hears of the others."""
+    for number in numbers:
+        outcome = outcome_of(campaign.schedule(number, length))
+        if isinstance(outcome, str):
+            return number
+        tell(number, outcome)
+    return None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A schedule that breaks a promise, less the faults that it does not need."""
+
+    schedule: Schedule
+    failure: str
+    transcript: list[str]
+
+
+def shrink(schedule: Schedule) -> Finding:
+    """Drop every fault without which ``schedule`` still fails; ValueError if it never does."""
+    smallest, before = schedule, None
+    while smallest != before:  # what could not be spared with another one may be without it
+        before = smallest
+        for kind in KINDS:
+            for fault in getattr(before, kind):
+                fewer = smallest.without(fault)
+                if isinstance(outcome_of(fewer), str):
+                    smallest = fewer
+    transcript: list[str] = []
+    failure = outcome_of(smallest, transcript)
+    if not isinstance(failure, str):
+        raise ValueError("this run breaks no promise")
+    return Finding(smallest, failure, transcript)
+
+
+def outcome_of(schedule: Schedule, transcript: list[str] | None = None) -> Outcome | str:
+    """What ``schedule`` comes to, or how it fails."""
+    try:
+        return execute(schedule, transcript)
+    except Exception as failure:  # noqa: BLE001 - whatever it is, the run that shows it matters
+        return f"{type(failure).__name__}: {failure}"

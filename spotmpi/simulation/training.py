@@ -1,0 +1,168 @@
+"""One worker of a simulated job: the shipped session, and a small script that drives it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotmpi.channel import Channel, Order
+from spotmpi.entering import Visitor, enter
+from spotmpi.errors import Left, Stopped
+from spotmpi.fabric import Steps
+from spotmpi.fabric.sim import Seat, Simulation
+from spotmpi.membership import WorkerId
+from spotmpi.optimizers import Momentum
+from spotmpi.replica import Replica
+from spotmpi.sampler import Indices
+from spotmpi.session import Place, Session
+from spotmpi.settings import Settings
+from spotmpi.simulation.checker import Checker, question
+from spotmpi.simulation.model import RATE, first_params, gradient
+from spotmpi.strategies import SSGD
+from spotmpi.trace import Trace
+from spotmpi.training import Rate, Training
+
+BATCH = 3
+PASSES = 2
+STEPS = 3
+"""Training steps of one pass, more or less: losses add some."""
+_SEED = 7
+_EVERY = 3
+"""Steps between two questions."""
+
+
+def samples(workers: int) -> int:
+    """Of one pass: not quite as many as its workers are dealt in `STEPS`."""
+    return BATCH * workers * STEPS - 1
+
+
+class Book(Trace):
+    """The trace of a simulated job: the checker reads along, and a file may hold it."""
+
+    def __init__(self, checker: Checker, file: Trace) -> None:
+        self._checker = checker
+        self._file = file
+
+    @property
+    def active(self) -> bool:
+        """Always."""
+        return True
+
+    def begin(self, *, resume: bool) -> None:
+        """Simulated runs are never resumed."""
+        self._file.begin(resume=resume)
+
+    def write(self, event: str, /, **fields: Any) -> None:
+        """To both."""
+        self._checker.written(event, fields)
+        self._file.write(event, **fields)
+
+    def take_over(self) -> int | None:
+        """Whoever leads from now on is told how far the trace is."""
+        return self._checker.last_published
+
+    def close(self) -> None:
+        """All workers share it: it is not one worker's to close."""
+
+
+class Board(Channel):
+    """The launcher's side: orders are the schedule's, and nobody has to be told anything."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def tell(self, event: str, **fields: object) -> None:
+        """No launcher listens."""
+
+    def progressed(self, worker: int, rounds: int, steps: int, doing: int) -> None:
+        """Nor does it watch."""
+
+    def death_of(self, worker: int) -> float | None:
+        """When ``worker`` died, None if it lives."""
+        return self._simulation.deaths.get(worker)
+
+    def order_for(self, worker: int) -> Order | None:
+        """As the schedule has it."""
+        return Order(self._simulation.stopping, self._simulation.noticed(worker))
+
+
+class Trainee:
+    """One worker."""
+
+    def __init__(
+        self,
+        me: WorkerId,
+        simulation: Simulation,
+        checker: Checker,
+        trace: Trace,
+        settings: Settings,
+        size: int,
+        version: str,
+    ) -> None:
+        """A newcomer is told so by its settings; the model has ``size`` parameters."""
+        self.me = me
+        self._simulation = simulation
+        self._checker = checker
+        self._samples = samples(len(simulation.membership))
+        optimizer = Momentum(lr=RATE)
+        replica = Replica([first_params(me, size)], optimizer, SSGD())
+        self._training = Training(replica, _SEED, Rate(optimizer, None, True), False)
+        self._params = replica.params[0]
+        self._place = Place(Seat(me, simulation), Board(simulation), settings, trace, version)
+        self._seat: Session[Any] | Visitor[Any]
+
+    def script(self) -> Steps[None]:
+        """Train to the end, or as long as this worker may."""
+        checker, stopped = self._checker, False
+        try:
+            self._seat = yield from enter(self._place, self._training)
+            if isinstance(self._seat, Session):
+                self._begins(self._seat)
+            yield from self._train()
+            yield from self._seat.finish("finished")
+        except Left:
+            checker.left(self.me, self._told)
+            return
+        except Stopped:
+            stopped = True
+        checker.ended(self.me, self._steps, self._params, stopped)
+
+    def _train(self) -> Steps[None]:
+        training = self._training
+        number = training.position.open(self._samples, BATCH, PASSES, _SEED)
+        training.position.enter()
+        try:
+            while (batch := self._seat.next_batch(number)) is not None:
+                training.batch = batch
+                yield from self._step(batch)
+                if self._steps % _EVERY == 0:
+                    yield from self._ask("in the loop")
+        finally:
+            self._seat.leave_batches(number)
+        yield from self._ask("after it")
+
+    def _step(self, batch: Indices) -> Steps[None]:
+        seat, told, grads = self._seat, self._told, gradient(self._params, batch)
+        if isinstance(seat, Visitor):
+            self._seat = taught = yield from seat.step([grads], 1.0)
+            self._begins(taught)
+            return
+        self._checker.gradient(self.me, self._steps, batch, grads)
+        yield from seat.step([grads], 1.0)
+        self._checker.stepped(self.me, seat.driver.membership, self._steps, self._params, told)
+
+    def _begins(self, session: Session[Any]) -> None:
+        self._checker.begins(self.me, session.driver.membership, self._steps, self._params)
+
+    def _ask(self, label: str) -> Steps[None]:
+        seat = self._seat
+        if self._training.position.recall() is None and isinstance(seat, Session):
+            answer = yield from seat.mean(question(self.me))
+            self._checker.mean(self.me, seat.driver.membership, label, answer)
+
+    @property
+    def _steps(self) -> int:
+        return self._training.progress.steps
+
+    @property
+    def _told(self) -> bool:
+        return self._simulation.noticed(self.me)
