@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from spotmpi.errors import SpotmpiError, UsageError
-from spotmpi.fabric import Steps
+from spotmpi.fabric import Arena, Shape, Steps
 from spotmpi.fabric.sim import Kill, Simulation
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.handshake import shake_hands
@@ -41,6 +43,19 @@ def test_all_hear_who_differs_and_in_what() -> None:
         assert text is not None
         assert text.startswith("usage: worker 2 and worker 0 differ in the seed")
         assert f"worker {me} has {2 if me == 2 else 1})" in text
+
+
+def test_what_equal_workers_exchange_does_not_grow_with_their_number() -> None:
+    sizes: list[int] = []
+
+    def arena(layout: Sequence[Shape]) -> Arena:
+        sizes.extend(shape.size for shape in layout)
+        return SoloFabric().arena(layout)
+
+    for workers in (2, 1000):
+        membership = Membership.first(["h"] * workers)
+        next(shake_hands(1, membership, [("the seed", "1"), ("the model", "x")], arena))
+    assert sizes[0] == sizes[1]
 
 
 def test_a_loss_before_the_first_step_ends_the_job_cleanly() -> None:
