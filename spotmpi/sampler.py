@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -197,10 +198,19 @@ class Sampler:
         left = len(self._pool) + self.n - self._cursor
         want = min(left, self.batch_size * batches)
         ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
-        return np.concatenate([self._pool[:want], ahead])
+        return np.concatenate([self._pool[:want], ahead]) if len(self._pool) else ahead
 
     def _shuffled(self) -> Indices:
-        return shuffled(self.n, [*self.seed, self._pass])
+        key = self.n, *self.seed, self._pass
+        order = _ORDERS.get(key)
+        if order is None:
+            order = _ORDERS[key] = shuffled(self.n, [*self.seed, self._pass])
+            order.setflags(write=False)
+        return order
+
+
+_ORDERS: WeakValueDictionary[tuple[int, ...], Indices] = WeakValueDictionary()
+"""Orders that are in use: equal samplers of one process share theirs."""
 
 
 class Dealer:
