@@ -98,8 +98,9 @@ class Elastic(Generic[P]):
         """The indices of this worker's batches: every one of ``n`` samples once in each pass.
 
         ``batch_size`` is per worker. Use each batch once, by a step or an average. Collective in
-        effect: every worker takes as many steps. At the end of a pass there may be fewer samples than workers:
-        some then see a sample of another worker's, and their gradient counts for nothing.
+        effect: every worker takes as many steps. At the end of a pass there may be fewer samples
+        than workers: some then see a sample of another worker's, and their gradient counts for
+        nothing.
         """
         seat, training = self._connected("batches()"), self._training
         number = training.position.open(n, batch_size, passes, self.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from spotmpi.channel import Channel, Order
@@ -15,7 +16,7 @@ from spotmpi.replica import Replica
 from spotmpi.sampler import Indices
 from spotmpi.session import Place, Session
 from spotmpi.settings import Settings
-from spotmpi.simulation.checker import Checker, question
+from spotmpi.simulation.checker import Checker, Violation, question
 from spotmpi.simulation.model import RATE, first_params, gradient
 from spotmpi.strategies import SSGD
 from spotmpi.trace import Trace
@@ -79,6 +80,14 @@ class Board(Channel):
     def death_of(self, worker: int) -> float | None:
         """When ``worker`` died, None if it lives."""
         return self._simulation.deaths.get(worker)
+
+    def tell_once(self, event: str, newcomer: int, **fields: object) -> None:
+        """No launcher listens."""
+
+    def confirm(self, workers: Collection[int]) -> None:
+        """Nobody who lives is taken for dead."""
+        if living := [worker for worker in workers if worker not in self._simulation.deaths]:
+            raise Violation(f"a membership without {living}, who live, is about to be sealed")
 
     def order_for(self, worker: int) -> Order | None:
         """As the schedule has it."""
