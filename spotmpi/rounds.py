@@ -155,9 +155,9 @@ class Step(Round):
         return word._replace(late=late, loss=mean, loss_weight=turn.loss_weight)
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
-        """Weight and rate."""
+        """Weight and rate; and the loss that stays if the step moves nothing."""
         total, rate = self._weigh(full)
-        return {"total": total, "rate": rate}
+        return {"total": total, "rate": rate, "loss": self._training.progress.loss}
 
     def commit(self, number: int, full: Sequence[WorkerId], word: Sum, page: Any) -> list[Taken]:
         """The rest of the step; a round whose only samples were the lost workers' moves nothing."""
@@ -250,9 +250,10 @@ class Learn(Round):
         """As far as the page tells."""
         if word.kind == control.STEP:
             self._training.replica.moved = False
-        if word.kind == control.STEP and page["total"]:
-            self._training.replica.follow(page["rate"], page["total"])
-            self._training.progress.loss = word.loss
+        if word.kind == control.STEP:
+            if page["total"]:
+                self._training.replica.follow(page["rate"], page["total"])
+            self._training.progress.loss = word.loss if page["total"] else page["loss"]
         elif word.kind == control.END:
             self._ledger.end()
         return []

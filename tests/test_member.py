@@ -339,7 +339,7 @@ def test_all_who_are_left_but_one_may_be_told_to_leave_at_once(tmp_path: Path) -
 
 
 def test_when_all_are_told_to_leave_all_stop_together(tmp_path: Path) -> None:
-    result = Job(tmp_path, 3, samples=90, notices=[Notice(w, 150) for w in range(3)]).run()
+    result = Job(tmp_path, 3, samples=90, notices=[Notice(w, 144) for w in range(3)]).run()
     assert set(result.finals) == {0, 1, 2}
     assert {final.stopped for final in result.finals.values()} == {True}
     assert len({(final.bits, final.steps) for final in result.finals.values()}) == 1

@@ -52,6 +52,11 @@ class Model:
         self._velocity = np.zeros_like(params)
         self._optimizer = Momentum(lr=RATE)
 
+    @property
+    def replicated(self) -> list[Array]:
+        """What must be equal on all workers, in the order in which replicas register it."""
+        return [self.params, self._velocity]
+
     def step(self, gradients: Sequence[Array], weights: Sequence[int], rate: float) -> None:
         """Move by the mean of the gradients, which are summed in this order."""
         if not (total := sum(weights)):
