@@ -142,7 +142,7 @@ class Visitor(Generic[P]):
 
     def finish(self, outcome: str) -> Asks[None]:
         """What stands after the block must not see a model that knows nothing. Raises Left."""
-        why = f"worker {self.me} came when no step was left to take"
+        why = f"worker {self.me} came after the last step"
         self.place.channel.tell("withdrawn", why=why)
         yield from ()
         raise Left(why)

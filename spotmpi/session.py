@@ -8,7 +8,7 @@ built whole, when its worker is connected and knows the others; before that it i
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -93,6 +93,8 @@ class Session(Generic[P]):
         """Of the replicated state, if it has been digested since it changed."""
         self._digest_due = False
         self._compare_after: int | None = None
+        self._unkept: Callable[[], None] | None = None
+        """Tells the keeper of the last round, where the script has yet to apply its result."""
         self._reducing = 0.0
         self._committed_at = fabric.clock()
 
@@ -188,6 +190,8 @@ class Session(Generic[P]):
     # Rounds.
 
     def _perform(self, what: Round) -> Asks[None]:
+        if self._stopping and what.kind != control.END:
+            yield from self._stop()
         self._round = what
         try:
             yield from self.driver.round()
@@ -202,18 +206,23 @@ class Session(Generic[P]):
         if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
             self._digest = self.training.registry.digest()
             self._journal.digested(self._digest)
-        if self._stopping and not self.driver.ledger.ending:
-            remain, least = len(self.driver.membership.ids), self.place.settings.min_workers
-            why = f"workers that remain: {remain}, fewer than the {least} asked for"
-            if remain >= least:
-                why = f"the {'workers were' if self._leaving else 'job was'} told to stop"
-            kept = "it keeps no checkpoints"
-            if self.place.settings.checkpoint is not None:
-                step = self.training.progress.steps
-                kept = f"a checkpoint of step {step} is in {self.place.settings.checkpoint}"
-            self.keeper.asked = True
-            yield from self.finish("stopped")
-            raise Stopped(f"{why}; {kept}")
+        # A result that is the script's to apply must be in what is kept: it stops a round later.
+        if self._stopping and not self.driver.ledger.ending and self._unkept is None:
+            yield from self._stop()
+
+    def _stop(self) -> Asks[None]:
+        """End with all others, with a checkpoint. Raises Stopped."""
+        remain, least = len(self.driver.membership.ids), self.place.settings.min_workers
+        why = f"workers that remain: {remain}, fewer than the {least} asked for"
+        if remain >= least:
+            why = f"the {'workers were' if self._leaving else 'job was'} told to stop"
+        kept = "it keeps no checkpoints"
+        if self.place.settings.checkpoint is not None:
+            step = self.training.progress.steps
+            kept = f"a checkpoint of step {step} is in {self.place.settings.checkpoint}"
+        self.keeper.asked = True
+        yield from self.finish("stopped")
+        raise Stopped(f"{why}; {kept}")
 
     def _leave_with_all(self, why: str) -> Asks[None]:
         """The training is over, wherever this worker's script is."""
@@ -232,7 +241,10 @@ class Session(Generic[P]):
         return Plan(leaving, guest, None if guest is None else self.me)
 
     def open(self) -> None:
-        """The next round begins."""
+        """The next round begins: all that the last one had to change is changed."""
+        if self._unkept is not None:
+            self._unkept()
+            self._unkept = None
         self.memory.open()
 
     def bring(self) -> None:
@@ -308,11 +320,14 @@ class Session(Generic[P]):
         steps = self.training.progress.steps
         self.place.channel.progressed(self.me, number + 1, steps, doing)
         if not learner:
-            leader = self._leads
             wanted = word.save or (bool(taken) and self.keeper.due(before, steps))
-            self.keeper.committed(number, steps, wanted, word.published, leader)
+            keep = partial(self._keep, number, steps, wanted, word.published)
+            if taken and not self.training.replica.elementwise:
+                self._unkept = keep
+            else:
+                keep()
             if ledger.ending:
-                self.keeper.finish(steps, leader, must=self._stopping)
+                self.keeper.finish(steps, self._leads, must=self._stopping)
 
     def dealt(self) -> tuple[int, int]:
         """Rounds dealt to this worker so far, and the generation that the last was dealt for."""
@@ -355,6 +370,9 @@ class Session(Generic[P]):
     @property
     def _leads(self) -> bool:
         return self.driver.membership.ids[0] == self.me
+
+    def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
+        self.keeper.committed(number, steps, wanted, confirmed, self._leads)
 
     def _obey(self) -> None:
         order, fabric, channel = None, self.place.fabric, self.place.channel

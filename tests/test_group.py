@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.fabric.sim import Arrival
+from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.kernels import cpu
 from spotmpi.replay import check_exactly_once, replay, steps
 from tests.simulated import Final, Job, Result, bits, gradient, params
@@ -166,3 +166,46 @@ def test_what_is_called_outside_of_the_block_says_where_it_belongs() -> None:
     group = spotmpi.Group([np.zeros(1)])
     with pytest.raises(UsageError, match=r"group.average\(\) belongs inside `with spotmpi.Group"):
         group.average([np.zeros(1)])
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_group_that_lost_every_worker_resumes_with_every_average_applied(
+    tmp_path: Path, every: int
+) -> None:
+    """A checkpoint is of what the script has made of the last average, not of before it."""
+    calm = Averaging(tmp_path, 3)
+    events = calm.run().events
+    for seed in range(4):
+        place = tmp_path / f"{seed}"
+        place.mkdir()
+        kept = {"SPOTMPI_CHECKPOINT": str(place / "kept"), "SPOTMPI_CHECKPOINT_EVERY": str(every)}
+        moment = events * (seed + 5) // 11
+        kills = [Kill(worker, moment + 3 * worker) for worker in range(3)]
+        dead = replace(calm, folder=place, seed=seed, kills=kills, environ=kept)
+        assert not dead.run().finals
+        again = {**kept, "SPOTMPI_RESUME": "1"}
+        whole = replace(dead, workers=2, kills=(), environ=again).run()
+        assert whole.of("resume")
+        assert set(whole.finals) == {0, 1}
+        check_whole(whole)
+
+
+def test_a_group_that_is_told_to_stop_has_applied_the_average_that_it_stops_after(
+    tmp_path: Path,
+) -> None:
+    kept = {"SPOTMPI_CHECKPOINT": str(tmp_path / "kept"), "SPOTMPI_MIN_WORKERS": "3"}
+    job = Averaging(tmp_path, 3, seed=1, environ=kept, kills=[Kill(1, 150)])
+    with pytest.raises(spotmpi.Stopped):
+        job.run()
+    again = {"SPOTMPI_CHECKPOINT": kept["SPOTMPI_CHECKPOINT"], "SPOTMPI_RESUME": "1"}
+    whole = replace(job, workers=2, kills=(), environ=again).run()
+    assert whole.of("resume")
+    check_whole(whole)
+
+
+def check_whole(result: Result) -> None:
+    """Both parts of a job that was resumed, as one."""
+    check_exactly_once(result.records, result.job.samples, result.job.passes)
+    by_hand: Any = ByHand()
+    truth = bits(replay(steps(result.records), params(0), gradient, by_hand))
+    assert {final.bits for final in result.finals.values()} == {truth}

@@ -124,7 +124,7 @@ def test_a_doorway_that_closes_hangs_up_at_both_ends(both: Both) -> None:
         assert 1 not in both.here
         assert 1 not in both.there
         assert both.accepted.recv(1) == b""
-        both.doorway = Doorway(both.select, both.here, lambda: 2)
+        both.doorway = Doorway(both.loop, both.here, lambda: 2)
 
 
 def test_other_users_are_not_let_in(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,12 +27,12 @@ def test_nothing_of_a_host_s_name_or_folder_is_taken_for_an_option_or_a_command(
 def test_the_launcher_s_own_host_needs_no_ssh() -> None:
     command = ssh.command(Host("localhost", slots=3, python="/py"), FOLDER)
     assert command[:2] == ["/py", "-c"]
-    assert command[3:] == ["agent", "--pipe", "--name", "localhost", "--slots", "3"]
+    assert command[3:] == ["agent", "--pipe", "--name", "localhost", "--slots", "3", "--near"]
 
 
 def test_options_reach_an_agent_wherever_it_is() -> None:
     options = ["--notice-endpoint", "http://[::1]:80; reboot"]
-    assert ssh.command(Host("localhost"), FOLDER, options)[-2:] == options
+    assert ssh.command(Host("localhost"), FOLDER, options)[-3:] == [*options, "--near"]
     assert shlex.split(ssh.command(Host("h1"), FOLDER, options)[-1])[-2:] == options
 
 
