@@ -32,19 +32,19 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi import trace
 from spotmpi.bench import load, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import UsageError
-from spotmpi.launch import folder as job_folder
-from spotmpi.launch import inner, processes
-from spotmpi.launch.ask import Gone, ask
-from spotmpi.launch.desk import DESK
-from spotmpi.launch.doctor import cores
+from spotmpi.launch import job_folder, processes
+from spotmpi.launch.commands.client import Gone, ask
+from spotmpi.launch.commands.status_table import numbers
+from spotmpi.launch.head.control_socket import DESK
 from spotmpi.launch.liveness import MOST
-from spotmpi.launch.silence import WINDOW
-from spotmpi.launch.table import numbers
+from spotmpi.launch.processes import cores
+from spotmpi.launch.silences import WINDOW
+from spotmpi.launch.start import temporary_job
+from spotmpi.trace import records as trace
 
 __all__ = ["Alarm", "Found", "add_arguments", "main", "page", "plan", "read_trace", "thrown_out"]
 
@@ -171,7 +171,7 @@ def main(options: argparse.Namespace) -> int:
     _check(options)
     head = machine.describe()
     found = Found()
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         try:
             _measure(options, found)
         except JobFailed as failed:

@@ -28,12 +28,13 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from spotmpi import trace
 from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import TraceError, UsageError
-from spotmpi.launch import inner, processes
+from spotmpi.launch import processes
+from spotmpi.launch.start import temporary_job
+from spotmpi.trace import records as trace
 
 __all__ = ["main"]
 
@@ -66,7 +67,7 @@ def main(options: argparse.Namespace) -> int:
     head = machine.describe()
     found: Samples = {(hosts, kind): [] for hosts in options.hosts for kind in _KINDS}
     failures: list[str] = []
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         for _ in range(options.runs):
             for cell in random.sample(list(found), len(found)):
                 try:

@@ -28,12 +28,13 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from spotmpi import trace
 from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.summary import size
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner, processes
+from spotmpi.launch import processes
+from spotmpi.launch.start import temporary_job
+from spotmpi.trace import records as trace
 
 __all__ = ["Job", "Sample", "add_arguments", "main", "page"]
 
@@ -109,7 +110,7 @@ def main(options: argparse.Namespace) -> int:
         (workers, params): [] for workers in options.workers for params in options.params
     }
     failures: list[str] = []
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         for _ in range(options.runs):
             for workers, params in found:
                 try:

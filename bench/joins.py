@@ -31,7 +31,8 @@ from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.join import Job
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner, processes
+from spotmpi.launch import processes
+from spotmpi.launch.start import temporary_job
 
 __all__ = ["Count", "add_arguments", "main", "page"]
 
@@ -84,7 +85,7 @@ def main(options: argparse.Namespace) -> int:
     head = {"bench": "joins", **machine.describe()}
     counts = [Count(variant) for variant in options.variant or [""]]
     environs = [_settings(count.variant) for count in counts]
-    with inner.ended_by_signals(), _busy(options.busy):
+    with temporary_job.ended_by_signals(), _busy(options.busy):
         while any(count.tried < options.joins for count in counts):
             for count, environ in zip(counts, environs, strict=True):
                 if count.tried < options.joins:

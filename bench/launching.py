@@ -12,9 +12,9 @@ from pathlib import Path
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner, mpirun
-from spotmpi.launch.doctor import cores
-from spotmpi.launch.installation import NO_MPI, Installation, search
+from spotmpi.launch.processes import cores
+from spotmpi.launch.start import mpirun, temporary_job
+from spotmpi.launch.start.installation import NO_MPI, Installation, search
 from spotmpi.settings import Settings
 
 __all__ = ["by_mpirun", "by_spotmpi"]
@@ -53,14 +53,17 @@ def _run(
     command: Sequence[str], environ: Mapping[str, str], at: Path, limit: float, code: int | None
 ) -> None:
     end = signal.SIGTERM
-    with inner.started(command, environ, at, end=end, patience_s=_TO_END) as (process, output):
+    with temporary_job.started(command, environ, at, end=end, patience_s=_TO_END) as (
+        process,
+        output,
+    ):
         try:
             got = process.wait(limit)
         except subprocess.TimeoutExpired:
-            said = inner.last_words(output)
+            said = temporary_job.last_words(output)
             raise JobFailed(f"still running after {limit:.0f} s; its last words:\n{said}") from None
         if code is not None and got != code:
-            said = inner.last_words(output)
+            said = temporary_job.last_words(output)
             raise JobFailed(f"ended with code {got}; its last words:\n{said}")
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
-from spotmpi.launch.doctor import cores
-from spotmpi.launch.installation import search
+from spotmpi.launch.processes import cores
+from spotmpi.launch.start.installation import search
 
 __all__ = ["busy", "describe", "free_memory"]
 

@@ -23,7 +23,7 @@ from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.summary import size
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner
+from spotmpi.launch.start import temporary_job
 
 __all__ = ["Overhead", "add_arguments", "interval", "main"]
 
@@ -130,7 +130,7 @@ def main(options: argparse.Namespace) -> int:
     print(
         "workers floats |  bare ms  spotmpi | over %  (95 % interval)  |  over ms  (95 % interval)"
     )
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         for params in options.params:
             for workers in options.workers:
                 try:
@@ -171,7 +171,7 @@ def to_json(head: dict[str, Any], found: list[Overhead], failures: list[str]) ->
 
 def _measure(workers: int, params: int, pairs: int) -> Overhead:
     limit = 60 + 2 * workers + pairs * (1 + 1e-7 * params * workers)
-    with inner.private_folder(workers) as folder:
+    with temporary_job.private_folder(workers) as folder:
         program = [str(launching.HERE / "paired.py"), str(folder), str(params), str(pairs)]
         launching.by_mpirun(workers, program, folder, limit)
         try:

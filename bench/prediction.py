@@ -21,8 +21,8 @@ from spotmpi.bench import launching, machine
 from spotmpi.economy.models import calibration, step_times, trials
 from spotmpi.economy.models.calibration import Fit, Measured
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner
-from spotmpi.launch.doctor import cores
+from spotmpi.launch.processes import cores
+from spotmpi.launch.start import temporary_job
 
 __all__ = ["Found", "add_arguments", "main"]
 
@@ -117,7 +117,7 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"{options.json}: there is no such folder; make it first")
     head = machine.describe()
     found, failures = [], []
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         for script in options.scripts:
             try:
                 one = _measure(script, [*options.workers, options.predict], options.turns)

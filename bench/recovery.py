@@ -26,12 +26,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spotmpi import trace
 from spotmpi.bench import hosts, launching, machine, summary
 from spotmpi.bench.deaths import Deaths
 from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
 from spotmpi.errors import TraceError, UsageError
-from spotmpi.launch import inner
+from spotmpi.launch.start import temporary_job
+from spotmpi.trace import records as trace
 
 __all__ = ["add_arguments", "main"]
 
@@ -99,15 +99,15 @@ def main(options: argparse.Namespace) -> int:
     cells = _cells(options)
     head = machine.describe()
     measured: Results = {cell: {"spotmpi": [], "floor": []} for cell in cells}
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         failures = _measure(measured, options.runs)
     if options.json:
         results = to_json(head, measured, failures)
         options.json.write_text(json.dumps(results, indent=1) + "\n")
     if options.plot:
-        from spotmpi import report  # matplotlib: nobody else waits for it
+        from spotmpi.trace import plots  # matplotlib: nobody else waits for it
 
-        report.draw_boxes(to_json(head, measured, failures), options.plot)
+        plots.draw_boxes(to_json(head, measured, failures), options.plot)
     print(*_page(head, measured), sep="\n")
     return 1 if failures else 0
 
@@ -192,7 +192,7 @@ def _measure(measured: Results, runs: int) -> list[str]:
 def _job(side: summary.Side, cell: Cell, events: list[Event]) -> list[Sample]:
     """One job, one recovery after the other. JobFailed or TraceError; leaves nothing behind."""
     limit = 60 + 2 * cell.workers + 2e-8 * cell.params * cell.workers * cell.steps
-    with inner.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
+    with temporary_job.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
         arguments = [str(folder), str(cell.params), str(cell.steps), to_text(events)]
         if side == "floor":
             program = [str(launching.HERE / "floor.py"), *arguments]

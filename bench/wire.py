@@ -16,15 +16,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi import trace
 from spotmpi.bench import machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.economy.models import calibration, step_times, trials
 from spotmpi.economy.models.calibration import Fit, Measured
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner
-from spotmpi.launch.doctor import cores
+from spotmpi.launch.processes import cores
+from spotmpi.launch.start import temporary_job
+from spotmpi.trace import records
 
 __all__ = ["add_arguments", "main"]
 
@@ -65,7 +65,7 @@ def main(options: argparse.Namespace) -> int:
     head = machine.describe()
     runs: list[Measured] = []
     failures: list[str] = []
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         for _ in range(options.turns):
             for hosts in sorted({*options.hosts, *options.predict}):
                 try:
@@ -143,7 +143,9 @@ def _run(hosts: int, rate: str) -> list[Measured]:
             *(script, _FLOATS, _SIDE),
         )
         end, environ = signal.SIGTERM, network.environ
-        with inner.started(command, environ, network.folder, end=end, patience_s=_TO_END) as (
+        with temporary_job.started(
+            command, environ, network.folder, end=end, patience_s=_TO_END
+        ) as (
             process,
             said,
         ):
@@ -152,6 +154,6 @@ def _run(hosts: int, rate: str) -> list[Measured]:
             if done < wanted:
                 raise JobFailed(
                     f"the job had done {done} of {wanted} steps when it ended, or its {_LIMIT:.0f} "
-                    f"s; its last words:\n{inner.last_words(said)}"
+                    f"s; its last words:\n{temporary_job.last_words(said)}"
                 )
-        return step_times.read(trace.read(file), f"the run on {hosts} hosts").runs
+        return step_times.read(records.read(file), f"the run on {hosts} hosts").runs

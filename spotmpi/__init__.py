@@ -20,8 +20,8 @@ from spotmpi.errors import (
 )
 
 if TYPE_CHECKING:
-    from spotmpi.group import Group
-    from spotmpi.trainer import Trainer
+    from spotmpi.training.group import Group
+    from spotmpi.training.trainer import Trainer
 
     __version__: str
 
@@ -42,7 +42,7 @@ def __getattr__(name: str) -> Any:
     # The trainer pulls in NumPy and Numba, which a launcher or `spotmpi --help` has no use for;
     # and to look up its own version would be a quarter of what a worker's start costs.
     if name in ("Group", "Trainer"):
-        return getattr(import_module(f"spotmpi.{name.lower()}"), name)
+        return getattr(import_module(f"spotmpi.training.{name.lower()}"), name)
     if name == "__version__":
         return import_module("spotmpi.version").version()
     raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")

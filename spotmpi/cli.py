@@ -29,13 +29,23 @@ class _Command(NamedTuple):
 
 _COMMANDS = (
     _Command("demo", "spotmpi.demo", "watch a training survive the loss of half its workers"),
-    _Command("run", "spotmpi.launch.run", "train with several workers, on this host or on many"),
-    _Command("status", "spotmpi.launch.status", "show how a running job stands"),
-    _Command("stop", "spotmpi.launch.stop", "end a running job, with a checkpoint if it keeps any"),
-    _Command("grow", "spotmpi.launch.grow", "add a host to a running job"),
-    _Command("shrink", "spotmpi.launch.shrink", "take a worker out of a running job"),
-    _Command("agent", "spotmpi.launch.serve", "run workers of a job that another host launches"),
-    _Command("doctor", "spotmpi.launch.doctor", "show what a run would use, and what is wrong"),
+    _Command(
+        "run", "spotmpi.launch.commands.run", "train with several workers, on this host or on many"
+    ),
+    _Command("status", "spotmpi.launch.commands.status", "show how a running job stands"),
+    _Command(
+        "stop",
+        "spotmpi.launch.commands.stop",
+        "end a running job, with a checkpoint if it keeps any",
+    ),
+    _Command("grow", "spotmpi.launch.commands.grow", "add a host to a running job"),
+    _Command("shrink", "spotmpi.launch.commands.shrink", "take a worker out of a running job"),
+    _Command(
+        "agent", "spotmpi.launch.commands.agent", "run workers of a job that another host launches"
+    ),
+    _Command(
+        "doctor", "spotmpi.launch.commands.doctor", "show what a run would use, and what is wrong"
+    ),
     _Command(
         "plan", "spotmpi.economy.plan.planning", "choose a cluster: its time, its cost, its risk"
     ),
@@ -46,7 +56,9 @@ _COMMANDS = (
     ),
     _Command("bench", "spotmpi.bench.command", "measure recovery or overhead on this machine"),
     _Command(
-        "simulate", "spotmpi.simulate", "try a cluster, or the protocol, before it costs money"
+        "simulate",
+        "spotmpi.simulation.command",
+        "try a cluster, or the protocol, before it costs money",
     ),
 )
 

@@ -17,12 +17,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import spotmpi
-from spotmpi import replay
 from spotmpi.errors import TraceError, UsageError
-from spotmpi.launch import run
-from spotmpi.launch.doctor import problems
-from spotmpi.launch.installation import search
-from spotmpi.trace import Record, read
+from spotmpi.launch.commands import run
+from spotmpi.launch.commands.doctor import problems
+from spotmpi.launch.start.installation import search
+from spotmpi.trace import replay
+from spotmpi.trace.records import Record, read
 
 __all__ = ["add_arguments", "main", "proof", "recoveries"]
 
@@ -55,7 +55,7 @@ def main(options: argparse.Namespace) -> int:
         return _refuse([f"more packages are needed: python -m pip install {' '.join(missing)}"])
     if wrong := problems(search(os.environ), WORKERS, os.environ):
         return _refuse(wrong)
-    from spotmpi import report  # needs matplotlib
+    from spotmpi.trace import plots  # needs matplotlib
 
     plot: Path = options.plot
     if not plot.parent.is_dir():
@@ -73,7 +73,7 @@ def main(options: argparse.Namespace) -> int:
     _say("\nChecked, from the trace:\n")
     for line in proof(records, IMAGES, PASSES):
         _say(f"  {line}")
-    report.draw(records, plot)
+    plots.draw(records, plot)
     _say(f"\nThe plot of this run: {plot.resolve()}")
     return 0
 

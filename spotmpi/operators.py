@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spotmpi.buffers import Layout
+from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.optimizers import Optimizer
-from spotmpi.registry import State
 
 Bring = Callable[[Sequence[Buffer]], None]
 """Fills buffers of the layout; as often as it is called, with the same."""

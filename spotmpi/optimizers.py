@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from spotmpi.buffers import Array, kernels_for
+from spotmpi.arrays.layout import Array, kernels_for
 from spotmpi.errors import UsageError
 
 __all__ = ["SGD", "Momentum", "Optimizer"]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from spotmpi.buffers import Layout
+from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.operators import Apply, Chain, Contribute, GradientAverage, Operator, Run, Step
-from spotmpi.registry import State
 
 __all__ = ["SSGD", "Strategy"]
 

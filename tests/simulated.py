@@ -21,16 +21,17 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi import elastic, trace
-from spotmpi.channel import Channel, Order
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Fabric, Shape, Steps
-from spotmpi.fabric.sim import Arrival, Kill, Notice, Simulation
-from spotmpi.membership import Membership
+from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
+from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum, Optimizer
-from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.protocol.membership import Membership
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy
+from spotmpi.trace import records as trace
+from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.training import elastic
 
 _SETTINGS = Settings.from_environ
 
@@ -166,7 +167,7 @@ class Job:
     seed: int = 0
     kills: Sequence[Kill] = ()
     arrivals: Sequence[Arrival] = ()
-    notices: Sequence[Notice] = ()
+    notices: Sequence[LeaveNotice] = ()
     samples: int = 37
     batch_size: int = 2
     passes: int = 2
@@ -267,11 +268,11 @@ class Job:
             patch.setattr(elastic, "_connect", Seat.mine)
             patch.setattr(Settings, "from_environ", Seat.settings)
 
-            def order(_channel: Channel, worker: int) -> Order:
+            def order(_channel: LauncherChannel, worker: int) -> Order:
                 return Order(leave=simulation.noticed(worker))
 
             if self.notices or self.arrivals:
-                patch.setattr(Channel, "order_for", order)
+                patch.setattr(LauncherChannel, "order_for", order)
             yield
 
 

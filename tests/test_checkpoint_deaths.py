@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi import checkpoint
-from spotmpi.checkpoint import Value, check_writable, load_latest, save
 from spotmpi.errors import CheckpointError, UsageError
+from spotmpi.training import checkpoint_file
+from spotmpi.training.checkpoint_file import Value, check_writable, load_latest, save
 
 STATE: dict[str, Value] = {
     **{f"params/{i}": np.full((i, 3), i, dtype=np.float32) for i in range(6)},
@@ -96,7 +96,7 @@ def test_a_limit_on_file_sizes_leaves_the_last_good_one(tmp_path: Path) -> None:
     script = """
 import os, resource, sys
 from pathlib import Path
-from spotmpi.checkpoint import load_latest, save
+from spotmpi.training.checkpoint_file import load_latest, save
 from spotmpi.errors import CheckpointError
 import numpy as np
 folder = Path(sys.argv[1])
@@ -149,13 +149,13 @@ def test_temporaries_of_dead_writers_go_and_those_of_live_ones_stay(
     tmp_path: Path, host: Callable[[str], None]
 ) -> None:
     host("near")
-    dead, fd = checkpoint._open_temporary(tmp_path, 1)
+    dead, fd = checkpoint_file._open_temporary(tmp_path, 1)
     os.close(fd)
-    live, live_fd = checkpoint._open_temporary(tmp_path, 1)
+    live, live_fd = checkpoint_file._open_temporary(tmp_path, 1)
     host("far.away")
-    recent, fd = checkpoint._open_temporary(tmp_path, 1)
+    recent, fd = checkpoint_file._open_temporary(tmp_path, 1)
     os.close(fd)
-    old, fd = checkpoint._open_temporary(tmp_path, 1)
+    old, fd = checkpoint_file._open_temporary(tmp_path, 1)
     os.close(fd)
     os.utime(old, (0, 0))
     os.utime(live, (0, 0))
@@ -187,7 +187,7 @@ def test_a_temporary_taken_for_a_dead_one_at_birth_is_replaced(
         lock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", meddle)
-    path, fd = checkpoint._open_temporary(tmp_path, 1)
+    path, fd = checkpoint_file._open_temporary(tmp_path, 1)
     assert len(seen) == 3
     assert path.stat().st_ino == os.fstat(fd).st_ino
     os.close(fd)
@@ -200,7 +200,7 @@ def test_a_file_system_without_locks_will_do(
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    other, fd = checkpoint._open_temporary(tmp_path, 1)
+    other, fd = checkpoint_file._open_temporary(tmp_path, 1)
     save(tmp_path, 2, simple(2))
     assert other.exists(), "nobody knows whether its writer lives"
     os.close(fd)
@@ -236,7 +236,7 @@ def test_two_processes_may_save_at_once(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import numpy as np
-from spotmpi.checkpoint import load_latest, save
+from spotmpi.training.checkpoint_file import load_latest, save
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 def complain(sentence): raise SystemExit(sentence)
 for step in range(first, 60, 2 if first < 2 else 1):
@@ -262,7 +262,7 @@ import json, os, random, select, signal, sys
 from pathlib import Path
 import numpy as np
 from spotmpi import checkpoint
-from spotmpi.checkpoint import load_latest, save
+from spotmpi.training.checkpoint_file import load_latest, save
 
 folder = Path(sys.argv[1])
 def complain(sentence): raise SystemExit(sentence)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import cli
-from spotmpi.checkpoint import save
+from spotmpi.training.checkpoint_file import save
 
 COMMANDS = [command.name for command in cli._COMMANDS]
 

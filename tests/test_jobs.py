@@ -14,8 +14,8 @@ import pytest
 
 from spotmpi import demo
 from spotmpi.jobs import digits
-from spotmpi.replay import check_exactly_once
-from spotmpi.trace import read
+from spotmpi.trace.records import read
+from spotmpi.trace.replay import check_exactly_once
 
 JOBS = Path(__file__).resolve().parent.parent / "jobs"
 DIGITS = JOBS / "digits.py"

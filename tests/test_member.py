@@ -16,11 +16,11 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import Left, UsageError
-from spotmpi.fabric.sim import Arrival, Kill, Notice
-from spotmpi.memory import ROOM
+from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import SGD, Momentum
-from spotmpi.replay import check_replicas, steps
 from spotmpi.strategies import SSGD
+from spotmpi.trace.replay import check_replicas, steps
+from spotmpi.training.round_memory import ROOM
 from tests.simulated import Final, Job, Result, bits, check, gradient, params
 
 
@@ -29,7 +29,7 @@ class Changes:
     """Who comes, who is told to leave, and who dies."""
 
     arrivals: tuple[Arrival, ...]
-    notices: tuple[Notice, ...]
+    notices: tuple[LeaveNotice, ...]
     kills: tuple[Kill, ...]
 
     @classmethod
@@ -48,7 +48,7 @@ class Changes:
             if fate < 0.2:
                 kills.append(Kill(arrival.worker, at))
             elif fate < 0.4:
-                notices.append(Notice(arrival.worker, at))
+                notices.append(LeaveNotice(arrival.worker, at))
         for worker in others:
             at = chance.randrange(events)
             if chance.random() < 0.5:  # in the middle of something
@@ -57,7 +57,7 @@ class Changes:
             if fate < 0.3:
                 kills.append(Kill(worker, at))
             elif fate < 0.6:
-                notices.append(Notice(worker, at))
+                notices.append(LeaveNotice(worker, at))
         return cls(arrivals, tuple(notices), tuple(kills))
 
 
@@ -233,7 +233,7 @@ def test_a_learner_adds_nothing_to_the_rest_of_a_mean_that_is_tried_again(tmp_pa
     kills = Kill(2, 1101), Kill(0, 401)
     arrivals = Arrival(4, 931), Arrival(5, 1806), Arrival(6, 360)
     job = MeansInTheLoop(tmp_path, seed=20094, kills=kills, arrivals=arrivals)
-    agree(replace(job, notices=[Notice(5, 1850)]).run())
+    agree(replace(job, notices=[LeaveNotice(5, 1850)]).run())
 
 
 @dataclass(frozen=True)
@@ -331,7 +331,7 @@ def test_a_newcomer_that_comes_when_nothing_is_left_to_do_goes_again(tmp_path: P
 
 
 def test_all_who_are_left_but_one_may_be_told_to_leave_at_once(tmp_path: Path) -> None:
-    result = Job(tmp_path, 5, samples=90, notices=[Notice(w, 100) for w in (0, 1, 3, 4)]).run()
+    result = Job(tmp_path, 5, samples=90, notices=[LeaveNotice(w, 100) for w in (0, 1, 3, 4)]).run()
     check(result)
     assert set(result.finals) == {2}
     assert not result.of("recovery")
@@ -339,7 +339,7 @@ def test_all_who_are_left_but_one_may_be_told_to_leave_at_once(tmp_path: Path) -
 
 
 def test_when_all_are_told_to_leave_all_stop_together(tmp_path: Path) -> None:
-    result = Job(tmp_path, 3, samples=90, notices=[Notice(w, 144) for w in range(3)]).run()
+    result = Job(tmp_path, 3, samples=90, notices=[LeaveNotice(w, 144) for w in range(3)]).run()
     assert set(result.finals) == {0, 1, 2}
     assert {final.stopped for final in result.finals.values()} == {True}
     assert len({(final.bits, final.steps) for final in result.finals.values()}) == 1

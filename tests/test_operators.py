@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.buffers import Layout
+from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.operators import Apply, Chain, Contribute, Every, GradientAverage, Operator, Run, Step
 from spotmpi.optimizers import SGD
-from spotmpi.registry import State
 
 
 def step(**known: Any) -> Step:

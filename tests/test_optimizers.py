@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.buffers import Layout
+from spotmpi.arrays.layout import Layout
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import SGD, Momentum, Optimizer
 

@@ -14,7 +14,7 @@ import pytest
 
 from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD, Momentum
-from spotmpi.replay import check_exactly_once, check_replicas, steps
+from spotmpi.trace.replay import check_exactly_once, check_replicas, steps
 from tests.chaos.others import STRATEGIES, truth
 from tests.simulated import Job, Result, bits, gradient, params
 from tests.test_member import campaign, joined, left

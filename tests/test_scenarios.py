@@ -29,24 +29,24 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.ledger import Ledger, Settlement
-from spotmpi.membership import Membership
-from spotmpi.recovery import (
+from spotmpi.protocol.ledger import Ledger, Settlement
+from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.recovery import (
     Build,
     Built,
     Command,
     ControlRevoked,
+    DoorState,
     Event,
     Interrupted,
-    Kind,
     Lost,
     Received,
     Recovery,
     Resume,
     RevokeControl,
     Send,
-    State,
     Token,
+    TokenKind,
     Verdict,
 )
 
@@ -170,7 +170,7 @@ class Stage:
         if receiver not in self.alive:
             self.say(f"{sender}->{receiver}: {_token(token)} reaches nobody")
             return
-        if self.machines[receiver].state is State.BUILDING:
+        if self.machines[receiver].state is DoorState.BUILDING:
             self.say(f"{sender}->{receiver}: {_token(token)} waits, {receiver} is in the build")
             return
         self.say(f"{sender}->{receiver}: {_token(token)}")
@@ -186,7 +186,7 @@ class Stage:
         machine = self.machines[worker]
         before = machine.state
         commands = machine.handle(event)
-        if machine.state is State.PREPARED and before is not State.PREPARED:
+        if machine.state is DoorState.PREPARED and before is not DoorState.PREPARED:
             self.say(f"  {worker} is prepared")
         for command in commands:
             self.execute(worker, command)
@@ -237,7 +237,7 @@ def _token(token: Token) -> str:
     survey = token.survey
     rounds = f"{survey.low}" if survey.low == survey.high else f"{survey.low} to {survey.high}"
     facts = [f"lost {_names(token.lost) or 'nobody'}"]
-    if token.kind is Kind.RECONCILE:
+    if token.kind is TokenKind.RECONCILE:
         facts.append(f"rounds done {rounds}")
     return f"{token.kind.name.lower()} {token.attempt} ({'; '.join(facts)})"
 

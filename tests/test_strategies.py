@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.buffers import Layout
+from spotmpi.arrays.layout import Layout
 from spotmpi.errors import UsageError
 from spotmpi.operators import Apply, Every, GradientAverage, Operator, Step
 from spotmpi.optimizers import SGD

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import spotmpi
-from spotmpi import checkpoint
-from spotmpi.channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, Order, orders, progress
 from spotmpi.fabric.sim import Kill
+from spotmpi.launcher_channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, Order, orders, progress
 from spotmpi.optimizers import SGD
-from spotmpi.replay import check_exactly_once, replay, steps
 from spotmpi.strategies import SSGD
+from spotmpi.trace.replay import check_exactly_once, replay, steps
+from spotmpi.training import checkpoint_file
 from tests.simulated import Job, bits, deaths, gradient, params
 
 NOBODY = "987"
@@ -64,7 +64,7 @@ def test_a_worker_that_is_told_to_stop_keeps_its_state_and_asks_for_a_requeue(
     assert said is not None
     assert said[:3] == (6, 4, IN_ROUND)
     board.close()
-    assert checkpoint.load_latest(tmp_path / "c", pytest.fail).step == 4
+    assert checkpoint_file.load_latest(tmp_path / "c", pytest.fail).step == 4
 
 
 def test_an_order_that_nobody_knows_is_for_newer_workers(
@@ -107,7 +107,7 @@ def test_all_stop_together_even_if_one_alone_was_told_and_others_die(
             continue  # whoever was told died before the others heard of it
         stopped += 1
         assert all(final.stopped for final in cut.finals.values())
-        found = checkpoint.load_latest(tmp_path / f"{seed}" / "kept", pytest.fail)
+        found = checkpoint_file.load_latest(tmp_path / f"{seed}" / "kept", pytest.fail)
         assert found.step == len(steps(cut.records))
         again = {"SPOTMPI_CHECKPOINT": job.environ["SPOTMPI_CHECKPOINT"], "SPOTMPI_RESUME": "1"}
         whole = replace(job, workers=3, kills=(), environ=again).run()

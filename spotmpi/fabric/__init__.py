@@ -39,8 +39,8 @@ from spotmpi.fabric.plane import (
     Start,
     Wait,
 )
-from spotmpi.membership import Membership, WorkerId
-from spotmpi.recovery import NO_PLAN, Plan, RevokeControl, Send
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.recovery import NO_PLAN, PlannedChange, RevokeControl, Send
 
 __all__ = [
     "Arena",
@@ -96,7 +96,7 @@ class Rebuild:
     """
 
     members: frozenset[WorkerId] | None
-    change: Plan = NO_PLAN
+    change: PlannedChange = NO_PLAN
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from spotmpi.channel import Name, Obituaries
 from spotmpi.errors import SpotmpiError
-from spotmpi.membership import WorkerId
+from spotmpi.launcher_channel import Name, Obituaries
+from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Deaths"]
 

@@ -58,15 +58,15 @@ from spotmpi.fabric.mpi_calls import (
 )
 from spotmpi.fabric.plane import Plain, Plane, Sum
 from spotmpi.fabric.retired import Retired
-from spotmpi.fabric.wire import Row, decode, encode, pack_row, unpack_rows
-from spotmpi.joining import Stage, after
-from spotmpi.membership import Membership, Worker, WorkerId
-from spotmpi.recovery import (
+from spotmpi.fabric.token_bytes import Row, decode, encode, pack_row, unpack_rows
+from spotmpi.protocol.joining import Stage, after
+from spotmpi.protocol.membership import Membership, Worker, WorkerId
+from spotmpi.protocol.recovery import (
     Built,
     ControlRevoked,
     Event,
     Lost,
-    Plan,
+    PlannedChange,
     Received,
     RevokeControl,
     Send,
@@ -293,7 +293,7 @@ class MpiFabric(Fabric):
 
     # The build.
 
-    def _rebuild(self, members: frozenset[WorkerId] | None, change: Plan) -> Built:
+    def _rebuild(self, members: frozenset[WorkerId] | None, change: PlannedChange) -> Built:
         self._retired.free()
         shrunk, alive = self._shrink(self._data, self._data_ids)
         if self._agree(shrunk is not None and members == frozenset(alive)):
@@ -324,7 +324,7 @@ class MpiFabric(Fabric):
         self._events = deque(event for event in self._events if isinstance(event, Lost))
         return Built(False, frozenset(alive))
 
-    def _change(self, shrunk: MPI.Intracomm, alive: list[WorkerId], change: Plan) -> bool:
+    def _change(self, shrunk: MPI.Intracomm, alive: list[WorkerId], change: PlannedChange) -> bool:
         """Go on from ``shrunk`` without those that leave, or with the newcomer.
 
         In stages that all end together: a revocation that arrives where a communicator is still
@@ -372,7 +372,7 @@ class MpiFabric(Fabric):
         """The control path beside ``data``, and who is there. Collective."""
         return duplicate(data), _introduce(data, self.me, self._doorbell.address)
 
-    def _bridge_to(self, change: Plan) -> MPI.Intracomm:
+    def _bridge_to(self, change: PlannedChange) -> MPI.Intracomm:
         """Where the newcomer is; only its sponsor has to know."""
         if change.newcomer is None or change.sponsor != self.me:
             return MPI.COMM_SELF

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spotmpi.errors import PeersLost
-from spotmpi.membership import WorkerId
+from spotmpi.protocol.membership import WorkerId
 
 Buffer = Any
 """A one-dimensional array; what kind, only the kernels and the plane at hand know."""

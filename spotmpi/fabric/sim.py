@@ -41,9 +41,18 @@ from spotmpi.fabric import (
     Welcome,
 )
 from spotmpi.fabric.plane import host_arena
-from spotmpi.fabric.simdata import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
-from spotmpi.membership import Membership, Worker, WorkerId
-from spotmpi.recovery import Built, ControlRevoked, Event, Lost, Plan, Received, RevokeControl, Send
+from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
+from spotmpi.protocol.membership import Membership, Worker, WorkerId
+from spotmpi.protocol.recovery import (
+    Built,
+    ControlRevoked,
+    Event,
+    Lost,
+    PlannedChange,
+    Received,
+    RevokeControl,
+    Send,
+)
 
 Watch = Callable[[WorkerId, str], None]
 
@@ -65,7 +74,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class Notice:
+class LeaveNotice:
     """``worker`` is told to leave when the simulation has come to event number ``at``."""
 
     worker: WorkerId
@@ -109,7 +118,7 @@ class Seal:
     """From now on, in ring order."""
     lost: frozenset[WorkerId]
     """Since the last seal."""
-    change: Plan
+    change: PlannedChange
     """What was planned."""
     messages: int
     """Tokens that one worker has sent since then, at most."""
@@ -133,7 +142,7 @@ class Simulation:
         kills: Iterable[Kill] = (),
         delays: Delays = USUAL,
         arrivals: Iterable[Arrival] = (),
-        notices: Iterable[Notice] = (),
+        notices: Iterable[LeaveNotice] = (),
         in_place: bool = False,
         stop: int | None = None,
     ) -> None:
@@ -529,7 +538,7 @@ class Simulation:
                 self.reply(worker, Built(sealed, alive, worker_of), self.delays.collective)
 
     def _seal(
-        self, members: tuple[WorkerId, ...], alive: frozenset[WorkerId], change: Plan
+        self, members: tuple[WorkerId, ...], alive: frozenset[WorkerId], change: PlannedChange
     ) -> None:
         passage = [self.processes[worker] for worker in alive]
         before = passage[0].data

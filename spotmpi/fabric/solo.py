@@ -22,8 +22,8 @@ from spotmpi.fabric import (
     Wait,
 )
 from spotmpi.fabric.plane import Plain
-from spotmpi.membership import Membership
-from spotmpi.recovery import Built
+from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.recovery import Built
 
 
 class SoloFabric(Fabric):

@@ -2,12 +2,16 @@
 
 ::
 
-    launcher (`local`)           the terminal's foreground process; owns the exit code
-      `-- mpirun                 knows only the wrappers
-            `-- wrapper  (one per worker: survives a buggy worker, dies with a revoked one)
+    launcher (`head`)            the terminal's foreground process; owns the exit code
+      |-- mpirun                 in a network of its own; knows only the stand-ins
+      |     `-- stand-in         one for each worker; dies when its worker is revoked
+      `-- agent (`host`)         one on each host, the launcher's own too
+            `-- wrapper          one for each worker; dies with a revoked one
                   `-- worker     runs the user's script
                         `-- ...  the script's own children, which die with it
 
-What each tells the others goes over one private socket per worker (`link`, `channel`); what it
-means for the job is decided in one pure place (`verdict`).
+A worker and its wrapper talk to their agent over a private socket (`wrapper_socket`,
+`launcher_channel`), an agent to the launcher over one connection (`link`). What that means for the
+job is decided in one pure place (`head.job_state`). `start` starts all of them, `commands` are what
+users type.
 """

@@ -1,7 +1,7 @@
 """Every message that is heard from another process, typed: what is none is never acted upon.
 
-Of workers (`spotmpi.channel`) and their wrappers (`link`) to the launcher or their host's agent; of
-agents to the head and back (`trunk`); of the user's commands to the launcher (`desk`).
+Of workers (`spotmpi.launcher_channel`) and their wrappers (`wrapper_socket`) to their host's agent;
+of agents to the head and back (`link`); of the user's commands to the launcher (`control_socket`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, NamedTuple
 
-from spotmpi.channel import IN_ROUND, IN_SCRIPT, Order
 from spotmpi.launch.decoding import (
     Message,
     Most,
@@ -20,7 +19,8 @@ from spotmpi.launch.decoding import (
     Within,
     table,
 )
-from spotmpi.launch.links import Link
+from spotmpi.launch.tcp_connections import TcpConnection
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order
 
 MOST_LINKS = 1024
 """Connections that are claimed or confirmed at a time."""
@@ -35,7 +35,7 @@ Worker = Annotated[int, Within(0, (1 << 20) - 1)]
 Count = Annotated[int, Within(0, (1 << 63) - 1)]
 Seconds = Annotated[float, Within(0, 1e9)]
 Slots = Annotated[int, Within(1, MOST_SLOTS)]
-Links = Annotated[tuple[Link, ...], Most(MOST_LINKS)]
+Links = Annotated[tuple[TcpConnection, ...], Most(MOST_LINKS)]
 Environment = dict[str, str]
 
 
@@ -272,7 +272,7 @@ class Passed(Message, event="heard"):
 
 
 class HowFar(NamedTuple):
-    """How far a worker has come: its `spotmpi.channel.Progress`, on no clock."""
+    """How far a worker has come: its `spotmpi.launcher_channel.Progress`, on no clock."""
 
     worker: Worker
     rounds: Count

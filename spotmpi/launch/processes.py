@@ -19,6 +19,7 @@ __all__ = [
     "adopt_orphans",
     "allow_descriptors",
     "children",
+    "cores",
     "descendants",
     "die_with_parent",
     "end_descendants",
@@ -27,6 +28,7 @@ __all__ = [
     "lower_priority",
     "next_signal",
     "raise_priority",
+    "read",
     "signals",
     "sweep",
     "was_revoked",
@@ -216,3 +218,18 @@ def _marked(mark: bytes) -> Iterator[int]:
                 continue  # it has ended meanwhile, or is somebody else's
             if mark in environ.split(b"\0"):
                 yield int(name)
+
+
+def read(descriptor: int) -> bytes | None:
+    """Read what is there: empty at the end of the stream, None when nothing is there yet."""
+    try:
+        return os.read(descriptor, 1 << 16)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -9,8 +9,8 @@ import os
 import sys
 
 if __name__ == "__main__" and not __package__:
-    # As in launch/wrapper.py: the launcher's own spotmpi, whichever else is installed; but what
-    # lies beside it shadows nothing.
+    # As in launch/host/wrapper.py: the launcher's own spotmpi, whichever else is installed; but
+    # what lies beside it shadows nothing.
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     import spotmpi.errors  # noqa: F401 - from here on its modules are found through their package
 

@@ -14,7 +14,7 @@ from email.utils import parsedate_to_datetime
 
 from spotmpi.errors import NoAnswer
 from spotmpi.notice import Notice
-from spotmpi.notice.metadata import PATIENCE, Answer, Ask, Question, shown
+from spotmpi.notice.metadata import PATIENCE, Answer, Ask, MetadataRequest, shown
 
 __all__ = ["Azure", "Preemption", "parse_events"]
 
@@ -55,7 +55,9 @@ class Azure:
             self._vm = self._own_name()
         patience = PATIENCE if self._asked else _FIRST
         self._asked = True
-        answer = self._good(self._ask(Question(_EVENTS, _HEADERS, patience=patience)), _EVENTS)
+        answer = self._good(
+            self._ask(MetadataRequest(_EVENTS, _HEADERS, patience=patience)), _EVENTS
+        )
         found = parse_events(answer.body, self._vm)
         self._open = {one.event: one for one in found}
         new = [one for one in found if one.event not in self._told]
@@ -68,11 +70,11 @@ class Azure:
         if waiting:
             body = json.dumps({"StartRequests": [{"EventId": event} for event in waiting]})
             headers = {**_HEADERS, "Content-Type": "application/json"}
-            question = Question(_EVENTS, headers, method="POST", body=body.encode())
+            question = MetadataRequest(_EVENTS, headers, method="POST", body=body.encode())
             self._good(self._ask(question), _EVENTS)
 
     def _own_name(self) -> str:
-        answer = self._good(self._ask(Question(_NAME, _HEADERS)), _NAME)
+        answer = self._good(self._ask(MetadataRequest(_NAME, _HEADERS)), _NAME)
         name = answer.body.decode(errors="replace").strip()
         if not name or not name.isprintable():
             raise NoAnswer(f"{_NAME} was answered with no name")

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 
 from spotmpi.errors import NoAnswer
 from spotmpi.notice import Notice, clean
-from spotmpi.notice.metadata import Answer, Ask, Question, shown
+from spotmpi.notice.metadata import Answer, Ask, MetadataRequest, shown
 
 __all__ = ["Ec2", "parse_action", "parse_rebalance"]
 
@@ -69,10 +69,10 @@ class Ec2:
     def _get(self, path: str) -> Answer:
         if self._token is None:
             self._token = self._fetch_token()
-        answer = self._ask(Question(path, {"X-aws-ec2-metadata-token": self._token}))
+        answer = self._ask(MetadataRequest(path, {"X-aws-ec2-metadata-token": self._token}))
         if answer.status == 401:
             self._token = self._fetch_token()
-            answer = self._ask(Question(path, {"X-aws-ec2-metadata-token": self._token}))
+            answer = self._ask(MetadataRequest(path, {"X-aws-ec2-metadata-token": self._token}))
             if answer.status == 401:
                 self._token = None
         return answer
@@ -80,7 +80,7 @@ class Ec2:
     def _fetch_token(self) -> str:
         self._token = None
         headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(_LIFE)}
-        answer = self._ask(Question(_TOKEN, headers, method="PUT"))
+        answer = self._ask(MetadataRequest(_TOKEN, headers, method="PUT"))
         if answer.status != 200:
             raise NoAnswer(f"{_TOKEN} was answered with status {answer.status}")
         token = answer.body.decode("ascii", errors="replace").strip()

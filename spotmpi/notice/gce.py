@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from spotmpi.errors import NoAnswer
 from spotmpi.notice import Notice
-from spotmpi.notice.metadata import Answer, Ask, Question, shown
+from spotmpi.notice.metadata import Answer, Ask, MetadataRequest, shown
 
 __all__ = ["GRACE", "Gce", "parse_preempted"]
 
@@ -46,15 +46,15 @@ class Gce:
         """See `provider.Provider`. Blocks for a minute when all is well."""
         etag, self._etag = self._etag, None
         if etag is None:
-            answer = self._ask(Question(_PATH, _HEADERS))
+            answer = self._ask(MetadataRequest(_PATH, _HEADERS))
         else:
             query = f"wait_for_change=true&timeout_sec={_LONG}&last_etag={quote(etag, safe='')}"
-            question = Question(f"{_PATH}?{query}", _HEADERS, patience=_LONG + _SLACK)
+            question = MetadataRequest(f"{_PATH}?{query}", _HEADERS, patience=_LONG + _SLACK)
             try:
                 answer = self._ask(question)
             except NoAnswer:
                 # The connection may have got lost in that time. Looking again will tell.
-                answer = self._ask(Question(_PATH, _HEADERS))
+                answer = self._ask(MetadataRequest(_PATH, _HEADERS))
         preempted = _read(answer)
         self._etag = answer.etag
         new = preempted and not self._preempted

@@ -23,7 +23,16 @@ from urllib.parse import urlsplit
 from spotmpi.errors import NoAnswer
 from spotmpi.notice import clean
 
-__all__ = ["PATIENCE", "Answer", "Ask", "Question", "Service", "Wait", "shown", "until_ready"]
+__all__ = [
+    "PATIENCE",
+    "Answer",
+    "Ask",
+    "MetadataRequest",
+    "Service",
+    "Wait",
+    "shown",
+    "until_ready",
+]
 
 _MOST = 1 << 18
 """Bytes of an answer, headers included. Real ones have hundreds."""
@@ -43,7 +52,7 @@ def until_ready(descriptor: int, events: int, seconds: float) -> bool:
 
 
 @dataclass(frozen=True)
-class Question:
+class MetadataRequest:
     """What to ask, and for how many seconds to wait for the answer."""
 
     path: str
@@ -65,7 +74,7 @@ class Answer:
 class Ask(Protocol):
     """Whoever answers questions: a `Service`, or a test."""
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: MetadataRequest) -> Answer:
         """Return the answer; raises `NoAnswer`."""
 
 
@@ -78,7 +87,7 @@ class Service:
         self._host, self._port = parts.hostname, parts.port or 80
         self._wait = wait
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: MetadataRequest) -> Answer:
         """Ask. Blocks for the question's patience at most; raises `NoAnswer`."""
         deadline = time.monotonic() + question.patience
         try:
@@ -92,7 +101,7 @@ class Service:
             why = f"it does not speak HTTP: {clean(str(error) or type(error).__name__)}"
         raise NoAnswer(why)
 
-    def _exchange(self, question: Question, deadline: float) -> Answer:
+    def _exchange(self, question: MetadataRequest, deadline: float) -> Answer:
         # Addresses of metadata services are numbers: nothing is looked up, which could not be
         # interrupted.
         family, kind, protocol, _, address = socket.getaddrinfo(

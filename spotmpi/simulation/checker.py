@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from spotmpi.buffers import digest_of
+from spotmpi.arrays.layout import digest_of
 from spotmpi.fabric.sim import Seal
-from spotmpi.membership import Membership, WorkerId
-from spotmpi.recovery import most_messages
-from spotmpi.sampler import Indices
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.recovery import most_messages
+from spotmpi.protocol.sampler import Indices
 from spotmpi.simulation.model import RATE, Array, Model, first_params, whose
 
 PATIENCE = 3

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from spotmpi.membership import WorkerId
 from spotmpi.optimizers import Momentum
-from spotmpi.sampler import Indices
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.sampler import Indices
 
 __all__ = ["LARGE", "RATE", "SMALL", "Array", "Model", "first_params", "gradient", "whose"]
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from spotmpi.errors import UsageError
 from spotmpi.options import at_least
-from spotmpi.recovery import MESSAGES_OF_AN_END, MESSAGES_PER_LOSS
+from spotmpi.protocol.recovery import MESSAGES_OF_AN_END, MESSAGES_PER_LOSS
 from spotmpi.simulation.schedules import Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, shrink
 from spotmpi.simulation.share import spread
-from spotmpi.trace import Trace
+from spotmpi.trace.records import Trace
 
 _PROGRESS_SECONDS = 0.5
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from spotmpi.fabric.sim import Arrival, Kill, Notice
-from spotmpi.fabric.simdata import Delays
-from spotmpi.membership import Membership
+from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim_data import Delays
+from spotmpi.protocol.membership import Membership
 from spotmpi.simulation.model import LARGE, SMALL
 
 PLANS = 0.5
@@ -30,7 +30,7 @@ class Schedule:
     seed: int
     kills: tuple[Kill, ...] = ()
     arrivals: tuple[Arrival, ...] = ()
-    notices: tuple[Notice, ...] = ()
+    notices: tuple[LeaveNotice, ...] = ()
     stop: int | None = None
     """The event at which all are told to stop."""
     min_workers: int = 1
@@ -153,7 +153,7 @@ def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: 
         if fate < 0.25:
             kills.append(Kill(newcomer.worker, soon))
         elif fate < 0.4:
-            notices.append(Notice(newcomer.worker, soon))
+            notices.append(LeaveNotice(newcomer.worker, soon))
         elif fate < 0.5 and workers > 1:  # the first member is the sponsor, if it lives
             kills.append(Kill(0, soon))
     if arrivals and chance.random() < 0.1:
@@ -161,5 +161,5 @@ def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: 
     for worker in range(workers):
         if chance.random() < 0.15:
             near = max(0, moment - chance.randrange(40 * workers))
-            notices.append(Notice(worker, chance.choice((near, chance.randrange(events)))))
+            notices.append(LeaveNotice(worker, chance.choice((near, chance.randrange(events)))))
     return replace(schedule, kills=tuple(kills), arrivals=tuple(arrivals), notices=tuple(notices))

@@ -11,12 +11,12 @@ from spotmpi import __version__
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Steps
 from spotmpi.fabric.sim import Simulation
-from spotmpi.membership import WorkerId
+from spotmpi.protocol.membership import WorkerId
 from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker
 from spotmpi.simulation.schedules import KINDS, Campaign, Schedule
 from spotmpi.simulation.training import PASSES, Book, Trainee, samples
-from spotmpi.trace import Trace
+from spotmpi.trace.records import Trace
 
 __all__ = ["Finding", "Outcome", "execute", "outcome_of", "length", "search", "shrink"]
 

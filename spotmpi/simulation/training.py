@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from spotmpi.channel import Channel, Order
-from spotmpi.entering import Visitor, enter
 from spotmpi.errors import Left, Stopped
 from spotmpi.fabric import Steps
 from spotmpi.fabric.sim import Seat, Simulation
-from spotmpi.membership import WorkerId
+from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum
-from spotmpi.replica import Replica
-from spotmpi.sampler import Indices
-from spotmpi.session import Place, Session
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker, Violation, question
 from spotmpi.simulation.model import RATE, first_params, gradient
 from spotmpi.strategies import SSGD
-from spotmpi.trace import Trace
-from spotmpi.training import Rate, Training
+from spotmpi.trace.records import Trace
+from spotmpi.training.entering import Visitor, enter
+from spotmpi.training.registered import Rate, Training
+from spotmpi.training.replica import Replica
+from spotmpi.training.session import Place, Session
 
 BATCH = 3
 PASSES = 2
@@ -65,7 +65,7 @@ class Book(Trace):
         """All workers share it: it is not one worker's to close."""
 
 
-class Board(Channel):
+class Board(LauncherChannel):
     """The launcher's side: orders are the schedule's, and nobody has to be told anything."""
 
     def __init__(self, simulation: Simulation) -> None:

@@ -15,7 +15,7 @@ from spotmpi.bench import alarms, load
 from spotmpi.bench.alarms import Alarm, Found
 from spotmpi.bench.network import missing
 from spotmpi.errors import UsageError
-from spotmpi.launch.silence import WINDOW
+from spotmpi.launch.silences import WINDOW
 
 
 def arguments(*words: str) -> argparse.Namespace:

@@ -13,7 +13,7 @@ from spotmpi.bench.prediction import Found
 from spotmpi.economy.models.calibration import Measured
 from spotmpi.economy.models.ring import HostType
 from spotmpi.errors import UsageError
-from spotmpi.launch.doctor import cores
+from spotmpi.launch.processes import cores
 
 
 def found(eight: float) -> Found:

@@ -12,7 +12,7 @@ import pytest
 from spotmpi.bench import floor, launching, machine, recovery
 from spotmpi.bench.events import JobFailed
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner
+from spotmpi.launch.start import temporary_job
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -64,7 +64,7 @@ def test_a_job_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "forever.py"
     script.write_text("import os, signal\nprint('here I stay', flush=True)\nsignal.pause()\n")
     said = r"still running after 8 s; its last words:\nhere I stay"
-    with inner.private_folder(2) as folder, pytest.raises(JobFailed, match=said):
+    with temporary_job.private_folder(2) as folder, pytest.raises(JobFailed, match=said):
         launching.by_mpirun(2, [str(script)], folder, 8)
     assert not folder.exists()
 
@@ -73,7 +73,7 @@ def test_a_training_that_fails_is_no_sample(tmp_path: Path) -> None:
     script = tmp_path / "wrong.py"
     script.write_text("raise SystemExit('a mistake')\n")
     said = r"(?s)ended with code 1;.*a mistake"
-    with inner.private_folder(2) as folder, pytest.raises(JobFailed, match=said):
+    with temporary_job.private_folder(2) as folder, pytest.raises(JobFailed, match=said):
         launching.by_spotmpi(2, [str(script)], tmp_path / "trace", folder, 60)
 
 

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from spotmpi.buffers import Layout
+from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import Apply, Every, GradientAverage, Operator
-from spotmpi.registry import Scope, State
 from spotmpi.strategies import SSGD, Strategy
 
 

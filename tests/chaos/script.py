@@ -2,8 +2,8 @@
 
 ``CHAOS`` holds deaths as ``WORKER:MOMENT:COUNT``, comma-separated: that worker kills itself with
 SIGKILL right before it performs its COUNT-th request of the kind MOMENT (a class of
-spotmpi.fabric or spotmpi.recovery; counted from 1, recoveries only for Send, Poll, Rebuild and
-Share), or before its COUNT-th call of ``save`` (writing a checkpoint).
+spotmpi.fabric or spotmpi.protocol.recovery; counted from 1, recoveries only for Send, Poll, Rebuild
+and Share), or before its COUNT-th call of ``save`` (writing a checkpoint).
 
 With ``--vague`` MPI never says that a call broke because of a death, only that it broke.
 """
@@ -17,9 +17,9 @@ import model
 import others
 
 import spotmpi
-from spotmpi import checkpoint
 from spotmpi.fabric import mpi, mpi_calls, plane
 from spotmpi.optimizers import Momentum
+from spotmpi.training import checkpoint_file
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
@@ -37,7 +37,7 @@ deaths = {
     )
 }
 seen: Counter[str] = Counter()
-perform, save = mpi.MpiFabric.perform, checkpoint.save
+perform, save = mpi.MpiFabric.perform, checkpoint_file.save
 
 
 def die_at(worker: int, moment: str) -> None:
@@ -57,7 +57,7 @@ def save_or_die(*args, **kwargs):
 
 
 mpi.MpiFabric.perform = perform_or_die
-checkpoint.save = save_or_die
+checkpoint_file.save = save_or_die
 mpi.PLANE = getattr(plane, arguments.plane)
 if arguments.vague:
     mpi_calls._FAILURES = frozenset()  # so that each of its classes looks like any other

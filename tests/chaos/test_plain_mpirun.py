@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.launch import installation
+from spotmpi.launch.start import installation
 
 HERE = Path(__file__).parent
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spotmpi import trace
-from spotmpi.launch import installation
+from spotmpi.launch.start import installation
 from spotmpi.optimizers import SGD, Momentum
-from spotmpi.recovery import most_messages
-from spotmpi.replay import check_exactly_once, check_replicas, steps
+from spotmpi.protocol.recovery import most_messages
+from spotmpi.trace import records
+from spotmpi.trace.replay import check_exactly_once, check_replicas, steps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -27,7 +27,7 @@ class Job:
 
     def __init__(self, done, path: Path, passes: int) -> None:
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
-        self.records = list(trace.read(path))
+        self.records = list(records.read(path))
         self.passes = passes
         self.finals = [line.split()[1:] for line in done.stdout.splitlines() if "FINAL" in line]
 

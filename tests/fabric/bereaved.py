@@ -18,8 +18,8 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
 
-from spotmpi.channel import Obituaries  # noqa: E402
 from spotmpi.fabric.deaths import Deaths  # noqa: E402
+from spotmpi.launcher_channel import Obituaries  # noqa: E402
 
 folder, world = Path(sys.argv[1]), MPI.COMM_WORLD
 world.Set_errhandler(MPI.ERRORS_RETURN)

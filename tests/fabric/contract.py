@@ -34,18 +34,18 @@ from spotmpi.fabric import (
     Steps,
     Wait,
 )
-from spotmpi.recovery import (
+from spotmpi.protocol.recovery import (
     NO_PLAN,
     Built,
     ControlRevoked,
-    Kind,
     Lost,
-    Plan,
+    PlannedChange,
     Received,
     RevokeControl,
     Send,
     Survey,
     Token,
+    TokenKind,
 )
 
 WORKERS = 4
@@ -121,7 +121,7 @@ def summed(me: int) -> Steps[list[float]]:
 def token(number: int) -> Token:
     """One that can be told from others."""
     survey = Survey(1, 2, 3, 4, 5, 6, False)
-    return Token(Kind.RECONCILE, number, 0, frozenset({1, number}), survey)
+    return Token(TokenKind.RECONCILE, number, 0, frozenset({1, number}), survey)
 
 
 def heard(*losses: int, tokens: int = 0) -> Steps[list[int]]:
@@ -141,7 +141,7 @@ def heard(*losses: int, tokens: int = 0) -> Steps[list[int]]:
     return numbers
 
 
-def build(members: frozenset[int] | None, change: Plan = NO_PLAN) -> Steps[list[Any]]:
+def build(members: frozenset[int] | None, change: PlannedChange = NO_PLAN) -> Steps[list[Any]]:
     """What the build says: sealed or not, and who is alive."""
     built = yield Rebuild(members, change)
     assert isinstance(built, Built)
@@ -397,7 +397,7 @@ def sums(me: int) -> Steps[list[float]]:
     return sorted(found)
 
 
-LEAVE_3 = Plan(leaving=frozenset({3}))
+LEAVE_3 = PlannedChange(leaving=frozenset({3}))
 
 
 @scenario(all=[[True, [0, 1, 2, 3]], [111.0], [True, [0, 1, 2]], [111.0]], dead=[3])
@@ -419,7 +419,7 @@ def who_leaves_ends_at_once_and_the_others_go_on_for_long(me: int) -> Steps[Any]
 @scenario(w1=[[True, [0, 1, 2, 3]], 1010.0, [True, [1, 3]], 10.0])
 def workers_leave_one_after_the_other_until_one_is_left(me: int) -> Steps[Any]:
     """Also the first one, and two at once."""
-    first = yield from build(ALL, Plan(leaving=frozenset({0, 2})))
+    first = yield from build(ALL, PlannedChange(leaving=frozenset({0, 2})))
     if me in (0, 2):
         raise Go
     total = yield from summed(me)
@@ -463,8 +463,8 @@ def a_death_that_nobody_has_heard_of_fails_the_build_in_which_one_leaves(me: int
     """It is told to all alike."""
     if me == 3:
         raise Die
-    first = yield from build(ALL, Plan(leaving=frozenset({2})))
-    second = yield from build(ALL - {3}, Plan(leaving=frozenset({2})))
+    first = yield from build(ALL, PlannedChange(leaving=frozenset({2})))
+    second = yield from build(ALL - {3}, PlannedChange(leaving=frozenset({2})))
     if me == 2:
         raise Go
     return [first, second, (yield from summed(me))]

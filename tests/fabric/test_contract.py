@@ -16,8 +16,8 @@ import pytest
 
 from spotmpi.fabric import Poll, Steps
 from spotmpi.fabric.sim import Simulation
-from spotmpi.launch import installation, mpirun
-from spotmpi.membership import Membership
+from spotmpi.launch.start import installation, mpirun
+from spotmpi.protocol.membership import Membership
 from tests.fabric import contract
 from tests.fabric.contract import SCENARIOS, WORKERS, Die, Go, deadly, expected, performed
 

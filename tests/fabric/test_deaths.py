@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.channel import BOARDS, Name, publish_death
-from spotmpi.launch import installation, mpirun
+from spotmpi.launch.start import installation, mpirun
+from spotmpi.launcher_channel import BOARDS, Name, publish_death
 from spotmpi.settings import Settings
 from tests.running import Running
 

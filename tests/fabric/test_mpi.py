@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from spotmpi.launch import installation, mpirun
+from spotmpi.launch.start import installation, mpirun
 from spotmpi.settings import Settings
 
 SOAK = Path(__file__).with_name("soak.py")

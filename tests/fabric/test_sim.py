@@ -25,8 +25,8 @@ from spotmpi.fabric import (
 )
 from spotmpi.fabric.plane import host_arena
 from spotmpi.fabric.sim import Hang, Kill, Simulation
-from spotmpi.fabric.simdata import RUBBISH, Misuse
-from spotmpi.membership import Membership
+from spotmpi.fabric.sim_data import RUBBISH, Misuse
+from spotmpi.protocol.membership import Membership
 
 
 def simulate(

@@ -7,7 +7,7 @@ import pytest
 
 from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Shape, Share, Start, Wait
 from spotmpi.fabric.solo import SoloFabric
-from spotmpi.recovery import Built
+from spotmpi.protocol.recovery import Built
 
 
 def test_the_sum_over_one_is_what_it_brings() -> None:

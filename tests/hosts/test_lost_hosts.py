@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi import trace
 from spotmpi.bench.network import Network
-from spotmpi.replay import check_exactly_once, check_replicas
+from spotmpi.trace import records as trace
+from spotmpi.trace.replay import check_exactly_once, check_replicas
 from tests.running import LIMIT, Running
 
 _SAMPLES = 331

@@ -8,9 +8,9 @@ import socket
 from pathlib import Path
 
 from spotmpi import __version__
-from spotmpi.launch import messages, trunk
+from spotmpi.launch import link, messages
+from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.decoding import Message, encode
-from spotmpi.launch.seal import NONCE_BYTES, Role, Seal
 from tests.running import LIMIT
 
 
@@ -34,7 +34,7 @@ class Hostile:
 
     def tell(self, message: Message) -> None:
         """What an agent might say."""
-        self.send(trunk.MESSAGE, encode(message))
+        self.send(link.MESSAGE, encode(message))
 
     def join(self, name: str, slots: int = 1) -> None:
         """Become a host of the job."""
@@ -49,8 +49,8 @@ class Hostile:
             data = self.link.recv(1 << 16)
             assert data, f"closed without {kind}"
             for frame in self._seal.feed(data)[1]:
-                if frame.kind == trunk.MESSAGE:
-                    said = trunk.read(frame, messages.FROM_HEAD)
+                if frame.kind == link.MESSAGE:
+                    said = link.read(frame, messages.FROM_HEAD)
                     if isinstance(said, kind):
                         return said
 

@@ -10,8 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from spotmpi.launch import doctor
-from spotmpi.launch.installation import NO_MPI, Search, Skipped, search
+from spotmpi.launch import processes
+from spotmpi.launch.commands import doctor
+from spotmpi.launch.start.installation import NO_MPI, InstallationSearch, Skipped, search
 
 HOST = {**os.environ, "PATH": "/nowhere"}
 """A host without an MPI of its own."""
@@ -41,7 +42,7 @@ def test_an_mpi_without_threads_is_said_to_let_nobody_join(
 ) -> None:
     found = search(os.environ).found
     assert found is not None
-    slow = Search(replace(found, thread_multiple=False), ())
+    slow = InstallationSearch(replace(found, thread_multiple=False), ())
     monkeypatch.setattr(doctor, "search", lambda _: slow)
     report = doctor.examine(1, os.environ)
     assert rows(report)["threads"].endswith("no worker can join it later")
@@ -49,7 +50,7 @@ def test_an_mpi_without_threads_is_said_to_let_nobody_join(
 
 
 def test_too_many_workers_for_the_cores_take_turns() -> None:
-    report = doctor.examine(doctor.cores() + 1, HOST)
+    report = doctor.examine(processes.cores() + 1, HOST)
     assert "take turns" in rows(report)["cores"]
     assert report.problems == ()
 
@@ -66,7 +67,7 @@ def test_too_little_shared_memory_is_a_problem(monkeypatch: pytest.MonkeyPatch) 
 
 def test_no_mpi_is_a_problem_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     mpich = Skipped(Path("/usr/bin/mpirun"), "not Open MPI (HYDRA)")
-    monkeypatch.setattr(doctor, "search", lambda _: Search(None, (mpich,)))
+    monkeypatch.setattr(doctor, "search", lambda _: InstallationSearch(None, (mpich,)))
     report = doctor.examine(2, os.environ)
     assert report.problems == (NO_MPI,)
     assert rows(report)["passed over"] == "/usr/bin/mpirun: not Open MPI (HYDRA)"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.launch import messages, trunk
+from spotmpi.launch import link, messages
 from tests.launch.hostile import Hostile
 from tests.running import Running
 
@@ -107,7 +107,7 @@ def test_first_words_that_are_none_are_refused(job: Job) -> None:
     for number, (words, why) in enumerate(FIRST_WORDS, start=1):
         one = job.hostile(number)
         for word in words:
-            one.send(trunk.MESSAGE, said("hello", version=__version__) if word is None else word)
+            one.send(link.MESSAGE, said("hello", version=__version__) if word is None else word)
         refusal = one.hear(messages.Refusal)
         assert isinstance(refusal, messages.Refusal)
         assert why in refusal.why
@@ -118,23 +118,23 @@ def test_first_words_that_are_none_are_refused(job: Job) -> None:
 
 
 LATER_WORDS = [
-    (trunk.MESSAGE, said("hello")),
-    (trunk.MESSAGE, said("heard", worker=0, said={"event": "done"})),  # of another host
-    (trunk.MESSAGE, said("heard", worker=-1, said={"event": "done"})),
-    (trunk.MESSAGE, said("heard", worker=1, said={"event": "ended", "status": "dead"})),
-    (trunk.MESSAGE, said("heard", worker=1, said={"event": "lost", "how": "by me"})),
-    (trunk.MESSAGE, said("heard", worker=1)),
-    (trunk.MESSAGE, said("progress", entries=[[0, 1, 1, 1, 0.0]])),  # of another host
-    (trunk.MESSAGE, said("progress", entries=[[1, 1, 1, 1, float("nan")]])),
-    (trunk.MESSAGE, said("progress", entries={"1": 2})),
-    (trunk.MESSAGE, said("claims", links=[["localhost:1", "localhost:2", 0]])),
-    (trunk.MESSAGE, said("confirms", links=[[]])),
-    (trunk.MESSAGE, said("noticed", source="ec2", seconds="soon", what="", advice=False)),
-    (trunk.MESSAGE, said("says", text=None)),
-    (trunk.MESSAGE, b"\xff"),
-    (trunk.OUTPUT, b"\0\0"),
-    (trunk.OUTPUT, b"\0\0\0\0\1not mine"),
-    (trunk.RELAY, b"\0"),
+    (link.MESSAGE, said("hello")),
+    (link.MESSAGE, said("heard", worker=0, said={"event": "done"})),  # of another host
+    (link.MESSAGE, said("heard", worker=-1, said={"event": "done"})),
+    (link.MESSAGE, said("heard", worker=1, said={"event": "ended", "status": "dead"})),
+    (link.MESSAGE, said("heard", worker=1, said={"event": "lost", "how": "by me"})),
+    (link.MESSAGE, said("heard", worker=1)),
+    (link.MESSAGE, said("progress", entries=[[0, 1, 1, 1, 0.0]])),  # of another host
+    (link.MESSAGE, said("progress", entries=[[1, 1, 1, 1, float("nan")]])),
+    (link.MESSAGE, said("progress", entries={"1": 2})),
+    (link.MESSAGE, said("claims", links=[["localhost:1", "localhost:2", 0]])),
+    (link.MESSAGE, said("confirms", links=[[]])),
+    (link.MESSAGE, said("noticed", source="ec2", seconds="soon", what="", advice=False)),
+    (link.MESSAGE, said("says", text=None)),
+    (link.MESSAGE, b"\xff"),
+    (link.OUTPUT, b"\0\0"),
+    (link.OUTPUT, b"\0\0\0\0\1not mine"),
+    (link.RELAY, b"\0"),
     (77, b""),
 ]
 
@@ -173,7 +173,7 @@ def test_connections_to_mpirun_that_nobody_takes_do_not_hold_the_head(job: Job) 
     os.kill(job.running.mpirun, signal.SIGSTOP)
     try:
         for connection in range(5000):
-            one.send(trunk.RELAY, connection.to_bytes(4, "big") + b"x")
+            one.send(link.RELAY, connection.to_bytes(4, "big") + b"x")
         job.goes_on()
         one.tell(messages.Free())
         one.hear(messages.Leave)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.launch import installation
-from spotmpi.launch.installation import Installation, search
+from spotmpi.launch.start import installation
+from spotmpi.launch.start.installation import Installation, search
 
 OWN = Path(sys.prefix) / "bin" / "mpirun"
 FACTS = """\
@@ -95,7 +95,7 @@ def test_what_has_no_ulfm_is_passed_over_with_the_reason(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("no_own")
 def test_without_any_there_is_none(tmp_path: Path) -> None:
-    assert search({"PATH": str(tmp_path)}) == installation.Search(None, ())
+    assert search({"PATH": str(tmp_path)}) == installation.InstallationSearch(None, ())
 
 
 @pytest.mark.parametrize("environ", [{"PATH": "/nowhere"}, {}, {"PATH": "", "HOME": "/tmp"}])

@@ -13,9 +13,9 @@ from functools import partial
 
 import pytest
 
-from spotmpi.channel import Order
-from spotmpi.launch.turnover import Turnover
-from spotmpi.launch.verdict import Verdict
+from spotmpi.launch.head.job_state import JobState
+from spotmpi.launch.head.membership_changes import MembershipChanges
+from spotmpi.launcher_channel import Order
 from tests.saying import said
 
 KILLED = 9
@@ -35,8 +35,8 @@ class World:
         self.hangs, self.dies = hangs, dies
         self.now = 0.0
         self.mute = False
-        self.verdict = Verdict()
-        self.turnover = Turnover(self, self.verdict, self.later, spares=0, keeps=True)
+        self.verdict = JobState()
+        self.turnover = MembershipChanges(self, self.verdict, self.later, spares=0, keeps=True)
         self.verdict.expect(["h0", "h1", "h2"])
         self.living = {0, 1, 2}
         self.said: dict[int, int] = {}

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spotmpi.launch import messages, trunk
+from spotmpi.launch import link as trunk
+from spotmpi.launch import messages
+from spotmpi.launch.auth import Frame
 from spotmpi.launch.decoding import Malformed, Message, Table, decode, encode
-from spotmpi.launch.seal import Frame
 
 TABLES: dict[str, Table] = {
     name: value for name, value in vars(messages).items() if name.startswith("FROM_")

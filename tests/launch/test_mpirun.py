@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spotmpi.launch import mpirun, variables
-from spotmpi.launch.installation import Installation
+from spotmpi.launch.start import mpi_variables, mpirun
+from spotmpi.launch.start.installation import Installation
 from spotmpi.settings import Settings
 
 SITE = Installation(
@@ -58,7 +58,7 @@ def test_variables_of_an_outer_mpi_job_are_dropped_and_those_of_the_user_kept() 
 
 
 def test_a_worker_on_another_host_has_its_own_places_and_mpirun_s_word() -> None:
-    given = variables.of_mpi(
+    given = mpi_variables.of_mpi(
         {
             "PMIX_RANK": "3",
             "OMPI_MCA_btl": "self,tcp",

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from spotmpi.launch import folder as job_folder
-from spotmpi.launch.ask import ask, until_end
-from spotmpi.launch.desk import DESK
+from spotmpi.launch import job_folder
+from spotmpi.launch.commands.client import ask, until_end
+from spotmpi.launch.head.control_socket import DESK
 from tests.running import LIMIT, Running
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from spotmpi.launch.loop import Loop
-from spotmpi.launch.server_check import EVERY, MUTE, ServerCheck
+from spotmpi.launch.event_loop import Loop
+from spotmpi.launch.head.server_check import EVERY, MUTE, ServerCheck
 
 
 class Asked:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import slurm
-from spotmpi.launch.hosts import Host
+from spotmpi.launch.start import slurm
+from spotmpi.launch.start.hosts_file import HostLine
 
 TRAINING = Path(__file__).parent / "scripts" / "training.py"
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
@@ -43,7 +43,7 @@ def test_anything_else_is_not_understood(counts: str) -> None:
 
 
 def test_each_node_has_as_many_workers_as_tasks() -> None:
-    expected = (Host("a", slots=2), Host("b", slots=2), Host("c", slots=1))
+    expected = (HostLine("a", slots=2), HostLine("b", slots=2), HostLine("c", slots=1))
     assert slurm.hosts(["a", "b", "c"], "2(x2),1") == expected
     with pytest.raises(UsageError, match="is about 3 nodes, but the job has 2"):
         slurm.hosts(["a", "b"], "2(x2),1")
@@ -53,7 +53,7 @@ def test_slurm_spells_out_the_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     says = 'test "$*" = "show hostnames n[1-2]" && printf "n1\\nn2\\n"'
     monkeypatch.setenv("PATH", programs(tmp_path / "bin", scontrol=says))
     found = slurm.find(JOB)
-    assert found == slurm.Allocation("12", (Host("n1", slots=2), Host("n2", slots=1)))
+    assert found == slurm.Allocation("12", (HostLine("n1", slots=2), HostLine("n2", slots=1)))
     assert str(found) == "job 12: 3 workers (n1 2, n2 1)"
 
 
@@ -89,7 +89,7 @@ def test_without_slurm_s_commands_it_says_so(
 
 def step(folder: str, python: str, srun: str, where: Path) -> subprocess.CompletedProcess[str]:
     """What became of the command of an agent, with ``srun`` for a program."""
-    command = slurm.Allocation("12", ()).command(Host("n1", slots=2, python=python), folder)
+    command = slurm.Allocation("12", ()).command(HostLine("n1", slots=2, python=python), folder)
     environ = {**os.environ, "PATH": programs(where / "bin", srun=srun), "SLURM_LABELIO": "1"}
     return subprocess.run(
         command, env=environ, capture_output=True, text=True, timeout=60, check=False
@@ -112,14 +112,14 @@ def test_what_is_missing_on_a_node_is_named(
 ) -> None:
     done = step(folder, python, AS_A_STEP, tmp_path)
     assert done.returncode == code
-    host = Host("n1", python=python)
+    host = HostLine("n1", python=python)
     what = slurm.Allocation("12", ()).failure(host, code, "", folder)
     assert what.startswith(said)
 
 
 def test_srun_s_own_reason_is_passed_on() -> None:
     said = "srun: error: Task launch failed on node n1: No route\nsrun: Job step aborted\n"
-    assert slurm.Allocation("12", ()).failure(Host("n1"), 233, said, "/") == (
+    assert slurm.Allocation("12", ()).failure(HostLine("n1"), 233, said, "/") == (
         "no agent could be started on n1 by srun (srun: error: Task launch failed on node n1: "
         "No route; srun: Job step aborted, code 233); `srun --overlap --jobid=12 -N1 -n1 -w n1 "
         "true` must work in this job"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import worker
+from spotmpi.launch.host import worker
 
 
 def raised(script: Path, text: str) -> BaseException:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotmpi.errors import NoAnswer
-from spotmpi.notice.metadata import Answer, Question
+from spotmpi.notice.metadata import Answer, MetadataRequest
 
 
 class Scripted:
@@ -11,9 +11,9 @@ class Scripted:
 
     def __init__(self, *answers: Answer | None) -> None:
         self.answers = list(answers)
-        self.questions: list[Question] = []
+        self.questions: list[MetadataRequest] = []
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, question: MetadataRequest) -> Answer:
         """The next answer."""
         self.questions.append(question)
         answer = self.answers.pop(0)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from spotmpi.errors import NoAnswer
-from spotmpi.notice.metadata import Answer, Question, Service
+from spotmpi.notice.metadata import Answer, MetadataRequest, Service
 from spotmpi.testing import EC2, GCE
 
 STATE = "/computeMetadata/v1/instance/preempted"
@@ -18,15 +18,15 @@ GOOGLE = {"Metadata-Flavor": "Google"}
 
 def test_an_answer_has_its_status_body_and_etag() -> None:
     with GCE() as cloud:
-        answer = Service(cloud.endpoint)(Question(STATE, GOOGLE))
+        answer = Service(cloud.endpoint)(MetadataRequest(STATE, GOOGLE))
         assert (answer.status, answer.body) == (200, b"FALSE")
         assert answer.etag
-        assert Service(cloud.endpoint + "/")(Question(STATE)).status == 403
+        assert Service(cloud.endpoint + "/")(MetadataRequest(STATE)).status == 403
 
 
 def test_method_headers_and_body_arrive() -> None:
     with EC2() as cloud:
-        Service(cloud.endpoint)(Question("/x?y=1", {"A-b": "c"}, method="POST", body=b"{}"))
+        Service(cloud.endpoint)(MetadataRequest("/x?y=1", {"A-b": "c"}, method="POST", body=b"{}"))
         (seen,) = cloud.requests
     assert (seen.method, seen.path, seen.body) == ("POST", "/x?y=1", b"{}")
     assert seen.headers["a-b"] == "c"
@@ -37,7 +37,7 @@ def test_no_proxy_is_ever_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
             monkeypatch.setenv(name, proxy.endpoint)
         monkeypatch.delenv("no_proxy", raising=False)
-        assert Service(cloud.endpoint)(Question(STATE, GOOGLE)).body == b"FALSE"
+        assert Service(cloud.endpoint)(MetadataRequest(STATE, GOOGLE)).body == b"FALSE"
         assert proxy.requests == ()
 
 
@@ -56,18 +56,18 @@ def test_a_service_that_fails_is_given_up_in_time(fault: str, why: str) -> None:
         cloud.misbehave(fault)
         begun = time.monotonic()
         with pytest.raises(NoAnswer, match=why):
-            Service(cloud.endpoint)(Question(STATE, GOOGLE, patience=0.3))
+            Service(cloud.endpoint)(MetadataRequest(STATE, GOOGLE, patience=0.3))
         assert time.monotonic() - begun < 5
         cloud.behave()
-        assert Service(cloud.endpoint)(Question(STATE, GOOGLE)).body == b"FALSE"
+        assert Service(cloud.endpoint)(MetadataRequest(STATE, GOOGLE)).body == b"FALSE"
 
 
 def test_a_slow_service_is_waited_for() -> None:
     with GCE() as cloud:
         cloud.misbehave("slow", seconds=0.3)
-        assert Service(cloud.endpoint)(Question(STATE, GOOGLE)).body == b"FALSE"
+        assert Service(cloud.endpoint)(MetadataRequest(STATE, GOOGLE)).body == b"FALSE"
         with pytest.raises(NoAnswer, match="no answer within"):
-            Service(cloud.endpoint)(Question(STATE, GOOGLE, patience=0.1))
+            Service(cloud.endpoint)(MetadataRequest(STATE, GOOGLE, patience=0.1))
 
 
 def test_a_service_that_takes_no_connection_is_given_up_in_time() -> None:
@@ -76,12 +76,12 @@ def test_a_service_that_takes_no_connection_is_given_up_in_time() -> None:
         filler.connect_ex(full.getsockname())  # the queue is full now: the kernel drops the next
         port = full.getsockname()[1]
         with pytest.raises(NoAnswer, match="no answer within"):
-            Service(f"http://127.0.0.1:{port}")(Question("/", patience=0.2))
+            Service(f"http://127.0.0.1:{port}")(MetadataRequest("/", patience=0.2))
 
 
 def test_a_name_that_is_unknown_is_no_answer() -> None:
     with pytest.raises(NoAnswer):
-        Service("http://no-such-host.invalid")(Question("/"))
+        Service("http://no-such-host.invalid")(MetadataRequest("/"))
 
 
 class Interrupted(Exception):
@@ -98,7 +98,7 @@ def test_waiting_can_be_interrupted_and_leaves_no_socket(fault: str) -> None:
     with GCE() as cloud:
         cloud.misbehave(fault)
         with pytest.raises(Interrupted):
-            Service(cloud.endpoint, wait)(Question(STATE, GOOGLE))
+            Service(cloud.endpoint, wait)(MetadataRequest(STATE, GOOGLE))
 
 
 def test_an_answer_that_the_other_end_cut_short_is_none() -> None:
@@ -116,4 +116,4 @@ def test_an_answer_that_the_other_end_cut_short_is_none() -> None:
 
         port = listener.getsockname()[1]
         with pytest.raises(NoAnswer, match="does not speak HTTP"):
-            Service(f"http://127.0.0.1:{port}", wait)(Question("/"))
+            Service(f"http://127.0.0.1:{port}", wait)(MetadataRequest("/"))

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi import trace
 from spotmpi.errors import UsageError
-from spotmpi.recovery import Lost, Recovery, State
-from spotmpi.replay import check_exactly_once, check_replicas
+from spotmpi.protocol.recovery import DoorState, Lost, Recovery
 from spotmpi.simulation import protocol
 from spotmpi.simulation.training import PASSES, samples
+from spotmpi.trace import records as trace
+from spotmpi.trace.replay import check_exactly_once, check_replicas
 
 
 def command(*arguments: str) -> int:
@@ -63,7 +63,7 @@ def test_a_trace_is_like_that_of_a_real_run(tmp_path: Path) -> None:
 def test_it_shows_what_broke(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    wrong = {**Recovery.TRANSITIONS, (State.PREPARED, Lost): lambda self, event: []}
+    wrong = {**Recovery.TRANSITIONS, (DoorState.PREPARED, Lost): lambda self, event: []}
     monkeypatch.setattr(Recovery, "TRANSITIONS", wrong)
     file = tmp_path / "trace.jsonl"
     given = "--workers", "4", "--runs", "600", "--jobs", "1", "--trace", str(file)

@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
-from spotmpi import recovery
-from spotmpi.fabric.sim import Arrival, Kill, Notice, Simulation
-from spotmpi.ledger import Ledger, Settlement
-from spotmpi.lessons import Lessons
-from spotmpi.membership import Membership
-from spotmpi.recovery import (
+from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
+from spotmpi.protocol import recovery
+from spotmpi.protocol.ledger import Ledger, Settlement
+from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.recovery import (
     MESSAGES_PER_LOSS,
     ControlRevoked,
-    Kind,
+    DoorState,
     Lost,
-    Plan,
+    PlannedChange,
     Recovery,
     Stamp,
-    State,
     Survey,
+    TokenKind,
     Verdict,
 )
-from spotmpi.rounds import Step, Taken
-from spotmpi.sampler import Dealer, Indices, Lease
-from spotmpi.school import School
-from spotmpi.session import Session
+from spotmpi.protocol.sampler import Dealer, Indices, Lease
+from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.simulation.schedules import Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, outcome_of, search, shrink
-from spotmpi.training import Rate
+from spotmpi.training.registered import Rate
+from spotmpi.training.rounds import Step, Taken
+from spotmpi.training.session import Session
+from spotmpi.training.teaching import Teaching
 
 
 def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
@@ -93,7 +93,7 @@ def test_a_leader_that_leaves_alone_with_a_newcomer_leaves_no_step_untold() -> N
     """Whenever it is told to: the newcomer cannot tell of the step in which it learnt."""
     calm = Schedule(1, 7, arrivals=(Arrival(1, 10),))
     for at in range(execute(calm).events):
-        execute(replace(calm, notices=(Notice(0, at),)))
+        execute(replace(calm, notices=(LeaveNotice(0, at),)))
 
 
 HISTORY = """
@@ -129,16 +129,16 @@ def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
 Patch = pytest.MonkeyPatch
 
 
-def transition(patch: Patch, state: State, event: object, action: Callable[..., list]) -> None:
+def transition(patch: Patch, state: DoorState, event: object, action: Callable[..., list]) -> None:
     patch.setattr(Recovery, "TRANSITIONS", {**Recovery.TRANSITIONS, (state, event): action})
 
 
 def a_prepared_worker_ignores_a_loss(patch: Patch) -> None:
-    transition(patch, State.PREPARED, Lost, lambda self, event: [])
+    transition(patch, DoorState.PREPARED, Lost, lambda self, event: [])
 
 
 def nobody_follows_into_the_build(patch: Patch) -> None:
-    for state in (State.PREPARED, State.RECONCILING):
+    for state in (DoorState.PREPARED, DoorState.RECONCILING):
         transition(patch, state, ControlRevoked, lambda self, event: [])
 
 
@@ -154,7 +154,7 @@ def a_token_with_an_older_view_is_stamped(patch: Patch) -> None:
             return self._accept_own(token)
         return [self._pass_on(replace(token, survey=token.survey.add(self.me, self._stamped())))]
 
-    transition(patch, State.RECONCILING, Kind.RECONCILE, reconcile)
+    transition(patch, DoorState.RECONCILING, TokenKind.RECONCILE, reconcile)
 
 
 def a_verdict_is_accepted_without_matching_the_view(patch: Patch) -> None:
@@ -162,11 +162,11 @@ def a_verdict_is_accepted_without_matching_the_view(patch: Patch) -> None:
         self._prepare(event.token)
         return [self._pass_on(event.token)]
 
-    transition(patch, State.RECONCILING, Kind.ACCEPT, accept)
+    transition(patch, DoorState.RECONCILING, TokenKind.ACCEPT, accept)
 
 
 def the_restart_is_not_passed_on(patch: Patch) -> None:
-    transition(patch, State.PREPARED, Kind.RESTART, lambda self, event: self._build())
+    transition(patch, DoorState.PREPARED, TokenKind.RESTART, lambda self, event: self._build())
 
 
 def everybody_starts_a_token(patch: Patch) -> None:
@@ -275,47 +275,47 @@ def whoever_leaves_is_still_counted(patch: Patch) -> None:
 
 
 def a_newcomer_trains_before_it_has_all_parts(patch: Patch) -> None:
-    def hasty(self: Lessons, rest: bool) -> tuple[int, ...]:
+    def hasty(self: PageOrder, rest: bool) -> tuple[int, ...]:
         self.part = (self.part + 1) % self.parts
         done = tuple(self._had) if rest else ()
         self.forget(done)
         return done
 
-    patch.setattr(Lessons, "last_due", property(lambda self: bool(self._had)))
-    patch.setattr(Lessons, "given", hasty)
+    patch.setattr(PageOrder, "last_due", property(lambda self: bool(self._had)))
+    patch.setattr(PageOrder, "given", hasty)
 
 
 def a_part_is_not_what_it_was_before_the_round(patch: Patch) -> None:
-    bring = School.bring
+    bring = Teaching.bring
 
-    def bring_late(self: School, *given: Any) -> None:
+    def bring_late(self: Teaching, *given: Any) -> None:
         bring(self, *given)
         self._page[-1] += self.me == given[0][-1]
 
-    patch.setattr(School, "bring", bring_late)
+    patch.setattr(Teaching, "bring", bring_late)
 
 
 def a_page_goes_with_a_round_as_long_as_somebody_learns(patch: Patch) -> None:
-    def open_now(self: School) -> None:
+    def open_now(self: Teaching) -> None:
         self._open = bool(self._lessons.learning)
 
-    patch.setattr(School, "open", open_now)
+    patch.setattr(Teaching, "open", open_now)
 
 
 def some_do_not_forget_a_newcomer_that_is_lost(patch: Patch) -> None:
-    forget = School.forget
+    forget = Teaching.forget
 
-    def forget_not(self: School, workers: frozenset[int]) -> None:
+    def forget_not(self: Teaching, workers: frozenset[int]) -> None:
         if self.me % 2:
             forget(self, workers)
 
-    patch.setattr(School, "forget", forget_not)
+    patch.setattr(Teaching, "forget", forget_not)
 
 
 def whoever_leaves_is_not_in_the_plan(patch: Patch) -> None:
     due = Session.due
 
-    def stay(self: Session[Any]) -> Plan | None:
+    def stay(self: Session[Any]) -> PlannedChange | None:
         plan = due(self)
         return plan and replace(plan, leaving=frozenset())
 
@@ -375,7 +375,7 @@ def who_lacks_a_step_computes_another_gradient(patch: Patch) -> None:
 
 
 def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
-    patch.setattr("spotmpi.replica.Replica.take_params", lambda self: None)
+    patch.setattr("spotmpi.training.replica.Replica.take_params", lambda self: None)
 
 
 PLANNED: dict[str, Callable[[Patch], None]] = {

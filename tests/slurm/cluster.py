@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from spotmpi.bench import network as hosts
-from spotmpi.launch import folder as job_folder
-from spotmpi.launch import processes
+from spotmpi.launch import job_folder, processes
 from tests.running import LIMIT, Running
 from tests.slurm import cgroups
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from spotmpi import trace
-from spotmpi.replay import check_exactly_once, check_replicas
+from spotmpi.trace import records as trace
+from spotmpi.trace.replay import check_exactly_once, check_replicas
 from tests.slurm.cluster import Cluster
 
 __all__ = [

@@ -11,15 +11,15 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from pathlib import Path
 
-from spotmpi import trace
 from spotmpi.economy.models import calibration, ring, step_times, trials
 from spotmpi.economy.models.calibration import Fit, Measured, Size
 from spotmpi.economy.models.ring import Ring, RingLoss
 from spotmpi.economy.models.step_times import Told
 from spotmpi.economy.quantities import time_text
 from spotmpi.errors import UsageError
-from spotmpi.launch import inner
-from spotmpi.launch.verdict import count
+from spotmpi.launch.start import temporary_job
+from spotmpi.launch.wording import count
+from spotmpi.trace import records as trace
 
 __all__ = ["add_arguments", "main"]
 
@@ -156,7 +156,7 @@ def _measure(script: Sequence[str], workers: Sequence[int], steps: int) -> list[
             file=sys.stderr,
         )
     told = []
-    with inner.ended_by_signals():
+    with temporary_job.ended_by_signals():
         for number in dict.fromkeys(workers):
             print(f"a run with {count(number)} ...", flush=True)
             records = trials.trial(number, script, steps, math.inf)

@@ -10,7 +10,7 @@ from typing import Any
 
 from spotmpi.economy.models.calibration import Measured
 from spotmpi.errors import TraceError
-from spotmpi.trace import Record
+from spotmpi.trace.records import Record
 
 __all__ = ["SSGD", "WARM_UP", "Told", "read"]
 

@@ -17,11 +17,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from spotmpi import trace
 from spotmpi.economy.models.step_times import WARM_UP
 from spotmpi.errors import SpotmpiError
-from spotmpi.launch import inner
-from spotmpi.launch.verdict import count
+from spotmpi.launch.start import temporary_job
+from spotmpi.launch.wording import count
+from spotmpi.trace import records
 
 __all__ = ["TrialFailed", "follow", "trial"]
 
@@ -38,16 +38,16 @@ class TrialFailed(SpotmpiError):
     """A training ended before enough steps were known."""
 
 
-def trial(workers: int, script: Sequence[str], steps: int, limit: float) -> list[trace.Record]:
+def trial(workers: int, script: Sequence[str], steps: int, limit: float) -> list[records.Record]:
     """The trace of a run of ``script`` (with its arguments) until ``steps`` steps are timed.
 
     They take at least a second together: of fast ones it takes more to know the usual. A script
     that finishes sooner is as good. Blocking. TrialFailed, with the job's last words, if it ends
     otherwise or takes more than ``limit`` seconds (infinity: however long it takes).
     """
-    with inner.private_folder(workers) as at:
+    with temporary_job.private_folder(workers) as at:
         _run(workers, script, at, steps + WARM_UP, limit)
-        return list(trace.read(at / "trace"))
+        return list(records.read(at / "trace"))
 
 
 def _run(workers: int, script: Sequence[str], at: Path, steps: int, limit: float) -> None:
@@ -56,7 +56,10 @@ def _run(workers: int, script: Sequence[str], at: Path, steps: int, limit: float
         *("--trace", str(at / "trace"), *script),
     ]
     end = signal.SIGINT  # as a user would
-    with inner.started(command, os.environ, at, end=end, patience_s=_TO_END) as (process, output):
+    with temporary_job.started(command, os.environ, at, end=end, patience_s=_TO_END) as (
+        process,
+        output,
+    ):
         done = follow(process, at / "trace", steps, limit)
         code = process.poll()
         if done >= steps or code == 0:
@@ -67,7 +70,7 @@ def _run(workers: int, script: Sequence[str], at: Path, steps: int, limit: float
             what = f"it ended with code {code}" if code >= 0 else f"signal {-code} killed it"
         raise TrialFailed(
             f"the run with {count(workers)} had done {done} of {steps} steps when {what}; its last "
-            f"words:\n{inner.last_words(output)}"
+            f"words:\n{temporary_job.last_words(output)}"
         )
 
 

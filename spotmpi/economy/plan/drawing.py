@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from spotmpi.colours import BLUE, GREY, INK, ORANGE
 from spotmpi.economy.plan.events import Training, train
 from spotmpi.economy.plan.outcomes import Campaign
 from spotmpi.economy.quantities import HOUR, dollars, time_text
 from spotmpi.errors import UsageError
+from spotmpi.trace.colours import BLUE, GREY, INK, ORANGE
 
 __all__ = ["check", "draw"]
 

@@ -15,7 +15,7 @@ import pytest
 
 from spotmpi.economy import reading
 from spotmpi.economy.models import ring, step_times, trials
-from spotmpi.launch import folder
+from spotmpi.launch import job_folder
 from tests.running import LIMIT, Running
 
 RunSpotmpi = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -144,4 +144,4 @@ def test_if_it_is_killed_the_job_ends_and_the_next_one_removes_the_folder(begun:
     finally:
         os.close(descriptor)
     assert begun.wait() == -signal.SIGKILL
-    folder.remove_abandoned()
+    job_folder.remove_abandoned()

@@ -9,9 +9,9 @@ import sys
 
 from spotmpi import __version__
 from spotmpi.launch import messages
-from spotmpi.launch.loop import Loop
-from spotmpi.launch.seal import Role, Seal
-from spotmpi.launch.trunk import Trunk, read
+from spotmpi.launch.auth import Role, Seal
+from spotmpi.launch.event_loop import Loop
+from spotmpi.launch.link import HostLink, read
 
 name, slots = sys.argv[1], int(sys.argv[2])
 line = b""
@@ -19,7 +19,7 @@ while not line.endswith(b"\n"):
     line += os.read(0, 1)
 loop = Loop()
 seal = Seal(Role.AGENT, bytes.fromhex(line.decode()), secrets.token_bytes(32))
-trunk = Trunk(loop, (0, 1), seal, lambda frame: take(read(frame, messages.FROM_HEAD)), sys.exit)
+trunk = HostLink(loop, (0, 1), seal, lambda frame: take(read(frame, messages.FROM_HEAD)), sys.exit)
 
 
 def take(said: object) -> None:

@@ -9,11 +9,11 @@ import signal
 import subprocess
 import sys
 
-from spotmpi.channel import Channel
+from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 
 settings = Settings.from_environ()
-channel = Channel.open(settings)
+channel = LauncherChannel.open(settings)
 SLEEPER = [sys.executable, "-c", "import signal; print('up', flush=True); signal.pause()"]
 
 

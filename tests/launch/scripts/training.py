@@ -15,14 +15,14 @@ import time
 import mpi4py
 import numpy as np
 
-from spotmpi.channel import Channel
+from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 
 mpi4py.rc.finalize = False
 STEPS = 20
 
 settings = Settings.from_environ()
-channel = Channel.open(settings)
+channel = LauncherChannel.open(settings)
 me = settings.rank
 
 

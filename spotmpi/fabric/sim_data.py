@@ -1,0 +1,291 @@
+"""The data path of a simulation: sums and copies over all members, which fail as badly as they may.
+
+Parts of one round are summed side by side; one that failed goes on writing to its result until it
+is given up; and what a worker has given to a round is held against what it is later.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Buffer, Cancel, Handle, Part, Reduce, Request, Share, Start, Steps, Wait
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.recovery import Event
+
+RUBBISH = 77
+"""What a collective that failed leaves behind: nobody may build on it."""
+
+
+LATER = object()
+"""In the place of a reply: it will come."""
+
+
+class Misuse(AssertionError):
+    """A worker has touched memory that was not its to touch, or left something under way."""
+
+
+@dataclass(eq=False)
+class Collective:
+    """One collective of all members, as far as it has come."""
+
+    brought: dict[WorkerId, Buffer] = field(default_factory=dict)
+    """Copies: a worker that fails early may go on and change what it brought."""
+    entered: list[WorkerId] = field(default_factory=list)
+    result: list[Buffer] | None = None
+
+
+@dataclass(eq=False)
+class Call:
+    """One worker's side of a collective."""
+
+    collective: Collective
+    what: Part | Share
+    given: Buffer = None
+    """A copy of what was brought, by which it is seen whether that is left alone."""
+    entered: bool = False
+    done: bool = False
+    lost: bool = False
+    """Its result holds rubbish, and more may come."""
+
+    @property
+    def targets(self) -> Sequence[Buffer]:
+        """Where results arrive."""
+        return self.what.buffers if isinstance(self.what, Share) else [self.what.result]
+
+
+@dataclass
+class Data:
+    """One data communicator."""
+
+    members: tuple[WorkerId, ...]
+    everybody: frozenset[WorkerId] = field(init=False)
+    """The members, in no order."""
+    collectives: list[Collective] = field(default_factory=list)
+    revoked: bool = False
+
+    def __post_init__(self) -> None:
+        self.everybody = frozenset(self.members)
+
+
+@dataclass
+class Process:
+    """One worker: its steps, and what it has heard and not asked for yet."""
+
+    steps: Steps[Any]
+    data: Data | None
+    """None until it is admitted."""
+    calls: int = 0
+    """Collectives started on ``data``."""
+    under_way: dict[Handle, Call] = field(default_factory=dict)
+    """Of these, those that were neither waited for to their end nor given up."""
+    waiting: Request | None = None
+    unnamed: bool = False
+    """What it waits for was started by the request itself: nobody else can give it up."""
+    revoked: bool = False
+    """Its ``data`` is revoked, as far as it knows."""
+    dead_known: set[WorkerId] = field(default_factory=set)
+    inbox: deque[Event] = field(default_factory=deque)
+    control: int = 0
+    """How often its control path was made anew."""
+    control_revoked: bool = False
+    sent: int = 0
+    """Tokens, since the last seal."""
+    interrupted: bool = False
+    """It has met a loss since then."""
+    sponsor: WorkerId | None = None
+    """Of a newcomer that has no charter yet."""
+
+
+@dataclass(frozen=True)
+class Delays:
+    """How long things take at most, in seconds; every one is drawn anew, down to nothing."""
+
+    message: float = 0.001
+    notice: float = 0.02
+    """Until a worker learns of a loss."""
+    revoke: float = 0.003
+    collective: float = 0.002
+    compute: float = 0.005
+    """Before each data collective, as a stand-in for the gradient."""
+
+
+USUAL = Delays()
+
+
+class World(Protocol):
+    """What the data path needs of the simulation that it is part of."""
+
+    random: random.Random
+    delays: Delays
+    processes: dict[WorkerId, Process]
+
+    def after(self, longest: float, action: Callable[..., None], *arguments: Any) -> None:
+        """Let it happen, within so many seconds."""
+
+    def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
+        """Let the worker go on with this reply."""
+
+
+class DataPath:
+    """All data collectives of one simulation."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._handles: Handle = 0
+
+    def perform(
+        self,
+        worker: WorkerId,
+        process: Process,
+        request: Start | Wait | Cancel | Reduce | Share,
+    ) -> Any:
+        """Do what is asked, and reply; `LATER`, where something is to be waited for.
+
+        What is started has no effect before some time has gone by: whether the worker dies right
+        after it, or a moment later, is the same to all others.
+        """
+        match request:
+            case Start(part):
+                if fails(process) and self._world.random.random() < 0.5:
+                    _spoil([part.result])
+                    return PeersLost("simulated")
+                return self._call(worker, process, part)
+            case Wait():
+                process.waiting = request
+                self._proceed(worker, process)
+            case Cancel(handles):
+                for handle in handles:
+                    call = process.under_way.pop(handle, None)
+                    if call is not None and not call.done:
+                        _spoil(call.targets)
+                return None
+            case Reduce(parts):
+                process.unnamed = True
+                process.waiting = Wait([self._call(worker, process, part) for part in parts])
+            case Share():
+                process.unnamed = True
+                process.waiting = Wait([self._call(worker, process, request)])
+        return LATER
+
+    def _call(self, worker: WorkerId, process: Process, what: Part | Share) -> Handle:
+        data = process.data
+        assert data is not None
+        if isinstance(what, Share) and process.under_way:
+            raise Misuse(f"worker {worker} shares with collectives under way")
+        if process.calls == len(data.collectives):
+            data.collectives.append(Collective())
+        call = Call(data.collectives[process.calls], what)
+        if isinstance(what, Part):
+            call.given = what.contribution.copy()
+        process.calls += 1
+        self._handles += 1
+        process.under_way[self._handles] = call
+        self._world.after(self._world.delays.compute, self._enter, worker, data, call)
+        return self._handles
+
+    def _enter(self, worker: WorkerId, data: Data, call: Call) -> None:
+        process = self._world.processes.get(worker)
+        if process is None or call not in process.under_way.values():
+            return
+        call.entered = True
+        collective = call.collective
+        collective.entered.append(worker)
+        if isinstance(call.what, Part):
+            _check_given(worker, call)
+            collective.brought[worker] = call.given
+        elif call.what.source == worker:
+            collective.result = [buffer.copy() for buffer in call.what.buffers]
+        self._settle(data, collective)
+        self.disturb(worker, process)
+
+    def _settle(self, data: Data, collective: Collective) -> None:
+        """Let those go on for whom the collective can be complete now."""
+        if collective.result is None:
+            if len(collective.brought) < len(data.members):
+                return
+            collective.result = [_sum([collective.brought[w] for w in data.members])]
+            collective.brought = {}
+        for worker in collective.entered:
+            self._world.after(self._world.delays.collective, self._complete, worker, collective)
+        collective.entered = []
+
+    def _complete(self, worker: WorkerId, collective: Collective) -> None:
+        process = self._world.processes.get(worker)
+        if process is None:
+            return
+        for call in process.under_way.values():
+            if call.collective is not collective or call.lost:
+                continue
+            assert collective.result is not None
+            _check_given(worker, call)
+            if not (isinstance(call.what, Share) and call.what.source == worker):
+                for target, value in zip(call.targets, collective.result, strict=True):
+                    target[...] = value
+            call.done = True
+            self._proceed(worker, process)
+            return
+
+    def _proceed(self, worker: WorkerId, process: Process) -> None:
+        """Answer the worker if it waits for nothing more, or in vain."""
+        if not isinstance(process.waiting, Wait):
+            return
+        calls = [process.under_way[handle] for handle in process.waiting.handles]
+        lost = any(call.lost for call in calls)
+        if not lost and not all(call.done for call in calls):
+            return
+        if not lost or process.unnamed:
+            for handle in process.waiting.handles:
+                del process.under_way[handle]
+        process.waiting, process.unnamed = None, False
+        self._world.reply(worker, PeersLost("simulated") if lost else None)
+
+    def disturb(self, worker: WorkerId, process: Process) -> None:
+        """The worker has learnt of a loss or a revocation, or enters with that knowledge."""
+        if process.data is None or not fails(process):
+            return
+        for handle, call in list(process.under_way.items()):
+            if not call.entered or call.done or call.lost:
+                continue
+            if call.collective.result is not None and self._world.random.random() < 0.5:
+                continue  # complete as far as this worker is concerned: that is on its way
+            call.lost = True
+            if not (isinstance(call.what, Share) and call.what.source == worker):
+                _spoil(call.targets)
+                self._world.after(self._world.delays.collective, self._scribble, worker, handle)
+        self._proceed(worker, process)
+
+    def _scribble(self, worker: WorkerId, handle: Handle) -> None:
+        """What failed is not over before it is given up."""
+        process = self._world.processes.get(worker)
+        if process is not None and handle in process.under_way:
+            _spoil(process.under_way[handle].targets)
+
+
+def fails(process: Process) -> bool:
+    """Whether the worker knows that collectives must fail."""
+    assert process.data is not None
+    return process.revoked or not process.dead_known.isdisjoint(process.data.everybody)
+
+
+def _spoil(targets: Sequence[Buffer]) -> None:
+    for target in targets:
+        target[...] = RUBBISH
+
+
+def _check_given(worker: WorkerId, call: Call) -> None:
+    if isinstance(call.what, Share) or call.what.contribution.tobytes() == call.given.tobytes():
+        return
+    raise Misuse(f"worker {worker} has changed what it had given to a round")
+
+
+def _sum(brought: Sequence[Buffer]) -> Buffer:
+    """In ring order: the one order of summation that a replay can repeat to the bit."""
+    total = brought[0].copy()
+    for flat in brought[1:]:
+        total += flat
+    return total

@@ -1,0 +1,1 @@
+"""The commands that start, show, change and end jobs."""

@@ -1,0 +1,193 @@
+"""Asking a running job: finding it among this user's on this host, and talking to its socket."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import re
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spotmpi.errors import SpotmpiError, UsageError
+from spotmpi.launch import job_folder
+from spotmpi.launch.head.control_socket import DESK
+from spotmpi.launch.host.wrappers import peer
+
+__all__ = ["ASKED", "Gone", "JobEnd", "add_job_argument", "ask", "find", "request", "until_end"]
+
+ASKED = {
+    0: "the job has been asked",
+    1: "there is no such job, or it does not answer",
+    2: "wrong arguments, or the job cannot do that",
+}
+"""Exit codes of a command that asks a job for something."""
+
+_PATIENCE = 10.0
+"""Seconds for a launcher to answer; it does within milliseconds unless it is stopped."""
+
+_FOR_A_LIST = 2.0
+"""The same, where it is only one of several."""
+
+_LONGEST = 1 << 26
+"""Bytes of an answer."""
+
+
+class Gone(SpotmpiError):
+    """The job is not there any more, or does not answer."""
+
+
+def add_job_argument(parser: argparse.ArgumentParser) -> None:
+    """Describe ``--job``."""
+    parser.add_argument(
+        "--job", metavar="ID", help="which job, if several run; `spotmpi status` shows the ID"
+    )
+
+
+def find(name: str | None) -> Path:
+    """Return the folder of the job of that name, or of the only one.
+
+    Raises Gone if there is none, UsageError if it must be named, or is named wrongly.
+    """
+    if name is not None:
+        return _named(name)
+    found = [folder for folder in job_folder.all_of_mine() if _answers(folder)]
+    if not found:
+        raise Gone(
+            "no job of yours runs on this host; ask where `spotmpi run` was started, "
+            "once its hosts are there"
+        )
+    if len(found) > 1:
+        listed = "".join(f"\n  {_described(folder)}" for folder in sorted(found))
+        raise UsageError(f"several jobs of yours run on this host; choose by --job ID:{listed}")
+    return found[0]
+
+
+def ask(folder: Path, question: str, **fields: Any) -> dict[str, Any]:
+    """Ask one thing and return the answer. Blocking, for ten seconds at most.
+
+    Raises UsageError with what is wrong with the question, Gone if there is no answer.
+    """
+    with _connect(folder) as link:
+        _send(folder, link, question, fields)
+        answer = _receive(folder, link)
+    if "wrong" in answer:
+        raise UsageError(str(answer["wrong"]))
+    return answer
+
+
+def request(job: str | None, question: str, **fields: Any) -> None:
+    """Ask a job (``--job``) one thing, and show what it said. Blocking, as `ask`; raises as it."""
+    folder = find(job)
+    print(f"{folder.name}: {ask(folder, question, **fields)['said']}")
+
+
+class JobEnd:
+    """The end of a job, which somebody waits for."""
+
+    def __init__(self, folder: Path, link: socket.socket) -> None:
+        self._folder = folder
+        self._link = link
+
+    def wait(self, seconds: float | None = None) -> dict[str, Any] | None:
+        """Return how the job ended, None if it has not yet. Raises Gone. Blocking."""
+        poll = select.poll()
+        poll.register(self._link, select.POLLIN)
+        if not poll.poll(None if seconds is None else 1e3 * seconds):
+            return None
+        try:
+            answer = _receive(self._folder, self._link)
+        except Gone as gone:
+            raise Gone(
+                f"the launcher of {self._folder.name} was killed, and the job with it"
+            ) from gone
+        if "wrong" in answer:
+            raise UsageError(str(answer["wrong"]))
+        return answer
+
+
+@contextmanager
+def until_end(folder: Path) -> Iterator[JobEnd]:
+    """Inside, the end of the job can be waited for. Raises Gone if it cannot be reached."""
+    with _connect(folder) as link:
+        _send(folder, link, "end", {})
+        yield JobEnd(folder, link)
+
+
+def _named(name: str) -> Path:
+    short = name.removeprefix(job_folder.PREFIX)
+    if not re.fullmatch(r"[0-9a-f]+", short):
+        raise UsageError(
+            f"--job {name} is no name of a job, such as {job_folder.PREFIX}0123456789ab"
+        )
+    folder = job_folder.home() / f"{job_folder.PREFIX}{short}"
+    if folder not in job_folder.all_of_mine():
+        raise Gone(f"there is no job {folder.name} of yours on this host; it may have ended")
+    if not _answers(folder):
+        raise Gone(
+            f"{folder.name} is what is left of a job whose launcher was killed, or the part of a "
+            "job that was started on another host; ask there"
+        )
+    return folder
+
+
+def _answers(folder: Path) -> bool:
+    try:
+        with _connect(folder):
+            return True
+    except Gone:
+        return False
+
+
+def _described(folder: Path) -> str:
+    try:
+        with _connect(folder, _FOR_A_LIST) as link:
+            _send(folder, link, "status", {})
+            status = _receive(folder, link)
+        return f"{folder.name}  {status['script']}, since {status['since']}"
+    except (Gone, KeyError):
+        return f"{folder.name}  (does not answer)"
+
+
+@contextmanager
+def _connect(folder: Path, patience: float | None = None) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+        link.settimeout(_PATIENCE if patience is None else patience)
+        try:
+            link.connect(str(folder / DESK))
+        except OSError as error:
+            raise Gone(f"{folder.name} cannot be reached: {error.strerror or error}") from error
+        if peer(link)[1] != os.getuid():
+            raise Gone(f"{folder.name} is served by somebody else")
+        yield link
+
+
+def _send(folder: Path, link: socket.socket, question: str, fields: dict[str, Any]) -> None:
+    # It may be ending, and have an answer for us all the same.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        link.sendall(json.dumps({"ask": question, **fields}).encode() + b"\n")
+
+
+def _receive(folder: Path, link: socket.socket) -> dict[str, Any]:
+    answer = bytearray()
+    try:
+        while not answer.endswith(b"\n") and len(answer) < _LONGEST:
+            data = link.recv(1 << 16)
+            if not data:
+                raise Gone(f"{folder.name} ended without an answer")
+            answer += data
+        found = json.loads(answer)
+    except TimeoutError as error:
+        raise Gone(
+            f"{folder.name} does not answer: its launcher is stopped, or this host is overloaded"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise Gone(f"{folder.name} broke off in its answer: {error}") from error
+    if not isinstance(found, dict):
+        raise Gone(f"{folder.name} gives no answer that can be understood")
+    return found

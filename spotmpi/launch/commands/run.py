@@ -1,0 +1,263 @@
+"""``spotmpi run``: its arguments, and what is wrong with them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from spotmpi.errors import UsageError
+from spotmpi.launch import job_token, notices
+from spotmpi.launch.commands.agent import parse_address
+from spotmpi.launch.commands.doctor import problems
+from spotmpi.launch.head import launching
+from spotmpi.launch.head.agent_listener import bind
+from spotmpi.launch.head.job import STALL_TIMEOUT, JobOptions
+from spotmpi.launch.head.job_state import EXIT_NOT_STARTED, MEANINGS
+from spotmpi.launch.head.launching import JobPlan, ListenOptions
+from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
+from spotmpi.launch.start import slurm, ssh
+from spotmpi.launch.start.agent_command import AgentStarter
+from spotmpi.launch.start.hosts_file import HostLine
+from spotmpi.launch.start.installation import search
+from spotmpi.launch.wording import count
+from spotmpi.options import exit_codes
+from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
+
+__all__ = ["add_arguments", "main"]
+
+_DESCRIPTION = """\
+Train with N workers on this host, or on the hosts of a file; inside a Slurm job, if neither is
+given, on the job's nodes. SCRIPT is an ordinary Python script; what stands after it is for the
+script. When workers are revoked (SIGKILL, SIGTERM, a lost host), the others train on."""
+
+_EPILOG = """\
+example:
+  spotmpi run -n 8 --revoke 2,5@40 train.py --passes 10
+  spotmpi run --hosts hosts.txt --min-workers 4 --checkpoint /shared/run1 train.py
+
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.usage = "spotmpi run [-n N | --hosts FILE] [options] SCRIPT [ARGS...]"
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG + exit_codes(MEANINGS)
+    parser.add_argument("-n", "--workers", metavar="N", help="workers to start with, on this host")
+    parser.add_argument(
+        "--hosts",
+        metavar="FILE",
+        help="train on the hosts of this file, one a line: name [slots=2]; hosts of new lines join",
+    )
+    parser.add_argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="wait at this address for N workers; `spotmpi agent` brings them",
+    )
+    parser.add_argument(
+        "--token-file",
+        metavar="F",
+        help="the secret that these agents must know; made if the file is not there",
+    )
+    parser.add_argument(
+        "--detect-ms",
+        metavar="MS",
+        default="auto",
+        help="a host that is silent, or a worker stopped, for so long is lost (auto: "
+        f"{DETECT_MS}; hosts whose beats come irregularly get longer)",
+    )
+    parser.add_argument(
+        "--min-workers",
+        metavar="M",
+        default="1",
+        help="when fewer than M remain, write a checkpoint and stop with code 75 (default: 1)",
+    )
+    parser.add_argument(
+        "--revoke",
+        metavar="W[,W..]@STEP",
+        action="append",
+        default=[],
+        help="a rehearsal: kill these workers in this step's all-reduce; both count from 0",
+    )
+    parser.add_argument(
+        "--stall-timeout",
+        metavar="S",
+        default=str(STALL_TIMEOUT),
+        help="a worker counts as revoked when others have waited for it so many seconds "
+        f"({STALL_TIMEOUT}; 0: never)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="show only what spotmpi itself says")
+    parser.add_argument(
+        "--log-dir", metavar="DIR", help="append what each worker writes to DIR/worker-ID.log"
+    )
+    parser.add_argument(
+        "--spares",
+        metavar="N",
+        default="0",
+        help="of all workers, N wait, started, until others are lost",
+    )
+    parser.add_argument(
+        "--keep-alive",
+        action="store_true",
+        help="when every worker is lost, wait for hosts and go on from the newest checkpoint",
+    )
+    notices.add_arguments(parser)
+    parser.add_argument(
+        "--trace", metavar="FILE", help="write a trace to FILE: each step, each recovery"
+    )
+    parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
+    parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
+    parser.add_argument(
+        "--resume", action="store_true", help="go on from the newest usable checkpoint in DIR"
+    )
+    parser.add_argument(
+        "command", metavar="SCRIPT [ARGS...]", nargs=argparse.REMAINDER, help="what to run"
+    )
+
+
+def main(options: argparse.Namespace) -> int:
+    """Check everything that can be checked beforehand, then run the job. Blocking."""
+    allocation = _allocation(options)
+    roster = _roster(options, allocation)
+    if options.workers is not None:
+        workers = _whole("-n", options.workers, "workers")
+    else:
+        workers = roster.slots
+    settings = Settings(
+        trace=_absolute(options.trace),
+        checkpoint=_absolute(options.checkpoint),
+        checkpoint_every=(
+            None
+            if options.checkpoint_every is None
+            else _whole("--checkpoint-every", options.checkpoint_every, "steps")
+        ),
+        resume=options.resume,
+        min_workers=_whole("--min-workers", options.min_workers, "workers"),
+        revoke=tuple(map(parse_revocation, options.revoke)),
+        detect_ms=(
+            None
+            if options.detect_ms == "auto"
+            else _whole("--detect-ms", options.detect_ms, "milliseconds")
+        ),
+    )
+    spares = 0 if options.spares == "0" else _whole("--spares", options.spares, "workers")
+    if (spares or options.keep_alive) and options.listen is None and not roster.hosts:
+        raise UsageError("--spares and --keep-alive are for jobs with --hosts or --listen")
+    if spares >= workers:
+        raise UsageError(f"--spares {spares} of {count(workers)}: leave one to train")
+    check(settings, workers - spares)
+    if options.command[:1] == ["--"]:
+        del options.command[0]
+    if not options.command:
+        raise UsageError("the script to run is missing: spotmpi run -n N SCRIPT [ARGS...]")
+    name, *arguments = options.command
+    script = Path(name)
+    if not script.is_file():
+        raise UsageError(f"there is no script {name}; give the path of a Python file")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"the script {name} may not be read; change its permissions")
+    if settings.trace is not None:
+        if settings.trace.is_dir():
+            raise UsageError(f"--trace {options.trace} is a folder; name a file in it")
+        _must_take_files(settings.trace.parent, f"--trace {options.trace}")
+    if settings.checkpoint is not None:
+        _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
+        if not settings.resume:
+            from spotmpi.training.checkpoint_file import (
+                check_unused,  # HDF5: only for those who need it
+            )
+
+            check_unused(settings.checkpoint)
+    manner = _manner(options)
+    found = search(os.environ)
+    elsewhere = roster.hosts or options.listen is not None
+    wrong = problems(found, 1 if elsewhere else workers, os.environ)
+    if wrong or found.found is None:
+        for problem in wrong:
+            print(f"spotmpi run: {problem}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+    if not elsewhere:
+        roster = WantedHosts([HostLine("localhost", workers)])
+    door = None if options.listen is None else _door(options, workers)
+    way: AgentStarter = allocation or ssh
+    plan = JobPlan(script, arguments, roster, found.found, door, manner, way, alone=not elsewhere)
+    return launching.launch(plan, settings)
+
+
+def _manner(options: argparse.Namespace) -> JobOptions:
+    limit = options.stall_timeout
+    if limit != "0":
+        _whole("--stall-timeout", limit, "seconds")
+    log_dir = _absolute(options.log_dir)
+    if log_dir is not None:
+        _must_take_files(log_dir, f"--log-dir {options.log_dir}", mode=0o700)
+    watch = notices.chosen(options)
+    return JobOptions(
+        quiet=options.quiet,
+        log_dir=log_dir,
+        stall_timeout=int(limit),
+        spares=int(options.spares),
+        keep_alive=options.keep_alive,
+        watch=watch,
+    )
+
+
+def _door(options: argparse.Namespace, workers: int) -> ListenOptions:
+    if options.token_file is None:
+        raise UsageError("--listen needs --token-file F: whoever has that file may run workers")
+    host, port = parse_address(options.listen, "--listen")
+    secret = job_token.of_file(Path(options.token_file), make=True)
+    try:
+        return ListenOptions(bind(host, port), secret, workers)
+    except OSError as error:
+        raise UsageError(
+            f"--listen {options.listen}: {error.strerror}; choose another address or port"
+        ) from error
+
+
+def _allocation(options: argparse.Namespace) -> slurm.Allocation | None:
+    """The nodes that Slurm has given, unless it was said where to train."""
+    said = (options.workers, options.hosts, options.listen)
+    if said != (None, None, None) or not slurm.inside(os.environ):
+        return None
+    return slurm.find(os.environ)
+
+
+def _roster(options: argparse.Namespace, allocation: slurm.Allocation | None) -> WantedHosts:
+    if allocation is None and (options.workers is None) == (options.hosts is None):
+        raise UsageError("give either -n N, for workers on this host, or --hosts FILE")
+    if options.token_file is not None and options.listen is None:
+        raise UsageError("--token-file is for agents that come by themselves: give --listen too")
+    if options.listen is not None and options.hosts is not None:
+        raise UsageError("give either --hosts FILE or --listen HOST:PORT -n N")
+    if options.hosts is None:
+        return WantedHosts() if allocation is None else WantedHosts(allocation.hosts)
+    return WantedHosts.of(HostsFile(options.hosts))
+
+
+def _whole(option: str, text: str, what: str) -> int:
+    # int() would take "1_0" and " 1" as well.
+    if not (text.isascii() and text.isdigit()) or int(text) < 1:
+        raise UsageError(f"{option} {text}: give a number of {what}, 1 or more")
+    return int(text)
+
+
+def _absolute(path: str | None) -> Path | None:
+    # The script may change its working folder before it trains.
+    return None if path is None else Path(path).absolute()
+
+
+def _must_take_files(folder: Path, option: str, mode: int = 0o777) -> None:
+    """Make the folder if it is not there, and raise UsageError if no file can be written in it."""
+    try:
+        folder.mkdir(mode, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"{option}: no file can be written in {folder} ({error.strerror}); "
+            "choose another folder or change its permissions"
+        ) from error

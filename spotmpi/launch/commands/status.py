@@ -1,0 +1,114 @@
+"""``spotmpi status``: how a running job stands, once or for as long as it runs."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from spotmpi.launch.commands.client import Gone, add_job_argument, ask, find, until_end
+from spotmpi.launch.commands.status_table import table
+from spotmpi.options import exit_codes
+
+__all__ = ["add_arguments", "main"]
+
+_INTERVAL = 1.0
+"""Seconds between two looks."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.usage = "spotmpi status [--watch] [--json] [--job ID]"
+    parser.description = (
+        "Show a running job: its step, its workers and what became of them, its last checkpoint. "
+        "Ask on the host where `spotmpi run` was started."
+    )
+    parser.epilog = (
+        "example: spotmpi status --watch\n\n"
+        "docs/operating.md says what each state of a worker means.\n\n"
+        + exit_codes(
+            {
+                0: "the job was shown",
+                1: "there is no such job, it does not answer, or its launcher was killed",
+                2: "wrong arguments, or several jobs run and --job is missing",
+                130: "Ctrl-C",
+            }
+        )
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="show it every second, until the job ends"
+    )
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    add_job_argument(parser)
+
+
+def main(options: argparse.Namespace) -> int:
+    """Show the job's standing. Blocking, with ``--watch`` until the job ends."""
+    # Names of files need not be text, and not every terminal knows all letters.
+    cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
+    folder = find(options.job)
+    try:
+        if options.watch:
+            _watch(folder, options.json)
+        else:
+            status = ask(folder, "status")
+            print(json.dumps(status) if options.json else table(status), flush=True)
+    except BrokenPipeError:
+        # Whoever read it has enough (`| head`); the interpreter must not complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
+
+
+def _watch(folder: Path, as_json: bool) -> None:
+    page = _Page(as_json)
+    with until_end(folder) as end:
+        ended = None
+        while ended is None:
+            silent = ""
+            try:
+                page.show(ask(folder, "status"))
+            except Gone as gone:
+                silent = str(gone)
+            ended = end.wait(_INTERVAL)
+            if ended is None and silent:
+                page.note(silent)
+    page.show(ended)
+
+
+class _Page:
+    """Where a status replaces the one before: in place on a terminal, else below it."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._json = as_json
+        self._in_place = sys.stdout.isatty() and not as_json
+        self._above = 0
+        """Lines that the next status replaces, or follows."""
+
+    def show(self, status: Mapping[str, Any]) -> None:
+        """Show how the job stands now."""
+        if self._json:
+            print(json.dumps(status), flush=True)
+        elif self._in_place:
+            size = shutil.get_terminal_size()
+            # Room for the cursor and for a note: the terminal must not scroll.
+            text = table(status, size.columns, size.lines - 2)
+            up = f"\x1b[{self._above}F" if self._above else ""
+            print(f"{up}\x1b[J{text}", flush=True)
+            self._above = text.count("\n") + 1
+        else:
+            print(("\n" if self._above else "") + table(status), flush=True)
+            self._above = 1
+
+    def note(self, text: str) -> None:
+        """Say why what is shown is no longer new."""
+        if self._in_place:
+            width = shutil.get_terminal_size().columns
+            print(f"{text[:width]}\x1b[K\x1b[1F", flush=True)
+        else:
+            print(text, file=sys.stderr, flush=True)

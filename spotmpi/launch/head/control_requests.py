@@ -1,0 +1,135 @@
+"""What users ask of a running job (`control_socket`), and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from spotmpi.errors import UsageError
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Malformed, OneOf
+from spotmpi.launch.head.control_socket import Answer
+from spotmpi.launch.head.job_state import JobEnding, JobState
+from spotmpi.launch.head.status_report import StatusReport
+from spotmpi.launch.head.worker_orders import Orders
+from spotmpi.launch.silences import Silences
+from spotmpi.launch.start.hosts_file import HostLine, parse
+from spotmpi.launcher_channel import Progress
+
+__all__ = ["ControlRequests"]
+
+
+class Crewed(Protocol):
+    """The workers, as far as requests go; more in `job.Workers`."""
+
+    def progress(self) -> dict[int, Progress]:
+        """How far those have come that live and train."""
+
+    def silences(self) -> dict[str, Silences]:
+        """How silent the other hosts were that are there, by name."""
+
+
+class ControlRequests:
+    """Answers for one job; ``keeps``: it has a folder for checkpoints.
+
+    ``part(worker, why)`` has a worker leave the others; ``grow(host)`` asks one more host for
+    workers, says what comes of it and may raise UsageError.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        crew: Crewed,
+        verdict: JobState,
+        standing: StatusReport,
+        keeps: bool,
+        orders: Orders,
+        part: Callable[[int, str], None],
+        grow: Callable[[HostLine], str] | None,
+    ) -> None:
+        self._orders = orders
+        self._part = part
+        self._grow_by = grow
+        self._job = job
+        self._crew = crew
+        self._verdict = verdict
+        self._standing = standing
+        self._keeps = keeps
+
+    @property
+    def answers(self) -> dict[str, Answer]:
+        """By what is asked; each may raise UsageError."""
+        return dict.fromkeys(messages.QUESTIONS, self._answer)
+
+    def report(self, ending: JobEnding | None = None) -> dict[str, Any]:
+        """How the job stands, as `StatusReport` has it; ``ending`` if it has come to that."""
+        fates, progress = self._verdict.fates, self._crew.progress()
+        if ending is not None:
+            fates = [replace(one, state="ended") if one.lives else one for one in fates]
+        ending = ending or self._verdict.ending
+        silences = self._crew.silences()
+        return self._standing.report(self._job, fates, progress, silences, ending)
+
+    def _answer(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            question = OneOf(messages.QUESTIONS, "ask").check(fields, "")
+        except Malformed as wrong:
+            raise UsageError(f"{wrong}; see `spotmpi {fields.get('ask')} --help`") from wrong
+        match question:
+            case messages.AskStop():
+                return self._stop()
+            case messages.AskShrink(worker=worker):
+                return self._shrink(worker)
+            case messages.AskGrow(line=line):
+                return self._grow(line)
+        return self.report()
+
+    def _stop(self) -> Mapping[str, Any]:
+        """All stop together after the round that they are in, or at once where that is no gain."""
+        if self._verdict.ending is not None or self._verdict.complete:
+            raise UsageError("the job is ending already")
+        training = self._verdict.training
+        if not self._keeps or not training:
+            self._verdict.ended_by_request("spotmpi stop")
+            why = "nobody trains in it" if self._keeps else "it has no --checkpoint"
+            return {"said": f"the job is ended at once: {why}"}
+        told = 0
+        for worker in training:  # one is enough: they decide together
+            told += self._orders.give(worker, stop=True)
+        if not told:
+            raise UsageError("no order can be written into the job's folder; end it with Ctrl-C")
+        self._verdict.asked_to_stop()
+        self._standing.stopping()
+        return {"said": "the workers stop after this step, with a checkpoint"}
+
+    def _grow(self, line: str) -> Mapping[str, Any]:
+        """One more host."""
+        (host,) = parse([line], "spotmpi grow")
+        if self._grow_by is None:
+            raise UsageError(
+                "this job was started with -n, for one host alone; start it with --hosts "
+                "(localhost slots=4, say) or --listen to have it grow"
+            )
+        if self._verdict.ending is not None or self._verdict.complete:
+            raise UsageError("the job is ending already")
+        return {"said": self._grow_by(host)}
+
+    def _shrink(self, worker: int) -> Mapping[str, Any]:
+        """One worker leaves, and the others train on."""
+        fates = self._verdict.fates
+        if not 0 <= worker < len(fates):
+            raise UsageError(f"there is no worker {worker}; `spotmpi status` shows who is there")
+        fate = fates[worker]
+        where = f"worker {worker} on {fate.host}"
+        if not fate.lives:
+            raise UsageError(f"{where} has come to its end: {fate.state}")
+        if not self._verdict.started:
+            raise UsageError("not all workers are ready, and MPI cannot start without one of them")
+        if self._verdict.learning(worker):
+            self._part(worker, "spotmpi shrink")
+            return {"said": f"{where} does not train yet and is killed"}
+        if set(self._verdict.training) - self._orders.leaving <= {worker}:
+            raise UsageError(f"nobody would train on without worker {worker}: use `spotmpi stop`")
+        self._part(worker, "spotmpi shrink")
+        return {"said": f"{where} leaves before the next step"}

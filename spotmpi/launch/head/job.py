@@ -1,0 +1,502 @@
+"""One job under its launcher: started, watched, ended, and nothing of it left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from spotmpi.errors import EXIT_REQUEUE
+from spotmpi.launch import messages, processes
+from spotmpi.launch.event_loop import Loop
+from spotmpi.launch.head.control_requests import ControlRequests
+from spotmpi.launch.head.control_socket import ControlSocket
+from spotmpi.launch.head.job_state import JobEnding, JobState
+from spotmpi.launch.head.membership_changes import MembershipChanges
+from spotmpi.launch.head.output import Output
+from spotmpi.launch.head.stalls import Stalls
+from spotmpi.launch.head.status_report import StatusReport
+from spotmpi.launch.host.wrappers import WorkerEvent
+from spotmpi.launch.notices import NoticeListener
+from spotmpi.launch.processes import read
+from spotmpi.launch.signal_events import as_events
+from spotmpi.launch.silences import Silences
+from spotmpi.launch.start.hosts_file import HostLine
+from spotmpi.launch.start.private_network import Open
+from spotmpi.launch.wording import signal_name
+from spotmpi.launcher_channel import Order, Progress
+from spotmpi.notice import Notice
+from spotmpi.settings import Settings, Watch
+
+__all__ = ["STALL_TIMEOUT", "Job", "JobOptions", "MpirunStart", "Workers"]
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+_FOR_START = 60.0
+"""Seconds for mpirun to start the wrappers; and one more for each worker."""
+
+_FOR_CLEARING = 6.0
+"""Seconds for killed processes to be gone."""
+
+_FOR_MPIRUN = 2.0
+"""Seconds for mpirun to end after its last wrapper; it hangs at times."""
+
+_FOR_STOPPING = 30.0
+"""Seconds for the other workers to stop after one did with code 75."""
+
+_BEFORE_BURIAL = 0.25
+"""Seconds from a death until orphans are looked for: survivors need the cores to recover."""
+
+_BETWEEN_BURIALS = 0.05
+"""Seconds until those that were killed are looked for again."""
+
+_BETWEEN_LOOKS = 1.0
+"""Seconds between two looks for workers that hold up all others; less for a short limit."""
+
+_LONGEST_COMPLAINT = 1 << 14
+"""Bytes that are kept of what mpirun says, the last ones."""
+
+STALL_TIMEOUT = 600
+"""Seconds for which others may wait for one worker, unless told otherwise."""
+
+
+class Workers(Protocol):
+    """The processes that mpirun starts, and what stands behind them."""
+
+    @property
+    def all_met(self) -> bool:
+        """Whether all of them have been there."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no worker lives, as far as that can be known."""
+
+    def hear(self) -> list[WorkerEvent]:
+        """All that was said, ends last."""
+
+    def pause(self) -> float | None:
+        """Seconds until `hear` must be called, even if nothing happens."""
+
+    def revoke(self, worker: int) -> None:
+        """Have a worker killed, as if its host had been taken away."""
+
+    def kill(self, worker: int) -> None:
+        """Have MPI take a worker for dead, though it could not be killed."""
+
+    def order(self, worker: int, order: Order) -> None:
+        """Put an order where the worker finds it in its next round. May raise OSError."""
+
+    def progress(self) -> dict[int, Progress]:
+        """How far those have come that live and train, as far as that is known."""
+
+    def silences(self) -> dict[str, Silences]:
+        """How silent the other hosts were that are there, by name."""
+
+    def recruit(self, host: str) -> None:
+        """Start one more worker on a host, if that can be."""
+
+    def bring(self, worker: int) -> None:
+        """A newcomer's stand-in will be spawned now."""
+
+    @property
+    def mute(self) -> bool:
+        """Whether mpirun does not answer, so that nobody can be brought in."""
+
+    def end(self) -> None:
+        """Have every worker killed, without MPI seeing a death."""
+
+    def dismiss(self) -> None:
+        """Let all go."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether all have gone."""
+
+
+@dataclass(frozen=True)
+class MpirunStart:
+    """What mpirun is started with, once all is there."""
+
+    command: Sequence[str]
+    environment: dict[str, str]
+    hosts: Sequence[str]
+    """Of each worker."""
+    folder: Path
+    """The job's, whose name marks all its processes on this host (SPOTMPI_JOB)."""
+    network: Open
+    """Where mpirun is to live."""
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """How a job is run and shown, beside what it computes."""
+
+    quiet: bool = False
+    """Do not show what workers write."""
+    log_dir: Path | None = None
+    """Keep what they write there."""
+    stall_timeout: float = STALL_TIMEOUT
+    """Seconds after which a worker that the others wait for counts as revoked; 0: never."""
+    spares: int = 0
+    """Workers that wait until others are lost, of those on the hosts."""
+    keep_alive: bool = False
+    """Wait for hosts when no worker is left, and go on from the newest checkpoint."""
+    watch: Watch = field(default_factory=Watch)
+    """What announces that the launcher's own host is taken away."""
+
+
+class Job:
+    """One job, from its first process's start to the last one's end: an event loop.
+
+    Whatever else takes part is called back by ``loop``. ``task`` is the script and its arguments.
+    """
+
+    def __init__(self, task: Sequence[str], settings: Settings, manner: JobOptions) -> None:
+        self._folder = Path()
+        self._crew: Workers
+        self._verdict = JobState()
+        self.loop = Loop()
+        self.console = Output(self.loop, manner.quiet, manner.log_dir)
+        self._standing = StatusReport(task[0], task[1:])
+        self._keeps = settings.checkpoint is not None
+        self.grow: Callable[[HostLine], str] | None = None
+        """Asks one more host for workers, if there can be one, and says what comes of it; may raise
+        UsageError."""
+        self._turnover: MembershipChanges
+        self._requests: ControlRequests
+        self._desk: ControlSocket | None = None
+        self._spares = manner.spares
+        self._stall_timeout = manner.stall_timeout
+        self._stalls = Stalls(manner.stall_timeout)
+        self._condemned: dict[int, float] = {}
+        """Workers that are being killed as they hold up all others, and since when."""
+        self._mpirun: subprocess.Popen[bytes] | None = None
+        self._spared = processes.children(os.getpid())
+        """Children that were there before ..."""
+        self._serving: list[int] = []
+        """... and those that serve the job."""
+        self._lookout: NoticeListener | None = None
+        self._complaints = bytearray()
+        self._mpirun_gone = True
+        self._ending = False
+        self._out_of_patience = False
+
+    def spare(self, pid: int) -> None:
+        """Take a child for one that serves the job: it is killed at the end, and no orphan."""
+        self._serving.append(pid)
+
+    def ended(self, pid: int) -> None:
+        """Such a child has ended and was waited for: its id may come again."""
+        self._serving.remove(pid)
+
+    def look_out(self, watch: Watch) -> None:
+        """Hear of notices for the launcher's own host from now on."""
+        self._lookout = NoticeListener(
+            self.loop, watch, partial(self.noticed, None), self.console.say
+        )
+        self._lookout.start()
+        if self._lookout.pid is not None:
+            self.spare(self._lookout.pid)
+
+    def noticed(self, host: str | None, notice: Notice) -> None:
+        """Take the notice that a host is to be taken away; None is the launcher's own."""
+        self.console.say(notice.sentence(host, time.time()))
+        if not notice.advice:
+            self._turnover.noticed(host)
+
+    def asked(self, workers: int) -> None:
+        """So many workers are asked for in all, whether they are there or not, spares included."""
+        self._turnover.asked(workers)
+
+    def newcomer(self, host: str, stay: int) -> int:
+        """One more worker will be started on a host, in its ``stay``-th time; returns its id."""
+        return self._turnover.newcomer(host, stay)
+
+    def too_few(self, why: str) -> None:
+        """End the job before it begins: its hosts are not there."""
+        self._verdict.too_few(why)
+
+    def run(self, crew: Workers, begin: Callable[[], MpirunStart | None]) -> int:
+        """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
+        self._crew = crew
+        self._turnover = MembershipChanges(
+            crew, self._verdict, self.loop.after, self._spares, self._keeps
+        )
+        processes.adopt_orphans()
+        notices = () if self._lookout is None else self._lookout.signals
+        with as_events(self.loop, {*_SIGNALS, *notices}, self._signalled):
+            while not self._over():
+                if self._mpirun is None and (start := begin()) is not None:
+                    self._start(start)
+                self._turn()
+            self._finish()
+        ending = self._verdict.conclude()
+        if self._desk is not None:
+            self._desk.close(self._requests.report(ending))
+        with self.console.closing():
+            self._explain(ending)
+        return ending.code
+
+    def _signalled(self, number: int) -> None:
+        if self._lookout is None or not self._lookout.take(number):
+            self._verdict.interrupted(number)
+
+    def _over(self) -> bool:
+        if self._verdict.ending is not None and not self._ending:
+            self._ending = True
+            self.loop.cancel_all()
+            self._crew.end()
+            self.loop.after(_FOR_CLEARING, "clear", self._give_up_waiting)
+        if self._ending:
+            return self._out_of_patience or self._crew.at_rest
+        if self._mpirun is None:
+            return False
+        # Wrappers stay to the end: MPI would take one that leaves for a death, and while some
+        # workers have finished, others may still be in the middle of something.
+        return self._verdict.complete
+
+    def _turn(self) -> None:
+        """Wait for something to happen, and deal with all that has happened."""
+        self.console.adjust()
+        self.loop.turn(self._patience(), self._listen)
+        for line in self._verdict.lines:
+            self.console.say(line)
+        self._verdict.lines.clear()
+
+    def _listen(self) -> None:
+        began = self._verdict.started
+        for heard in self._crew.hear():
+            self._take(heard)
+        if self._crew.all_met:
+            self.loop.cancel("start")
+        if self._verdict.started and not began:
+            self._turnover.began()
+        self._turnover.tend()
+
+    def _take(self, heard: WorkerEvent) -> None:
+        worker = heard.worker
+        match heard.said:
+            case messages.Cleared() | messages.Met():
+                return
+            case messages.RuntimeEnds():
+                # Not to be mistaken for the revocation of everybody that follows from it.
+                self._verdict.runtime_gave_up()
+            case messages.Ended(status=status):
+                self._verdict.ended(worker, status)
+                self._gone(worker)
+                if os.WIFSIGNALED(status):
+                    self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
+            case messages.Vanished():
+                self._verdict.lost(worker, "SIGKILL")
+                self._gone(worker)
+                self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
+            case messages.HostLost(how=how):
+                self._verdict.lost(worker, how)
+                self._gone(worker)
+            case messages.Misses(workers=missed):
+                self._part(worker, missed)
+            case messages.Spawning(newcomer=newcomer):
+                self._turnover.spawning(newcomer)
+            case messages.GaveUp(newcomer=newcomer, why=why):
+                self._turnover.gave_up(newcomer, why)
+            case said:
+                self._verdict.told(worker, said)
+                self._standing.told(said)
+                self._turnover.told(worker, said)
+        if self._verdict.stopping and not self.loop.waits("stop") and not self._ending:
+            self.loop.after(_FOR_STOPPING, "stop", self._not_stopping)
+
+    def _start(self, start: MpirunStart) -> None:
+        workers = len(start.hosts)
+        self._folder = start.folder
+        self._verdict.expect(start.hosts)
+        name, keeps = start.folder.name, self._keeps
+        self._requests = ControlRequests(
+            name,
+            self._crew,
+            self._verdict,
+            self._standing,
+            keeps,
+            self._turnover.orders,
+            self._turnover.part,
+            self.grow,
+        )
+        try:
+            self._desk = ControlSocket(self.loop, start.folder, self._requests.answers)
+        except OSError as error:
+            self.console.say(f"spotmpi status, stop, grow and shrink cannot be used: {error}")
+        if self._stall_timeout:
+            self._look_for_stalls()
+        self.loop.after(_FOR_START + workers, "start", self._not_started)
+        processes.allow_descriptors(workers)
+        try:
+            self._mpirun = subprocess.Popen(
+                start.command,
+                env=start.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the launcher alone
+                # Safe: this process has one thread.
+                preexec_fn=partial(_prepare, start.network, os.getpid()),
+            )
+        except subprocess.SubprocessError:
+            self._verdict.not_started(
+                "a network for mpirun could not be made, though one could before"
+            )
+            return
+        with suppress(OSError):  # it has ended, which is found below
+            start.network.holds(self._mpirun.pid)
+        processes.lower_priority(self._mpirun.pid)
+        self._mpirun_gone = False
+        self.spare(self._mpirun.pid)
+        assert self._mpirun.stdout is not None
+        said = self._mpirun.stdout.fileno()
+        os.set_blocking(said, False)
+        self.loop.watch(said, partial(self._read_complaints, said))
+        self._pidfd = os.pidfd_open(self._mpirun.pid)
+        ended = partial(self._mpirun_ended, self._mpirun)
+        self.loop.watch(self._pidfd, ended)
+
+    def _read_complaints(self, said: int) -> None:
+        data = read(said)
+        if data == b"":
+            self.loop.leave(said)
+        elif data:
+            self._complaints += data
+            del self._complaints[:-_LONGEST_COMPLAINT]
+
+    def _mpirun_ended(self, running: subprocess.Popen[bytes]) -> None:
+        self.loop.leave(self._pidfd)
+        os.close(self._pidfd)
+        self._mpirun_gone = True
+        code = running.wait()
+        # The last words of wrappers come first: they may have ended mpirun, and not it them.
+        self._listen()
+        if self._verdict.complete:
+            return
+        if code < 0:
+            self._verdict.runtime_killed(signal_name(-code))
+        else:
+            self._verdict.runtime_gave_up()
+
+    def _finish(self) -> None:
+        """Let wrappers and mpirun go, then kill whatever is left."""
+        self.loop.cancel_all()
+        self._crew.dismiss()
+        deadline = time.monotonic() + _FOR_MPIRUN
+        while not (self._mpirun_gone and self._crew.gone) and time.monotonic() < deadline:
+            self.console.adjust()
+            self.loop.turn(max(0.0, deadline - time.monotonic()))
+            self._crew.hear()
+        if self._mpirun is not None:
+            self._take_leave_of(self._mpirun)
+        if self._lookout is not None:
+            self._lookout.close()
+        # Not even what hid from its wrapper, or started while all this ended, may stay.
+        processes.end_descendants(_FOR_CLEARING, keep=self._spared)
+        if self._folder.name:
+            processes.sweep(f"SPOTMPI_JOB={self._folder.name}", _FOR_CLEARING)
+
+    def _take_leave_of(self, mpirun: subprocess.Popen[bytes]) -> None:
+        if not self._mpirun_gone:
+            mpirun.kill()
+            mpirun.wait()
+        assert mpirun.stdout is not None
+        while data := read(mpirun.stdout.fileno()):
+            self._complaints += data
+        mpirun.stdout.close()
+
+    def _explain(self, ending: JobEnding) -> None:
+        if ending.runtime:
+            complaints = self._complaints.decode(errors="replace").strip()
+            if complaints:
+                self.console.say(f"mpirun said:\n{complaints}")
+        if ending.text:
+            self.console.say(ending.text.rstrip("\n"))
+        if ending.sentence:
+            self.console.say(ending.sentence)
+
+    def _bury(self) -> None:
+        """Kill what dead workers left behind and this process has inherited."""
+        # Without waiting for any of them to be gone: agents wait for beats.
+        if not processes.end_descendants(0.0, keep=[*self._spared, *self._serving]):
+            self.loop.after(_BETWEEN_BURIALS, "bury", self._bury)
+
+    def _gone(self, worker: int) -> None:
+        self._standing.gone(worker)
+        self._turnover.gone(worker)
+
+    # Workers that hold up all others.
+
+    def _look_for_stalls(self) -> None:
+        now, said = time.monotonic(), self._crew.progress()
+        self.loop.after(
+            min(_BETWEEN_LOOKS, self._stall_timeout / 4), "stall", self._look_for_stalls
+        )
+        training = {worker: said[worker] for worker in self._verdict.training if worker in said}
+        for one in self._stalls.slow(training, now):
+            self.console.say(
+                f"the others have waited {one.waited:.1f} s for worker {one.worker}, in its "
+                f"script; after {self._stall_timeout:.0f} s it is revoked (--stall-timeout)"
+            )
+        for one in self._stalls.look(training, now):
+            self._condemn(
+                one.worker,
+                f"the others waited {one.waited:.1f} s for it, which was in its script for "
+                f"{one.busy:.1f} s",
+            )
+
+    def _part(self, worker: int, missed: Collection[int]) -> None:
+        """A worker takes others for dead: those must be, or it must, before it goes on."""
+        if worker in self._condemned:
+            return
+        for one, why in self._verdict.to_part(worker, missed).items():
+            self._condemn(one, why)
+        for one, fate in enumerate(self._verdict.fates):
+            if one in missed and not fate.lives:
+                # It has ended by itself, or that it died was not heard there.
+                self._crew.revoke(one)
+
+    def _condemn(self, worker: int, why: str) -> None:
+        """Revoke a worker; by all means, if that was tried for long enough."""
+        now = time.monotonic()
+        if worker not in self._condemned:
+            self._condemned[worker] = now
+            self._verdict.blame(worker, why)
+            self._crew.revoke(worker)
+        elif now - self._condemned[worker] > _FOR_CLEARING:
+            self._crew.kill(worker)  # stuck in the kernel, where no signal reaches it
+
+    # Time.
+
+    def _patience(self) -> float | None:
+        """Seconds for which a turn may wait, whatever the loop has to do later."""
+        pauses = [self._crew.pause(), self.console.pause()]
+        return min((one for one in pauses if one is not None), default=None)
+
+    def _give_up_waiting(self) -> None:
+        self._out_of_patience = True
+
+    def _not_started(self) -> None:
+        self._verdict.not_started("mpirun did not start all workers in time")
+
+    def _not_stopping(self) -> None:
+        self._verdict.not_stopping(
+            f"a worker stopped with code {EXIT_REQUEUE}, but others went on for "
+            f"{_FOR_STOPPING:.0f} s and were ended"
+        )
+
+
+def _prepare(network: Open, launcher: int) -> None:
+    """What mpirun's process does before it becomes mpirun."""
+    network.enter()
+    # Not before: a process that changes its credentials is not told of its parent's death any more.
+    processes.die_with_parent(launcher)

@@ -1,0 +1,473 @@
+"""What the fates of the workers mean for the job: pure, fed by the launcher.
+
+==== =====================================================================================
+Code Meaning
+==== =====================================================================================
+0    at least one worker finished, every other one finished or was revoked
+1    the script is wrong: a worker raised, ended with a code other than 0 and 75, died by a
+     signal that is no revocation, or left early alone
+2    wrong arguments (`spotmpi.cli`)
+69   every worker was revoked
+71   the job could not start: mpirun failed, or a worker was lost before all were ready
+75   the workers stopped with a checkpoint written: too few were left, or all were told to
+     leave; a batch system may requeue the job
+128+ the launcher was ended by a signal: 130 is Ctrl-C, or a stop without a checkpoint
+==== =====================================================================================
+
+SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. Everything
+else is a bug of the script, and a bug ends the job before any survivor starts to recover from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from spotmpi.errors import EXIT_REQUEUE
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.processes import was_revoked
+from spotmpi.launch.wording import count, remaining, signal_name
+
+__all__ = [
+    "JobEnding",
+    "WorkerState",
+    "MEANINGS",
+    "JobState",
+]
+
+EXIT_BUG = 1
+EXIT_ALL_REVOKED = 69
+EXIT_NOT_STARTED = 71
+EXIT_ENDED = 130
+
+MEANINGS = {
+    0: "the workers that were not revoked finished",
+    EXIT_BUG: "the script is wrong: it raised, crashed, ended with a code of its own or left early",
+    2: "wrong arguments",
+    EXIT_ALL_REVOKED: "every worker was revoked",
+    EXIT_NOT_STARTED: "the job could not start",
+    EXIT_REQUEUE: (
+        "stopped below --min-workers, by a notice or spotmpi stop, "
+        "with a checkpoint to --resume from"
+    ),
+    EXIT_ENDED: "Ctrl-C, or spotmpi stop of a job without --checkpoint",
+}
+"""Of the exit codes, as users are told."""
+
+
+@dataclass(frozen=True)
+class JobEnding:
+    """How the job ends: its code, one sentence that says why and what to do, and what to show.
+
+    ``text`` is shown above the sentence (a traceback). ``runtime`` asks for what mpirun said.
+    """
+
+    code: int
+    sentence: str
+    text: str = ""
+    runtime: bool = False
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What has become of one worker."""
+
+    host: str
+    state: str
+    """"starting", "training", "trained" (the script goes on), "finished", "left", "stopped",
+    "revoked", or "ended" with the job; of a newcomer also "waiting" (a spare), "joining" and
+    "turned away"."""
+    how: str
+    """It was revoked, else empty."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not come to its end."""
+        return self.state in ("starting", "training", "trained", "waiting", "joining")
+
+
+@dataclass
+class _Worker:
+    host: str
+    began: bool = False
+    ready: bool = False
+    done: bool = False
+    late: bool = False
+    """It came later than the others."""
+    newcomer: bool = False
+    """It came later than the others, and does not train yet."""
+    waits: bool = False
+    """A newcomer that could be brought in."""
+    parted: bool = False
+    """It left the others on request."""
+    why: str = ""
+    """It is being killed, if we do that ourselves."""
+    how: str = ""
+    """It was revoked."""
+    garbled: bool = False
+    """It said something that is no message, which was told."""
+    end: str = ""
+    """Empty while it lives, then "finished", "left", "requeue", "revoked" or "turned away"."""
+
+
+class JobState:
+    """Collects what happens; ``ending`` is set as soon as the job must be ended.
+
+    ``lines`` is what to tell the user, in order; the launcher takes them out and prints them.
+    """
+
+    def __init__(self) -> None:
+        self._workers: list[_Worker] = []
+        self._started = False
+        self._generations: set[int] = set()
+        self._checkpoints: set[messages.Checkpoint] = set()
+        self._asked = False
+        self.ending: JobEnding | None = None
+        self.lines: list[str] = []
+
+    def expect(self, hosts: Iterable[str]) -> None:
+        """Take in workers, numbered from 0, by their hosts."""
+        self._workers += map(_Worker, hosts)
+
+    def newcomer(self, host: str) -> int:
+        """Take in one that comes later; returns its id."""
+        self._workers.append(_Worker(host, late=True, newcomer=True))
+        return len(self._workers) - 1
+
+    def host_of(self, worker: int) -> str:
+        """Where a worker is."""
+        return self._workers[worker].host
+
+    def is_newcomer(self, worker: int) -> bool:
+        """Whether it came later than the others, whatever has become of it."""
+        return self._workers[worker].late
+
+    def turned_away(self, worker: int) -> bool:
+        """Whether a newcomer has come to its end without ever training."""
+        return self._workers[worker].end == "turned away"
+
+    def learning(self, worker: int) -> bool:
+        """Whether a newcomer does not train yet, and lives."""
+        return self._workers[worker].newcomer and not self._workers[worker].end
+
+    @property
+    def complete(self) -> bool:
+        """Whether every worker has come to its end; newcomers that do not train do not count."""
+        return all(worker.end or worker.newcomer for worker in self._workers)
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a worker asked for the job to be requeued, so that the others must follow."""
+        return any(worker.end == "requeue" for worker in self._workers)
+
+    @property
+    def started(self) -> bool:
+        """Whether all workers have been ready, so that losses are recovered from."""
+        return self._started
+
+    @property
+    def training(self) -> list[int]:
+        """The workers that live and are in their training."""
+        fates = enumerate(self.fates)
+        return [worker for worker, fate in fates if fate.state == "training"]
+
+    @property
+    def fates(self) -> list[WorkerState]:
+        """Of all workers, by their ids."""
+        return [WorkerState(one.host, _state(one), one.how) for one in self._workers]
+
+    def to_part(self, worker: int, missed: Collection[int]) -> dict[int, str]:
+        """Whom to revoke, and why, when a worker takes others for dead that the head hears.
+
+        Whoever misses more than half of all goes itself.
+        """
+        training = self.training
+        living = [one for one in training if one in missed]
+        if worker not in training:
+            return {}
+        if 2 * len(living) > len(training):
+            return {worker: f"it does not reach {count(len(living))}, though the head does"}
+        return dict.fromkeys(living, f"worker {worker} does not reach it, though the head does")
+
+    def blame(self, worker: int, why: str) -> None:
+        """Say why a worker is going to be killed, which will count as its revocation."""
+        self._workers[worker].why = why
+
+    def asked_to_stop(self) -> None:
+        """Take the news that the workers were ordered to stop."""
+        if not self._asked:
+            self.lines.append("asked to stop: the workers stop after this step, with a checkpoint")
+        self._asked = True
+
+    def mute(self, on: bool) -> None:
+        """Take the news that mpirun does not answer any more, or that it does again."""
+        self.lines.append(
+            "mpirun does not answer any more: nobody can join; those that train need nothing of it"
+            if on
+            else "mpirun answers again"
+        )
+
+    def ended_by_request(self, why: str) -> None:
+        """End the job at once because somebody asked for it."""
+        self._end(EXIT_ENDED, f"{why}; the job was ended, and every worker in it")
+
+    def told(self, worker: int, said: Message) -> None:
+        """Take what a worker said."""
+        if self.ending is not None:
+            return  # what happens while all are being killed is of no interest
+        state = self._workers[worker]
+        match said:
+            case messages.Begin():
+                state.began, state.done = True, False
+                for other, left in enumerate(self._workers):
+                    if left.end == "finished" and not left.began and not state.newcomer:
+                        self._left_early(other)
+            case messages.Waiting():
+                state.waits = True
+            case messages.Trains(step=step):
+                state.newcomer = state.waits = False
+                self.lines.append(
+                    f"{self._named(worker)} has joined: it trains from step {step} on"
+                )
+            case messages.Withdrawn(why=why):
+                state.why = why
+            case messages.Parted():
+                state.parted = True
+            case messages.Change():
+                self._changed(said)
+            case messages.Ready():
+                state.ready = True
+                first = [one for one in self._workers if not one.newcomer]
+                self._started = self._started or all(one.ready for one in first)
+            case messages.Underway():
+                for one in self._workers:
+                    one.ready = one.ready or not one.newcomer
+                self._started = True
+            case messages.Done():
+                state.done = True
+            case messages.Left(code=code):
+                self._left_with(worker, code)
+            case messages.Stopped(seconds=seconds):
+                self.blame(worker, f"it was stopped for {1e3 * seconds:.0f} ms")
+            case messages.Failed(traceback=traceback):
+                self._failed(worker, traceback)
+            case messages.Recovery():
+                self._recovered(said)
+            case messages.Checkpoint():
+                self._saved(said)
+            case messages.Garbled(why=why) if not state.garbled:
+                state.garbled = True  # once: it may be a loop that says so
+                self.lines.append(
+                    f"{self._named(worker)} wrote something into its channel to the launcher that "
+                    f"is left out ({why}); does its script use file descriptors of others?"
+                )
+
+    def ended(self, worker: int, status: int) -> None:
+        """Take the end of a worker's process; ``status`` is as waitpid() has it."""
+        state = self._workers[worker]
+        if state.parted:  # nobody needs it any more, however it ends
+            state.end = "left"
+            return
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            if was_revoked(status) or state.newcomer:
+                self.lost(worker, signal_name(number))
+            else:
+                self._bug(
+                    f"{self._named(worker)} died by {signal_name(number)}, "
+                    "which is a crash and no revocation"
+                )
+            return
+        code = os.WEXITSTATUS(status)
+        if state.newcomer:
+            self._turned_away(worker, state.why or f"it ended with code {code}")
+        elif code == EXIT_REQUEUE:
+            state.end = "requeue"
+        elif code != 0:
+            self._left_with(worker, code)
+        elif state.began and not state.done:
+            self._left_early(worker)
+        else:
+            state.end = "finished"
+            if not state.began and any(other.began for other in self._workers):
+                self._left_early(worker)
+
+    def lost(self, worker: int, how: str) -> None:
+        """Take the revocation of a worker; ``how`` names the signal."""
+        state = self._workers[worker]
+        if state.end:
+            return
+        if state.parted:
+            state.end = "left"
+            return
+        how = state.why or how
+        if state.newcomer:
+            self._turned_away(worker, how)
+            return
+        state.end, state.how = "revoked", how
+        if not self._started:
+            # The others would wait for it in MPI's start for ever.
+            self._end(
+                EXIT_NOT_STARTED,
+                f"{self._named(worker)} was lost ({how}) before all workers were ready, "
+                "and MPI cannot start without it; start the job again",
+            )
+            return
+        trained = [one for one in self._workers if not one.newcomer and one.end != "turned away"]
+        rest = sum(not one.end for one in trained)
+        self.lines.append(
+            f"{self._named(worker)} was revoked ({how}); {rest} of {count(len(trained))} "
+            f"{'remains' if rest == 1 else 'remain'}"
+        )
+
+    def runtime_gave_up(self) -> None:
+        """Take the news that mpirun ended the job without being asked to."""
+        if self._started:
+            self._bug("Open MPI ended the job, as it does when a script calls Abort", runtime=True)
+        else:
+            self.not_started("mpirun failed before all workers were ready")
+
+    def runtime_killed(self, how: str) -> None:
+        """Take the death of mpirun, by whatever signal, with workers still there."""
+        if self._started:
+            self._end(
+                EXIT_ALL_REVOKED,
+                f"mpirun was killed ({how}), and no worker can go on without it; start the job "
+                "again, with --resume if it has a checkpoint",
+            )
+        else:
+            self._end(
+                EXIT_NOT_STARTED,
+                f"mpirun was killed ({how}) before all workers were ready; start the job again",
+            )
+
+    def too_few(self, why: str) -> None:
+        """End the job because too few of its hosts are there."""
+        self._end(EXIT_NOT_STARTED, f"{why}; nothing was started")
+
+    def not_started(self, why: str) -> None:
+        """End the job because it did not come into being."""
+        self._end(
+            EXIT_NOT_STARTED,
+            f"{why}; `spotmpi doctor` checks the installation",
+            runtime=True,
+        )
+
+    def not_stopping(self, why: str) -> None:
+        """End a job of which one part stopped to be requeued while the other went on."""
+        self._end(EXIT_REQUEUE, f"{why}; repeat the command with --resume")
+
+    def interrupted(self, number: int) -> None:
+        """End the job because the launcher got a signal."""
+        self._end(128 + number, f"{signal_name(number)}: the job was ended, and every worker in it")
+
+    def conclude(self) -> JobEnding:
+        """Return how the job ended, once every worker has."""
+        if self.ending:
+            return self.ending
+        ends = [worker.end for worker in self._workers]
+        if "requeue" in ends and self._asked:
+            return JobEnding(
+                EXIT_REQUEUE,
+                "the workers stopped on request (code 75): "
+                "repeat the command with --resume to go on",
+            )
+        if "requeue" in ends:
+            return JobEnding(
+                EXIT_REQUEUE,
+                "the workers stopped and ask to be started again (code 75): "
+                "repeat the command with --resume once there are enough workers",
+            )
+        if "finished" not in ends:
+            return JobEnding(
+                EXIT_ALL_REVOKED,
+                "every worker was revoked, and the job ended; start it again, "
+                "with --resume if it has a checkpoint",
+            )
+        finished, revoked, left = map(ends.count, ("finished", "revoked", "left"))
+        if revoked or left:
+            were = "was" if revoked == 1 else "were"
+            gone = [f"{revoked} {were} revoked"] * bool(revoked) + [f"{left} left"] * bool(left)
+            return JobEnding(0, f"{count(finished)} finished, {', '.join(gone)}")
+        return JobEnding(0, "")
+
+    def _end(self, code: int, sentence: str, text: str = "", runtime: bool = False) -> None:
+        if self.ending is None:  # the first cause counts; what follows is its consequence
+            self.ending = JobEnding(code, sentence, text, runtime)
+
+    def _bug(self, what: str, text: str = "", runtime: bool = False) -> None:
+        self._end(EXIT_BUG, f"{what}; the job was ended, fix the script", text, runtime)
+
+    def _named(self, worker: int) -> str:
+        return f"worker {worker} on {self._workers[worker].host}"
+
+    def _turned_away(self, worker: int, why: str) -> None:
+        """A newcomer has come to its end before it trained: that harms nobody."""
+        self._workers[worker].end = "turned away"
+        self._workers[worker].how = why
+        self.lines.append(f"{self._named(worker)} did not join: {why}")
+
+    def _changed(self, said: messages.Change) -> None:
+        if said.generation in self._generations:
+            return  # every member tells it
+        self._generations.add(said.generation)
+        pause = "unknown" if said.pause_ms is None else f"{said.pause_ms:.1f} ms"
+        for worker in self._known(said.left):
+            self.lines.append(
+                f"{self._named(worker)} left before step {said.step}: "
+                f"{remaining(said.workers)} (pause {pause})"
+            )
+        for worker in self._known(said.joined):
+            self.lines.append(
+                f"{self._named(worker)} was admitted before step {said.step} "
+                f"(pause {pause}), and learns"
+            )
+
+    def _known(self, workers: Iterable[int]) -> list[int]:
+        return [worker for worker in workers if worker < len(self._workers)]
+
+    def _failed(self, worker: int, traceback: str) -> None:
+        where = self._named(worker)
+        if self._workers[worker].newcomer:
+            self._workers[worker].why = f"its script failed\n{traceback}".rstrip()
+            return
+        self._bug(f"the script failed on {where}", text=f"{where}:\n{traceback}")
+
+    def _left_with(self, worker: int, code: int) -> None:
+        if self._workers[worker].newcomer or self._workers[worker].parted:
+            return  # its end will be told
+        self._bug(f"{self._named(worker)} ended with code {code}", runtime=True)
+
+    def _left_early(self, worker: int) -> None:
+        self._bug(
+            f"{self._named(worker)} ended early, without an error, while others train: "
+            "every worker must go through the whole training"
+        )
+
+    def _recovered(self, said: messages.Recovery) -> None:
+        if said.generation in self._generations:
+            return  # every survivor tells it
+        self._generations.add(said.generation)
+        names = ", ".join(map(str, said.lost))
+        self.lines.append(
+            f"recovered from the loss of worker{'s' * (',' in names)} {names} at step {said.step}"
+            + (f" in {said.total_ms:.1f} ms" if said.total_ms is not None else "")
+            + f": {remaining(said.workers)} ({said.verdict}, generation {said.generation})"
+        )
+
+    def _saved(self, said: messages.Checkpoint) -> None:
+        if said not in self._checkpoints:
+            self._checkpoints.add(said)
+            self.lines.append(f"checkpoint of step {said.step} written to {said.path}")
+
+
+def _state(worker: _Worker) -> str:
+    if worker.end:
+        return "stopped" if worker.end == "requeue" else worker.end
+    if worker.newcomer and worker.waits:
+        return "joining" if worker.ready else "waiting"
+    if worker.done:
+        return "trained"
+    return "training" if worker.ready else "starting"

@@ -1,0 +1,186 @@
+"""Jobs: agents are started on their hosts, gathered, and given workers."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from spotmpi.launch import job_folder, messages, processes
+from spotmpi.launch.head.agent_listener import AgentListener
+from spotmpi.launch.head.agents import Agents
+from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
+from spotmpi.launch.head.job_state import EXIT_ALL_REVOKED
+from spotmpi.launch.head.starting_hosts import StartingHosts
+from spotmpi.launch.head.wanted_hosts import WantedHosts
+from spotmpi.launch.output_lines import Outlet
+from spotmpi.launch.start import mpirun, private_network
+from spotmpi.launch.start.agent_command import AgentStarter
+from spotmpi.launch.start.installation import Installation
+from spotmpi.launch.wording import count
+from spotmpi.notice import Notice
+from spotmpi.settings import Settings, Watch
+
+__all__ = ["ListenOptions", "JobPlan", "launch"]
+
+_TRAVELLING = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON")
+"""How the names begin of variables that every host gets from the launcher's environment."""
+
+_AFTER_NOTICE = 60.0
+"""Seconds from when a host is to be taken away until it is tried again."""
+
+_AFTER_RIFT = 300.0
+"""Seconds until a host is tried again that did not reach another: each try holds up all others."""
+
+
+@dataclass(frozen=True)
+class ListenOptions:
+    """Where agents come in by themselves, and how many workers to wait for."""
+
+    listener: socket.socket
+    token: bytes
+    workers: int
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What is run, where and how, each time that the job begins."""
+
+    script: Path
+    arguments: Sequence[str]
+    roster: WantedHosts
+    installation: Installation
+    door: ListenOptions | None
+    """Agents may come in by themselves, until there are as many workers as it says."""
+    manner: JobOptions
+    way: AgentStarter
+    alone: bool
+    """The launcher's own host is the only one, and no other can come."""
+
+
+def launch(plan: JobPlan, settings: Settings) -> int:
+    """Run a job to its end and return its exit code (`job_state` lists them). Blocking.
+
+    Belongs into the main thread of a process of its own: it handles signals, and kills whatever
+    descends from this process when the job ends (children that were there before are spared).
+    The settings must have been checked.
+    """
+    processes.raise_priority()
+    code = _run(plan, settings, patient=False)
+    while code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
+        kept = settings.checkpoint is not None and any(settings.checkpoint.glob("*.h5"))
+        settings = replace(settings, resume=kept)
+        code = _run(plan, settings, patient=True)
+    return code
+
+
+def _run(plan: JobPlan, settings: Settings, patient: bool) -> int:
+    """Once, from the first host to the last. ``patient``: wait for hosts as long as it takes."""
+    door, manner, task = plan.door, plan.manner, plan.arguments
+    job_folder.remove_abandoned()
+    travelling = {k: v for k, v in os.environ.items() if k.startswith(_TRAVELLING)}
+    assignment = messages.Assignment(
+        folder=str(Path.cwd()),
+        task=(str(plan.script), *task),
+        environ=travelling | settings.to_environ(),
+        detect_ms=settings.detect_ms,
+    )
+    job = Job([str(plan.script), *task], settings, manner)
+    if patient:
+        where = (
+            "its newest checkpoint" if settings.resume else "the beginning: it has no checkpoint"
+        )
+        job.console.say(f"waiting for hosts, to go on from {where}")
+    job.look_out(manner.watch)
+    output = _Output(job, named=not plan.alone)
+    network = private_network.erect()
+    if network.why and not patient and (others := private_network.neighbours()):
+        job.console.say(
+            f"{', '.join(others)} can run commands as you while this job runs: mpirun gets no "
+            f"network of its own here ({network.why}); docs/hosts.md says what to do"
+        )
+
+    def noticed(host: str, notice: Notice) -> None:
+        if not notice.advice:
+            gathering.rest(host, max(notice.left(time.time()) or 0.0, 0.0) + _AFTER_NOTICE)
+        job.noticed(host, notice)
+
+    fleet = Agents(
+        job.loop,
+        assignment,
+        output.write,
+        lambda: job.console.held,
+        noticed,
+        lambda host: job.newcomer(host, fleet.times[host]),
+        lambda host: gathering.rest(host, _AFTER_RIFT),
+        job.console.say,
+        network.socket,
+    )
+    if door is not None:
+        host, port, *_ = door.listener.getsockname()
+        how_many = "at least one worker" if patient else count(door.workers)
+        job.console.say(f"waiting for {how_many} at {host}:{port}")
+        AgentListener(job.loop, fleet, door.listener, door.token, job.console.say)
+    wanted = None if door is None else door.workers
+    # The launcher itself hears of its host's notices, and heeds them for all.
+    watch = Watch("none") if plan.alone else manner.watch
+    gathering = StartingHosts(
+        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, watch, patient
+    )
+    if not plan.alone:
+        job.grow = gathering.add
+    with ExitStack() as stack:
+        # An agent on this very host may have been killed, and its wrappers as orphans.
+        stack.callback(job_folder.remove_abandoned)
+        stack.callback(network.close)
+
+        def begin() -> MpirunStart | None:
+            names = gathering.complete()
+            if names is None:
+                return None
+            # Not before: whoever waits for hosts leaves nothing behind if it is killed.
+            name, folder, lock = job_folder.create(0)
+            stack.callback(os.close, lock)
+            stack.callback(job_folder.remove, folder)
+            placed = fleet.place(names, folder, manner.spares)
+            within = replace(settings, job=name, job_dir=folder)
+            # How its workers share its cores is each host's own affair.
+            environment = mpirun.environment(
+                plan.installation,
+                len(placed),
+                within,
+                os.environ,
+                len(placed),
+                "sm" if plan.alone else "tcp",
+            )
+            command = mpirun.command(plan.installation, len(placed), mpirun.stand_in(folder))
+            return MpirunStart(command, environment, placed, folder, network)
+
+        return job.run(fleet, begin)
+
+
+class _Output:
+    """What workers write, a line at a time; ``named``: with its worker's id."""
+
+    def __init__(self, job: Job, named: bool) -> None:
+        self._job = job
+        self._named = named
+        self._lines: dict[tuple[int, int], Outlet] = {}
+
+    def write(self, worker: int, stream: int, data: bytes) -> None:
+        """Take what a worker wrote; nothing is the stream's end."""
+        if (worker, stream) not in self._lines:
+            self._lines[worker, stream] = self._outlet(worker, stream)
+        lines = self._lines[worker, stream]
+        if data:
+            lines.feed(data)
+        else:
+            lines.close()
+
+    def _outlet(self, worker: int, stream: int) -> Outlet:
+        prefix = f"[{worker}] " if self._named else ""
+        return self._job.console.outlet(worker, stream, prefix)

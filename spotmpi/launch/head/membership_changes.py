@@ -1,0 +1,214 @@
+"""Workers that come and leave while others train: who is told what, and who is tried again. Pure.
+
+Fed by the launcher; what is to be done goes to the crew and into the orders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Protocol
+
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.head.admission_queue import Growth
+from spotmpi.launch.head.job_state import JobState
+from spotmpi.launch.head.worker_orders import Orders
+from spotmpi.launcher_channel import Order
+from spotmpi.protocol.joining import PATIENCE
+
+__all__ = ["Crewed", "MembershipChanges"]
+
+_TRIES = 4
+_BEFORE_TRY = 0.5
+"""How often a host's newcomer is tried, and seconds before the second time; each time twice as
+many."""
+
+_TAKEN = "its host is to be taken away"
+_ORPHANED = "its sponsor is gone"
+
+
+class Crewed(Protocol):
+    """The workers, as far as this goes; more in `job.Workers`."""
+
+    def revoke(self, worker: int) -> None:
+        """Have a worker killed, as if its host had been taken away."""
+
+    def order(self, worker: int, order: Order) -> None:
+        """Put an order where the worker finds it in its next round. May raise OSError."""
+
+    def recruit(self, host: str) -> None:
+        """Start one more worker on a host, if that can be."""
+
+    def bring(self, worker: int) -> None:
+        """A newcomer's stand-in will be spawned now."""
+
+    @property
+    def mute(self) -> bool:
+        """Whether mpirun does not answer, so that nobody can be brought in."""
+
+
+class MembershipChanges:
+    """Of one job. ``after(seconds, name, action)`` has something done later, unless the job ends.
+
+    ``spares`` of all workers that are asked for wait until others are lost. ``keeps``: the job has
+    a folder for checkpoints.
+    """
+
+    def __init__(
+        self,
+        crew: Crewed,
+        verdict: JobState,
+        after: Callable[[float, str, Callable[[], None]], None],
+        spares: int,
+        keeps: bool,
+    ) -> None:
+        self.orders = Orders(crew.order)
+        self._crew = crew
+        self._verdict = verdict
+        self._after = after
+        self._spares = spares
+        self._keeps = keeps
+        self._mute = False
+        self._growth = Growth()
+        self._paired: tuple[int, int] | None = None
+        self._stays: dict[str, int] = {}
+        """Which stay of a host its last newcomer belongs to."""
+        self._taken: set[str | None] = set()
+        """Hosts that are to be taken away; None is the launcher's own."""
+        self._unwanted: set[int] = set()
+        """Newcomers that were told to go, and are not tried again."""
+        self._failures: dict[str, int] = {}
+        """Newcomers in a row that did not come to train, by their host."""
+
+    def asked(self, workers: int) -> None:
+        """So many workers are asked for in all, whether they are there or not, spares included."""
+        if self._spares:
+            self._growth.most = workers - self._spares
+
+    def newcomer(self, host: str, stay: int) -> int:
+        """One more worker will be started on a host, which has come for the ``stay``-th time.
+
+        It may join. Returns its id.
+        """
+        if stay != self._stays.setdefault(host, 1):
+            # Nothing that was true of it holds any more, above all that it is to be taken away.
+            self._stays[host] = stay
+            self._taken.discard(host)
+            self._failures.pop(host, None)
+        return self._verdict.newcomer(host)
+
+    def noticed(self, host: str | None) -> None:
+        """A host is to be taken away; None is the launcher's own.
+
+        Its workers leave before their next step; without the launcher, nobody can go on.
+        """
+        self._taken.add(host)
+        self._heed()
+
+    def began(self) -> None:
+        """All workers that the job began with are ready."""
+        for worker in self._verdict.training:
+            self._growth.trains(worker)
+        self._heed()
+
+    def told(self, worker: int, said: Message) -> None:
+        """Take what a worker said, as far as it is about coming and leaving."""
+        if isinstance(said, messages.Parted):
+            self._dismiss(self._growth.leaves(worker), _ORPHANED)
+        elif self._verdict.is_newcomer(worker) and self._growth.heard(worker, said.event):
+            self._watch_over(worker)
+            if isinstance(said, messages.Trains):
+                self._failures.pop(self._verdict.host_of(worker), None)
+
+    def spawning(self, newcomer: int) -> None:
+        """Its sponsor has asked MPI for a newcomer."""
+        if self._growth.heard(newcomer, "spawning"):
+            self._watch_over(newcomer)
+
+    def gave_up(self, newcomer: int, why: str) -> None:
+        """The sponsor of a newcomer could not bring it in."""
+        self._dismiss(self._growth.failed(newcomer), why)
+
+    def gone(self, worker: int) -> None:
+        """A worker has come to its end, which the verdict knows."""
+        self._dismiss(self._growth.gone(worker), _ORPHANED)
+        host = self._verdict.host_of(worker)
+        if not self._verdict.turned_away(worker) or self._verdict.ending is not None:
+            return
+        if worker in self._unwanted or host in self._taken:
+            return
+        tries = self._failures[host] = self._failures.get(host, 0) + 1
+        if tries < _TRIES:
+            again = partial(self._recruit, host)
+            self._after(_BEFORE_TRY * 2**tries, f"recruit {worker}", again)
+
+    def part(self, worker: int, why: str) -> None:
+        """Have a worker leave before its next step; one that does not train yet is killed."""
+        self._dismiss(self._growth.leaves(worker), _ORPHANED)
+        if self._verdict.learning(worker):
+            self._unwanted.add(worker)
+            self._dismiss((worker,), why)
+        elif not self.orders.give(worker, leave=True):
+            self._dismiss((worker,), why)
+
+    def tend(self) -> None:
+        """See to it that the next newcomer is brought in, if anybody can be."""
+        if self._crew.mute is not self._mute:
+            self._mute = not self._mute
+            self._verdict.mute(self._mute)
+        pair = self._growth.pair if self._mute else self._growth.next()
+        if self._mute and self._keeps and (pair is not None or self._growth.waits):
+            self._stop()
+        if pair == self._paired:
+            return
+        if self._paired is not None:
+            self.orders.give(self._paired[0], newcomer=0)
+        if pair is not None:
+            self._crew.bring(pair[1])
+            self.orders.give(pair[0], newcomer=pair[1])
+        self._paired = pair
+
+    def _heed(self) -> None:
+        """Workers whose host is to be taken away leave, once they train; newcomers go at once."""
+        noticed = {
+            worker
+            for worker, fate in enumerate(self._verdict.fates)
+            if None in self._taken or fate.host in self._taken
+        }
+        learning = [worker for worker in noticed if self._verdict.learning(worker)]
+        self._dismiss(learning, _TAKEN)
+        training = set(self._verdict.training) if self._verdict.started else set()
+        if noticed >= training:  # nobody would be left
+            for worker in training:
+                self.orders.give(worker, stop=True)
+        else:
+            for worker in noticed & training:
+                self.part(worker, _TAKEN)
+
+    def _watch_over(self, newcomer: int) -> None:
+        """What only MPI has to do for it must not take for ever."""
+        stage = self._growth.stage(newcomer)
+        if (patience := PATIENCE.get(stage)) is not None:
+
+            def look() -> None:
+                if self._growth.stage(newcomer) is stage:
+                    why = f"MPI did not bring it in within {patience:.0f} s"
+                    self._dismiss(self._growth.failed(newcomer), why)
+
+            self._after(patience, f"{stage.name} {newcomer}", look)
+
+    def _stop(self) -> None:
+        """All stop together, with a checkpoint."""
+        self._verdict.asked_to_stop()
+        for worker in self._verdict.training:
+            self.orders.give(worker, stop=True)
+
+    def _recruit(self, host: str) -> None:
+        if host not in self._taken:
+            self._crew.recruit(host)
+
+    def _dismiss(self, workers: Collection[int], why: str) -> None:
+        for worker in workers:
+            self._verdict.blame(worker, why)
+            self._crew.revoke(worker)

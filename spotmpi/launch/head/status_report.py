@@ -1,0 +1,132 @@
+"""How a job stands: what `spotmpi status` shows, collected by the launcher."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.head.job_state import MEANINGS, JobEnding, WorkerState
+from spotmpi.launch.head.stalls import waited_for
+from spotmpi.launch.silences import Silences
+from spotmpi.launcher_channel import IN_SCRIPT, Progress
+
+__all__ = ["StatusReport"]
+
+
+class StatusReport:
+    """One job's. Local; knows the time."""
+
+    def __init__(self, script: str, arguments: Sequence[str] = ()) -> None:
+        self._script = script
+        self._arguments = list(arguments)
+        self._since = time.time()
+        self._generation = 0
+        self._checkpoint: dict[str, Any] | None = None
+        self._progress: dict[int, Progress] = {}
+        self._gone: dict[int, float] = {}
+        self._stopping = False
+
+    def told(self, said: Message) -> None:
+        """Take what any worker said."""
+        match said:
+            case messages.Recovery() | messages.Change():
+                self._generation = max(self._generation, said.generation)
+            case messages.Checkpoint():
+                self._checkpoint = {"step": said.step, "path": said.path}
+
+    def gone(self, worker: int) -> None:
+        """A worker has come to its end now."""
+        self._gone.setdefault(worker, time.time())
+
+    def stopping(self) -> None:
+        """The workers were ordered to stop."""
+        self._stopping = True
+
+    def report(
+        self,
+        job: str,
+        fates: Sequence[WorkerState],
+        progress: Mapping[int, Progress],
+        silences: Mapping[str, Silences],
+        ending: JobEnding | None = None,
+    ) -> dict[str, Any]:
+        """Return all that is known, as JSON has it.
+
+        ``progress`` is of workers that live, ``silences`` of hosts that are there.
+        """
+        now = time.monotonic()
+        self._progress.update(progress)
+        training = {
+            worker: one
+            for worker, one in progress.items()
+            if worker < len(fates) and fates[worker].state == "training"
+        }
+        waits = {one.worker: one.waited for one in waited_for(training, now)}
+        return {
+            "job": job,
+            "script": self._script,
+            "arguments": self._arguments,
+            "host": platform.node(),
+            "launcher": os.getpid(),
+            "since": _moment(self._since),
+            "seconds": round(time.time() - self._since, 3),
+            "generation": self._generation,
+            "step": max((one.steps for one in self._progress.values()), default=None),
+            "checkpoint": self._checkpoint,
+            "stopping": self._stopping,
+            "workers": [
+                self._worker(worker, fate, training.get(worker), waits.get(worker), now)
+                for worker, fate in enumerate(fates)
+            ],
+            "hosts": [
+                {
+                    "host": host,
+                    "longest_silence_ms": _ms(one.longest),
+                    "recent_silence_ms": _ms(one.recent),
+                    "allowed_silence_ms": _ms(one.allowed),
+                }
+                for host, one in silences.items()
+            ],
+            "ending": None
+            if ending is None
+            else {
+                "code": ending.code,
+                "meaning": MEANINGS.get(ending.code, f"ended by signal {ending.code - 128}"),
+                "sentence": ending.sentence,
+            },
+        }
+
+    def _worker(
+        self,
+        worker: int,
+        fate: WorkerState,
+        doing: Progress | None,
+        waited: float | None,
+        now: float,
+    ) -> dict[str, Any]:
+        last, gone = self._progress.get(worker), self._gone.get(worker)
+        return {
+            "worker": worker,
+            "host": fate.host,
+            "state": fate.state,
+            "how": fate.how or None,
+            "when": None if gone is None else _moment(gone),
+            "step": None if last is None else last.steps,
+            "doing": None if doing is None else ("round", "script")[doing.doing == IN_SCRIPT],
+            "doing_seconds": None if doing is None else round(now - doing.since, 3),
+            "awaited_seconds": None if waited is None else round(waited, 3),
+        }
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(1e3 * seconds, 1)
+
+
+def _moment(seconds: float) -> str:
+    return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(timespec="seconds")

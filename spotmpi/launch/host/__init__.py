@@ -1,0 +1,1 @@
+"""What runs where the workers are: the agent, the wrappers, the workers."""

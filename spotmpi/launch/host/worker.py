@@ -1,0 +1,118 @@
+"""The forked child that runs the user's script, and tells the launcher if it raises."""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import io
+import json
+import os
+import runpy
+import sys
+import threading
+import time
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import NoReturn, cast
+
+from spotmpi.errors import EXIT_REQUEUE, UsageError
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.settings import Settings
+
+__all__ = ["TASK", "main"]
+
+TASK = "task"
+"""File in the job folder: the script and its arguments, as a JSON list."""
+
+_LONGEST = 8000
+"""Characters of a traceback that are sent, the last ones: each may take 6 bytes in JSON."""
+
+_TO_BE_ENDED = 5.0
+"""Seconds that a worker with an error waits for the launcher to end it."""
+
+_PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
+
+
+def main(folder: Path, channel: int) -> NoReturn:
+    """Run the script of a job's folder as ``python SCRIPT ARGS`` would, and end this process.
+
+    ``channel`` is the descriptor that leads to the launcher.
+
+    MPI is not finalised: that can hang after a failure, and nobody needs it.
+    """
+    script, *arguments = json.loads((folder / TASK).read_text())
+    for stream in (sys.stdout, sys.stderr):
+        cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)
+    faulthandler.enable()
+    sys.argv[:] = [script, *arguments]
+    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    os.environ.update(Settings(channel_fd=channel).to_environ())
+    worker = os.getpid()
+    launcher = LauncherChannel.open(Settings(job_dir=folder, channel_fd=channel))
+    code = _run(script, launcher)
+    # What the interpreter does at its end, up to the point where it would finalise MPI.
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    _flush()
+    if code not in (0, EXIT_REQUEUE) and os.getpid() == worker:
+        # Over TCP the others would see this process end, and recover from what is a bug. So the
+        # launcher is to end them first, and this one with them.
+        launcher.tell("left", code=code)
+        time.sleep(_TO_BE_ENDED)
+    os._exit(code)
+
+
+def _run(script: str, channel: LauncherChannel) -> int:
+    worker = os.getpid()
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as leaving:
+        if leaving.code is None or isinstance(leaving.code, int):
+            return (leaving.code or 0) & 0xFF
+        failure = f"{leaving.code}\n"  # sys.exit("a message")
+    except KeyboardInterrupt:
+        return 130
+    except BaseException as error:  # noqa: BLE001 - whatever a script raises is told
+        failure = describe(error)
+    else:
+        return 0
+    _flush()
+    if os.getpid() == worker:
+        # For the launcher to show once, not once per worker.
+        channel.tell("failed", traceback=failure[-_LONGEST:])
+    else:
+        sys.stderr.write(failure)  # a child that the script forked, and not for us to judge
+    return 1
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # It may be closed or replaced by the script, or nobody reads it any more.
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+
+
+def describe(error: BaseException) -> str:
+    """Return the traceback of a script's exception without the frames of those who ran it."""
+    trace = _own_frames(error.__traceback__, isinstance(error, UsageError))
+    return "".join(traceback.format_exception(type(error), error.with_traceback(trace), trace))
+
+
+def _own_frames(trace: TracebackType | None, user_error: bool) -> TracebackType | None:
+    """Drop our frames at the top, and below a wrong call of ours also those at the bottom."""
+    runners = (__file__, "<frozen runpy>", runpy.__file__)
+    while trace is not None and trace.tb_frame.f_code.co_filename in runners:
+        trace = trace.tb_next
+    if trace is None or not user_error:
+        return trace
+    kept = []
+    step: TracebackType | None = trace
+    while step is not None and not step.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+        kept.append(step)
+        step = step.tb_next
+    below: TracebackType | None = None
+    for frame in reversed(kept):
+        below = TracebackType(below, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return below

@@ -1,0 +1,102 @@
+"""The private folder of one job.
+
+It lies in shared memory, belongs to one user alone, and holds everything that a job leaves on
+the host: the launcher's sockets, the boards, mpirun's session and the shared memory of MPI.
+Everybody who needs it holds a shared lock on it, so that a later job can tell a folder that
+nobody is left to remove.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import time
+from pathlib import Path
+
+from spotmpi.launcher_channel import BOARDS, DEATHS
+
+__all__ = ["PREFIX", "all_of_mine", "create", "home", "hold", "remove", "remove_abandoned"]
+
+PREFIX = "spotmpi-"
+"""How the names of jobs, and so of their folders, begin."""
+
+
+def home() -> Path:
+    """Return the folder in which job folders are made: shared memory where there is one."""
+    shared = Path("/dev/shm")
+    if os.access(shared, os.W_OK | os.X_OK):
+        return shared
+    import tempfile  # here, not above: every wrapper would pay for it
+
+    return Path(tempfile.gettempdir())
+
+
+def all_of_mine() -> list[Path]:
+    """Return the folders that look like jobs of this user, whether or not anybody holds them."""
+    found = []
+    for folder in home().glob(f"{PREFIX}*"):
+        try:
+            status = folder.lstat()
+        except OSError:
+            continue  # removed meanwhile
+        if status.st_uid == os.getuid() and stat.S_ISDIR(status.st_mode):
+            found.append(folder)
+    return found
+
+
+def create(workers: int) -> tuple[str, Path, int]:
+    """Make a job's folder, and return the job's name, the folder and the lock's descriptor."""
+    while True:
+        job = f"{PREFIX}{os.urandom(6).hex()}"
+        folder = home() / job
+        folder.mkdir(mode=0o700)
+        try:
+            lock = hold(folder)
+        except FileNotFoundError:
+            continue  # taken for abandoned by somebody, in the instant before it was locked
+        (folder / DEATHS).write_bytes(bytes(8 * workers))
+        for board in BOARDS:
+            (folder / board).touch(mode=0o600)
+        return job, folder, lock
+
+
+def hold(folder: Path) -> int:
+    """Lock a job's folder against being taken for abandoned; returns the descriptor.
+
+    The lock ends with the last process that holds the descriptor or a copy inherited by fork.
+    """
+    lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    if not folder.exists():
+        os.close(lock)
+        raise FileNotFoundError(folder)
+    return lock
+
+
+def remove(folder: Path, patience: float = 2.0) -> None:
+    """Remove a job's folder. Others may be removing it, and the dying may still write to it."""
+    import shutil  # here, not above: every wrapper would pay for it
+
+    deadline = time.monotonic() + patience
+    while folder.exists() and time.monotonic() < deadline:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_abandoned() -> None:
+    """Remove this user's job folders that no living process holds (all were killed at once)."""
+    for folder in home().glob(f"{PREFIX}*"):
+        try:
+            if folder.lstat().st_uid != os.getuid():
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            continue
+        else:
+            remove(folder)
+        finally:
+            os.close(lock)

@@ -1,0 +1,318 @@
+"""Which samples each worker trains on: every sample of a pass exactly once, elastic. Pure.
+
+All workers hold an equal sampler and compute the same leases without a message. A lease is for the
+steps of one round, and belongs to it, not to a membership: once anybody has been dealt round ``r``,
+everybody keeps that lease, and a slice whose worker was lost before it counted goes back to a pool
+that is dealt first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from spotmpi.errors import UsageError
+from spotmpi.protocol.membership import Membership, WorkerId
+
+Indices = npt.NDArray[np.int64]
+
+_NOTHING: Indices = np.empty(0, dtype=np.int64)
+_NOTHING.setflags(write=False)
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The samples of one round: of each slot, for each of its steps.
+
+    A slot is a place for a contribution, and has a worker that fills it; usually each worker has
+    one. A worker dealt nothing takes part with weight 0.
+    """
+
+    number: int
+    """Leases of this sampler before it."""
+    pass_number: int
+    slots: tuple[WorkerId, ...]
+    """The worker of each slot."""
+    samples: Indices
+    """Of all slots, one after the other, shared as evenly as can be: the first have one more."""
+    steps: int = 1
+
+    def slot(self, number: int) -> Indices:
+        """The samples of one slot."""
+        return _share(self.samples, number, len(self.slots))
+
+    def slots_of(self, workers: Iterable[WorkerId]) -> list[int]:
+        """The slots that these workers fill, in the order of the slots."""
+        if self._all(workers):
+            return list(range(len(self.slots)))
+        return sorted(slot for worker in workers for slot in self._slots_of.get(worker, ()))
+
+    def of(self, worker: WorkerId) -> Indices:
+        """The samples of ``worker``; none if it is not in the lease."""
+        return _joined([self.slot(slot) for slot in self._slots_of.get(worker, ())])
+
+    def piece(self, slot: int, step: int) -> Indices:
+        """The samples of one slot in one of the steps."""
+        return _share(self.slot(slot), step, self.steps)
+
+    def batch(self, worker: WorkerId, step: int) -> Indices:
+        """The samples of ``worker`` in one of the steps; there may be none."""
+        return _joined([self.piece(slot, step) for slot in self._slots_of.get(worker, ())])
+
+    def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
+        """How many samples these workers were dealt, and how many of their slots have any."""
+        if self._all(workers):
+            return len(self.samples), min(len(self.samples), len(self.slots))
+        counts = [len(self.slot(slot)) for slot in self.slots_of(workers)]
+        return sum(counts), sum(map(bool, counts))
+
+    def without(self, workers: Iterable[WorkerId]) -> list[Indices]:
+        """What was dealt to all others than these."""
+        if self._all(workers):
+            return []
+        counted = frozenset(workers)
+        return [self.slot(slot) for slot, who in enumerate(self.slots) if who not in counted]
+
+    def _all(self, workers: object) -> bool:
+        # In almost every step. Comparing them one by one is a matter of microseconds for thousands,
+        # and where they are the same object, of nothing.
+        return workers is self.slots or workers == self.slots
+
+    @cached_property
+    def _slots_of(self) -> dict[WorkerId, list[int]]:
+        # A step asks for every worker's samples: a search in the tuple would make it quadratic.
+        found: dict[WorkerId, list[int]] = {}
+        for slot, worker in enumerate(self.slots):
+            found.setdefault(worker, []).append(slot)
+        return found
+
+
+def _share(samples: Indices, number: int, many: int) -> Indices:
+    share, extra = divmod(len(samples), many)
+    begin = number * share + min(number, extra)
+    return samples[begin : begin + share + (number < extra)]
+
+
+def _joined(parts: Sequence[Indices]) -> Indices:
+    return parts[0] if len(parts) == 1 else np.concatenate([_NOTHING, *parts])
+
+
+_NUMBERS = ("pass", "cursor", "steps")
+
+
+class Sampler:
+    """Deals ``passes`` passes over ``n`` samples, ``batch_size`` to each worker and step."""
+
+    def __init__(self, n: int, batch_size: int, passes: int, seed: Sequence[int]) -> None:
+        _check("n", n, 0)
+        _check("batch_size", batch_size, 1)
+        _check("passes", passes, 0)
+        self.n = int(n)
+        self.batch_size = int(batch_size)
+        self.passes = int(passes)
+        self.seed = tuple(seed)
+        self.steps = 0
+        """Leases that counted."""
+        self._pass = 0
+        self._cursor = 0
+        self._pool = _NOTHING
+        self._order = self._shuffled()
+        self._lease: Lease | None = None
+
+    def deal(self, workers: Sequence[WorkerId], steps: int = 1) -> Lease | None:
+        """The lease of the next round, which is ``steps`` long; None when all passes are done.
+
+        The first call for a round fixes its lease for ``workers``; later ones return that lease
+        until `count`. At the end of a pass it may have fewer steps.
+        """
+        if self._lease is None and not self.over:
+            samples = self._next(len(workers) * steps)
+            least = -(-len(samples) // (self.batch_size * len(workers)))
+            self._lease = Lease(self.steps, self._pass, tuple(workers), samples, min(steps, least))
+        return self._lease
+
+    @property
+    def over(self) -> bool:
+        """Whether all passes are done."""
+        return self._pass >= self.passes or not self.n
+
+    def count(self, contributors: Iterable[WorkerId]) -> None:
+        """The fixed lease's round is committed; what others than ``contributors`` had goes back."""
+        after = self.after(contributors)
+        if after["pass"] != self._pass:
+            self._pass = after["pass"]
+            self._order = self._shuffled()
+        self._cursor, self._pool, self.steps = after["cursor"], after["pool"], after["steps"]
+        self._lease = None
+
+    def after(self, contributors: Iterable[WorkerId]) -> dict[str, Any]:
+        """The `state` that `count` of these contributors would lead to."""
+        lease = self._lease
+        if lease is None:
+            raise RuntimeError("no step of this sampler is dealt that could count")
+        pooled, used = len(self._pool), len(lease.samples)
+        # The lease was cut from the front of pool + order, so what follows them is untouched.
+        pool = np.concatenate([*lease.without(contributors), self._pool[used:]])
+        number, cursor = self._pass, self._cursor + max(0, used - pooled)
+        if cursor == self.n and not len(pool):
+            number, cursor = number + 1, 0
+        return {
+            **self.state(),
+            "pass": number,
+            "cursor": cursor,
+            "steps": self.steps + 1,
+            "pool": pool,
+        }
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint or a newcomer needs of it."""
+        return {
+            "n": self.n,
+            "pass": self._pass,
+            "cursor": self._cursor,
+            "steps": self.steps,
+            "pool": self._pool,
+        }
+
+    def restore(self, state: Mapping[str, object]) -> None:
+        """Go on where the sampler with this `state` stood."""
+        if state["n"] != self.n:
+            raise UsageError(
+                f"the checkpoint was written while training on {state['n']} samples and this run "
+                f"has {self.n}: resume with the same data, or train without --resume"
+            )
+        self._pass, self._cursor, self.steps = (int(str(state[k])) for k in _NUMBERS)
+        pool = np.asarray(state["pool"], dtype=np.int64)
+        self._pool = pool
+        self._order = self._shuffled()
+        self._lease = None
+
+    def _next(self, batches: int) -> Indices:
+        # At the end of a pass the rest is spread, so that nobody waits for one full batch.
+        left = len(self._pool) + self.n - self._cursor
+        want = min(left, self.batch_size * batches)
+        ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
+        return np.concatenate([self._pool[:want], ahead]) if len(self._pool) else ahead
+
+    def _shuffled(self) -> Indices:
+        key = self.n, *self.seed, self._pass
+        order = _ORDERS.get(key)
+        if order is None:
+            order = _ORDERS[key] = shuffled(self.n, [*self.seed, self._pass])
+            order.setflags(write=False)
+        return order
+
+
+_ORDERS: WeakValueDictionary[tuple[int, ...], Indices] = WeakValueDictionary()
+"""Orders that are in use: equal samplers of one process share theirs."""
+
+
+class Dealer:
+    """What one worker has been dealt, and for whom: keeps equal samplers equal in recoveries.
+
+    A round is dealt for the membership in which the first worker draws it. After a recovery all
+    learn from the verdict whether anybody alive has drawn the next round, and for whom.
+    """
+
+    def __init__(self) -> None:
+        self.committed = 0
+        """Leases drawn and committed."""
+        self._basis: Membership | None = None
+        self._drawn: Sampler | None = None
+
+    @property
+    def drawn(self) -> Sampler | None:
+        """Where the lease comes from that is drawn and not committed."""
+        return self._drawn
+
+    @property
+    def dealt(self) -> tuple[int, int]:
+        """Leases drawn so far, and the generation that the last was dealt for."""
+        generation = self._basis.generation if self._basis else 0
+        return self.committed + (self._drawn is not None), generation
+
+    def after(self) -> int:
+        """Leases committed once the one that is drawn is."""
+        return self.committed + (self._drawn is not None)
+
+    def restore(self, committed: int) -> None:
+        """Go on where the dealer with this `after` stands; nothing is drawn."""
+        self.committed = committed
+        self._drawn = self._basis = None
+
+    def draw(self, sampler: Sampler, membership: Membership, steps: int = 1) -> Lease | None:
+        """The next lease of ``sampler``, for ``membership`` unless it was dealt for another."""
+        lease = sampler.deal((self._basis or membership).ids, steps)
+        if lease is not None:
+            self._basis = self._basis or membership
+            self._drawn = sampler
+        return lease
+
+    def count(self, contributors: Iterable[WorkerId]) -> None:
+        """The lease drawn is committed with the slices of ``contributors``."""
+        if self._drawn is None:
+            raise RuntimeError("no step is drawn that could count")
+        self._drawn.count(contributors)
+        self.committed += 1
+        self._drawn = self._basis = None
+
+    def drop(self, sampler: Sampler) -> None:
+        """The script will not use what it has drawn from here."""
+        if self._drawn is sampler:
+            self._drawn = self._basis = None
+
+    def resume(self, dealt: int, dealt_for: Membership | None) -> None:
+        """After a recovery: somebody alive has drawn lease ``dealt - 1``, for ``dealt_for``."""
+        if dealt <= self.committed:
+            self._basis = None  # the next lease is nobody's yet: deal it for the new membership
+        elif self._drawn is None and dealt_for is not None:
+            self._basis = dealt_for
+
+
+_STEP = 0x9E3779B97F4A7C15
+_FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+_LAST_SHIFT = 31
+
+
+def shuffled(n: int, seed: Sequence[int]) -> Indices:
+    """The numbers below ``n`` in an order that follows from ``seed``, whole numbers of any size.
+
+    All workers of a job, and all runs from one checkpoint, must come to the same order. NumPy does
+    not promise that of its generators from version to version, so the order is defined here (and
+    held by a test): ``i`` is sorted by the upper bits of the ``i``-th number of SplitMix64 (Steele,
+    Lea and Flood, 2014), which starts from a state made of ``seed`` in the same way.
+    """
+    state = np.zeros(1, np.uint64)
+    for value in seed:
+        state = _mixed(state + np.uint64(int(value) % 2**64))
+    numbers = np.arange(n, dtype=np.uint64)
+    # What is sorted holds i in its lower bits: faster than an argsort, and no two are equal.
+    lower = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
+    keys = _mixed(state + numbers * np.uint64(_STEP)) & ~lower | numbers
+    keys.sort()
+    return (keys & lower).astype(np.int64)
+
+
+def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """One step of SplitMix64 from each of these states, modulo 2**64: a bijection."""
+    mixed = state + np.uint64(_STEP)
+    for shift, factor in _FACTORS:
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return mixed ^ (mixed >> np.uint64(_LAST_SHIFT))
+
+
+def generator(seed: int, worker: WorkerId, step: int) -> np.random.Generator:
+    """The one random generator of this worker and step. What it draws is not for other workers to
+    draw again: that may depend on the version of NumPy."""
+    return np.random.default_rng([seed, worker, step])
+
+
+def _check(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise UsageError(f"batches: {name} must be a whole number >= {least}, not {value!r}")

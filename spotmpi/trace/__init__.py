@@ -1,0 +1,1 @@
+"""What a run did: its records, the truth that follows from them, and plots."""

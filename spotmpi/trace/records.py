@@ -1,0 +1,250 @@
+"""The trace: what a run did, one JSON object a line, the same for real runs and the simulator.
+
+Every record has ``event`` (its kind) and ``at`` (seconds on ``time.monotonic()``'s clock, which all
+processes of one host share; the simulator's own clock there), then the fields of its kind:
+
+==========  =======================================================================================
+event       fields
+==========  =======================================================================================
+start       workers [ids], hosts (optional), params (number of floats), seed, strategy, optimizer,
+            lr, pid (optional), version
+step        step (from 0), round, generation, workers [ids], contributions [{worker, samples,
+            weight}] in the order of summation, loss, rate, digest (hex or null), seconds.
+            samples: the indices as a list, or null where the script deals its own; weight: the
+            number of samples. Written once, when the step is stable. The steps of one round are
+            committed together, with its rate, and only the last of them has a digest
+recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, accept_ms,
+            restart_ms, total_ms (null where the moment of death is unknown), verdict
+            ("repair", "retry" or "none"), lost_steps, recomputed_gradients,
+            messages_sent {worker: count}. As the leader saw it; two of one generation are one
+            recovery, whose first writer died
+recovered   worker, generation, step, and what of the above this worker saw itself; one for each
+            survivor: ``at`` is the moment at which it committed its first step afterwards, and
+            digest that of its own parameters then
+change      generation, step, joined [ids], left [ids], pause_ms: who was admitted or
+            left before this step; the pause is that of the worker that wrote the line
+checkpoint  step, path, seconds, worker
+resume      step, path; training goes on *with* this step, and what the trace said before of this
+            step and later ones is void
+end         step, workers [ids], outcome
+mended      none; a killed worker had left a line unfinished before this one
+==========  =======================================================================================
+
+A checkpoint of step *s* holds the state *before* step *s*: *s* steps are done.
+
+Times are seconds, or milliseconds where the name ends in ``_ms``. Unknown is null. JSON has no
+infinities: a number that is not finite is written as the string "nan", "inf" or "-inf", which
+``float()`` reads.
+
+Several workers of one host append to one file, and any of them may be killed in the middle of a
+write. This is why it holds without a lock (which a stopped worker, or a dead one's forked child,
+could keep from the others for good):
+
+- A line is one ``write(2)`` on an ``O_APPEND`` descriptor. The kernel does such writes to a regular
+  file one after the other, each at the end that the one before left, so whole lines never mix.
+- A SIGKILL can end a write between two pages. What it leaves is the beginning of a line without
+  its newline, for ever, and the next worker's line follows on it directly. A record starts with
+  ``{"event":"``, which nothing else in a line can be (inside a string the quotes are escaped), so
+  a reader finds the whole record behind it and drops the unfinished one.
+- Nobody cuts the file while others append: a last line without a newline may also be one that a
+  living worker has not finished *yet*. Whoever takes over (`Trace.take_over`) appends a line of its
+  own, which the kernel does after the other's write is over. A line that ends in a newline is
+  final, so what is unfinished in front of a record can then be overwritten with blanks in its
+  place, however many append meanwhile: each line is one JSON object again, for any reader.
+
+All functions are local. Network file systems do not append atomically: a trace belongs on a disk of
+the host.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spotmpi.errors import TraceError, UsageError
+
+__all__ = ["Record", "Trace", "read"]
+
+Record = dict[str, Any]
+
+_START = b'{"event":"'
+_TAIL = 1 << 16
+
+
+class Trace:
+    """Where this worker writes its records. Without a path it does nothing.
+
+    Opening and every call block only as long as a write to the page cache does. A trace that cannot
+    be opened is a UsageError; one that cannot be written later (a full disk) warns once and stops,
+    since a training is worth more than its trace; `spotmpi.trace.replay` sees what is then missing.
+    """
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._fd = -1 if path is None else _open(path)
+
+    @property
+    def active(self) -> bool:
+        """Whether records go anywhere."""
+        return self._fd >= 0
+
+    def begin(self, *, resume: bool) -> None:
+        """The first leader calls it once, before anybody writes: a run that does not resume
+        replaces what an earlier one left, a run that does appends to it."""
+        if self._fd < 0:
+            return
+        if resume:
+            self.take_over()
+        else:
+            os.ftruncate(self._fd, 0)  # not a new file: other workers may have this one open
+
+    def write(self, event: str, /, **fields: Any) -> None:
+        """Appends one record. Values are what JSON knows, or NumPy numbers and arrays of them;
+        TypeError for anything else."""
+        if self._fd < 0:
+            return
+        record = {"event": event, "at": self._clock(), **fields}
+        try:
+            text = _to_json(record)
+        except ValueError:  # a number is not finite, which is rare: only then look at each
+            text = _to_json(_finite(record))
+        line = text.encode() + b"\n"
+        try:
+            if os.write(self._fd, line) != len(line):
+                # The rest would land behind what other workers have appended meanwhile.
+                raise OSError("the file takes no more")
+        except OSError as error:
+            self.close()
+            warnings.warn(
+                f"the trace {self._path} ends here for this worker: {error.strerror or error}; "
+                "make room for the next run, this one goes on without",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def take_over(self) -> int | None:
+        """The number of the last step in the trace that is not void, None if there is none.
+
+        For the worker that writes the steps from now on, so that each is written once. Reads only
+        as much of the end as it must, and mends what dead writers left unfinished there.
+        """
+        if self._path is None or self._fd < 0:
+            return None
+        with self._path.open("r+b", buffering=0) as file:
+            if (tail := _tail(file.fileno(), 1)[1]) and tail != b"\n":
+                self.write("mended")
+            size = _TAIL
+            while True:
+                begin, tail = _tail(file.fileno(), size)
+                step = None
+                for offset, line in _lines(begin, tail):
+                    record, start = _parse(line)
+                    if start > 0:
+                        os.pwrite(file.fileno(), b" " * start, offset)
+                    step = _step_done(record, step)
+                if step is not None or begin == 0:
+                    return step if step is not None and step >= 0 else None
+                size *= 8
+
+    def close(self) -> None:
+        """Ends the writing. Nothing is buffered, so nothing is lost without it."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def read(path: str | os.PathLike[str]) -> Iterator[Record]:
+    """The records of a trace in order. What a killed worker left unfinished is passed over; any
+    other line that is not a record is a TraceError with its number."""
+    try:
+        with Path(path).open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if not line.endswith(b"\n"):
+                    return  # unfinished, and only the last line can be
+                record, _ = _parse(line)
+                if record is not None:
+                    yield record
+                elif line.strip():
+                    shown = line[:60].decode(errors="replace").rstrip()
+                    raise TraceError(f"{path}, line {number} is not a record: {shown!r}")
+    except OSError as error:
+        raise TraceError(f"the trace {path} cannot be read: {error.strerror}") from error
+
+
+def _open(path: Path) -> int:
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(0, "it is not a regular file")
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise UsageError(
+            f"the trace {path} cannot be written: {error.strerror}; name a file in a folder that "
+            "exists and that this user may write to"
+        ) from error
+
+
+def _to_json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """What the JSON encoder does not know: NumPy's numbers and arrays, and nothing else."""
+    if isinstance(value, np.bool_ | np.integer | np.floating | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"a trace holds numbers, texts, lists and dicts, not {type(value).__name__}")
+
+
+def _finite(value: Any) -> Any:
+    """The same value with "nan", "inf" and "-inf" in the place of numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, np.floating | np.ndarray):
+        return _finite(value.tolist())
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _parse(line: bytes) -> tuple[Record | None, int]:
+    """The record of a line that ends in a newline, and where in the line it starts."""
+    for start in (0, line.rfind(_START)):
+        try:
+            record = json.loads(line[max(start, 0) :])
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("event"), str):
+            return record, start
+    return None, 0
+
+
+def _step_done(record: Record | None, before: int | None) -> int | None:
+    """The last step done after this record, -1 for none; ``before`` if it does not tell."""
+    step = None if record is None else record.get("step")
+    if record is None or not isinstance(step, int):
+        return before
+    return {"step": step, "resume": step - 1}.get(record["event"], before)
+
+
+def _tail(fd: int, size: int) -> tuple[int, bytes]:
+    """Where the last ``size`` bytes of a file begin, and they themselves."""
+    begin = max(0, os.fstat(fd).st_size - size)
+    return begin, os.pread(fd, size, begin)
+
+
+def _lines(begin: int, tail: bytes) -> Iterator[tuple[int, bytes]]:
+    """The whole lines in the end of a file, each with its offset in the file."""
+    position = tail.find(b"\n") + 1 if begin else 0
+    while end := tail.find(b"\n", position) + 1:
+        yield begin + position, tail[position:end]
+        position = end

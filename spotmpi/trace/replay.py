@@ -1,0 +1,153 @@
+"""The truth of a run, from its trace alone: which samples counted, and what parameters follow.
+
+Nothing here takes part in training; it reads what `trace.records` wrote. All functions are local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from spotmpi.arrays.layout import Layout, kernels_for
+from spotmpi.errors import TraceError
+from spotmpi.optimizers import Optimizer
+from spotmpi.trace.records import Record
+
+__all__ = ["check_exactly_once", "check_replicas", "replay", "steps"]
+
+
+def steps(records: Iterable[Record]) -> list[Record]:
+    """The step records that count, in order; those that a resume made void are left out.
+
+    A trace may begin with a resume, of a run whose beginning is in another. TraceError if a step
+    is missing or there twice.
+    """
+    counted: list[Record] = []
+    due = 0
+    for record in records:
+        event: str = record["event"]
+        step: Any = record.get("step")
+        if event == "resume":
+            counted = [done for done in counted if done["step"] < step]
+            due = counted[-1]["step"] + 1 if counted else step
+        if event in ("resume", "step") and step != due:
+            raise TraceError(f"the trace has {event} {step} where step {due} is due")
+        if event == "step":
+            counted.append(record)
+            due += 1
+    return counted
+
+
+def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
+    """Every one of ``n`` samples counted exactly once in each of ``passes`` passes.
+
+    A contribution counts as it was committed, whatever was tried before; a pass ends with a step.
+    TraceError names the first offence.
+    """
+    seen = np.zeros(n, dtype=np.bool_)
+    done = 0
+    for record in steps(records):
+        for contribution in _contributions(record):
+            samples = _samples(record, contribution)
+            who = f"step {record['step']}: worker {contribution['worker']}"
+            if len(samples) != contribution["weight"]:
+                raise TraceError(
+                    f"{who} has {len(samples)} samples and weight {contribution['weight']}"
+                )
+            for sample in samples.tolist():
+                if not 0 <= sample < n:
+                    raise TraceError(f"{who} used sample {sample} of {n}")
+                if seen[sample]:
+                    raise TraceError(f"{who} used sample {sample} again in pass {done}")
+                seen[sample] = True
+        if n and seen.all():
+            done += 1
+            seen[:] = False
+    if n and (done != passes or seen.any()):
+        rest = f", sample {int(seen.argmin())} is missing in the next" if seen.any() else ""
+        raise TraceError(f"{done} of {passes} passes are complete{rest}")
+
+
+def check_replicas(records: Iterable[Record]) -> int:
+    """After every recovery all survivors held the same parameters, to the bit.
+
+    Returns how many digests of survivors were compared. TraceError names the first that differs.
+    """
+    known: dict[Any, tuple[str, str]] = {}
+    compared = 0
+    for record in records:
+        event, step, digest = record["event"], record.get("step"), record.get("digest")
+        if event == "resume":
+            known = {before: said for before, said in known.items() if before < step}
+        if event not in ("recovered", "step") or digest is None:
+            continue
+        who = f"worker {record['worker']}" if event == "recovered" else "the leader"
+        first, other = known.setdefault(step, (digest, who))
+        if digest != first:
+            raise TraceError(
+                f"the replicas differ after step {step}: {other} has {first}, {who} {digest}"
+            )
+        compared += event == "recovered"
+    return compared
+
+
+def replay(
+    records: Iterable[Record],
+    params: Any,
+    gradient: Callable[[Any, npt.NDArray[np.int64]], Any],
+    optimizer: Optimizer,
+) -> Any:
+    """The parameters that the run must have ended with, computed again in this one process.
+
+    ``params`` are those before the first step in the trace (they are not changed), and
+    ``gradient(params, samples)`` gives the mean gradient over samples as the script computed it.
+    Contributions are summed in the order in which the trace has them. The optimizer starts without
+    a past, so a trace that begins with a resume can only be replayed for one that keeps none.
+    """
+    layout = Layout.of(params)
+    flats = layout.allocate()
+    layout.pack(params, flats, 1.0)
+    current = layout.views(flats)
+    slots = {name: layout.allocate() for name in optimizer.slots}
+    for record in steps(records):
+        total: list[Any] = []
+        weights = 0.0
+        for contribution in _contributions(record):
+            part = layout.allocate()  # zeros, which is what a worker without samples contributes
+            if weight := float(contribution["weight"]):
+                samples = _samples(record, contribution)
+                layout.pack(gradient(current, samples), part, weight)
+            weights += weight
+            for out, flat in zip(total, part, strict=False):
+                kernels_for(out).accumulate(out, flat)
+            total = total or part
+        if weights:
+            optimizer.update(flats, total, slots, float(record["rate"]), 1.0 / weights)
+    return current
+
+
+def _contributions(record: Record) -> list[dict[str, Any]]:
+    found: Any = record.get("contributions")
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict) and one.keys() >= _PARTS for one in found
+    ):
+        raise TraceError(
+            f"step {record['step']} does not say what each worker contributed: it was not written "
+            "by a trainer of this version, and cannot be checked or replayed"
+        )
+    return found
+
+
+_PARTS = {"worker", "samples", "weight"}
+
+
+def _samples(record: Record, contribution: dict[str, Any]) -> npt.NDArray[np.int64]:
+    if contribution["samples"] is None:
+        raise TraceError(
+            f"step {record['step']} does not say which samples worker {contribution['worker']} "
+            "used: only batches dealt by trainer.batches() can be checked"
+        )
+    return np.asarray(contribution["samples"], dtype=np.int64)

@@ -1,0 +1,172 @@
+"""When checkpoints are written, and by whom: by the leader of the day, whoever that is.
+
+At the boundary where one is due the leader takes a copy of the state. When the next round is
+complete that state is stable, and a thread begins to write the copy, while training goes on. Once
+it is on the disk, the next control word says so to all; a checkpoint that was never confirmed,
+because its writer died, is written by the next leader with the state of its own day. Whoever ends
+its part in the training, in whatever way, waits for what it is writing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spotmpi.errors import CheckpointError
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.trace.records import Trace
+from spotmpi.training import checkpoint_file
+
+State = Callable[[], Mapping[str, Any]]
+
+
+class _Writing:
+    """One checkpoint on its way to the disk, in a thread; ``save`` touches nothing that changes."""
+
+    def __init__(self, due: int, step: int, save: Callable[[], Path]) -> None:
+        self.due = due
+        self.step = step
+        self.path: Path | None = None
+        self.seconds = 0.0
+        self.failure: BaseException | None = None
+        self._save = save
+        # No daemon: the process ends when it has ended.
+        self._thread = threading.Thread(target=self._write, name=f"spotmpi-checkpoint-{step}")
+        self._thread.start()
+
+    def _write(self) -> None:
+        begin = time.monotonic()
+        try:
+            self.path = self._save()
+        except BaseException as failure:  # noqa: BLE001 - the worker raises it in its next call
+            self.failure = failure
+        self.seconds = time.monotonic() - begin
+
+    @property
+    def through(self) -> bool:
+        """Whether it is on the disk, or has failed."""
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        """Return when it is `through`."""
+        self._thread.join()
+
+
+class Checkpoints:
+    """One worker's side of checkpointing; without a folder it does nothing."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        every: int | None,
+        state: State,
+        trace: Trace,
+        channel: LauncherChannel,
+        me: WorkerId,
+    ) -> None:
+        self.folder = folder
+        self.asked = False
+        """The script asks for a checkpoint: goes out with the next control word."""
+        self.published = False
+        """This worker has written the one that was due last: goes out likewise."""
+        self._every = every
+        self._state = state
+        self._trace = trace
+        self._channel = channel
+        self._me = me
+        self._due: int | None = None
+        """Round at whose end a checkpoint was due that nobody has confirmed yet."""
+        self._copy: tuple[int, int, dict[str, Any]] | None = None
+        """Round at which it was due, its step and the state, until that is stable."""
+        self._writing: _Writing | None = None
+        self._last: int | None = None
+
+    def due(self, before: int, after: int) -> bool:
+        """A checkpoint belongs to one of the steps ``before`` .. ``after``, without anybody
+        asking: it is of the round that they end with."""
+        return self._every is not None and after // self._every > before // self._every
+
+    def committed(
+        self, number: int, step: int, wanted: bool, confirmed: bool, leader: bool
+    ) -> None:
+        """Round ``number`` is committed and ``step`` steps are done.
+
+        Blocks only if the checkpoint before is still being written when one must be. What went
+        wrong while it was written is raised here, or in the call after.
+        """
+        if self.folder is None:
+            return
+        if self._writing is not None and self._writing.through:
+            self.wait()
+        if self._copy is not None:
+            self._write(*self._copy)
+        if confirmed and self._due is not None and self._due <= number - 2:
+            self._due = None
+        if wanted:
+            self._due, self.published = number, False
+        if self._due is None or not leader:
+            self._copy = None
+        elif not self.published and not self._is_writing:
+            self._copy = self._due, step, _copied(self._state())
+
+    def finish(self, step: int, leader: bool, must: bool = False) -> None:
+        """All is stable now: write what is still due, and return when it is on the disk.
+
+        ``must``: raise if it cannot be written.
+        """
+        self.wait()
+        if self.folder is None or self._due is None or not leader or self.published:
+            return
+        if self._last != step:
+            self._write(*(self._copy or (self._due, step, self._state())))
+            self.wait()
+        if must and self._last != step:
+            raise CheckpointError(
+                f"the job stops at step {step} but its checkpoint could not be written into "
+                f"{self.folder}: see the warning above"
+            )
+
+    def wait(self) -> None:
+        """Return when nothing is being written any more; raise what went wrong with it."""
+        writing, self._writing = self._writing, None
+        if writing is None:
+            return
+        writing.wait()
+        # Also if it failed: training is worth more than one checkpoint, and the last good one is
+        # untouched. But not if another is due by now.
+        self.published = self.published or writing.due == self._due
+        if isinstance(writing.failure, CheckpointError):
+            what = f"worker {self._me}, step {writing.step}: {writing.failure}"
+            warnings.warn(what, RuntimeWarning, stacklevel=3)
+            return
+        if writing.failure is not None:
+            raise writing.failure
+        step, path = writing.step, str(writing.path)
+        self._last = step
+        self._trace.write(
+            "checkpoint", step=step, path=path, seconds=writing.seconds, worker=self._me
+        )
+        self._channel.tell("checkpoint", step=step, path=path, worker=self._me)
+
+    @property
+    def _is_writing(self) -> bool:
+        return self._writing is not None and self._writing.due == self._due
+
+    def _write(self, due: int, step: int, state: Mapping[str, Any]) -> None:
+        assert self.folder is not None
+        self._copy = None
+        self.wait()
+        about = {"step": step, "written_by": self._me}
+        self._writing = _Writing(
+            due, step, partial(checkpoint_file.save, self.folder, step, state, about)
+        )
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value.copy() if hasattr(value, "copy") else value for key, value in state.items()}

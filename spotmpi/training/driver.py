@@ -1,0 +1,308 @@
+"""Rounds that survive revocations: the protocol and the ledger, driven on a fabric.
+
+A round goes: bring contributions, start its parts, start the control word, wait for all, commit. If
+a peer is lost in it, the driver gives up what it has started, goes through the door (`recovery`)
+with its progress frozen, and then does what the ledger says: sum the same once more, or take the
+record of those who have committed already.
+Whatever happens, `round` returns with the round committed, once, on equal replicas.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spotmpi.errors import Left, PeersLost
+from spotmpi.fabric import (
+    Buffer,
+    Cancel,
+    Handle,
+    Part,
+    Poll,
+    Rebuild,
+    Revoke,
+    Share,
+    Start,
+    Steps,
+    Wait,
+    Welcome,
+)
+from spotmpi.protocol.ledger import Ledger, Settlement
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.recovery import (
+    NO_PLAN,
+    Build,
+    Built,
+    Command,
+    DoorState,
+    Event,
+    Interrupted,
+    PlannedChange,
+    Recovery,
+    Resume,
+    Verdict,
+)
+
+
+class Memory(Protocol):
+    """The arrays of a worker's rounds. None is a parameter: no one ever sees half an update."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """The open round's, in the order in which they start, without the control word."""
+
+    @property
+    def word(self) -> Part:
+        """The open round's control word: the part that starts last."""
+
+    @property
+    def in_place(self) -> bool:
+        """A collective that fails leaves rubbish where contributions were."""
+
+    @property
+    def record(self) -> Sequence[Buffer]:
+        """The results of the round committed last."""
+
+    @property
+    def room(self) -> Sequence[Buffer]:
+        """Room for another's record of it; it may be where results of the open round are."""
+
+
+class Exchange(Protocol):
+    """What a worker brings to its rounds, and what it does when one is complete."""
+
+    @property
+    def memory(self) -> Memory:
+        """Where contributions and results are."""
+
+    def due(self) -> PlannedChange | None:
+        """What this worker adds to the plan that is due before the next round; None: none is."""
+
+    def open(self) -> None:
+        """The next round begins: what the parts are, they are until it is committed."""
+
+    def bring(self) -> None:
+        """Make this worker's contributions to the open round.
+
+        Called again after a failure if they are summed in place.
+        """
+
+    def prepare(self, membership: Membership) -> None:
+        """About to start the parts among ``membership``; called again for a retry."""
+
+    def speak(self, membership: Membership) -> None:
+        """Write the control word, which starts now; called again for a retry."""
+
+    def commit(self, contributors: Sequence[WorkerId]) -> None:
+        """The results are sums over ``contributors``: make them the record and apply them."""
+
+    def dealt(self) -> tuple[int, int]:
+        """Steps dealt to this worker so far, and the generation that the last was dealt for."""
+
+    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
+        """A new membership is sealed, and this worker's round, if it lacked one, repaired.
+
+        ``dealt_for``: those for whom the last step that anybody was dealt was dealt; None when
+        that was so long ago that it must be committed everywhere. A newcomer takes part in the
+        rounds from here on.
+        """
+
+    def charter(self) -> bytes:
+        """What a newcomer must know of this boundary, for it to take part in the next round."""
+
+    def confirm(self, lost: Collection[WorkerId]) -> None:
+        """Return when it is certain that these workers are dead, and not only out of reach."""
+
+
+@dataclass
+class Recovered:
+    """One passage through the door: what happened, and when (seconds on the fabric's clock)."""
+
+    before: Membership
+    entered: float = 0.0
+    """The call began that met the loss."""
+    detected: float = 0.0
+    """It failed; the worker sees the loss."""
+    revoked: float = 0.0
+    reconciled: float = 0.0
+    """This worker is prepared, or knows that the others are."""
+    accepted: float = 0.0
+    """It may enter the build."""
+    restarted: float = 0.0
+    """The new membership is sealed."""
+    settled: float = 0.0
+    """Repaired, where a repair was due."""
+    after: Membership = field(init=False)
+    verdict: Verdict = field(init=False)
+    settlement: Settlement = Settlement.RETRY
+    progress: int = 0
+    """Rounds that this worker had committed when it entered."""
+    messages: int = 0
+    """Tokens that this worker sent."""
+    earlier: frozenset[WorkerId] = frozenset()
+    """Lost in verdicts that were sealed, but whose repair another loss interrupted."""
+
+    @property
+    def losses(self) -> list[WorkerId]:
+        """Those who are no members any more and were not told to leave."""
+        return sorted(self.earlier | self.verdict.lost, key=self.before.rank)
+
+    @property
+    def gone(self) -> frozenset[WorkerId]:
+        """Those who are no members any more."""
+        return self.earlier | self.verdict.lost | self.verdict.change.leaving
+
+
+class Driver:
+    """One worker's rounds. Every method that returns `Steps` is collective."""
+
+    def __init__(
+        self,
+        me: WorkerId,
+        membership: Membership,
+        exchange: Exchange,
+        clock: Callable[[], float],
+        ledger: Ledger | None = None,
+    ) -> None:
+        """A newcomer brings its own ``ledger``; everybody else begins with nothing committed."""
+        self._recovery = Recovery(me, membership)
+        self.ledger = ledger or Ledger(membership)
+        self._exchange = exchange
+        self._clock = clock
+
+    @property
+    def membership(self) -> Membership:
+        """The sealed membership."""
+        return self._recovery.membership
+
+    def round(self) -> Steps[None]:
+        """Reduce what all members bring and commit it, whoever dies.
+
+        A plan that is due comes first. Raises `Left` if it was for this worker to leave.
+        """
+        exchange = self._exchange
+        if (plan := exchange.due()) is not None:
+            yield from self._recover(self._clock(), plan=plan)
+        self.ledger.begin()
+        exchange.open()
+        exchange.bring()
+        while self.ledger.open:
+            exchange.prepare(self.membership)
+            entered = self._clock()
+            handles: list[Handle] = []
+            try:
+                for part in exchange.memory.parts:
+                    handles.append((yield Start(part)))
+                exchange.speak(self.membership)
+                handles.append((yield Start(exchange.memory.word)))
+                yield Wait(handles)
+            except PeersLost:
+                yield from self._recover(entered, handles)
+            else:
+                self.ledger.commit()
+                exchange.commit(self.ledger.contributors)
+
+    def finish(self) -> Steps[None]:
+        """Leave together, after a last round; returns when no peer can need this worker again.
+
+        The door's seal makes the decision one and the same for all: whoever returns may exit at
+        once, and whoever is left knows that nobody waits for it.
+        """
+        self.ledger.end()
+        while True:
+            recovered = yield from self._recover(self._clock())
+            if recovered.verdict.ended:
+                return
+
+    def _recover(
+        self,
+        entered: float,
+        broken: Sequence[Handle] | None = None,
+        plan: PlannedChange | None = None,
+    ) -> Steps[Recovered]:
+        """Through the door until it is sealed and this worker is level with the others.
+
+        ``broken``: what had been started when a failure was met; None if none was.
+        """
+        exchange, memory = self._exchange, self._exchange.memory
+        recovered = Recovered(self.membership, entered=entered, detected=self._clock())
+        recovered.revoked = recovered.detected
+        recovered.progress = self.ledger.committed
+        while True:
+            if broken is not None:
+                yield Revoke()
+                recovered.revoked = self._clock()
+                yield Cancel(broken)
+                # For a retry, which is not certain yet. But others may still have to be
+                # interrupted, and there is nothing to do but wait for them.
+                if memory.in_place:
+                    exchange.bring()
+            verdict = yield from self._door(recovered, plan)
+            plan = None
+            recovered.verdict = verdict
+            recovered.after = self.membership
+            recovered.settlement = settlement = self.ledger.settle(verdict)
+            if settlement is not Settlement.RETRY:
+                giving = verdict.survey.source == self._recovery.me
+                if giving:
+                    buffers = memory.record
+                elif settlement is Settlement.GIVE:
+                    buffers = memory.room
+                else:
+                    buffers = [part.result for part in (*memory.parts, memory.word)]
+                try:
+                    yield Share(verdict.survey.source, buffers)
+                except PeersLost:
+                    broken = ()
+                    recovered.earlier |= verdict.lost
+                    continue
+            if settlement is Settlement.RECEIVE:
+                self.ledger.repair(verdict)
+                exchange.commit(self.ledger.contributors)
+            elif settlement is Settlement.GIVE and not giving and memory.in_place:
+                exchange.bring()  # the record, which it has, came where this had been
+            recovered.settled = self._clock()
+            me, change = self._recovery.me, verdict.change
+            if me in change.leaving:
+                raise Left(f"worker {me} left on request")
+            if not verdict.ended:
+                dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
+                exchange.resume(recovered, dealt_for)
+            if change.newcomer is not None and change.sponsor == me:
+                yield Welcome(change.newcomer, exchange.charter())
+            return recovered
+
+    def _door(self, recovered: Recovered, plan: PlannedChange | None) -> Steps[Verdict]:
+        """Reconcile, accept, restart: until a verdict is sealed."""
+        recovery = self._recovery
+        event: Event = Interrupted(self.ledger.stamp(*self._exchange.dealt(), plan))
+        while True:
+            commands: deque[Command] = deque(recovery.handle(event))
+            if recovery.state is DoorState.RECONCILING:
+                recovered.reconciled = 0.0
+            elif not recovered.reconciled:
+                recovered.reconciled = self._clock()
+            while commands:
+                command = commands.popleft()
+                match command:
+                    case Build(verdict):
+                        recovered.accepted = self._clock()
+                        if verdict is not None and verdict.lost:
+                            # Else two sides of a broken network could both train on.
+                            self._exchange.confirm(verdict.lost)
+                        change = NO_PLAN if verdict is None else verdict.change
+                        built: Built = yield Rebuild(self._members(verdict), change)
+                        commands.extend(recovery.handle(built))
+                    case Resume(verdict, membership):
+                        recovered.restarted = self._clock()
+                        recovered.messages += recovery.sent
+                        self.ledger.adopt(membership)
+                        return verdict
+                    case _:
+                        yield command
+            event = yield Poll()
+
+    def _members(self, verdict: Verdict | None) -> frozenset[WorkerId] | None:
+        return None if verdict is None else self.membership.all_but(verdict.lost)

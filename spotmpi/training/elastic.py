@@ -1,0 +1,259 @@
+"""What a `Group` and a `Trainer` have in common: a worker among others, as its script sees it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from spotmpi import settings
+from spotmpi.arrays.layout import flat_array, like
+from spotmpi.errors import Left, Stopped, UsageError
+from spotmpi.fabric import Fabric, Steps
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.sampler import Indices, generator
+from spotmpi.settings import Settings
+from spotmpi.trace.records import Trace
+from spotmpi.training import checkpoint_file
+from spotmpi.training.entering import Visitor, enter
+from spotmpi.training.registered import Training
+from spotmpi.training.session import Place, Session
+from spotmpi.version import version
+
+_BETWEEN_ABORTS = 0.5
+_ABORTS_APART = 3
+"""Seconds between the first workers' calls of MPI_Abort, and for how many of them."""
+
+P = TypeVar("P")
+T = TypeVar("T")
+Self = TypeVar("Self", bound="Elastic[Any]")
+
+
+class Elastic(Generic[P]):
+    """A context manager: entering starts MPI if there is one and is collective, leaving is
+    collective too and ends what spotmpi protects; what stands after the block is ordinary code.
+    """
+
+    _call = "group"
+    """What scripts call it in the documentation, and so in messages."""
+    _use = "average"
+    """What they do with a batch."""
+
+    def __init__(self, training: Training[P]) -> None:
+        self._training = training
+        self._seat: Session[P] | Visitor[P] | None = None
+        self._inside = False
+
+    @property
+    def _membership(self) -> Membership:
+        if self._seat is None:
+            return _ALONE
+        if isinstance(self._seat, Visitor):
+            return self._seat.membership
+        return self._seat.driver.membership
+
+    @property
+    def worker(self) -> WorkerId:
+        """This worker's id: given at its admission, never reused."""
+        return 0 if self._seat is None else self._seat.me
+
+    @property
+    def workers(self) -> tuple[WorkerId, ...]:
+        """The workers that take part now, in ring order."""
+        return self._membership.ids
+
+    @property
+    def generation(self) -> int:
+        """How many times the membership was proposed anew; grows with every change."""
+        return self._membership.generation
+
+    @property
+    def leader(self) -> bool:
+        """Whether once-only work (printing, evaluating) is this worker's. Local.
+
+        Just one worker of each membership is the leader; if it is lost, another one is.
+        """
+        return self.workers[0] == self.worker
+
+    @property
+    def steps(self) -> int:
+        """Steps committed; the number of the step to come."""
+        return self._training.progress.steps
+
+    @property
+    def seed(self) -> int:
+        """What the order of samples and `rng` follow from."""
+        return self._training.progress.seed
+
+    @property
+    def rng(self) -> Any:
+        """A random generator for this worker and step: derived, so that reruns draw the same."""
+        return generator(self.seed, self.worker, self.steps)
+
+    def batches(self, n: int, batch_size: int, passes: int = 1) -> Iterator[Indices]:
+        """The indices of this worker's batches: every one of ``n`` samples once in each pass.
+
+        ``batch_size`` is per worker. Use each batch once, by a step or an average. Collective in
+        effect: every worker takes as many steps. At the end of a pass there may be fewer samples
+        than workers: some then see a sample of another worker's, and their gradient counts for
+        nothing.
+        """
+        seat, training = self._connected("batches()"), self._training
+        number = training.position.open(n, batch_size, passes, self.seed)
+        training.position.enter()
+        try:
+            while (batch := seat.next_batch(number)) is not None:
+                training.batch = batch
+                yield batch
+                if training.batch is not None:
+                    raise UsageError(
+                        f"worker {self.worker}: the batch of step {self.steps} was not used: "
+                        f"call {self._call}.{self._use}() once for each batch"
+                    )
+                seat = self._connected("batches()")
+        finally:
+            seat.leave_batches(number)
+
+    def mean(self, x: Any) -> Any:
+        """The mean of ``x`` (a number or an array of one shape) over the workers. Collective.
+
+        A float for a number, else an array of float64. Exact: rounded once, whatever the order of
+        the workers, and the mean of equal numbers is that number. Costs about as much as the
+        all-reduce of one step, and 576 bytes more of it for each number beyond the fourth. A worker
+        lost in it does not count.
+        """
+        seat = self._connected("mean()")
+        known = self._training.position.recall()
+        if known is not None:
+            return like(x, flat_array(known))
+        return self._run(seat.mean(x))
+
+    def save(self) -> None:
+        """Ask for a checkpoint at the end of the step to come (or of the training). Local.
+
+        Enough if one worker asks. It is written by whoever leads then, into ``--checkpoint DIR``.
+        """
+        seat = self._connected("save()")
+        if seat.place.settings.checkpoint is None:
+            raise UsageError(
+                f"{self._call}.save() has no place to write to: start with --checkpoint DIR "
+                "(SPOTMPI_CHECKPOINT)"
+            )
+        if isinstance(seat, Session):
+            seat.keeper.asked = True
+
+    def __enter__(self: Self) -> Self:
+        given = Settings.from_environ()
+        channel = LauncherChannel.open(given)
+        channel.tell("begin")
+        try:
+            if given.newcomer is None:
+                settings.check(given, given.world_size or 1)
+            if given.checkpoint is not None:
+                checkpoint_file.check_writable(given.checkpoint)
+            trace = Trace(given.trace)
+            fabric = _connect(given, channel)
+        except UsageError as error:
+            self._end_job(error, given)
+            raise
+        place = Place(fabric, channel, given, trace, version())
+        try:
+            self._seat = fabric.run(enter(place, self._training))
+        except Exception as error:
+            self._end_job(error, given)
+            raise
+        self._inside = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        assert self._seat is not None
+        given = self._seat.place.settings
+        if isinstance(error, Stopped):
+            if self.leader and given.job is None:  # a launcher would say it
+                print(f"spotmpi: {error}", file=sys.stderr, flush=True)
+            return
+        if isinstance(error, Left):
+            return
+        if error is not None:
+            self._end_job(error, given)
+            return
+        try:
+            self._run(self._seat.finish("finished"))
+        except Exception as failure:
+            self._end_job(failure, given)
+            raise
+        self._inside = False
+
+    def _run(self, steps: Steps[T]) -> T:
+        """Perform ``steps``, in which the others take part."""
+        assert self._seat is not None
+        try:
+            return self._seat.place.fabric.run(steps)
+        except SystemExit:  # the others go on without this worker, or all have stopped
+            self._inside = False
+            raise
+
+    def _connected(self, call: str) -> Session[P] | Visitor[P]:
+        if self._seat is None or not self._inside:
+            name = type(self).__name__
+            raise UsageError(
+                f"{self._call}.{call} belongs inside `with spotmpi.{name}(...) as {self._call}`"
+            )
+        return self._seat
+
+    @staticmethod
+    def _end_job(error: BaseException, given: Settings) -> None:
+        """This worker's script is wrong: nobody may take its end for a revocation."""
+        if given.job is not None or given.world_size is None:
+            return  # the launcher hears of it and ends the job; alone there is nobody to end
+        worker = given.rank
+        traceback.print_exception(error)
+        print(f"spotmpi: worker {worker} raised the error above; the job ends", file=sys.stderr)
+        sys.stderr.flush()
+        from spotmpi.fabric.mpi import abort  # whether or not this worker came to connect
+
+        # Often all workers come here at once, and mpirun (5.0.11) at times hangs for ever when
+        # several ask it to abort within a millisecond: 1 in 17 jobs of 3. So one goes first.
+        time.sleep(_BETWEEN_ABORTS * min(worker or 0, _ABORTS_APART))
+        abort()
+
+
+_ALONE = Membership.first(["localhost"])
+
+
+def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
+    if given.newcomer is None and given.world_size is None:
+        from spotmpi.fabric.solo import SoloFabric
+
+        settings.check_alone()
+        return SoloFabric()
+    if given.newcomer is not None:
+        if "mpi4py.MPI" in sys.modules:
+            raise UsageError(
+                f"worker {given.newcomer}: the script imports mpi4py.MPI, and so starts MPI, "
+                "before it enters the Trainer; a worker that joins later must not: import it later"
+            )
+        # Whatever could be done without the others is done: now the launcher may have one of them
+        # bring this worker in, and then says as which process MPI will know it.
+        os.environ.update(channel.admission(given.newcomer))
+    from spotmpi.fabric.deaths import Deaths
+    from spotmpi.fabric.mpi import MpiFabric
+
+    me = given.rank if given.newcomer is None else given.newcomer
+    # On one host mpirun has started all of them together, and tells them of each other.
+    obituaries = channel.obituaries(me or 0) if given.stand_in else None
+    follow = None if obituaries is None else Deaths(obituaries).follow
+    fabric = MpiFabric(given.stand_in, given.newcomer, follow)
+    if given.newcomer is not None:
+        channel.tell("connected")
+    return fabric

@@ -1,0 +1,187 @@
+"""What a worker writes to the trace, and when: nothing is written that could be taken back.
+
+The record of a step waits until the step is *stable*: until a later round has completed, which
+says that everybody has committed it. The leader writes it then; the others keep it until they know
+that one who led has written it. So whoever dies, each step is written once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.protocol.ledger import Settlement
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.sampler import Lease
+from spotmpi.trace.records import Trace
+from spotmpi.training.driver import Recovered
+
+Record = tuple[str, dict[str, Any]]
+
+
+@dataclass
+class _Entry:
+    round: int
+    step: int
+    before: Sequence[Record]
+    """What is written in front of it."""
+    describe: Callable[[], dict[str, Any]]
+    digest: str | None = None
+
+
+class Journal:
+    """One worker's side of the trace."""
+
+    def __init__(self, trace: Trace, channel: LauncherChannel, me: WorkerId) -> None:
+        self.trace = trace
+        self._channel = channel
+        self._me = me
+        self._waiting: deque[_Entry] = deque()
+        self._leader: WorkerId | None = None
+        self._led_since = 0
+        """The first round that was committed here under this leader."""
+        self._recovered: list[Recovered] = []
+        self._last: _Entry | None = None
+        """It still lacks the digest of the parameters after it, as do ..."""
+        self._undigested: list[dict[str, Any]] = []
+        """... what this worker has to say of the recoveries before it."""
+
+    def recovered(self, recovered: Recovered) -> None:
+        """A recovery is through; its record waits for the first step committed after it."""
+        self._recovered.append(recovered)
+
+    @property
+    def wants_steps(self) -> bool:
+        """Whether the next step's record would go anywhere."""
+        return self.trace.active or bool(self._recovered)
+
+    def step(
+        self,
+        number: int,
+        step: int,
+        describe: Callable[[], dict[str, Any]],
+        now: float,
+        gradients: int,
+    ) -> None:
+        """``step`` is committed in round ``number`` at ``now``.
+
+        ``describe`` gives the rest of its record, and is called only if it is this worker that
+        writes it: it names every worker, and all but one of them would do so in vain.
+        ``gradients``: those that this worker computed in vain so far.
+        """
+        records: list[Record] = []
+        for recovered in self._recovered:
+            if recovered.verdict.change:
+                changed = self._change(recovered, step)
+                self._channel.tell("change", workers=len(recovered.after), **changed)
+                records.append(("change", changed))
+            if not recovered.losses:
+                continue
+            record = self._recovery(recovered, step, now, gradients)
+            self._channel.tell("recovery", workers=len(recovered.after), **record)
+            own = {key: value for key, value in record.items() if key not in ("lost", "verdict")}
+            self._undigested.append({"at": now, "worker": self._me, **own})
+            records.append(("recovery", record))
+        self._recovered.clear()
+        self._last = _Entry(number, step, records, describe)
+        self._waiting.append(self._last)
+
+    def digested(self, digest: int) -> None:
+        """The parameters after the step given last, which nobody had to wait for."""
+        said = f"{digest:016x}"
+        for fields in self._undigested:
+            self.trace.write("recovered", **fields, digest=said)
+        self._undigested.clear()
+        if self._last is not None:
+            self._last.digest, self._last = said, None
+
+    def stable(self, number: int, leader: WorkerId) -> None:
+        """Round ``number`` is complete under ``leader``: what came before it may be shown."""
+        written = None
+        if leader != self._leader:
+            self._leader, self._led_since = leader, number
+            written = self.trace.take_over() if leader == self._me else None
+        if leader != self._me:
+            # That the round is complete says that the leader committed the one before. It led when
+            # it did only if that came after the first one seen here: the first may have been a
+            # repair, of a round that it committed while another, who died, was to write.
+            while number - 1 > self._led_since and self._before(number - 1):
+                self._waiting.popleft()
+            return
+        while self._before(number):
+            entry = self._waiting.popleft()
+            if written is not None and entry.step <= written:
+                continue
+            for event, fields in entry.before:
+                self.trace.write(event, **fields)
+            self.trace.write("step", step=entry.step, **entry.describe(), digest=entry.digest)
+
+    @staticmethod
+    def _change(recovered: Recovered, step: int) -> dict[str, Any]:
+        before, after = recovered.before, recovered.after
+        return {
+            "generation": after.generation,
+            "step": step,
+            "joined": [worker for worker in after.ids if worker not in before],
+            "left": sorted(recovered.verdict.change.leaving),
+            "pause_ms": _ms(recovered.entered, recovered.settled),
+        }
+
+    def _before(self, number: int) -> bool:
+        return bool(self._waiting) and self._waiting[0].round < number
+
+    def _recovery(
+        self, recovered: Recovered, step: int, now: float, gradients: int
+    ) -> dict[str, Any]:
+        lost = recovered.losses
+        deaths = [at for at in map(self._channel.death_of, lost) if at is not None]
+        death = min(deaths) if deaths else None
+        repaired = recovered.verdict.repairs
+        # A worker that is computing when another dies meets the loss only when it comes back.
+        detecting = None if death is None else max(death, recovered.entered)
+        return {
+            "generation": recovered.after.generation,
+            "lost": lost,
+            "step": step,
+            "detect_ms": _ms(detecting, recovered.detected),
+            "revoke_ms": _ms(recovered.detected, recovered.revoked),
+            "reconcile_ms": _ms(recovered.revoked, recovered.reconciled),
+            "accept_ms": _ms(recovered.reconciled, recovered.accepted),
+            "restart_ms": _ms(recovered.accepted, recovered.settled),
+            "total_ms": _ms(death, now),
+            "verdict": "repair" if repaired else "retry",
+            "lost_steps": max(0, recovered.progress - recovered.verdict.survey.high),
+            "recomputed_gradients": gradients,
+            "messages_sent": {str(self._me): recovered.messages},
+            "settlement": _SETTLEMENTS[recovered.settlement],
+        }
+
+
+def described(
+    of_step: dict[str, Any], lease: Lease | None, step: int, of_round: dict[str, Any]
+) -> dict[str, Any]:
+    """The record of one step of a round, of what is known of both, and what each slot brought."""
+    workers = of_round["workers"]
+    if lease is None:
+        contributions = [{"worker": worker, "samples": None, "weight": 1} for worker in workers]
+    else:
+        contributions = [
+            {"worker": lease.slots[slot], "samples": samples, "weight": len(samples)}
+            for slot in lease.slots_of(workers)
+            for samples in [lease.piece(slot, step)]
+        ]
+    return {**of_round, "contributions": contributions, **of_step}
+
+
+_SETTLEMENTS = {
+    Settlement.RETRY: "retried",
+    Settlement.RECEIVE: "received",
+    Settlement.GIVE: "gave",
+}
+
+
+def _ms(begin: float | None, end: float) -> float | None:
+    return None if begin is None else round(1e3 * (end - begin), 3)

@@ -1,0 +1,149 @@
+"""One worker's replica: what it holds, what it brings to rounds, what their results do to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+from spotmpi.arrays.layout import Layout, Tape, read_only
+from spotmpi.arrays.registry import Registry, State
+from spotmpi.errors import UsageError
+from spotmpi.fabric import Arena, Buffer, Shape
+from spotmpi.operators import Contribute, Run, Step
+from spotmpi.optimizers import Optimizer
+from spotmpi.strategies import Strategy, complete
+
+P = TypeVar("P")
+
+
+class Replica(Generic[P]):
+    """Arrays that all workers hold, and what happens to them in a step. Local, all of it.
+
+    ``optimizer``: moves them with each round's average; without one they are the caller's to move,
+    and ``arrays`` say what is averaged. What is kept for a retry, if the data plane works in place,
+    are the arrays that a contribution was packed from: they are the script's, and the script waits
+    (docs/adr/0005).
+    """
+
+    def __init__(
+        self, params: P, optimizer: Optimizer | None, strategy: Strategy, arrays: Any = None
+    ) -> None:
+        self.optimizer = optimizer
+        self.strategy = strategy
+        layout = Layout.of(cast(Any, params))
+        self._layout = layout if arrays is None else Layout.of(arrays)
+        self._params = layout.allocate()
+        layout.pack(cast(Any, params), self._params, 1.0, what="params")
+        views = layout.views(self._params)
+        self.params = cast(P, views if optimizer is None else read_only(views))
+        self.registry = Registry()
+        self.registry.add("params", layout, State(self._params))
+        slots = () if optimizer is None else optimizer.slots
+        self._memory = {name: layout.allocate() for name in slots}
+        for name, flats in self._memory.items():
+            self.registry.add(f"optimizer/{name}", layout, State(flats))
+        states = strategy.init(self._layout)
+        for name, state in states.items():
+            self.registry.add(f"strategy/{name}", self._layout, state)
+        self._state = {name: state.flats for name, state in states.items()}
+        self._signature = layout.signature, self._layout.signature
+        self._run: Run
+        self._contribute: Contribute | None = None
+        self._open: Step
+        self.moved = False
+        """Whether the last round of steps had a result: not if all who brought to it are lost."""
+        self.arena: Arena
+        """Of the rounds that carry contributions; `furnish` makes it."""
+
+    def furnish(self, arena: Callable[[Sequence[Shape]], Arena]) -> None:
+        """Get memory for rounds, from the data plane."""
+        self.arena = arena([Shape(bucket.dtype, bucket.size) for bucket in self._layout.buckets])
+
+    @property
+    def signature(self) -> str:
+        """Equal on two workers if their arrays have the same structure."""
+        return str(self._signature)
+
+    @property
+    def size(self) -> int:
+        """Parameters, counted as numbers."""
+        return sum(len(flat) for flat in self._params)
+
+    @property
+    def elementwise(self) -> bool:
+        """What becomes of an element in a round depends on what is remembered of it alone."""
+        return self.optimizer is not None
+
+    def first(self) -> Tape:
+        """What the first worker gives to all at the beginning."""
+        return Tape(sorted(self._params, key=lambda flat: -flat.itemsize))
+
+    def state(self, name: str) -> Any:
+        """What an operator remembers under this name, in the user's structure."""
+        return self._layout.views(self._state[name])
+
+    # A step.
+
+    def begin(self, grads: Any, weight: float, last: bool) -> bool:
+        """A step with a gradient that stands for ``weight`` samples, up to its round; whether it
+        has one, as the ``last`` steps of rounds do. UsageError if the gradient does not fit."""
+
+        def bring(flats: Sequence[Buffer]) -> None:
+            if weight:
+                self._layout.pack(grads, flats, weight, what)
+            else:
+                self.bring_nothing(flats)
+
+        what = "arrays" if self.optimizer is None else "grads"
+        self.moved = False
+        self._open = self._step(last=last, bring=bring)
+        self._contribute, self._run = self.strategy.begin(self._open)
+        if last and self._contribute is None:
+            raise UsageError(f"{self.strategy} takes no part in the last step of a round")
+        return self._contribute is not None
+
+    def bring(self) -> None:
+        """Make the contribution of the step that was begun."""
+        assert self._contribute is not None
+        self._contribute.bring(self.arena.contributions)
+
+    def bring_nothing(self, flats: Sequence[Buffer] | None = None) -> None:
+        """Nothing to add to the sum."""
+        for flat in self.arena.contributions if flats is None else flats:
+            flat[...] = 0
+
+    def first_not_finite(self) -> str | None:
+        """The name of an array of the contribution that holds a NaN or an infinity."""
+        return self._layout.check_finite(self.arena.contributions)
+
+    def complete(self, rate: float, weight: float) -> None:
+        """The round of the step that was begun is the record: do the rest of the step, at once."""
+        self.moved = True
+        self._open.rate, self._open.weight = rate, weight
+        complete(self._run, self.arena.record)
+        self.close()
+
+    def close(self) -> None:
+        """The step is over, also if nothing came of it: let go of the script's arrays."""
+        if self._contribute is not None:
+            self._run.close()
+            self._contribute = None
+
+    def follow(self, rate: float, weight: float) -> None:
+        """Do with the record what all do, without having brought anything to it."""
+        self.moved = True
+        step = self._step(rate=rate, weight=weight)
+        _, run = self.strategy.follow(step)
+        complete(run, self.arena.record)
+
+    def rehearse(self, grads: Any) -> None:
+        """All that a step does here, of a replica whose state counts for nothing yet: so that
+        nobody waits for kernels to load and for memory to come when it does."""
+        for _ in range(2):
+            self._layout.pack(grads, self.arena.contributions, 1.0)
+            self.arena.turn()
+        self.follow(0.0, 1.0)
+        self.registry.digest()
+
+    def _step(self, **known: Any) -> Step:
+        return Step(self._layout, self.optimizer, self._params, self._memory, self._state, **known)

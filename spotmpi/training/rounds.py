@@ -1,0 +1,273 @@
+"""Rounds: one object for each kind. What a worker brings to it, and what its result does.
+
+A round is committed the same way on all workers whatever became of the network meanwhile, and maybe
+by a record that another worker gave; `Round.commit` finds the result in the memory's record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+from spotmpi.arrays.layout import Tape, flat_array
+from spotmpi.errors import UsageError
+from spotmpi.fabric import Shape
+from spotmpi.protocol import control_word, exact_means
+from spotmpi.protocol.control_word import ControlSum, ControlWord
+from spotmpi.protocol.ledger import Ledger
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.sampler import Lease
+from spotmpi.training.journal import described
+from spotmpi.training.registered import Training
+from spotmpi.training.round_memory import RoundMemory
+
+Taken = tuple[int, Callable[[dict[str, Any]], dict[str, Any]]]
+"""A step that is committed: its number, and what describes it, given what is known of the round."""
+
+
+class Round:
+    """One round of this worker's, from its opening to its commit."""
+
+    kind: ClassVar[int | None]
+    """As the control word has it; None of a worker that does not know what round it is."""
+
+    obeys = True
+    """Orders of the launcher are taken while it is prepared."""
+
+    def __init__(self, memory: RoundMemory) -> None:
+        self.memory = memory
+
+    @property
+    def numbers(self) -> Any:
+        """What goes beside the control word."""
+        return ()
+
+    def bring(self) -> None:
+        """Make this worker's contribution."""
+        self.memory.bring_nothing()
+
+    def prepare(self, membership: Membership, me: WorkerId) -> None:
+        """It is about to start among these."""
+
+    def word(self, word: ControlWord) -> ControlWord:
+        """Add to the control word what only this round says."""
+        return word
+
+    def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
+        """With what a newcomer can do what all do with the result; None if it cannot be told all
+        the rest with this round."""
+        return None
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> list[Taken]:
+        """It is complete, with contributions of all who are ``full``; the steps taken with it."""
+        raise NotImplementedError
+
+
+class Begin(Round):
+    """The first: what the first worker holds goes to all, as words that are added to zeros."""
+
+    kind = control_word.MEAN
+    obeys = False  # without parameters there is nothing to stop with
+
+    def __init__(self, memory: RoundMemory, first: Tape) -> None:
+        super().__init__(memory)
+        self._first = first
+        memory.expect(Shape(first.dtype, first.size))
+
+    def prepare(self, membership: Membership, me: WorkerId) -> None:
+        """Whose words count depends on who is left."""
+        self.bring()
+        if membership.ids[0] == me:
+            self._first.read(0, self.memory.alone.contributions[0])
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> list[Taken]:
+        """All hold the same."""
+        self._first.write(0, self.memory.alone.record[0])
+        return []
+
+
+class Turn:
+    """The steps of the round to come, as far as this worker has taken them."""
+
+    def __init__(self, steps: int, lease: Lease | None = None, sampler: int | None = None) -> None:
+        self.steps = steps if lease is None else lease.steps
+        self.lease = lease
+        self.sampler = sampler
+        self.taken = 0
+        self.brought = 0
+        """Those with a gradient that counts."""
+        self.loss = self.loss_weight = 0.0
+
+    @property
+    def last(self) -> bool:
+        """Whether the next step is the last one of the round."""
+        return self.taken + 1 == self.steps
+
+    @property
+    def over(self) -> bool:
+        """Whether all steps are taken."""
+        return self.taken == self.steps
+
+    def weight(self, me: WorkerId) -> int:
+        """Samples that this worker's gradient stands for in the next step."""
+        return 1 if self.lease is None else len(self.lease.batch(me, self.taken))
+
+    def take(self, weight: int, loss: float | None) -> None:
+        """One step more."""
+        self.taken += 1
+        self.brought += weight > 0
+        if loss is not None:
+            self.loss += float(loss) * weight
+            self.loss_weight += weight
+
+
+class Step(Round):
+    """A round with contributions to the steps that a turn is made of."""
+
+    kind = control_word.STEP
+
+    def __init__(
+        self, memory: RoundMemory, training: Training[Any], turn: Turn, me: WorkerId
+    ) -> None:
+        super().__init__(memory)
+        self._training = training
+        self._turn = turn
+        self._me = me
+
+    def bring(self) -> None:
+        """As the strategy makes it of the gradient."""
+        training, replica = self._training, self._training.replica
+        replica.bring()
+        if training.check_finite and (name := replica.first_not_finite()) is not None:
+            batch = training.batch
+            raise UsageError(
+                f"worker {self._me}, step {training.progress.steps}: the gradient of {name} holds "
+                "NaN or infinity; lower the learning rate, or look at this batch: "
+                f"{None if batch is None else batch.tolist()}"
+            )
+
+    def word(self, word: ControlWord) -> ControlWord:
+        """The loss; and a turn without a lease may have to end before its script."""
+        turn = self._turn
+        late = word.late and turn.lease is None
+        if not turn.loss_weight:
+            return word._replace(late=late)
+        mean = turn.loss / turn.loss_weight
+        return word._replace(late=late, loss=mean, loss_weight=turn.loss_weight)
+
+    def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
+        """Weight and rate; and the loss that stays if the step moves nothing."""
+        total, rate = self._weigh(full)
+        return {"total": total, "rate": rate, "loss": self._training.progress.loss}
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> list[Taken]:
+        """The rest of the step; a round whose only samples were the lost workers' moves nothing."""
+        training, turn = self._training, self._turn
+        progress, replica = training.progress, training.replica
+        total, rate = self._weigh(full)
+        if total:
+            replica.complete(rate, total)
+            progress.loss = word.loss
+        replica.close()
+        if turn.lease is not None:
+            training.position.dealer.count(full)
+        first = progress.steps - (turn.taken - 1)
+        progress.steps += 1
+        known = {"rate": rate, "loss": word.loss}
+        return [
+            (first + step, partial(described, known, turn.lease, step))
+            for step in range(turn.steps)
+        ]
+
+    def _weigh(self, full: Sequence[WorkerId]) -> tuple[int, float]:
+        """The sum of the weights in the round, and the learning rate that holds."""
+        turn = self._turn
+        total, active = len(full) * turn.steps, len(full)
+        if turn.lease is not None:
+            total, active = turn.lease.weigh(full)
+        return total, self._training.rate.now(active)
+
+
+class Mean(Round):
+    """Numbers of which a mean is asked: what has no room beside the word comes one round later."""
+
+    kind = control_word.MEAN
+
+    def __init__(self, memory: RoundMemory, x: Any) -> None:
+        super().__init__(memory)
+        flat = flat_array(x)
+        self._numbers, self._asked = exact_means.encode(flat), len(flat)
+        self.answer: list[float] = []
+
+    @property
+    def numbers(self) -> Any:
+        """All of them; there may be room for some."""
+        return self._numbers
+
+    def bring(self) -> None:
+        """The rest, if it is due."""
+        super().bring()
+        if self.memory.rest:
+            self.memory.bring_rest(self._numbers)
+
+    def word(self, word: ControlWord) -> ControlWord:
+        """How many there are."""
+        return word._replace(numbers=self._asked)
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> list[Taken]:
+        """A part of the answer."""
+        word.check_numbers(self._asked, number)
+        self.answer += self.memory.means(self._asked, len(full))
+        return []
+
+
+class End(Round):
+    """The last: nothing is brought, and only the door is left."""
+
+    kind = control_word.END
+
+    def __init__(self, memory: RoundMemory, ledger: Ledger) -> None:
+        super().__init__(memory)
+        self._ledger = ledger
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> list[Taken]:
+        """It was the last."""
+        self._ledger.end()
+        return []
+
+
+class Learn(Round):
+    """Any round of the others, of a worker that does what all do with its result and brings
+    nothing to it."""
+
+    kind = None
+
+    def __init__(self, memory: RoundMemory, training: Training[Any], ledger: Ledger) -> None:
+        super().__init__(memory)
+        self._training = training
+        self._ledger = ledger
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> list[Taken]:
+        """As far as the page tells."""
+        if word.kind == control_word.STEP:
+            self._training.replica.moved = False
+        if word.kind == control_word.STEP:
+            if page["total"]:
+                self._training.replica.follow(page["rate"], page["total"])
+            self._training.progress.loss = word.loss if page["total"] else page["loss"]
+        elif word.kind == control_word.END:
+            self._ledger.end()
+        return []

@@ -1,0 +1,143 @@
+"""Where a script stands: what it has drawn of which batches, and what it was told between them.
+
+Equal on all workers at every boundary. A newcomer runs the same script from its beginning, and gets
+to where the others are without their help: batches that are used up yield nothing, and a mean that
+was asked for outside of any batches is answered as it was then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.sampler import Dealer, Lease, Sampler
+
+_MOST_NUMBERS = 2048
+"""In answers that are kept; a script that asks for more is not one that newcomers can follow."""
+
+
+class ScriptPosition:
+    """One worker's script. Local, all of it."""
+
+    def __init__(self) -> None:
+        self.dealer = Dealer()
+        self._samplers: list[Sampler] = []
+        self._kept: dict[int, Mapping[str, Any]] = {}
+        """Of a checkpoint, or of the others: where samplers stand that are not open yet."""
+        self._closed: set[int] = set()
+        """Samplers whose batches the script has left, used up or not."""
+        self._inside = 0
+        """Loops over batches that the script is in."""
+        self._answers: list[tuple[int, list[float]]] = []
+        """Means outside of loops: samplers opened before, and the numbers."""
+        self._told = 0
+        """Of these, those that this worker's script has had."""
+        self._loose = False
+        """Steps are taken outside of batches: means are asked for between them, by no rule."""
+        self.lost = False
+        """An answer is kept no more: a newcomer cannot get here."""
+
+    # Batches.
+
+    def open(self, n: int, batch_size: int, passes: int, seed: int) -> int:
+        """The script comes to its next batches; return their number."""
+        number = len(self._samplers)
+        sampler = Sampler(n, batch_size, passes, [seed, number])
+        if number in self._kept:
+            sampler.restore(self._kept[number])
+        self._samplers.append(sampler)
+        return number
+
+    def enter(self) -> None:
+        """The script goes through batches from now on."""
+        self._inside += 1
+
+    def leave(self, number: int) -> None:
+        """It does not any more; a lease that was drawn and not used to its end is given up."""
+        self._inside -= 1
+        self._closed.add(number)
+        self.dealer.drop(self._samplers[number])
+
+    def draw(self, number: int, membership: Membership, steps: int = 1) -> Lease | None:
+        """The next lease of these batches, as `sampler.Dealer.draw` has it; None: they are over."""
+        if number in self._closed:
+            return None
+        return self.dealer.draw(self._samplers[number], membership, steps)
+
+    def used_up(self, number: int) -> bool:
+        """Whether the others are through with these batches, for a worker that is dealt nothing."""
+        return number in self._closed or self._samplers[number].over
+
+    # Answers.
+
+    def remember(self, numbers: list[float]) -> None:
+        """All workers were told the same, now."""
+        if self._inside or self._loose:
+            return
+        self._answers.append((len(self._samplers), numbers))
+        self._told = len(self._answers)
+        if sum(len(known) for _, known in self._answers) > _MOST_NUMBERS:
+            self._answers, self._told = [], 0
+            self.lost = True
+
+    def recall(self) -> list[float] | None:
+        """What the others were told where this script is now; None if they have yet to be."""
+        if self._inside or self._told == len(self._answers):
+            return None
+        opened, numbers = self._answers[self._told]
+        if opened != len(self._samplers):
+            return None
+        self._told += 1
+        return numbers
+
+    def loosen(self) -> None:
+        """A step is taken outside of batches: no later answer can be told from others."""
+        self._loose = True
+
+    # State.
+
+    def kept(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        return {
+            f"sampler/{number}/{key}": value
+            for number, sampler in enumerate(self._samplers)
+            for key, value in sampler.state().items()
+        }
+
+    def resume(self, state: Mapping[str, Any], where: str = "") -> None:
+        """Go on from what a checkpoint `kept`, with the samplers that the script will open."""
+        found: dict[int, dict[str, Any]] = {}
+        for name, value in state.items():
+            if name.startswith("sampler/"):
+                _, number, key = name.split("/", 2)
+                found.setdefault(int(number), {})[key] = value
+        self._kept = dict(found)
+
+    def told(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
+        """Plain values for a newcomer; after the step drawn, if its ``contributors`` are given."""
+        return {
+            "samplers": [self._plain(sampler, contributors) for sampler in self._samplers],
+            "closed": sorted(self._closed),
+            "answers": self._answers,
+            "loose": self._loose,
+            "lost": self.lost,
+            "dealer": self.dealer.after(),
+        }
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Go on where it was `told`, with the samplers that are open and those to come."""
+        self._kept = dict(enumerate(state["samplers"]))
+        for number, sampler in enumerate(self._samplers):
+            if number in self._kept:
+                sampler.restore(self._kept[number])
+        self._closed = set(state["closed"])
+        self._answers = [(int(opened), list(numbers)) for opened, numbers in state["answers"]]
+        self._told = min(self._told, len(self._answers))
+        self._loose, self.lost = bool(state["loose"]), bool(state["lost"])
+        self.dealer.restore(int(state["dealer"]))
+
+    def _plain(self, sampler: Sampler, contributors: Iterable[WorkerId] | None) -> dict[str, Any]:
+        counts = contributors is not None and self.dealer.drawn is sampler
+        found = sampler.after(contributors or ()) if counts else sampler.state()
+        return {**found, "pool": found["pool"].tolist()}

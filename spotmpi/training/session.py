@@ -1,0 +1,434 @@
+"""One worker among the others: the driver's exchange, whatever kind of round is open.
+
+Everything that takes part with others is a generator of requests (`spotmpi.fabric`), so that the
+simulator runs it as well; `Trainer` and `Group` are the faces that users see of it. A session is
+built whole, when its worker is connected and knows the others; before that it is a `visitor`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from spotmpi.arrays.layout import flat_array, like
+from spotmpi.errors import Left, Stopped
+from spotmpi.fabric import Fabric
+from spotmpi.fabric import Steps as Asks
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, LauncherChannel
+from spotmpi.protocol import control_word
+from spotmpi.protocol.control_word import ControlWord
+from spotmpi.protocol.ledger import Ledger
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.recovery import PlannedChange
+from spotmpi.protocol.sampler import Indices
+from spotmpi.protocol.state_pages import pack
+from spotmpi.settings import Settings
+from spotmpi.trace.records import Trace
+from spotmpi.training.checkpoints import Checkpoints
+from spotmpi.training.driver import Driver, Recovered
+from spotmpi.training.fault_injection import FaultInjection
+from spotmpi.training.journal import Journal
+from spotmpi.training.registered import Training
+from spotmpi.training.round_memory import RoundMemory
+from spotmpi.training.rounds import Begin, End, Learn, Mean, Round, Step, Taken, Turn
+from spotmpi.training.teaching import Teaching
+
+P = TypeVar("P")
+
+
+@dataclass(frozen=True)
+class Place:
+    """What connects a worker with its surroundings."""
+
+    fabric: Fabric
+    channel: LauncherChannel
+    settings: Settings
+    trace: Trace
+    version: str
+    """Of spotmpi; for the trace."""
+
+
+class Session(Generic[P]):
+    """One worker's part, from the first round that it takes part in to the last."""
+
+    def __init__(
+        self,
+        place: Place,
+        training: Training[P],
+        membership: Membership,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """Of the first ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
+        self.place = place
+        self.training = training
+        fabric, given, channel = place.fabric, place.settings, place.channel
+        self.me: WorkerId = fabric.me
+        replica = training.replica
+        tape, sets = training.registry.tape()
+        self._school = Teaching(self.me, tape, sets, fabric.arena, not replica.elementwise)
+        self.memory = RoundMemory(fabric.arena, replica.arena, self._school)
+        self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
+        self._joined = ledger is not None
+        self._journal = Journal(place.trace, channel, self.me)
+        self.rehearsal = FaultInjection(given.revoke, self.me)
+        state = training.registry.checkpoint
+        self.keeper = Checkpoints(
+            given.checkpoint, given.checkpoint_every, state, place.trace, channel, self.me
+        )
+        self._round: Round = End(self.memory, self.driver.ledger)
+        """The open one, or the last."""
+        self._turn = Turn(replica.strategy.steps)
+        self._gradients = 0
+        """Gradients that this worker was given for steps ..."""
+        self._contributed = 0
+        """... and those in committed rounds: their difference was computed in vain."""
+        self._told_to_stop = self._leaving = False
+        """What this worker says in its control words: all should stop, it is to leave."""
+        self._stopping = self._due = False
+        """What all have read from theirs: training stops, a plan is due."""
+        self._digest: int | None = None
+        """Of the replicated state, if it has been digested since it changed."""
+        self._digest_due = False
+        self._compare_after: int | None = None
+        self._unkept: Callable[[], None] | None = None
+        """Tells the keeper of the last round, where the script has yet to apply its result."""
+        self._reducing = 0.0
+        self._committed_at = fabric.clock()
+
+    # What the script asks for.
+
+    def begin(self) -> Asks[None]:
+        """The first round brings what the first worker holds to all."""
+        yield from self._perform(Begin(self.memory, self.training.replica.first()))
+
+    def learn(self, charter: dict[str, Any]) -> Asks[None]:
+        """A newcomer's first rounds; returns where all are after a step. Raises Left if the
+        training is over before."""
+        self._school.enrol(charter["lessons"])
+        self.memory.expect_rest(charter["rest"])
+        ledger = self.driver.ledger
+        while self._school.learns:
+            self._round = Learn(self.memory, self.training, ledger)
+            yield from self.driver.round()
+            if ledger.ending:
+                yield from self._leave_with_all("the training was over before it had learnt")
+
+    def graduate(self) -> Asks[Session[P]]:
+        """It knows everything: its next step is the others' next."""
+        self.training.batch = None
+        self.place.channel.tell("trains", step=self.training.progress.steps)
+        yield from self._after_round()
+        return self
+
+    def next_batch(self, number: int) -> Indices | None:
+        """Draw this worker's next batch from the script's batches of this number. Local."""
+        turn = self._turn
+        if turn.lease is None or turn.sampler != number:
+            steps = self.training.replica.strategy.steps
+            lease = self.training.position.draw(number, self.driver.membership, steps)
+            if lease is None:
+                return None
+            turn = self._turn = Turn(steps, lease, number)
+        assert turn.lease is not None
+        mine = turn.lease.batch(self.me, turn.taken)
+        # With nothing of its own it borrows a sample and counts for nothing: the script stays
+        # the same on all workers, whatever else it calls in the loop.
+        return (mine if len(mine) else turn.lease.samples[:1]).copy()
+
+    def leave_batches(self, number: int) -> None:
+        """The script leaves its batches of this number. Local."""
+        self.training.position.leave(number)
+        if self._turn.sampler == number:
+            self._turn = Turn(self.training.replica.strategy.steps)
+
+    def step(self, grads: Any, loss: float | None) -> Asks[Session[P]]:
+        """One step, with a gradient for the batch drawn last; its round, if it has one."""
+        training, turn = self.training, self._turn
+        if turn.lease is None:
+            training.position.loosen()
+        weight = turn.weight(self.me)
+        has_round = training.replica.begin(grads, weight, turn.last)
+        turn.take(weight, loss)
+        self._gradients += weight > 0
+        if has_round:
+            yield from self._perform(Step(self.memory, training, turn, self.me))
+            if self.driver.ledger.ending:
+                yield from self._leave_with_all("the others have finished")
+            self._turn = Turn(training.replica.strategy.steps)
+        else:
+            training.progress.steps += 1
+        training.batch = None
+        return self
+
+    def mean(self, x: Any) -> Asks[Any]:
+        """The mean of ``x``, in two rounds at most."""
+        answer = Mean(self.memory, x)
+        yield from self._perform(answer)
+        if self.memory.rest:
+            yield from self._perform(answer)
+        self.training.position.remember(answer.answer)
+        return like(x, flat_array(answer.answer))
+
+    def finish(self, outcome: str) -> Asks[None]:
+        """Leave together with all others; returns when nobody waits for this worker."""
+        yield from self._perform(End(self.memory, self.driver.ledger))
+        yield from self.driver.finish()
+        # Nobody waits for this worker any more. Should the leader be among the lost, the next
+        # one does what it left undone.
+        leader, number = self._leads, self.driver.ledger.committed
+        steps, trace = self.training.progress.steps, self.place.trace
+        self._journal.stable(number + 1, self.driver.membership.ids[0])
+        self.keeper.finish(steps, leader, must=self._stopping)
+        if leader:
+            trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
+        trace.close()
+        self.place.channel.tell("done")
+
+    # Rounds.
+
+    def _perform(self, what: Round) -> Asks[None]:
+        if self._stopping and what.kind != control_word.END:
+            yield from self._stop()
+        self._round = what
+        try:
+            yield from self.driver.round()
+        except Left:
+            self.place.trace.close()
+            self.keeper.wait()
+            self.place.channel.tell("parted")
+            raise
+        yield from self._after_round()
+
+    def _after_round(self) -> Asks[None]:
+        if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
+            self._digest = self.training.registry.digest()
+            self._journal.digested(self._digest)
+        # A result that is the script's to apply must be in what is kept: it stops a round later.
+        if self._stopping and not self.driver.ledger.ending and self._unkept is None:
+            yield from self._stop()
+
+    def _stop(self) -> Asks[None]:
+        """End with all others, with a checkpoint. Raises Stopped."""
+        remain, least = len(self.driver.membership.ids), self.place.settings.min_workers
+        why = f"workers that remain: {remain}, fewer than the {least} asked for"
+        if remain >= least:
+            why = f"the {'workers were' if self._leaving else 'job was'} told to stop"
+        kept = "it keeps no checkpoints"
+        if self.place.settings.checkpoint is not None:
+            step = self.training.progress.steps
+            kept = f"a checkpoint of step {step} is in {self.place.settings.checkpoint}"
+        self.keeper.asked = True
+        yield from self.finish("stopped")
+        raise Stopped(f"{why}; {kept}")
+
+    def _leave_with_all(self, why: str) -> Asks[None]:
+        """The training is over, wherever this worker's script is."""
+        yield from self.driver.finish()
+        self.place.channel.tell("parted")
+        raise Left(f"worker {self.me}: {why}")
+
+    # The driver's exchange.
+
+    def due(self) -> PlannedChange | None:
+        """The last control word says whether anything is planned, this worker what it adds."""
+        if not self._due:
+            return None
+        guest = None if self._school.learns else self.place.fabric.guest()
+        leaving = frozenset({self.me}) if self._leaving else frozenset()
+        return PlannedChange(leaving, guest, None if guest is None else self.me)
+
+    def open(self) -> None:
+        """The next round begins: all that the last one had to change is changed."""
+        if self._unkept is not None:
+            self._unkept()
+            self._unkept = None
+        self.memory.open()
+
+    def bring(self) -> None:
+        """Make this worker's contribution to the open round."""
+        if self.driver.ledger.open:
+            self._round.bring()
+
+    def prepare(self, membership: Membership) -> None:
+        """Bring what depends on who takes part: a page, and in the first round the parameters."""
+        self._round.prepare(membership, self.me)
+        if self._school.learns:
+            self._school.bring_nothing()
+        elif self._school.teaching:
+            self._teach(self._school.full(membership.ids))
+        steps = self.training.progress.steps
+        if self._round.kind == control_word.STEP:
+            self.rehearsal.arm(steps)
+        self._reducing = self.place.fabric.clock()
+        self.place.channel.progressed(self.me, self.driver.ledger.committed, steps, IN_ROUND)
+
+    def speak(self, membership: Membership) -> None:
+        """Write the control word."""
+        what = self._round
+        if what.kind is None:
+            self.memory.speak(ControlWord(None, self.me))
+            return
+        if what.obeys:
+            self._obey()
+        few = len(self._school.full(membership.ids)) < self.place.settings.min_workers
+        word = ControlWord(
+            kind=what.kind,
+            worker=self.me,
+            save=self.keeper.asked,
+            published=self.keeper.published,
+            stop=self._told_to_stop or few,
+            leaves=self._leaving,
+            newcomer=self.place.fabric.guest() is not None,
+            late=self._joined and what.kind == control_word.STEP,
+            digest=self._digest,
+        )
+        self.memory.speak(what.word(word), what.numbers)
+
+    def commit(self, contributors: Sequence[WorkerId]) -> None:
+        """All is there: move on by one round, as every other worker does with the same numbers."""
+        now = self.place.fabric.clock()
+        self.rehearsal.reduced(now - self._reducing)
+        ledger = self.driver.ledger
+        number = ledger.committed - 1
+        self.memory.turn()
+        page = self._school.turn()
+        learner, full = self._school.learns, self._school.full(contributors)
+        word = self.memory.heard(len(full))
+        before = self.training.progress.steps
+        if not learner:
+            self._check(number, word)
+        taken = self._round.commit(number, full, word, page)
+        if taken:
+            self._note(number, full, taken, now)
+        graduates = self._school.given(page)
+        if self.me in graduates:
+            self.training.registry.take(page["rest"])
+        if graduates and not self._school.learns:
+            self._compare_after = number
+        self.memory.follow(word)
+        everybody = word.leaving >= len(full) + len(graduates)
+        self._stopping = self._stopping or word.stop or everybody
+        # Not when somebody has just learnt: it cannot tell of this step if all who can leave.
+        self._due = (word.leaving > 0 or word.newcomer) and not (self._stopping or graduates)
+        traced = bool(taken) and self.place.trace.active
+        self._digest_due = traced or number == self._compare_after
+        # After the last round all wait for each other once more.
+        doing = IN_ROUND if ledger.ending or self._school.learns else IN_SCRIPT
+        steps = self.training.progress.steps
+        self.place.channel.progressed(self.me, number + 1, steps, doing)
+        if not learner:
+            wanted = word.save or (bool(taken) and self.keeper.due(before, steps))
+            keep = partial(self._keep, number, steps, wanted, word.published)
+            if taken and not self.training.replica.elementwise:
+                self._unkept = keep
+            else:
+                keep()
+            if ledger.ending:
+                self.keeper.finish(steps, self._leads, must=self._stopping)
+
+    def dealt(self) -> tuple[int, int]:
+        """Rounds dealt to this worker so far, and the generation that the last was dealt for."""
+        return self.training.position.dealer.dealt
+
+    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
+        """A new membership is sealed: deal for it, report it, and compare replicas soon."""
+        survey = recovered.verdict.survey
+        self._due = False
+        self._school.forget(recovered.gone)
+        if not self._school.full(recovered.after.ids):
+            raise Left(f"worker {self.me}: all workers that it could learn from are lost")
+        newcomer = recovered.verdict.change.newcomer
+        if newcomer is not None:
+            self._school.admit(newcomer)
+        if self._school.learns:
+            return
+        self.training.position.dealer.resume(survey.dealt, dealt_for)
+        self._journal.recovered(recovered)
+        self._compare_after = survey.high
+
+    def charter(self) -> bytes:
+        """What a newcomer must know to take part in the next round."""
+        ledger = self.driver.ledger
+        fields = {
+            "membership": pack(self.driver.membership),
+            "before": pack(ledger.last),
+            "committed": ledger.committed,
+            "lessons": self._school.charter(),
+            "rest": self.memory.rest,
+        }
+        return json.dumps(fields).encode()
+
+    def confirm(self, lost: Collection[WorkerId]) -> None:
+        """Whether a worker is dead is for the launcher to say, if there is one. Blocking."""
+        self.place.channel.confirm(lost)
+
+    # The parts.
+
+    @property
+    def _leads(self) -> bool:
+        return self.driver.membership.ids[0] == self.me
+
+    def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
+        self.keeper.committed(number, steps, wanted, confirmed, self._leads)
+
+    def _obey(self) -> None:
+        order, fabric, channel = None, self.place.fabric, self.place.channel
+        order = channel.order_for(self.me)
+        if order is None:
+            return
+        self._told_to_stop = order.stop
+        self._leaving = self._leaving or order.leave
+        failure = fabric.sponsor(order.newcomer or None)
+        if order.newcomer:
+            channel.tell_once("spawning", order.newcomer)
+        if failure is not None:
+            channel.tell_once("gave_up", order.newcomer, why=failure)
+        if self._round.kind == control_word.STEP:  # else an answer that its script needs is to come
+            fabric.brief(self._prospectus)
+
+    def _prospectus(self) -> bytes:
+        """What a newcomer's script needs to get to where the others are."""
+        fields = {
+            "membership": pack(self.driver.membership),
+            "facts": [value for _, value in self.training.facts(self.place.settings)],
+            "rest": self.training.registry.told(None),
+        }
+        return json.dumps(fields).encode()
+
+    def _teach(self, full: Sequence[WorkerId]) -> None:
+        """Bring this worker's part of the page, and what a step's result is to be applied with."""
+        values = self._round.lesson(full) if full[0] == self.me else None
+        rest: dict[str, Any] = {}
+        if values is not None and self._school.rest_due:
+            rest = self.training.registry.told(full)
+        self._school.bring(full, values or {}, rest)
+
+    def _check(self, number: int, word: control_word.ControlSum) -> None:
+        """All are in the same round with the same state; it may be over for all and so here."""
+        assert self._round.kind is not None
+        word.check_kind(self._round.kind, number)
+        word.check_digest(self._digest, number)
+        self._digest = None
+        self._journal.stable(number, self.driver.membership.ids[0])
+        if word.save:
+            self.keeper.asked = False
+        if word.over and self._round.kind != control_word.END:
+            self._round = End(self.memory, self.driver.ledger)
+
+    def _note(self, number: int, full: Sequence[WorkerId], taken: list[Taken], now: float) -> None:
+        """Steps are committed: for the trace."""
+        self._contributed += self._turn.brought
+        if self._journal.wants_steps:
+            known = {
+                "round": number,
+                "generation": self.driver.ledger.generation,
+                "workers": full,
+                "seconds": (now - self._committed_at) / len(taken),
+            }
+            vain = self._gradients - self._contributed
+            for step, describe in taken:
+                self._journal.step(number, step, partial(describe, known), now, vain)
+        self._committed_at = now

@@ -1,0 +1,76 @@
+"""The training loop that users call: steps that survive the loss of workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from spotmpi.errors import UsageError
+from spotmpi.optimizers import Optimizer
+from spotmpi.strategies import Strategy
+from spotmpi.training.elastic import Elastic
+from spotmpi.training.registered import Rate, Training
+from spotmpi.training.replica import Replica
+
+__all__ = ["Trainer"]
+
+P = TypeVar("P", bound="Sequence[Any] | dict[str, Any]")
+
+
+class Trainer(Elastic[P]):
+    """Trains one model on all workers of the job, whoever of them is revoked.
+
+    ``params``: list or dict of arrays; those of the first worker count. ``optimizer.lr`` is meant
+    for the number of workers at the start and follows the number in each step's average from there
+    (``lr_reference`` names another number, ``scale_lr=False`` switches it off). ``seed`` decides
+    the order of samples. ``check_finite``: refuse gradients with NaN or infinity.
+
+    A context manager: entering starts MPI if there is one and is collective, leaving is collective
+    too and ends what spotmpi protects; what stands after the block is ordinary code.
+    """
+
+    _call = "trainer"
+    _use = "step"
+
+    def __init__(
+        self,
+        params: P,
+        *,
+        optimizer: Optimizer,
+        strategy: Strategy,
+        seed: int = 0,
+        scale_lr: bool = True,
+        lr_reference: int | None = None,
+        check_finite: bool = False,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise UsageError(f"optimizer must be one of spotmpi.optimizers, not {optimizer!r}")
+        if not isinstance(strategy, Strategy):
+            raise UsageError(f"strategy must be one of spotmpi.strategies, not {strategy!r}")
+        if lr_reference is not None and lr_reference < 1:
+            raise UsageError(f"lr_reference is a number of workers, at least 1, not {lr_reference}")
+        self.optimizer = optimizer
+        self.strategy = strategy
+        replica = Replica(params, optimizer, strategy)
+        rate = Rate(optimizer, lr_reference, scale_lr)
+        super().__init__(Training(replica, seed, rate, check_finite))
+
+    @property
+    def params(self) -> P:
+        """The live parameters, in the structure they were given in. Read them; do not write."""
+        return self._training.replica.params
+
+    @property
+    def loss(self) -> float | None:
+        """The workers' mean loss in the last step, weighted as their gradients are."""
+        return self._training.progress.loss
+
+    def step(self, grads: P, loss: float | None = None) -> None:
+        """Average ``grads`` over all workers and apply it: one training step. Collective, blocking.
+
+        ``grads`` has the structure, shapes and dtypes of the parameters and is the mean over this
+        worker's batch; outside of `batches` every worker counts as one sample. Returns with the
+        step committed, whoever dies meanwhile; `loss` is then the mean over the workers.
+        """
+        seat = self._connected("step()")
+        self._seat = self._run(seat.step(grads, loss))

@@ -1,0 +1,190 @@
+"""Flat buckets and the user's arrays."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+
+from spotmpi.arrays.layout import Layout, kernels_for
+from spotmpi.errors import UsageError
+from spotmpi.kernels import cpu
+
+
+def params() -> dict[Any, Any]:
+    return {
+        "w1": np.arange(6, dtype="float32").reshape(2, 3),
+        "b1": np.float64(7) * np.ones(2),
+        "empty": np.zeros((0, 4), "float32"),
+        "scalar": np.array(9, "float32"),
+    }
+
+
+def test_one_bucket_for_each_dtype_in_the_order_of_the_parameters() -> None:
+    layout = Layout.of(params())
+    single, double = layout.buckets
+    assert (single.dtype, single.size) == ("float32", 7)
+    assert [(e.key, e.shape, e.start, e.stop) for e in single.entries] == [
+        ("w1", (2, 3), 0, 6),
+        ("empty", (0, 4), 6, 6),
+        ("scalar", (), 6, 7),
+    ]
+    assert (double.dtype, double.size, len(double.entries)) == ("float64", 2, 1)
+    swapped = Layout.of([np.zeros(1), np.zeros(1, "float32")])
+    assert [bucket.dtype for bucket in swapped.buckets] == ["float32", "float64"]
+
+
+def test_only_the_first_bucket_has_a_tail_and_all_are_zero() -> None:
+    first, second = Layout.of(params()).allocate(tail=5)
+    assert (first.size, second.size) == (12, 2)
+    assert (first.dtype, second.dtype) == ("float32", "float64")
+    assert not first.any()
+    assert not second.any()
+    assert [flat.size for flat in Layout.of([np.zeros(3)]).allocate()] == [3]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, dict])
+def test_packing_fills_what_the_views_show(kind: type) -> None:
+    tree = params() if kind is dict else kind(params().values())
+    layout = Layout.of(tree)
+    flats = layout.allocate(tail=2)
+    flats[0][-2:] = 5
+    layout.pack(tree, flats, 2.0)
+    assert flats[0].tolist() == [0, 2, 4, 6, 8, 10, 18, 5, 5]
+    assert flats[1].tolist() == [14, 14]
+    views: Any = layout.views(flats)
+    assert type(views) is kind
+    if kind is dict:
+        assert list(views) == list(params())
+        views = list(views.values())
+    for view, original in zip(views, params().values(), strict=True):
+        assert (view.shape, view.dtype) == (original.shape, original.dtype)
+        np.testing.assert_array_equal(view, 2 * original)
+    flats[0][0] = -1
+    assert views[0][0, 0] == -1
+
+
+def test_gradients_may_come_in_any_order_layout_or_kind_of_sequence() -> None:
+    layout = Layout.of({"a": np.zeros((2, 3)), "b": np.zeros(())})
+    flats = layout.allocate()
+    transposed = np.arange(6.0).reshape(3, 2).T
+    layout.pack(OrderedDict(b=np.float64(7), a=transposed), flats, 1.0)
+    assert flats[0].tolist() == [0, 2, 4, 1, 3, 5, 7]
+    listed = Layout.of([np.zeros(2), np.zeros(1)])
+    flats = listed.allocate()
+    listed.pack((np.arange(6.0)[::3], np.ones(1)), flats, 1.0)
+    assert flats[0].tolist() == [0, 3, 1]
+
+
+ARRAYS = st.builds(
+    lambda shape, dtype: np.zeros(shape, dtype),
+    st.lists(st.integers(0, 3), max_size=3).map(tuple),
+    st.sampled_from(["float32", "float64"]),
+)
+
+
+@hypothesis.given(st.dictionaries(st.text(max_size=3) | st.integers(0, 5), ARRAYS, min_size=1))
+def test_whatever_fits_comes_back_to_the_bit(tree: dict[Any, Any]) -> None:
+    rng = np.random.default_rng(0)
+    tree = {key: rng.standard_normal(x.shape).astype(x.dtype) for key, x in tree.items()}
+    layout = Layout.of(tree)
+    flats = layout.allocate(tail=1)
+    layout.pack(dict(reversed(tree.items())), flats, 1.0)
+    views: Any = layout.views(flats)
+    assert list(views) == list(tree)
+    for key, x in tree.items():
+        np.testing.assert_array_equal(views[key], x)
+        assert views[key].dtype == x.dtype
+
+
+def test_signatures_tell_layouts_apart_and_nothing_else() -> None:
+    a, b = np.zeros((2, 3)), np.zeros(4, "float32")
+    different: list[Any] = [
+        [a, b],
+        [b, a],
+        (a, b),
+        {"a": a, "b": b},
+        {"b": b, "a": a},
+        {"a": a, "c": b},
+        {0: a, 1: b},
+        {"0": a, "1": b},
+        [a.T, b],
+        [a.ravel(), b],
+        [a.astype("float32"), b],
+        [a],
+    ]
+    signatures = [Layout.of(tree).signature for tree in different]
+    assert len(set(signatures)) == len(different)
+    assert all(0 <= signature < 2**32 for signature in signatures)
+    assert Layout.of([a + 1, b + 1]).signature == signatures[0]
+
+
+def refused(*words: str) -> Any:
+    return pytest.raises(UsageError, match=".*".join(words))
+
+
+def test_parameters_that_cannot_be_trained_are_refused_by_name() -> None:
+    for empty in ([], (), {}):
+        with refused("params is an empty", "at least one array"):
+            Layout.of(empty)
+    with refused("params is a ndarray", "into a list"):
+        Layout.of(np.zeros(3))  # type: ignore[arg-type]
+    with refused(r'params\["w"\] is a list', "nested"):
+        Layout.of({"w": [np.zeros(3)]})  # type: ignore[dict-item]
+    with refused(r"params\[1\]", "float is no array", "NumPy"):
+        Layout.of([np.zeros(3), 0.5])  # type: ignore[list-item]
+    with refused(r"params\[\(0, 1\)\] has a tuple for a key"):
+        Layout.of({(0, 1): np.zeros(3)})  # type: ignore[dict-item]
+    for dtype in ("int64", "float16", ">f8", "object"):
+        with refused(r'params\["w"\] is', "expected float32 or float64"):
+            Layout.of({"w": np.zeros(3, dtype)})
+
+
+def test_only_numpy_arrays_have_kernels_for_now() -> None:
+    assert kernels_for(np.zeros(1)) is cpu
+    with refused("memoryview is no array that spotmpi can train yet"):
+        kernels_for(memoryview(b""))
+
+
+def test_gradients_that_do_not_fit_are_refused_by_name() -> None:
+    layout = Layout.of({"w1": np.zeros((2, 3), "float32"), "b1": np.zeros(2, "float32")})
+    w, b = np.zeros((2, 3), "float32"), np.zeros(2, "float32")
+    wrong: list[tuple[Any, tuple[str, ...]]] = [
+        ([w, b], ("grads is a list, but params is a dict",)),
+        (None, ("grads is a NoneType", "expected a list, tuple or dict")),
+        ({"w1": w}, (r'grads\["b1"\] is missing', "zeros")),
+        ({"w1": w, "b1": b, "c": b}, (r'grads\["c"\] has no counterpart',)),
+        ({"w1": w.T, "b1": b}, (r'"w1"\] is of shape \(3, 2\)', r"float32.*\(2, 3\)")),
+        ({"w1": w, "b1": b.astype("float64")}, (r'"b1"\] is float64', r"astype\('float32'\)")),
+        ({"w1": w, "b1": [0.0, 0.0]}, (r'"b1"\] is a list', "NumPy array with dtype=float32")),
+        ({"w1": None, "b1": b}, (r'"w1"\] is a NoneType', "expected a float32 array")),
+    ]
+    for grads, words in wrong:
+        with refused(*words):
+            layout.pack(grads, layout.allocate(), 1.0)
+    listed = Layout.of([w, b])
+    with refused("grads has 1 entries, but params has 2"):
+        listed.pack([w], listed.allocate(), 1.0)
+    with refused("grads is a dict, but params is a list"):
+        listed.pack({0: w, 1: b}, listed.allocate(), 1.0)
+    with refused(r"params\[1\] is of shape \(3,\)"):
+        listed.pack([w, np.zeros(3, "float32")], listed.allocate(), 1.0, what="params")
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_first_broken_entry_is_named_and_tails_are_not_looked_at(bad: float) -> None:
+    layout = Layout.of(params())
+    flats = layout.allocate(tail=1)
+    flats[0][-1] = bad
+    assert layout.check_finite(flats) is None
+    flats[1][1] = bad
+    assert layout.check_finite(flats) == 'grads["b1"]'
+    assert layout.check_finite(flats, what="params") == 'params["b1"]'
+    flats[0][6] = bad
+    assert layout.check_finite(flats) == 'grads["scalar"]'
+    flats[0][0] = bad
+    assert layout.check_finite(flats) == 'grads["w1"]'

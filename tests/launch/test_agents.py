@@ -1,0 +1,283 @@
+"""What a host's agent and its fleet say to each other, over a real connection."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi import __version__
+from spotmpi.launch import messages
+from spotmpi.launch.auth import Frame, Role, Seal
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.event_loop import Loop
+from spotmpi.launch.head.agents import Agents
+from spotmpi.launch.link import HostLink, read
+from spotmpi.launch.silences import Silences
+from spotmpi.launch.tcp_connections import TcpConnection
+from spotmpi.launcher_channel import Order
+from spotmpi.notice import Notice
+from tests.saying import said
+
+TOKEN = bytes(range(32))
+
+
+class Host:
+    """A fleet, and a host of it whose agent says what the test wants."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.notices: list[tuple[str, Notice]] = []
+        self.said: list[str] = []
+        self.newcomers: list[str] = []
+        self.told: list[Any] = []
+        """What the agent was told."""
+        self.resting: list[str] = []
+        self.fleet = Agents(
+            self.loop,
+            messages.Assignment("/", ("script",), {}, 60_000),
+            lambda *_: None,
+            lambda: False,
+            lambda host, notice: self.notices.append((host, notice)),
+            self.newcomer,
+            self.resting.append,
+            self.said.append,
+            socket.socket,
+        )
+        self.agent = self.come("h2", self.take, pytest.fail)
+
+    def come(
+        self, name: str, take: Callable[[Frame], None], gone: Callable[[str], None]
+    ) -> HostLink:
+        """One more host, whose agent takes frames; returns its end of the trunk."""
+        here, there = (one.detach() for one in socket.socketpair())
+        self.fleet.meet((here, here), Seal(Role.HEAD, TOKEN, bytes(32)), 60, pytest.fail)
+        agent = HostLink(
+            self.loop, (there, there), Seal(Role.AGENT, TOKEN, bytes([1]) * 32), take, gone
+        )
+        self.turn_until(lambda: agent.open)
+        agent.tell(messages.Hello(__version__))
+        agent.tell(messages.Offer(name, 2, None))
+        agent.tell(messages.Fit())
+        self.turn_until(lambda: name in {host.name for host in self.fleet.hosts})
+        return agent
+
+    def newcomer(self, host: str) -> int:
+        self.newcomers.append(host)
+        return 1 + len(self.newcomers)
+
+    def take(self, frame: Frame) -> None:
+        self.told.append(read(frame, messages.FROM_HEAD))
+
+    def hear(self, kind: type[Message], times: int = 1) -> list[Any]:
+        """Turn until the agent was told something so often; return it."""
+
+        def found() -> list[Any]:
+            return [one for one in self.told if isinstance(one, kind)]
+
+        self.turn_until(lambda: len(found()) == times)
+        return found()
+
+    def turn_until(self, done: Callable[[], object]) -> None:
+        while not done():
+            assert self.loop.turn(30), "nothing happens any more"
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    made = Host()
+    yield made
+    made.agent.close()
+    for one in made.fleet.hosts:
+        one.trunk.close()
+    made.loop.close()
+
+
+NOTICED = messages.Noticed("ec2", 118.0, "EC2 spot instance action: terminate", advice=False)
+
+
+def test_seconds_that_are_left_become_a_date_of_the_head_s_clock(host: Host) -> None:
+    before = time.time()
+    host.agent.tell(NOTICED)
+    host.turn_until(lambda: host.notices)
+    ((name, notice),) = host.notices
+    assert (name, notice.source, notice.what) == ("h2", "ec2", NOTICED.what)
+    assert notice.deadline is not None
+    assert before + 118 <= notice.deadline <= time.time() + 118
+
+
+def test_a_notice_without_a_time_stays_without(host: Host) -> None:
+    host.agent.tell(replace(NOTICED, seconds=None))
+    host.turn_until(lambda: host.notices)
+    assert host.notices[0][1].deadline is None
+
+
+def test_a_host_that_its_workers_have_left_may_go_when_that_is_known(host: Host) -> None:
+    host.agent.tell(NOTICED)
+    host.turn_until(lambda: host.notices)
+    assert messages.Leave() not in host.told
+    host.agent.tell(messages.Free())
+    host.hear(messages.Leave)
+
+
+def test_what_an_agent_has_for_the_user_comes_with_its_name_and_in_one_line(host: Host) -> None:
+    host.agent.tell(messages.Says("a\x1b[2J\nb"))
+    host.turn_until(lambda: host.said)
+    assert host.said == ["h2: a?[2J?b"]
+
+
+def test_a_host_of_a_job_that_runs_starts_newcomers_who_know_that_they_are(
+    host: Host, tmp_path: Path
+) -> None:
+    assert host.fleet.place(["h2"], tmp_path) == ["h2", "h2"]
+    assert host.newcomers == []
+    host.fleet.recruit("h2")
+    host.fleet.recruit("h3")  # which is not there
+    (start,) = host.hear(messages.Start)
+    assert host.newcomers == ["h2"]
+    assert start.worker == 2
+    assert start.environ["SPOTMPI_NEWCOMER"] == "2"
+    host.fleet.dismiss()
+
+
+def test_a_host_that_comes_while_the_job_ends_gets_no_worker(host: Host, tmp_path: Path) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    host.fleet.end()
+    heard: list[Any] = []
+    late = host.come(
+        "h3", lambda frame: heard.append(read(frame, messages.FROM_HEAD)), lambda _: None
+    )
+    assert host.newcomers == []
+    host.fleet.dismiss()
+    host.turn_until(lambda: messages.Leave() in heard)
+    assert not [one for one in heard if isinstance(one, messages.Start)]
+    late.close()
+
+
+def test_newcomers_are_ordered_revoked_and_taken_for_dead_as_all_workers_are(
+    host: Host, tmp_path: Path
+) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    host.fleet.recruit("h2")
+    host.fleet.order(2, Order(leave=True, newcomer=5))
+    (order,) = host.hear(messages.Instruct)
+    assert order == messages.Instruct(2, Order(leave=True, newcomer=5))
+    host.fleet.revoke(2)
+    assert host.hear(messages.Kill)[0].worker == 2
+    host.fleet.kill(2)
+    assert host.hear(messages.Forsake)[0].worker == 2
+    assert host.fleet.hear() == []
+    host.agent.tell(messages.Passed(2, said("ended", status=9)))
+    assert host.hear(messages.Died)[0].worker == 2
+    assert [(heard.worker, heard.said.event) for heard in host.fleet.hear()] == [(2, "ended")]
+    host.fleet.dismiss()
+
+
+def test_a_newcomer_that_ends_before_it_trains_is_dead_to_mpi_whatever_its_code(
+    host: Host, tmp_path: Path
+) -> None:
+    """It may be a member already, and the others wait for it; one that trains ends as all do."""
+    host.fleet.place(["h2"], tmp_path)
+    for worker in (2, 3):
+        host.fleet.recruit("h2")
+        host.agent.tell(messages.Passed(worker, said("admitted")))
+    host.agent.tell(messages.Passed(2, said("trains", step=4)))
+    for worker in (2, 3):
+        host.agent.tell(messages.Passed(worker, said("ended", status=0)))
+    assert [died.worker for died in host.hear(messages.Died)] == [3]
+    host.fleet.dismiss()
+
+
+def test_a_host_may_be_silent_for_short_only_once_its_newcomer_is_admitted(
+    host: Host, tmp_path: Path
+) -> None:
+    """Its workers are not among those that the job began with."""
+    host.fleet.place([], tmp_path)
+    host.fleet.recruit("h2")
+    host.agent.tell(messages.Passed(2, said("ready")))
+    host.agent.tell(messages.Passed(2, said("admitted")))
+    host.turn_until(lambda: host.fleet.hosts[0].settled)
+    heard = [one.said.event for one in host.fleet.hear()]
+    assert heard == ["ready", "admitted"]
+    host.fleet.dismiss()
+
+
+def settled(host: Host, folder: Path) -> Silences:
+    """Have the host come so far that its silence counts; return what the fleet knows of it."""
+    host.fleet.place([], folder)
+    host.fleet.recruit("h2")
+    host.agent.tell(messages.Passed(2, said("admitted")))
+    host.turn_until(lambda: host.fleet.hosts[0].settled)
+    return host.fleet.silences()["h2"]
+
+
+def test_the_silence_of_a_host_counts_from_when_it_is_settled(host: Host, tmp_path: Path) -> None:
+    host.fleet.hear()
+    assert host.fleet.silences()["h2"].longest == 0.0
+    silences = settled(host, tmp_path)
+    host.fleet.hear()  # all that has been said until now
+    host.fleet.hear()
+    first = silences.longest
+    assert first > 0
+    host.fleet.hear()
+    assert silences.longest > first  # no clock stands still
+    host.fleet.dismiss()
+
+
+def test_what_the_head_has_not_read_yet_is_no_silence(host: Host, tmp_path: Path) -> None:
+    silences = settled(host, tmp_path)
+    host.fleet.hear()
+    before = silences.longest
+    host.agent.beat()
+    host.fleet.hear()
+    assert silences.longest == before
+    host.fleet.dismiss()
+
+
+def test_a_round_that_is_over_says_that_all_were_ready(host: Host, tmp_path: Path) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    host.agent.tell(messages.Passed(1, said("ready")))
+    host.agent.tell(messages.Says("now"))
+    host.turn_until(lambda: host.said)
+    assert host.fleet.hosts[0].settled is False
+    host.agent.tell(messages.Passed(1, said("underway")))
+    host.turn_until(lambda: host.fleet.hosts[0].settled)
+    host.fleet.dismiss()
+
+
+def test_of_two_hosts_that_do_not_reach_each_other_one_is_told_to_go(
+    host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Any] = []
+    gone: list[str] = []
+    other = host.come(
+        "h3", lambda frame: heard.append(read(frame, messages.FROM_HEAD)), gone.append
+    )
+    host.fleet.place(["h2", "h3"], tmp_path)
+    links = (TcpConnection("10.0.0.2:1024", "10.0.0.3:1025", False),)
+    host.agent.tell(messages.Claims(links))
+    host.turn_until(lambda: messages.Claimed(links) in heard)
+    assert messages.Claimed(links) not in host.told, "it said so itself"
+    for wait in (0.0, 1.2):  # it is no rift unless it lasts
+        assert host.fleet.hear() == []
+        host.agent.tell(messages.Claims(links))
+        other.tell(messages.Confirms(links))
+        while host.loop.turn(0.2):
+            pass
+        later = time.monotonic() + wait
+        monkeypatch.setattr(time, "monotonic", lambda later=later: later)
+    lost = host.fleet.hear()
+    assert [one.worker for one in lost] == [2, 3]
+    assert all(isinstance(one.said, messages.HostLost) for one in lost)
+    assert lost[0].said.how.startswith("host h3 does not reach h2, though the head does")
+    assert host.resting == ["h3"]
+    assert [one.name for one in host.fleet.hosts] == ["h2"]
+    host.turn_until(lambda: gone)
+    assert isinstance(heard[-1], messages.Refusal)
+    assert "does not reach h2" in heard[-1].why
+    host.fleet.dismiss()

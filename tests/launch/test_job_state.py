@@ -1,0 +1,429 @@
+"""What the fates of workers mean for the job."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from spotmpi.launch.head.job_state import JobEnding, JobState
+from tests.saying import said
+
+
+def exited(code: int) -> int:
+    return code << 8
+
+
+def expecting(workers: int) -> JobState:
+    verdict = JobState()
+    verdict.expect(["here"] * workers)
+    return verdict
+
+
+def started(workers: int) -> JobState:
+    verdict = expecting(workers)
+    for event in ("begin", "ready"):
+        for worker in range(workers):
+            verdict.told(worker, said(event))
+    return verdict
+
+
+def code(verdict: JobState) -> int | None:
+    return verdict.ending.code if verdict.ending else None
+
+
+def test_all_that_trained_finish() -> None:
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, said("done"))
+        assert not verdict.complete
+        verdict.ended(worker, exited(0))
+    assert verdict.complete
+    assert verdict.ending is None
+    assert (verdict.conclude().code, verdict.conclude().sentence) == (0, "")
+
+
+def test_scripts_that_never_train_finish() -> None:
+    verdict = expecting(2)
+    verdict.ended(0, exited(0))
+    verdict.ended(1, exited(0))
+    assert verdict.conclude().code == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_revoked_worker_is_named_and_the_others_go_on(number: signal.Signals) -> None:
+    verdict = started(3)
+    verdict.ended(2, number)
+    assert verdict.ending is None
+    assert verdict.lines == [f"worker 2 on here was revoked ({number.name}); 2 of 3 workers remain"]
+    for worker in range(2):
+        verdict.told(worker, said("done"))
+        verdict.ended(worker, exited(0))
+    assert verdict.conclude().code == 0
+    assert "2 workers finished" in verdict.conclude().sentence
+
+
+def test_nobody_left_is_a_code_of_its_own() -> None:
+    verdict = started(2)
+    verdict.ended(0, signal.SIGKILL)
+    verdict.lost(1, "SIGKILL")
+    assert verdict.complete
+    assert verdict.conclude().code == 69
+
+
+def test_a_worker_that_ends_after_its_revocation_is_counted_once() -> None:
+    verdict = started(2)
+    verdict.ended(0, signal.SIGKILL)
+    verdict.lost(0, "SIGKILL")
+    assert len(verdict.lines) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT, signal.SIGINT, signal.SIGRTMIN])
+def test_a_crash_is_a_bug(number: int) -> None:
+    verdict = started(2)
+    verdict.ended(1, number)
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert verdict.ending.sentence.startswith("worker 1 on here died by ")
+
+
+@pytest.mark.parametrize("status", [1, 3, 130, 255])
+def test_an_exit_code_is_a_bug(status: int) -> None:
+    verdict = started(2)
+    verdict.ended(1, exited(status))
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert f"worker 1 on here ended with code {status}" in verdict.ending.sentence
+
+
+def test_the_first_exception_is_the_one_to_show() -> None:
+    verdict = started(2)
+    verdict.told(1, said("failed", traceback="ValueError: first\n"))
+    verdict.told(0, said("failed", traceback="ValueError: second\n"))
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert verdict.ending.text == "worker 1 on here:\nValueError: first\n"
+
+
+def test_who_ends_in_the_middle_of_a_training_has_left_early() -> None:
+    verdict = started(2)
+    verdict.ended(0, exited(0))
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert "worker 0 on here ended early" in verdict.ending.sentence
+
+
+def test_who_never_trains_while_others_do_has_left_early() -> None:
+    verdict = expecting(2)
+    verdict.told(0, said("begin"))
+    verdict.ended(1, exited(0))
+    assert code(verdict) == 1
+
+
+def test_who_had_ended_when_others_began_has_left_early() -> None:
+    verdict = expecting(2)
+    verdict.ended(1, exited(0))
+    assert code(verdict) is None
+    verdict.told(0, said("begin"))
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert "worker 1" in verdict.ending.sentence
+
+
+def test_a_second_training_may_be_left_early_too() -> None:
+    verdict = started(2)
+    for event in ("done", "begin"):
+        for worker in range(2):
+            verdict.told(worker, said(event))
+    verdict.ended(1, exited(0))
+    assert code(verdict) == 1
+
+
+@pytest.mark.parametrize("events", [[], ["begin"], ["begin", "ready"]])
+def test_a_loss_before_all_are_ready_keeps_the_job_from_starting(events: list[str]) -> None:
+    verdict = expecting(2)
+    for event in events:
+        verdict.told(0, said(event))
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) == 71
+
+
+def test_a_round_that_is_over_says_that_all_were_ready() -> None:
+    """What another host's worker said of itself may come later, or not at all."""
+    verdict = expecting(2)
+    for event in ("begin", "ready", "underway"):
+        verdict.told(0, said(event))
+    assert verdict.started
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) is None
+    assert [fate.state for fate in verdict.fates] == ["revoked", "training"]
+
+
+def test_a_loss_in_a_second_training_is_an_ordinary_one() -> None:
+    verdict = started(2)
+    for event in ("done", "begin"):
+        for worker in range(2):
+            verdict.told(worker, said(event))
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) is None
+
+
+def test_stopped_workers_ask_to_be_requeued() -> None:
+    verdict = started(3)
+    verdict.lost(2, "SIGKILL")
+    verdict.told(0, said("done"))
+    assert not verdict.stopping
+    verdict.ended(0, exited(75))
+    assert verdict.stopping
+    verdict.ended(1, exited(75))
+    assert verdict.complete
+    assert verdict.conclude().code == 75
+    assert "--resume" in verdict.conclude().sentence
+
+
+def test_mpirun_that_gives_up_before_the_start_could_not_start() -> None:
+    verdict = expecting(2)
+    verdict.runtime_gave_up()
+    assert code(verdict) == 71
+    assert verdict.ending is not None
+    assert verdict.ending.runtime
+
+
+def test_mpirun_that_gives_up_later_was_told_to_by_the_script() -> None:
+    verdict = started(2)
+    verdict.runtime_gave_up()
+    verdict.lost(0, "SIGKILL")
+    assert code(verdict) == 1
+
+
+@pytest.mark.parametrize(("verdict", "expected"), [(expecting(2), 71), (started(2), 69)])
+def test_mpirun_that_is_killed_takes_everybody_along(verdict: JobState, expected: int) -> None:
+    verdict.runtime_killed("SIGKILL")
+    assert code(verdict) == expected
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_to_the_launcher_ends_the_job(number: int, expected: int) -> None:
+    verdict = started(2)
+    verdict.interrupted(number)
+    assert code(verdict) == expected
+
+
+def test_the_first_cause_counts() -> None:
+    verdict = started(2)
+    verdict.ended(0, exited(3))
+    verdict.interrupted(signal.SIGINT)
+    assert code(verdict) == 1
+
+
+def test_a_recovery_is_told_once() -> None:
+    verdict = started(4)
+    fields = {"generation": 1, "lost": [1, 3], "step": 40, "workers": 2, "verdict": "retry"}
+    verdict.told(0, said("recovery", **(fields | {"total_ms": 12.34})))
+    verdict.told(2, said("recovery", **(fields | {"total_ms": 13.0})))
+    verdict.told(2, said("recovery", **(fields | {"generation": 2, "lost": [0], "total_ms": None})))
+    after = "2 workers remain (retry, generation 1)"
+    assert verdict.lines == [
+        f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after}",
+        "recovered from the loss of worker 0 at step 40: 2 workers remain (retry, generation 2)",
+    ]
+
+
+def test_a_checkpoint_is_told_once() -> None:
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, said("checkpoint", step=7, path="x"))
+    assert verdict.lines == ["checkpoint of step 7 written to x"]
+
+
+# Workers that come and leave.
+
+
+def with_newcomer(workers: int = 2) -> tuple[JobState, int]:
+    """A job that trains, and one more worker that waits to be brought in."""
+    verdict = started(workers)
+    worker = verdict.newcomer("there")
+    for event in ("begin", "waiting"):
+        verdict.told(worker, said(event))
+    return verdict, worker
+
+
+def finished(verdict: JobState, *workers: int) -> None:
+    for worker in workers:
+        verdict.told(worker, said("done"))
+        verdict.ended(worker, exited(0))
+
+
+def joined(verdict: JobState, worker: int) -> None:
+    for event in ("ready", "admitted"):
+        verdict.told(worker, said(event))
+    verdict.told(worker, said("trains", step=40))
+
+
+def test_a_newcomer_s_state_is_told_as_it_comes_in() -> None:
+    verdict = started(2)
+    worker = verdict.newcomer("there")
+    states = [verdict.fates[worker].state]
+    for event in ("begin", "waiting", "ready", "trains", "done"):
+        verdict.told(worker, said(event, **({"step": 4} if event == "trains" else {})))
+        states.append(verdict.fates[worker].state)
+    assert states == ["starting", "starting", "waiting", "joining", "training", "trained"]
+    assert verdict.host_of(worker) == "there"
+    assert verdict.lines == ["worker 2 on there has joined: it trains from step 4 on"]
+
+
+@pytest.mark.parametrize(
+    "status", [exited(0), exited(1), exited(75), signal.SIGSEGV, signal.SIGKILL]
+)
+def test_a_newcomer_that_ends_before_it_trains_is_no_failure_of_the_job(status: int) -> None:
+    verdict, worker = with_newcomer()
+    assert verdict.learning(worker)
+    verdict.ended(worker, status)
+    assert verdict.turned_away(worker)
+    assert not verdict.learning(worker)
+    assert verdict.ending is None
+    assert len(verdict.lines) == 1
+    assert verdict.lines[0].startswith("worker 2 on there did not join: ")
+    assert not verdict.stopping
+    finished(verdict, 0, 1)
+    assert verdict.complete
+    assert verdict.conclude() == JobEnding(0, "")
+
+
+def test_a_newcomer_says_why_it_did_not_join_where_it_can() -> None:
+    for event, fields, expected in (
+        ("withdrawn", {"why": "no step was left"}, "no step was left"),
+        ("failed", {"traceback": "ValueError: x\n"}, "its script failed\nValueError: x"),
+        ("left", {"code": 3}, "it ended with code 3"),
+    ):
+        verdict, worker = with_newcomer()
+        verdict.told(worker, said(event, **fields))
+        assert verdict.ending is None
+        verdict.ended(worker, exited(3))
+        assert verdict.lines == [f"worker 2 on there did not join: {expected}"]
+
+
+def test_a_newcomer_that_was_given_up_is_turned_away_with_the_reason() -> None:
+    verdict, worker = with_newcomer()
+    verdict.blame(worker, "its sponsor is gone")
+    verdict.ended(worker, signal.SIGKILL)
+    assert verdict.lines == ["worker 2 on there did not join: its sponsor is gone"]
+
+
+def test_a_newcomer_whose_host_is_lost_is_told_once() -> None:
+    verdict, worker = with_newcomer()
+    verdict.lost(worker, "host there was lost")
+    verdict.lost(worker, "SIGKILL")
+    assert verdict.lines == ["worker 2 on there did not join: host there was lost"]
+
+
+def test_a_job_does_not_wait_for_newcomers_that_do_not_train() -> None:
+    verdict, _worker = with_newcomer()
+    finished(verdict, 0, 1)
+    assert verdict.complete
+    assert (verdict.conclude().code, verdict.conclude().sentence) == (0, "")
+
+
+def test_a_newcomer_that_begins_after_others_have_finished_is_no_proof_against_them() -> None:
+    """They have been through it all; it has come too late."""
+    verdict = started(2)
+    finished(verdict, 0)
+    verdict.told(verdict.newcomer("there"), said("begin"))
+    assert verdict.ending is None
+
+
+def test_once_it_trains_a_newcomer_is_a_worker_as_any_other() -> None:
+    verdict, worker = with_newcomer()
+    joined(verdict, worker)
+    assert worker in verdict.training
+    finished(verdict, 0, 1)
+    assert not verdict.complete
+    verdict.ended(worker, signal.SIGKILL)
+    assert verdict.lines[-1] == "worker 2 on there was revoked (SIGKILL); 0 of 3 workers remain"
+    assert verdict.conclude().sentence == "2 workers finished, 1 was revoked"
+    for status, sentence in ((exited(3), "ended with code 3"), (signal.SIGSEGV, "died by SIGSEGV")):
+        verdict, worker = with_newcomer()
+        joined(verdict, worker)
+        verdict.ended(worker, status)
+        assert code(verdict) == 1
+        assert verdict.ending is not None
+        assert f"worker 2 on there {sentence}" in verdict.ending.sentence
+
+
+def test_newcomers_alone_may_finish_a_job() -> None:
+    verdict, worker = with_newcomer()
+    joined(verdict, worker)
+    for old in (0, 1):
+        verdict.ended(old, signal.SIGKILL)
+    finished(verdict, worker)
+    assert verdict.complete
+    assert verdict.conclude().code == 0
+
+
+def test_newcomers_that_only_wait_do_not_keep_a_job_alive() -> None:
+    verdict, _worker = with_newcomer()
+    for old in (0, 1):
+        verdict.ended(old, signal.SIGKILL)
+    assert verdict.complete
+    assert verdict.conclude().code == 69
+
+
+def test_who_left_as_it_was_told_counts_apart_and_is_no_bug() -> None:
+    verdict = started(3)
+    verdict.told(1, said("parted"))
+    verdict.ended(1, exited(0))
+    assert verdict.fates[1].state == "left"
+    assert verdict.ending is None
+    verdict.ended(2, signal.SIGKILL)
+    finished(verdict, 0)
+    assert verdict.conclude().code == 0
+    assert verdict.conclude().sentence == "1 worker finished, 1 was revoked, 1 left"
+
+
+@pytest.mark.parametrize("status", [exited(3), signal.SIGSEGV, signal.SIGKILL])
+def test_who_has_left_may_end_as_it_likes(status: int) -> None:
+    """Nobody needs it any more, and its host is about to be taken away."""
+    verdict = started(2)
+    verdict.told(1, said("parted"))
+    if status == exited(3):
+        verdict.told(1, said("left", code=3))
+    verdict.ended(1, status)
+    assert verdict.ending is None
+    assert verdict.fates[1].state == "left"
+    assert not verdict.lines
+    finished(verdict, 0)
+    assert verdict.conclude().sentence == "1 worker finished, 1 left"
+
+
+def test_who_has_left_is_not_lost_with_its_host() -> None:
+    verdict = started(2)
+    verdict.told(1, said("parted"))
+    verdict.lost(1, "host there was lost")
+    assert verdict.fates[1].state == "left"
+    assert not verdict.lines
+
+
+def test_a_change_is_told_once() -> None:
+    verdict, worker = with_newcomer()
+    fields = {"generation": 1, "step": 40, "workers": 2, "pause_ms": 1.5, "joined": [worker]}
+    for teller in (0, 1):
+        verdict.told(teller, said("change", **fields, left=[]))
+    gone = {"generation": 2, "left": [1], "joined": [], "workers": 2}
+    for teller in (0, worker):
+        verdict.told(teller, said("change", **(fields | gone)))
+    came, left = verdict.lines
+    assert came == "worker 2 on there was admitted before step 40 (pause 1.5 ms), and learns"
+    assert left.startswith("worker 1 on here left before step 40: 2 workers")
+    assert left.endswith("(pause 1.5 ms)")
+
+
+def test_of_workers_that_do_not_reach_each_other_those_go_who_are_fewer() -> None:
+    verdict = started(5)
+    verdict.ended(4, signal.SIGKILL)
+    one = "does not reach it, though the head does"
+    assert verdict.to_part(0, [2, 3, 4]) == {2: f"worker 0 {one}", 3: f"worker 0 {one}"}
+    assert verdict.to_part(0, [1, 2, 3]) == {0: "it does not reach 3 workers, though the head does"}
+    assert verdict.to_part(0, [4, 99]) == {}
+    assert verdict.to_part(4, [0]) == {}

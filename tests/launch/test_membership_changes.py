@@ -1,0 +1,316 @@
+"""Workers come and leave: the verdict and the orders are real, the crew notes what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from spotmpi.launch.head.job_state import JobState
+from spotmpi.launch.head.membership_changes import MembershipChanges
+from spotmpi.launcher_channel import Order
+from spotmpi.protocol.joining import PATIENCE, Stage
+from tests.saying import said
+
+KILLED = 9
+"""A process's end, as waitpid() has it."""
+
+
+class Job:
+    """Two workers on h1, one on h2, that train; and its crew."""
+
+    def __init__(self, spares: int = 0, keeps: bool = True) -> None:
+        self.revoked: list[int] = []
+        self.orders: dict[int, Order] = {}
+        self.brought: list[int] = []
+        self.full = False
+        self.mute = False
+        self.stays: dict[str, int] = {}
+        self.later: list[tuple[float, Callable[[], None]]] = []
+        self.verdict = JobState()
+        self.turnover = MembershipChanges(self, self.verdict, self.after, spares, keeps)
+        self.verdict.expect(["h1", "h1", "h2"])
+
+    def begin(self) -> Job:
+        for worker in range(3):
+            self.verdict.told(worker, said("ready"))
+        self.turnover.began()
+        return self
+
+    def after(self, seconds: float, name: str, action: Callable[[], None]) -> None:
+        self.later.append((seconds, action))
+
+    # What a crew does.
+
+    def revoke(self, worker: int) -> None:
+        self.revoked.append(worker)
+
+    def order(self, worker: int, order: Order) -> None:
+        if self.full:
+            raise OSError(28, "No space left on device")
+        self.orders[worker] = order
+
+    def recruit(self, host: str) -> None:
+        self.come(host, self.stays[host])
+
+    def bring(self, worker: int) -> None:
+        self.brought.append(worker)
+
+    # What a test does.
+
+    def come(self, host: str, stay: int = 1, until: str = "waiting") -> int:
+        """A newcomer comes so far."""
+        self.stays[host] = stay
+        worker = self.turnover.newcomer(host, stay)
+        for event in ("waiting", "connected", "ready", "knocks", "admitted", "trains"):
+            self.tell(worker, event)
+            if event == until:
+                break
+        return worker
+
+    def tell(self, worker: int, event: str) -> None:
+        told = said(event, **({"step": 7} if event == "trains" else {}))
+        self.verdict.told(worker, told)
+        self.turnover.told(worker, told)
+        self.turnover.tend()
+
+    def end(self, *workers: int) -> None:
+        for worker in workers:
+            self.verdict.ended(worker, KILLED)
+            self.turnover.gone(worker)
+        self.turnover.tend()
+
+    @property
+    def states(self) -> list[str]:
+        return [fate.state for fate in self.verdict.fates]
+
+
+@pytest.fixture
+def job() -> Job:
+    return Job().begin()
+
+
+# Newcomers.
+
+
+def test_a_newcomer_is_brought_in_by_one_that_trains(job: Job) -> None:
+    job.come("h3")
+    job.come("h4")
+    assert job.brought == [3]
+    assert job.orders == {0: Order(newcomer=3)}
+    job.tell(3, "admitted")
+    assert job.brought == [3, 4]
+    assert job.orders == {0: Order(newcomer=4)}
+    job.tell(4, "admitted")
+    assert job.orders == {0: Order()}
+
+
+def test_who_loses_its_sponsor_is_ended_with_the_reason_and_tried_again(job: Job) -> None:
+    job.come("h3")
+    job.end(0)
+    assert job.revoked == [3]
+    job.end(3)
+    assert "worker 3 on h3 did not join: its sponsor is gone" in job.verdict.lines
+    ((seconds, again),) = job.later
+    assert seconds == 1
+    again()
+    assert job.brought == [3, 4]
+    assert job.orders[1] == Order(newcomer=4)
+
+
+def test_a_newcomer_that_could_not_be_brought_in_is_ended(job: Job) -> None:
+    job.come("h3")
+    job.turnover.gave_up(4, "of somebody else")
+    assert job.revoked == []
+    job.turnover.gave_up(3, "no room")
+    assert job.revoked == [3]
+    job.end(3)
+    assert "worker 3 on h3 did not join: no room" in job.verdict.lines
+
+
+def test_what_mpi_has_to_do_for_a_newcomer_must_not_take_for_ever(job: Job) -> None:
+    """Its sponsor may hang in it from then on: another one brings in the next."""
+    job.come("h3")
+    assert job.later == []
+    job.turnover.spawning(3)
+    ((seconds, look),) = job.later
+    assert seconds == PATIENCE[Stage.SPAWNED]
+    job.later.clear()
+    look()
+    assert job.revoked == [3]
+    job.end(3)
+    assert "worker 3 on h3 did not join: MPI did not bring it in within 30 s" in job.verdict.lines
+    job.later.pop()[1]()
+    assert job.orders[1] == Order(newcomer=4)
+    assert job.orders[0] == Order()
+
+
+def test_what_scripts_have_to_do_may_take_as_long_as_they_like(job: Job) -> None:
+    worker = job.come("h3")
+    job.turnover.spawning(worker)
+    for event in ("connected", "ready", "knocks", "admitted", "trains"):
+        job.tell(worker, event)
+    ((_, look),) = job.later
+    look()
+    assert job.revoked == []
+    assert job.states[worker] == "training"
+
+
+def test_nobody_is_brought_in_while_mpirun_does_not_answer(job: Job) -> None:
+    job = Job(keeps=False).begin()
+    job.mute = True
+    job.come("h3")
+    assert job.orders == {}
+    assert "mpirun does not answer any more: nobody can join" in job.verdict.lines[0]
+    job.mute = False
+    job.turnover.tend()
+    assert job.orders == {0: Order(newcomer=3)}
+    assert job.verdict.lines[1:] == ["mpirun answers again"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_if_somebody_waits_meanwhile_all_stop_with_a_checkpoint(job: Job, when: str) -> None:
+    if when == "after":
+        job.mute = True
+        job.turnover.tend()
+        assert job.orders == {}
+    job.come("h3")
+    job.mute = True
+    job.turnover.tend()
+    assert all(job.orders[worker].stop for worker in range(3))
+    assert "asked to stop" in job.verdict.lines[-1]
+    said = list(job.verdict.lines)
+    job.turnover.tend()
+    assert job.verdict.lines == said
+
+
+def test_a_host_s_newcomer_is_tried_four_times_until_the_host_comes_anew(job: Job) -> None:
+    for stay in (1, 2):
+        worker = job.come("h3", stay)
+        for seconds in (1, 2, 4):
+            job.end(worker)
+            at, again = job.later.pop()
+            assert at == seconds
+            again()
+            worker += 1
+        job.end(worker)
+        assert job.later == []
+
+
+def test_one_that_came_to_train_gives_its_host_all_tries_again(job: Job) -> None:
+    job.end(job.come("h3"))
+    job.later.clear()
+    job.come("h3", until="trains")
+    job.end(job.come("h3"))
+    assert [seconds for seconds, _ in job.later] == [1]
+
+
+def test_nobody_is_tried_again_when_the_job_ends(job: Job) -> None:
+    worker = job.come("h3")
+    job.verdict.interrupted(2)
+    job.end(worker)
+    assert job.later == []
+
+
+def test_so_many_spares_wait_of_those_that_are_asked_for() -> None:
+    job = Job(spares=1).begin()
+    job.turnover.asked(5)
+    job.come("h3")
+    job.come("h4")
+    assert job.brought == [3]
+    job.tell(3, "admitted")
+    assert job.brought == [3]
+    job.turnover.asked(6)
+    job.turnover.tend()
+    assert job.brought == [3, 4]
+
+
+# Notices.
+
+
+def test_workers_of_a_host_that_is_to_be_taken_away_leave(job: Job) -> None:
+    job.turnover.noticed("h1")
+    assert job.orders == {0: Order(leave=True), 1: Order(leave=True)}
+    assert job.revoked == []
+
+
+def test_if_nobody_would_be_left_all_stop_together(job: Job) -> None:
+    job.turnover.noticed("h1")
+    job.turnover.noticed("h2")
+    assert all(job.orders[worker].stop for worker in range(3))
+
+
+def test_without_the_launcher_s_own_host_all_stop(job: Job) -> None:
+    job.turnover.noticed(None)
+    assert job.orders == dict.fromkeys(range(3), Order(stop=True))
+
+
+def test_a_notice_before_the_beginning_is_heeded_then() -> None:
+    job = Job()
+    job.turnover.noticed("h2")
+    assert job.orders == {}
+    job.begin()
+    assert job.orders == {2: Order(leave=True)}
+
+
+def test_newcomers_of_a_host_that_is_to_be_taken_away_go_at_once_and_are_not_tried_again(
+    job: Job,
+) -> None:
+    waits, learns = job.come("h2"), job.come("h2", until="admitted")
+    job.turnover.noticed("h2")
+    assert sorted(job.revoked) == [waits, learns]
+    job.end(waits, learns)
+    assert "worker 3 on h2 did not join: its host is to be taken away" in job.verdict.lines
+    assert job.later == []
+
+
+def test_a_second_try_that_is_due_after_the_notice_is_left_out(job: Job) -> None:
+    job.end(job.come("h2"))
+    job.turnover.noticed("h2")
+    ((_, again),) = job.later
+    again()
+    assert job.states[3:] == ["turned away"]
+
+
+def test_a_host_that_came_back_is_not_the_one_that_was_taken_away(job: Job) -> None:
+    job.turnover.noticed("h2")
+    job.end(2)
+    back = job.come("h2", stay=2, until="trains")
+    job.turnover.noticed("h1")
+    assert job.orders[0].leave
+    assert job.orders.get(back, Order()) == Order()
+
+
+# Workers that are told to leave.
+
+
+def test_one_that_trains_leaves_and_what_it_was_to_bring_in_is_tried_again(job: Job) -> None:
+    worker = job.come("h3")
+    job.turnover.part(0, "asked")
+    assert job.orders[0].leave
+    assert job.revoked == [worker]
+
+
+def test_one_whose_order_cannot_be_written_is_ended(job: Job) -> None:
+    job.full = True
+    job.turnover.part(1, "asked")
+    assert job.revoked == [1]
+    job.end(1)
+    assert job.verdict.lines == ["worker 1 on h1 was revoked (asked); 2 of 3 workers remain"]
+
+
+def test_one_that_is_lost_before_it_leaves_was_lost_by_what_took_it(job: Job) -> None:
+    job.turnover.part(1, "asked")
+    job.end(1)
+    assert job.verdict.lines == ["worker 1 on h1 was revoked (SIGKILL); 2 of 3 workers remain"]
+
+
+@pytest.mark.parametrize("until", ["waiting", "admitted"])
+def test_one_that_does_not_train_yet_is_ended_and_not_tried_again(job: Job, until: str) -> None:
+    worker = job.come("h3", until=until)
+    job.turnover.part(worker, "asked")
+    assert job.revoked == [worker]
+    assert worker not in job.orders
+    job.end(worker)
+    assert job.verdict.lines[-1] == "worker 3 on h3 did not join: asked"
+    assert job.later == []

@@ -1,0 +1,82 @@
+"""Only who keeps others waiting is to blame, and only after the limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotmpi.launch.head.stalls import Stalled, Stalls, waited_for
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Progress
+
+LIMIT = 60.0
+
+
+def script(since: float, rounds: int = 7) -> Progress:
+    return Progress(rounds, rounds, IN_SCRIPT, since)
+
+
+def waiting(since: float, rounds: int = 7) -> Progress:
+    return Progress(rounds, rounds, IN_ROUND, since)
+
+
+def looked(progress: dict[int, Progress], now: float) -> list[int]:
+    """Who is found at two looks in a row."""
+    stalls = Stalls(LIMIT)
+    assert stalls.look(progress, now) == []
+    return [one.worker for one in stalls.look(progress, now)]
+
+
+@pytest.mark.parametrize(
+    ("progress", "found"),
+    [
+        # One has frozen, the others wait.
+        ({0: waiting(101), 1: script(100), 2: waiting(102)}, [1]),
+        # Two have.
+        ({0: waiting(101), 1: script(100), 2: script(100)}, [1, 2]),
+        # One waits for it in a recovery from the loss of a third, and lacks a round that it has.
+        ({0: waiting(101), 1: script(100, rounds=8)}, [1]),
+        # All evaluate, and one of them was ready only lately.
+        ({0: waiting(150), 1: script(10), 2: script(10)}, []),
+        # All evaluate.
+        ({0: script(10), 1: script(10)}, []),
+        # All are in a round: a long all-reduce, or a recovery.
+        ({0: waiting(10), 1: waiting(10)}, []),
+        # It has only just come back to its script, though the others have waited for long.
+        ({0: waiting(10), 1: script(130)}, []),
+        ({0: waiting(10)}, []),
+        ({}, []),
+    ],
+)
+def test_who_is_to_blame(progress: dict[int, Progress], found: list[int]) -> None:
+    assert looked(progress, 170.0) == found
+
+
+def test_nobody_is_blamed_before_the_limit() -> None:
+    progress = {0: waiting(100.0), 1: script(50.0)}
+    assert looked(progress, 159.9) == []
+    assert looked(progress, 160.1) == [1]
+
+
+def test_a_launcher_that_was_stopped_looks_again_before_it_blames_anybody() -> None:
+    stalls = Stalls(LIMIT)
+    old = {0: waiting(101), 1: script(100)}
+    assert stalls.look(old, 500) == []
+    moved = {0: waiting(501), 1: script(500)}
+    assert stalls.look(moved, 501) == []
+    assert stalls.look(old, 502) == []  # whatever it was: not twice in a row
+    assert [one.worker for one in stalls.look(old, 503)] == [1]
+
+
+def test_half_way_to_the_limit_there_is_one_warning() -> None:
+    stalls = Stalls(LIMIT)
+    progress = {0: waiting(100), 1: script(100)}
+    assert stalls.slow(progress, 129) == []
+    assert [one.worker for one in stalls.slow(progress, 131)] == [1]
+    assert stalls.slow(progress, 132) == []
+    assert stalls.slow({0: waiting(133), 1: script(133)}, 134) == []
+    again = {0: waiting(140), 1: script(140)}
+    assert [one.worker for one in stalls.slow(again, 171)] == [1]
+
+
+def test_it_is_said_how_long_it_was() -> None:
+    found = waited_for({0: waiting(110), 1: script(100), 2: waiting(105)}, 117)
+    assert found == [Stalled(1, busy=17, waited=12)]

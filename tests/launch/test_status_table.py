@@ -1,0 +1,101 @@
+"""Four workers and forty are shown in a table that fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spotmpi.launch.commands.status_table import duration, numbers, table
+from spotmpi.launch.head.job_state import JobEnding, WorkerState
+from spotmpi.launch.head.status_report import StatusReport
+
+LOST = WorkerState("h2", "revoked", "host h2 was lost: the connection was closed")
+
+
+def status(
+    fates: list[WorkerState], ending: JobEnding | None = None, **more: Any
+) -> dict[str, Any]:
+    """A report on workers whose ends came at the same moment."""
+    standing = StatusReport("train.py", ["--passes", "3"])
+    report = standing.report("spotmpi-0123456789ab", fates, {}, {}, ending)
+    for worker in report["workers"]:
+        worker["when"] = None if worker["how"] is None else "2026-11-21T14:10:02+01:00"
+    fixed = {"since": "2026-11-21T14:02:10+01:00", "seconds": 753.2, "host": "head", "launcher": 7}
+    return report | fixed | more
+
+
+def training(host: str) -> WorkerState:
+    return WorkerState(host, "training", "")
+
+
+def test_four_workers() -> None:
+    fates = [training("h1"), training("h1"), training("h2"), LOST]
+    kept = {"step": 120, "path": "/runs/a/step-120"}
+    assert table(status(fates, step=124, generation=1, checkpoint=kept)).splitlines() == [
+        "job         spotmpi-0123456789ab: train.py --passes 3",
+        "since       2026-11-21 14:02:10 (12 min 33 s), launcher 7 on head",
+        "training    step 124, generation 1",
+        "checkpoint  step 120 in /runs/a/step-120",
+        "workers     4: 3 training, 1 revoked",
+        "",
+        "HOST  WORKERS  STATE",
+        "h1    0-1      training",
+        "h2    2        training",
+        f"      3        revoked ({LOST.how}) at 2026-11-21 14:10:02",
+    ]
+
+
+def test_forty_workers_of_one_fate_on_each_host_have_a_row_a_host() -> None:
+    shown = table(status([training(f"h{worker // 4}") for worker in range(40)])).splitlines()
+    assert len(shown) == 7 + 10
+    assert shown[-1] == "h9    36-39    training"
+
+
+def test_where_there_is_little_room_hosts_where_all_is_well_share_a_row() -> None:
+    fates = [training(f"h{worker // 2}") for worker in range(40)]
+    fates[5] = LOST
+    shown = table(status(fates), width=50, height=12).splitlines()
+    assert shown[7:] == [
+        "(19 hosts)  0-3,6-39  training",
+        "h2          4         training",
+        "            5         revoked (host h2 was lost: t",
+    ]
+    assert len(shown) <= 12
+    assert all(len(line) <= 50 for line in shown)
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    fates = [WorkerState(f"h{worker}", "revoked", "SIGKILL") for worker in range(40)]
+    shown = table(status(fates), height=20).splitlines()
+    assert len(shown) == 20
+    assert shown[-1] == "(and 28 lines more)"
+
+
+def test_who_keeps_others_waiting_stands_out() -> None:
+    report = status([training("h1"), training("h1")])
+    report["workers"][1]["awaited_seconds"] = 61.0
+    assert "others have waited 1 min 1 s for it" in table(report).splitlines()[-1]
+    report["workers"][1]["awaited_seconds"] = 0.2
+    assert table(report).splitlines()[-1] == "h1    0-1      training"
+
+
+def test_an_end_says_what_its_code_means() -> None:
+    shown = table(status([training("h1")], JobEnding(69, "so it ended")))
+    assert "\nended       code 69: every worker was revoked\n            so it ended\n" in shown
+    assert "code 143: ended by signal 15" in table(status([training("h1")], JobEnding(143, "")))
+
+
+@pytest.mark.parametrize(
+    ("workers", "text"), [([], ""), ([3], "3"), ([0, 1], "0-1"), ([5, 0, 2, 1, 9], "0-2,5,9")]
+)
+def test_ids_are_spans(workers: list[int], text: str) -> None:
+    assert numbers(workers) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "0 s"), (61, "1 min 1 s"), (7200, "2 h 0 min"), (90061, "1 d 1 h"), (59.9, "59 s")],
+)
+def test_times_have_two_units_at_most(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,150 @@
+"""The control word: exact for a million workers, and clear about wrong scripts."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from spotmpi.errors import LeftAlone, ReplicaMismatch
+from spotmpi.protocol.control_word import (
+    END,
+    MEAN,
+    MOST_WORKERS,
+    STEP,
+    WORDS,
+    ControlSum,
+    ControlWord,
+    pieces,
+    total,
+)
+
+DIGESTS = st.integers(0, 2**64 - 1)
+
+
+def combined(*words: ControlWord) -> ControlSum:
+    """As the all-reduce adds them up."""
+    result = np.zeros(WORDS)
+    for word in words:
+        result += np.array(word.encode())
+    return total(result, len(words))
+
+
+@pytest.mark.parametrize("flag", ["save", "published", "stop", "newcomer"])
+def test_one_worker_is_enough_for_a_flag(flag: str) -> None:
+    words = [ControlWord(STEP, worker) for worker in range(5)]
+    assert not getattr(combined(*words), flag)
+    assert getattr(combined(*words, words[3]._replace(**{flag: True})), flag)
+
+
+def test_the_loss_is_weighted_as_gradients_are() -> None:
+    words = [
+        ControlWord(STEP, 0, loss=1.0, loss_weight=3),
+        ControlWord(STEP, 1, loss=5.0, loss_weight=1),
+    ]
+    assert combined(*words, ControlWord(STEP, 2)).loss == 2.0
+    assert combined(ControlWord(STEP, 0, loss=7.0)).loss is None
+
+
+@given(DIGESTS)
+def test_a_digest_comes_back_whole_from_its_pieces(digest: int) -> None:
+    assert sum(int(piece) << (32 * i) for i, piece in enumerate(pieces(digest))) == digest
+
+
+@given(DIGESTS, st.sampled_from([1, 2, 3, 1000, MOST_WORKERS]))
+def test_digests_of_equal_replicas_are_equal_on_as_many_workers_as_there_can_be(
+    digest: int, workers: int
+) -> None:
+    """Each partial sum is exact, in whatever order it is taken."""
+    everybody = np.array(ControlWord(STEP, 0, digest=digest).encode())
+    sums = [int(number) * workers for number in everybody]
+    assert max(sums) < 2**53
+    total(everybody * float(workers), workers).check_digest(digest, 3)
+
+
+@given(DIGESTS, DIGESTS)
+def test_one_replica_that_differs_is_noticed_by_all(digest: int, other: int) -> None:
+    if digest == other:
+        return
+    words = [ControlWord(STEP, worker, digest=digest) for worker in range(3)]
+    words[1] = words[1]._replace(digest=other)
+    for own in (digest, other):
+        with pytest.raises(ReplicaMismatch, match="the replicas differ before round 9"):
+            combined(*words).check_digest(own, 9)
+
+
+def test_replicas_are_compared_only_when_all_have_a_digest() -> None:
+    """A worker that was repaired has none."""
+    combined(ControlWord(STEP, 0, digest=5), ControlWord(STEP, 1)).check_digest(5, 0)
+    combined(ControlWord(STEP, 0, digest=5)).check_digest(None, 0)
+
+
+def test_the_one_worker_that_left_is_named_to_all_others() -> None:
+    words = [ControlWord(STEP, 0), ControlWord(END, 6), ControlWord(STEP, 2)]
+    with pytest.raises(LeftAlone, match="worker 6 left the training loop in round 4 while the ot"):
+        combined(*words).check_kind(STEP, 4)
+    combined(*[ControlWord(END, worker) for worker in range(3)]).check_kind(END, 4)
+
+
+def test_different_calls_are_counted() -> None:
+    words = [ControlWord(STEP, 0), ControlWord(MEAN, 1), ControlWord(MEAN, 2)]
+    for kind in (STEP, MEAN):
+        with pytest.raises(LeftAlone, match=r"1 in step\(\), 2 in mean\(\)\. Every worker must"):
+            combined(*words).check_kind(kind, 0)
+
+
+def test_those_who_leave_are_counted() -> None:
+    words = [ControlWord(STEP, worker, leaves=worker % 2 == 0) for worker in range(5)]
+    assert combined(*words).leaving == 3
+    assert combined(*words[1::2]).leaving == 0
+
+
+def learned(*words: ControlWord) -> ControlSum:
+    """The sum as read by all, for the number of those who knew what round it was."""
+    values = combined(*words).values
+    return ControlSum(values, sum(word.kind is not None for word in words))
+
+
+@pytest.mark.parametrize("kind", [STEP, MEAN, END])
+def test_who_learns_reads_what_round_it_was_and_is_no_reason_to_complain(kind: int) -> None:
+    read = learned(ControlWord(kind, 0), ControlWord(None, 7), ControlWord(kind, 2))
+    assert read.kind == kind
+    read.check_kind(kind, 5)
+    assert (read.leaving, read.newcomer, read.stop, read.loss) == (0, False, False, None)
+
+
+def test_who_learns_has_no_digest_to_compare() -> None:
+    words = [
+        ControlWord(STEP, 0, digest=5),
+        ControlWord(None, 7, digest=6),
+        ControlWord(STEP, 2, digest=5),
+    ]
+    learned(*words).check_digest(5, 3)
+    words[2] = words[2]._replace(digest=4)
+    with pytest.raises(ReplicaMismatch):
+        learned(*words).check_digest(5, 3)
+
+
+def test_whoever_says_a_round_is_over_beside_a_learner_is_still_named() -> None:
+    with pytest.raises(LeftAlone, match="worker 6 left the training loop in round 4 while the ot"):
+        learned(
+            ControlWord(STEP, 0), ControlWord(None, 9), ControlWord(END, 6), ControlWord(STEP, 1)
+        ).check_kind(STEP, 4)
+
+
+def test_a_learner_sees_the_end_where_late_workers_still_step() -> None:
+    """They count for themselves, and end with the others, however many they are."""
+    late = [ControlWord(STEP, worker, late=True) for worker in (5, 6)]
+    found = combined(ControlWord(END, 0), *late)
+    assert found.over
+    assert found.kind == END
+    assert combined(ControlWord(STEP, 0), *late).kind == STEP
+
+
+def test_a_mean_of_arrays_of_different_sizes_is_a_mistake() -> None:
+    words = [ControlWord(MEAN, worker, numbers=3) for worker in range(3)]
+    assert combined(*words).numbers == 3
+    combined(*words).check_numbers(3, 9)
+    with pytest.raises(ReplicaMismatch, match=r"in round 9 the 3 workers called trainer.mean\(\)"):
+        combined(*words[:2], words[2]._replace(numbers=4)).check_numbers(3, 9)

@@ -1,0 +1,121 @@
+"""What a newcomer is taught, and who counts as one that knows it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from spotmpi.protocol.membership import Membership, Worker
+from spotmpi.protocol.state_pages import PageOrder, pack, read, unpack, write
+
+
+def test_a_newcomer_has_learnt_after_as_many_rounds_as_there_are_parts_whichever_was_first() -> (
+    None
+):
+    for begun in range(3):
+        lessons = PageOrder(3)
+        lessons.admit(1)
+        for _ in range(begun):
+            lessons.given(rest=True)
+        lessons.admit(2)
+        parts = []
+        while 2 in lessons.learning:
+            parts.append(lessons.part)
+            assert lessons.last_due == (
+                len(parts) == 3 or (1 in lessons.learning and lessons.part == 2)
+            )
+            lessons.given(rest=True)
+        assert sorted(parts) == [0, 1, 2]
+
+
+def test_who_has_all_parts_but_not_the_rest_goes_on_learning() -> None:
+    lessons = PageOrder(2)
+    lessons.admit(5)
+    assert lessons.given(rest=True) == ()
+    assert lessons.last_due
+    assert lessons.given(rest=False) == ()
+    assert lessons.learning == (5,)
+    assert lessons.last_due
+    assert lessons.given(rest=True) == (5,)
+    assert lessons.learning == ()
+    assert not lessons.last_due
+
+
+def test_who_is_lost_learns_no_more_and_the_others_go_on() -> None:
+    lessons = PageOrder(2)
+    for worker in (5, 6, 7):
+        lessons.admit(worker)
+    lessons.given(rest=True)
+    lessons.forget([6, 99])
+    assert lessons.learning == (5, 7)
+    assert lessons.given(rest=True) == (5, 7)
+
+
+@given(
+    parts=st.integers(1, 5),
+    events=st.lists(st.one_of(st.just("round"), st.just("rest"), st.integers(1, 4)), max_size=40),
+    at=st.integers(0, 40),
+)
+def test_a_newcomer_counts_along_from_wherever_it_begins(
+    parts: int, events: list[Any], at: int
+) -> None:
+    one, other = PageOrder(parts), PageOrder(parts)
+    for number, event in enumerate(events):
+        if number == at:
+            other.restore(**json.loads(json.dumps(one.state())))
+        both = [one, other] if number >= at else [one]
+        if isinstance(event, int):
+            for lessons in both:
+                lessons.admit(event)
+        else:
+            done = {lessons.given(rest=event == "rest") for lessons in both}
+            assert len(done) == 1
+        assert len({(x.part, x.learning, x.last_due) for x in both}) == 1
+
+
+def test_there_is_no_state_without_parts() -> None:
+    with pytest.raises(ValueError, match="at least one part, not 0"):
+        PageOrder(0)
+
+
+FIELDS = st.dictionaries(
+    st.text(max_size=5),
+    st.one_of(st.integers(), st.floats(allow_nan=False), st.none(), st.lists(st.text(max_size=9))),
+    max_size=4,
+)
+
+
+@given(FIELDS, st.sampled_from([np.float32, np.float64, np.uint32, np.uint64]))
+def test_plain_values_come_back_from_a_page_as_they_were(
+    fields: dict[str, Any], dtype: Any
+) -> None:
+    """Also after zeros were added to it, as words of whatever kind the page has."""
+    page = np.zeros(200, np.uint64 if np.dtype(dtype).itemsize == 8 else np.uint32)
+    if not write(page, fields):
+        assert not page.any()
+        return
+    assert read(page + np.zeros_like(page)) == fields
+
+
+def test_a_page_of_zeros_says_nothing() -> None:
+    assert read(np.zeros(8, np.uint64)) == {}
+
+
+def test_what_does_not_fit_leaves_the_page_as_it_was() -> None:
+    page = np.zeros(8, np.uint64)
+    assert write(page.copy(), {"x": "y" * 1000})  # what repeats itself is written short
+    assert not write(page, {"x": hashlib.sha512(b"").hexdigest()})
+    assert not page.any()
+
+
+def test_a_membership_comes_back_as_it_was() -> None:
+    members = Membership(7, (Worker(4, "a"), Worker(1, "b#2")))
+    again = unpack(json.loads(json.dumps(pack(members))))
+    assert again == members
+    assert [worker.host for worker in again] == ["a", "b#2"]

@@ -1,0 +1,205 @@
+"""A trace proves what a run did: each sample once, and the parameters that follow from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from spotmpi.errors import TraceError
+from spotmpi.optimizers import SGD, Momentum, Optimizer
+from spotmpi.protocol.sampler import Sampler
+from spotmpi.trace.records import Record
+from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, steps
+
+N = 50
+RNG = np.random.default_rng(7)
+X = RNG.standard_normal((N, 4))
+Y = X @ np.array([1.0, -2.0, 3.0, 0.5]) + 0.25
+
+Params = dict[str, npt.NDArray[np.float64]]
+
+
+def gradient(params: Params, samples: npt.NDArray[np.int64]) -> Params:
+    """The mean gradient of least squares."""
+    # No BLAS: it may raise floating point flags on finite numbers, and warnings are errors.
+    error = (X[samples] * params["w"]).sum(1) + params["b"] - Y[samples]
+    return {"w": (error[:, None] * X[samples]).mean(0), "b": np.array(error.mean())}
+
+
+def start() -> Params:
+    return {"w": np.zeros(4), "b": np.zeros(())}
+
+
+def step(number: int, *contributions: tuple[int, list[int] | None], rate: float = 0.1) -> Record:
+    made = [
+        {"worker": worker, "samples": samples, "weight": len(samples or ())}
+        for worker, samples in contributions
+    ]
+    return {"event": "step", "at": 0.0, "step": number, "contributions": made, "rate": rate}
+
+
+def resume(number: int) -> Record:
+    return {"event": "resume", "at": 0.0, "step": number}
+
+
+def run(passes: int = 3) -> list[Record]:
+    """The steps of a run that loses worker 2 in its fourth and worker 0 in its sixth."""
+    sampler = Sampler(N, batch_size=5, passes=passes, seed=(1,))
+    workers = [0, 1, 2]
+    records: list[Record] = []
+    while deal := sampler.deal(workers):
+        workers = {3: [0, 1], 5: [1]}.get(len(records), workers)
+        made = [(worker, deal.of(worker).tolist()) for worker in workers]
+        records.append(step(len(records), *made, rate=0.05 * len(workers)))
+        sampler.count(workers)
+    return records
+
+
+def by_hand(records: list[Record], beta: float) -> Params:
+    """The same run in four lines of plain NumPy: the average of a step is that of its samples."""
+    params, velocity = start(), start()
+    for record in records:
+        parts = [c["samples"] for c in record["contributions"]]
+        mean = gradient(params, np.concatenate(parts).astype(int))
+        for name in params:
+            velocity[name] = beta * velocity[name] + mean[name]
+            params[name] = params[name] - record["rate"] * velocity[name]
+    return params
+
+
+@pytest.mark.parametrize(("optimizer", "beta"), [(SGD(lr=1.0), 0.0), (Momentum(lr=1.0), 0.9)])
+def test_a_replay_gives_the_parameters_of_the_run(optimizer: Optimizer, beta: float) -> None:
+    records, params = run(), start()
+    replayed = replay([{"event": "start", "at": 0.0}, *records], params, gradient, optimizer)
+    expected = by_hand(records, beta)
+    for name in expected:
+        np.testing.assert_allclose(replayed[name], expected[name], rtol=1e-12)
+        assert not params[name].any(), "the caller's parameters were changed"
+
+
+def test_two_replays_are_equal_to_the_bit_and_the_order_of_workers_is_kept() -> None:
+    a = replay(run(), start(), gradient, Momentum(lr=1.0))
+    b = replay(run(), start(), gradient, Momentum(lr=1.0))
+    assert a["w"].tobytes() == b["w"].tobytes()
+
+
+def test_a_worker_without_samples_adds_nothing() -> None:
+    alone = replay([step(0, (0, [1, 2]))], start(), gradient, SGD(lr=1.0))
+    both = replay([step(0, (1, []), (0, [1, 2]))], start(), gradient, SGD(lr=1.0))
+    none = replay([step(0, (1, []))], start(), gradient, SGD(lr=1.0))
+    assert alone["w"].tobytes() == both["w"].tobytes()
+    assert not none["w"].any()
+
+
+def test_void_steps_are_not_replayed() -> None:
+    void = [step(0, (0, [1])), step(1, (0, [2])), step(2, (0, [3])), resume(1), step(1, (0, [4]))]
+    plain = [step(0, (0, [1])), step(1, (0, [4]))]
+    assert [r["contributions"] for r in steps(void)] == [r["contributions"] for r in plain]
+    after = replay(void, start(), gradient, SGD(lr=1.0))
+    assert after["w"].tobytes() == replay(plain, start(), gradient, SGD(lr=1.0))["w"].tobytes()
+
+
+def test_a_trace_may_begin_with_a_resume() -> None:
+    assert [r["step"] for r in steps([resume(5), step(5), step(6)])] == [5, 6]
+
+
+@pytest.mark.parametrize(
+    ("records", "said"),
+    [
+        ([step(1)], "step 1 where step 0 is due"),
+        ([step(0), step(0)], "step 0 where step 1 is due"),
+        ([step(0), step(2)], "step 2 where step 1 is due"),
+        ([step(0), resume(3)], "resume 3 where step 1 is due"),
+        ([step(0), step(1), resume(1), step(2)], "step 2 where step 1 is due"),
+    ],
+)
+def test_a_missing_or_repeated_step_is_named(records: list[Record], said: str) -> None:
+    with pytest.raises(TraceError, match=said):
+        steps(records)
+
+
+def test_a_run_that_lost_workers_used_each_sample_once_in_each_pass() -> None:
+    check_exactly_once(run(), N, 3)
+    check_exactly_once([], 0, 5)
+    check_exactly_once([], N, 0)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([step(0, (0, [0, 1]), (1, [2, 1]))], "step 0: worker 1 used sample 1 again in pass 0"),
+        ([step(0, (0, [0, 0]))], "step 0: worker 0 used sample 0 again"),
+        ([step(0, (0, [0, 1])), step(1, (3, [1, 2]))], "step 1: worker 3 used sample 1 again"),
+        ([step(0, (0, [0, 1, 2])), step(1, (0, [0, 0]))], "step 1: worker 0 used sample 0 again"),
+        ([step(0, (0, [0, 3]))], "used sample 3 of 3"),
+        ([step(0, (0, [-1]))], "used sample -1 of 3"),
+        ([step(0, (0, [0, 2]))], "0 of 1 passes are complete, sample 1 is missing"),
+        ([step(0, (0, [0, 2, 1])), step(1, (0, [0, 1, 2]))], "2 of 1 passes are complete"),
+        ([], "0 of 1 passes are complete"),
+        ([step(0, (0, None))], "does not say which samples worker 0 used"),
+    ],
+)
+def test_the_first_offence_is_named(made: list[Record], said: str) -> None:
+    with pytest.raises(TraceError, match=said):
+        check_exactly_once(made, 3, 1)
+
+
+def test_a_weight_that_is_not_the_number_of_samples_is_named() -> None:
+    wrong: Any = step(0, (4, [0, 1, 2]))
+    wrong["contributions"][0]["weight"] = 2
+    with pytest.raises(TraceError, match="step 0: worker 4 has 3 samples and weight 2"):
+        check_exactly_once([wrong], 3, 1)
+
+
+def test_samples_that_are_not_told_cannot_be_replayed() -> None:
+    record = step(0, (0, None))
+    record["contributions"][0]["weight"] = 3
+    with pytest.raises(TraceError, match="can be checked"):
+        replay([record], start(), gradient, SGD(lr=1.0))
+
+
+@pytest.mark.parametrize(
+    "contributions", [None, 3, {"worker": 0}, [1], [{"worker": 0, "weight": 1}]]
+)
+def test_a_step_that_does_not_say_who_contributed_is_named(contributions: Any) -> None:
+    record = {"event": "step", "at": 0.0, "step": 0, "rate": 0.1, "contributions": contributions}
+    if contributions is None:
+        del record["contributions"]
+    with pytest.raises(TraceError, match="step 0 does not say what each worker contributed"):
+        check_exactly_once([record], 3, 1)
+    with pytest.raises(TraceError, match="step 0 does not say what each worker contributed"):
+        replay([record], start(), gradient, SGD(lr=1.0))
+
+
+def digested(event: str, step: int, digest: str | None, **fields: Any) -> Record:
+    return {"event": event, "at": 0.0, "step": step, "digest": digest, **fields}
+
+
+def test_survivors_that_hold_the_same_are_counted() -> None:
+    records = [
+        digested("recovered", 3, "aa", worker=0),
+        digested("recovered", 3, "aa", worker=2),
+        digested("step", 3, "aa"),
+        digested("step", 4, "bb"),
+        digested("recovered", 5, None, worker=2),
+    ]
+    assert check_replicas(records) == 2
+
+
+@pytest.mark.parametrize("liar", ["step", "recovered"])
+def test_a_survivor_that_holds_something_else_is_named(liar: str) -> None:
+    records = [digested("recovered", 3, "aa", worker=1), digested(liar, 3, "ab", worker=2)]
+    who = "worker 2" if liar == "recovered" else "the leader"
+    with pytest.raises(TraceError, match=f"step 3: worker 1 has aa, {who} ab"):
+        check_replicas(records)
+
+
+def test_what_a_resume_made_void_is_compared_with_nothing() -> None:
+    before = [digested("recovered", step, "aa", worker=0) for step in (3, 4)]
+    resume = {"event": "resume", "at": 0.0, "step": 4}
+    assert check_replicas([*before, resume, digested("recovered", 4, "bb", worker=0)]) == 3
+    with pytest.raises(TraceError, match="step 3"):
+        check_replicas([*before, resume, digested("recovered", 3, "bb", worker=0)])

@@ -1,0 +1,261 @@
+"""When checkpoints are written, by whom, and that none is lost with its writer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi.errors import CheckpointError
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.settings import Settings
+from spotmpi.trace.records import Trace
+from spotmpi.training import checkpoint_file
+from spotmpi.training.checkpoints import Checkpoints
+
+
+class Disk:
+    """Takes a checkpoint when it is told to, and not before."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._save = checkpoint_file.save
+        self.begun: queue.Queue[tuple[int, str]] = queue.Queue()
+        """Steps, and the threads that want to write them."""
+        self._fate: queue.Queue[BaseException | None] = queue.Queue()
+        monkeypatch.setattr(checkpoint_file, "save", self._slowly)
+
+    def _slowly(self, folder: Path, step: int, *rest: Any) -> Path:
+        self.begun.put((step, threading.current_thread().name))
+        if (fate := self._fate.get(timeout=20)) is not None:
+            raise fate
+        return self._save(folder, step, *rest)
+
+    def go_on(self, fate: BaseException | None = None) -> None:
+        """Let one more write go on, or fail."""
+        self._fate.put(fate)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+    """A slow one."""
+    return Disk(monkeypatch)
+
+
+class Crew:
+    """Keepers of several workers that commit the same rounds; one round is one step here."""
+
+    def __init__(self, folder: Path, workers: int = 2, every: int | None = None) -> None:
+        self.folder = folder
+        self.steps = 0
+        self.alive = list(range(workers))
+        self.keepers = [
+            Checkpoints(
+                folder, every, self.state, Trace(None), LauncherChannel.open(Settings()), worker
+            )
+            for worker in range(workers)
+        ]
+
+    def state(self) -> dict[str, Any]:
+        """A live array, which changes with every step."""
+        self.values = getattr(self, "values", np.zeros(1))
+        self.values[0] = self.steps
+        return {"params/0": self.values}
+
+    def commit(self, wanted: bool = False) -> None:
+        """One round, on all alive; the words that they bring are summed first."""
+        keepers = [self.keepers[worker] for worker in self.alive]
+        asked = wanted or any(keeper.asked for keeper in keepers)
+        confirmed = any(keeper.published for keeper in keepers)
+        number, self.steps = self.steps, self.steps + 1
+        for keeper in keepers:
+            keeper.asked = False
+            keeper.committed(
+                number,
+                self.steps,
+                asked or keeper.due(self.steps - 1, self.steps),
+                confirmed,
+                leader=keeper is keepers[0],
+            )
+
+    @property
+    def kept(self) -> list[int]:
+        """Steps of the checkpoints in the folder, newest first, when nothing is being written."""
+        for keeper in self.keepers:
+            keeper.wait()
+        return [int(path.stem.split("-")[1]) for path in checkpoint_file.published(self.folder)]
+
+
+def test_a_checkpoint_holds_the_boundary_that_it_was_due_at_and_waits_until_it_is_stable(
+    tmp_path: Path,
+) -> None:
+    crew = Crew(tmp_path, every=3)
+    for _ in range(3):
+        crew.commit()
+    assert crew.kept == []
+    crew.commit()
+    assert crew.kept == [3]
+    found = checkpoint_file.load_latest(tmp_path, pytest.fail)
+    assert found.state["params/0"] == [3.0]
+
+
+def test_it_is_written_once_and_not_again_by_anybody(tmp_path: Path) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    crew.commit()
+    assert crew.kept == [1]
+    written = checkpoint_file.published(tmp_path)[0].stat().st_mtime_ns
+    for _ in range(5):
+        crew.commit()
+    crew.alive = [1]
+    for _ in range(3):
+        crew.commit()
+    crew.keepers[1].finish(crew.steps, leader=True)
+    assert crew.kept == [1]
+    assert checkpoint_file.published(tmp_path)[0].stat().st_mtime_ns == written
+
+
+def test_a_new_leader_writes_the_one_that_died_with_its_writer(tmp_path: Path) -> None:
+    """With the state of its own day."""
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    crew.alive = [1]
+    crew.commit()
+    assert crew.kept == []
+    crew.commit()
+    assert crew.kept == [2]
+
+
+def test_what_one_worker_asks_for_the_leader_writes(tmp_path: Path) -> None:
+    crew = Crew(tmp_path, workers=3)
+    crew.keepers[2].asked = True
+    crew.commit()
+    crew.commit()
+    assert crew.kept == [1]
+
+
+def test_the_end_writes_what_is_still_due(tmp_path: Path) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    for keeper in crew.keepers:
+        keeper.finish(crew.steps, leader=keeper is crew.keepers[0])
+    assert crew.kept == [1]
+
+
+def test_training_goes_on_while_one_is_written_and_all_hear_when_it_is_there(
+    tmp_path: Path, disk: Disk
+) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    for _ in range(4):
+        crew.commit()
+        assert not crew.keepers[0].published
+        assert not checkpoint_file.published(tmp_path)
+    assert disk.begun.get(timeout=20) == (1, "spotmpi-checkpoint-1")
+    disk.go_on()
+    assert crew.kept == [1]
+    crew.commit()
+    assert crew.keepers[0].published
+    crew.commit()
+    crew.alive = [1]
+    crew.commit()
+    crew.commit()
+    assert disk.begun.empty(), "it was written again, although all had heard"
+    found = checkpoint_file.load_latest(tmp_path, pytest.fail)
+    assert found.state["params/0"] == [1.0], "it holds what the training had come to meanwhile"
+
+
+def test_one_that_died_with_its_writer_is_written_by_the_next(tmp_path: Path, disk: Disk) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    crew.commit()
+    assert disk.begun.get(timeout=20)[0] == 1
+    crew.alive = [1]  # the other one is killed while it writes
+    crew.commit()
+    crew.commit()
+    assert disk.begun.get(timeout=20)[0] == 3
+    disk.go_on()
+    disk.go_on()
+    assert 3 in crew.kept
+
+
+def test_a_second_one_waits_for_the_first_and_is_confirmed_for_itself(
+    tmp_path: Path, disk: Disk
+) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    crew.commit()
+    crew.commit(wanted=True)
+    disk.go_on()
+    crew.commit()
+    assert checkpoint_file.published(tmp_path)[0].name == "checkpoint-000000000001.h5"
+    assert not crew.keepers[0].published, "the first was taken for the second"
+    disk.go_on()
+    assert crew.kept == [3, 1]
+    assert crew.keepers[0].published
+
+
+@pytest.mark.parametrize("how", ["leave", "end"])
+def test_whoever_ends_its_part_waits_for_what_it_writes(
+    tmp_path: Path, disk: Disk, how: str
+) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    crew.commit()
+    disk.begun.get(timeout=20)
+    keeper = crew.keepers[0]
+    leaving = threading.Thread(
+        target=keeper.wait if how == "leave" else partial(keeper.finish, crew.steps, leader=True)
+    )
+    leaving.start()
+    assert leaving.is_alive()
+    disk.go_on()
+    leaving.join(20)
+    assert not leaving.is_alive()
+    assert [path.name for path in checkpoint_file.published(tmp_path)] == [
+        "checkpoint-000000000001.h5"
+    ]
+
+
+@pytest.mark.parametrize("call", ["committed", "finish"])
+def test_a_bug_in_writing_is_raised_in_the_next_call(tmp_path: Path, disk: Disk, call: str) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    crew.commit()
+    disk.go_on(MemoryError("no room for a layout"))
+
+    def go_on() -> None:
+        if call == "finish":
+            crew.keepers[0].finish(crew.steps, leader=True)
+        while True:
+            crew.commit()
+
+    with pytest.raises(MemoryError, match="no room for a layout"):
+        go_on()
+
+
+def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:
+    keeper = Checkpoints(None, 1, dict, Trace(None), LauncherChannel.open(Settings()), 0)
+    keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
+    keeper.finish(1, leader=True, must=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_training_goes_on_when_one_cannot_be_written_but_a_stop_must_not_pretend(
+    tmp_path: Path,
+) -> None:
+    crew = Crew(tmp_path / "gone")
+    crew.commit(wanted=True)
+    crew.commit()
+    with pytest.warns(RuntimeWarning, match="worker 0, step 1: "):
+        crew.keepers[0].wait()
+    crew.commit(wanted=True)
+    with (
+        pytest.warns(RuntimeWarning, match="worker 0, step 3: "),
+        pytest.raises(CheckpointError, match="stops at step 3 but its checkpoint could not"),
+    ):
+        crew.keepers[0].finish(crew.steps, leader=True, must=True)

@@ -1,0 +1,187 @@
+"""The trace of one worker among others: nothing is shown too early, twice or never."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.protocol.ledger import Settlement
+from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.recovery import Survey, Verdict
+from spotmpi.trace import records
+from spotmpi.trace.records import Trace
+from spotmpi.training.driver import Recovered
+from spotmpi.training.journal import Journal
+
+
+class Launcher(LauncherChannel):
+    """Knows when workers died, and remembers what it was told."""
+
+    def __init__(self, **deaths: float) -> None:
+        self.deaths = {int(worker.removeprefix("w")): at for worker, at in deaths.items()}
+        self.told: list[tuple[str, dict[str, Any]]] = []
+
+    def tell(self, event: str, **fields: Any) -> None:
+        """Note it."""
+        self.told.append((event, fields))
+
+    def death_of(self, worker: int) -> float | None:
+        """From the board."""
+        return self.deaths.get(worker)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The trace that all workers share."""
+    return tmp_path / "trace.jsonl"
+
+
+def journal(file: Path, me: int, launcher: Launcher | None = None) -> Journal:
+    """That of one worker."""
+    return Journal(Trace(file), launcher or Launcher(), me)
+
+
+def commit(book: Journal, number: int, leader: int) -> None:
+    """Round ``number`` is complete under this leader, and was step ``number``."""
+    book.stable(number, leader)
+    book.step(number, number, lambda: {"by": book._me}, now=float(number), gradients=0)
+
+
+def written(file: Path, event: str = "step") -> list[tuple[int, int]]:
+    """Which steps are in the trace, and who wrote them."""
+    return [(r["step"], r["by"]) for r in records.read(file) if r["event"] == event]
+
+
+def recovered(lost: int = 1) -> Recovered:
+    """A passage through the door, with a time for each of its parts."""
+    before = Membership.first(["h"] * 3)
+    passage = Recovered(before, entered=10.0, detected=10.1, revoked=10.2, reconciled=10.3)
+    passage.accepted, passage.restarted, passage.settled = 10.4, 10.5, 10.6
+    passage.after = before.without({lost}, 2)
+    passage.verdict = Verdict(2, frozenset({lost}), Survey(4, 5, 0, 0, 5, 0, False))
+    passage.settlement, passage.progress, passage.messages = Settlement.RECEIVE, 4, 3
+    return passage
+
+
+def test_a_step_is_shown_when_a_later_round_is_complete(file: Path) -> None:
+    book = journal(file, 0)
+    commit(book, 0, leader=0)
+    assert written(file) == []
+    commit(book, 1, leader=0)
+    assert written(file) == [(0, 0)]
+
+
+def test_only_who_writes_a_step_describes_it(file: Path) -> None:
+    """A description names every worker: with N of them, all but one would be made in vain."""
+    described: list[int] = []
+    for worker in range(3):
+        book = journal(file, worker)
+        for number in range(4):
+            book.stable(number, leader=0)
+            made = partial(lambda me, step: described.append(me) or {"of": step}, worker, number)
+            book.step(number, number, made, now=float(number), gradients=0)
+    assert described == [0, 0, 0]
+    assert [r["of"] for r in records.read(file)] == [0, 1, 2]
+
+
+def test_who_does_not_lead_writes_no_steps(file: Path) -> None:
+    book = journal(file, 2)
+    for number in range(5):
+        commit(book, number, leader=0)
+    assert written(file) == []
+
+
+@pytest.mark.parametrize("leader_got_to", [2, 3])
+def test_a_new_leader_writes_what_the_old_one_left_and_nothing_twice(
+    file: Path, leader_got_to: int
+) -> None:
+    """Whether the old one died before or after it showed the step that had just become stable."""
+    old, new = journal(file, 0), journal(file, 1)
+    for number in range(leader_got_to + 1):
+        commit(old, number, leader=0)
+    for number in range(4):
+        commit(new, number, leader=0)
+    commit(new, 4, leader=1)
+    commit(new, 5, leader=1)
+    assert [step for step, _ in written(file)] == [0, 1, 2, 3, 4]
+
+
+def test_a_step_outlives_two_leaders_of_whom_neither_came_to_write_it(file: Path) -> None:
+    """Leader 0 dies in round 4. Leader 1 committed it while 0 led, and dies in round 5."""
+    book = journal(file, 2)
+    for number in range(4):
+        commit(book, number, leader=0)
+    commit(book, 4, leader=1)
+    commit(book, 5, leader=1)
+    commit(book, 6, leader=2)
+    assert written(file)[-3:] == [(3, 2), (4, 2), (5, 2)]
+
+
+def test_what_a_leader_has_written_is_not_kept_for_ever(file: Path) -> None:
+    book = journal(file, 2)
+    for number in range(50):
+        commit(book, number, leader=0 if number < 20 else 1)
+        assert len(book._waiting) <= 5
+
+
+def test_a_recovery_is_timed_from_the_death_to_the_first_step_after_it(file: Path) -> None:
+    launcher = Launcher(w1=10.05)
+    book = journal(file, 0, launcher)
+    book.recovered(recovered())
+    book.stable(5, leader=0)
+    book.step(5, 5, {"by": 0}.copy, now=11.05, gradients=0)
+    book.stable(6, leader=0)
+    (shown,) = [r for r in records.read(file) if r["event"] == "recovery"]
+    assert shown["lost"] == [1]
+    assert shown["generation"] == 2
+    parts = ["detect_ms", "revoke_ms", "reconcile_ms", "accept_ms", "restart_ms", "total_ms"]
+    assert [shown[part] for part in parts] == pytest.approx([50, 100, 100, 100, 200, 1000])
+    assert shown["verdict"] == "repair"
+    assert shown["settlement"] == "received"
+    assert shown["messages_sent"] == {"0": 3}
+    assert [event for event, _ in launcher.told] == ["recovery"]
+
+
+def test_a_death_before_the_worker_came_back_to_us_is_not_its_detection_time(file: Path) -> None:
+    """It was computing, perhaps for minutes."""
+    book = journal(file, 0, Launcher(w1=2.0))
+    book.recovered(recovered())
+    book.step(5, 5, {"by": 0}.copy, now=11.0, gradients=0)
+    book.digested(7)
+    (seen,) = [r for r in records.read(file) if r["event"] == "recovered"]
+    assert seen["detect_ms"] == pytest.approx(100)
+    assert seen["total_ms"] == pytest.approx(9000)
+
+
+def test_an_unknown_moment_of_death_is_null(file: Path) -> None:
+    book = journal(file, 0)
+    book.recovered(recovered())
+    book.step(5, 5, {"by": 0}.copy, now=11.0, gradients=0)
+    book.digested(7)
+    (seen,) = [r for r in records.read(file) if r["event"] == "recovered"]
+    assert seen["detect_ms"] is seen["total_ms"] is None
+
+
+def test_every_survivor_reports_what_it_saw_itself(file: Path) -> None:
+    for worker in (0, 2):
+        book = journal(file, worker)
+        book.recovered(recovered())
+        book.step(5, 5, {"by": worker}.copy, now=11.0, gradients=0)
+        book.digested(7 + worker)
+    seen = [r for r in records.read(file) if r["event"] == "recovered"]
+    assert [(r["worker"], r["at"], r["digest"]) for r in seen] == [
+        (0, 11.0, f"{7:016x}"),
+        (2, 11.0, f"{9:016x}"),
+    ]
+
+
+def test_a_step_has_the_digest_that_came_after_its_commit(file: Path) -> None:
+    book = journal(file, 0)
+    for number in range(3):
+        commit(book, number, leader=0)
+        book.digested(number)
+    assert [r["digest"] for r in records.read(file)] == [f"{0:016x}", f"{1:016x}"]

@@ -1,0 +1,198 @@
+"""Where scripts stand: a newcomer's gets to where the others' is, by itself."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.sampler import Lease
+from spotmpi.training.script_position import ScriptPosition
+
+TWO = Membership.first(["h"] * 2)
+
+
+def through(position: ScriptPosition, number: int, most: int = 100) -> int:
+    """Go through batches as a worker that trains does; return the steps taken."""
+    taken = 0
+    while taken < most and position.draw(number, TWO) is not None:
+        position.dealer.count(TWO.ids)
+        taken += 1
+    return taken
+
+
+def loop(position: ScriptPosition, samples: int = 8, most: int = 100) -> int:
+    """A loop of a script over batches, left in the end; return the steps taken in it."""
+    number = position.open(samples, 2, 1, 7)
+    position.enter()
+    taken = through(position, number, most)
+    position.leave(number)
+    return taken
+
+
+def arrived(other: ScriptPosition, contributors: tuple[int, ...] | None = None) -> ScriptPosition:
+    """A newcomer's position, after all that it is told, over the wire."""
+    position = ScriptPosition()
+    position.take(json.loads(json.dumps(other.told(contributors))))
+    return position
+
+
+def test_batches_that_are_used_up_yield_nothing_to_a_newcomer() -> None:
+    others = ScriptPosition()
+    assert loop(others) == 2
+    newcomer = arrived(others)
+    number = newcomer.open(8, 2, 1, 7)
+    assert newcomer.used_up(number)
+    assert newcomer.draw(number, TWO) is None
+
+
+def test_batches_that_were_left_in_the_middle_yield_nothing_either() -> None:
+    others = ScriptPosition()
+    assert loop(others, most=1) == 1
+    newcomer = arrived(others)
+    assert newcomer.used_up(newcomer.open(8, 2, 1, 7))
+
+
+def same(one: Lease | None, other: Lease | None) -> bool:
+    """Whether two deals are equal."""
+    if one is None or other is None:
+        return one is other
+    head = one.number, one.pass_number, one.slots
+    return head == (other.number, other.pass_number, other.slots) and bool(
+        (one.samples == other.samples).all()
+    )
+
+
+@pytest.mark.parametrize("open_first", [True, False])
+@pytest.mark.parametrize("contributors", [(0, 1), (0,), (1,)])
+def test_a_newcomer_draws_what_the_others_draw_next(
+    open_first: bool, contributors: tuple[int, ...]
+) -> None:
+    """Told in the midst of a step, of which some of the others' slices may come back."""
+    others, newcomer = ScriptPosition(), ScriptPosition()
+    loop(others)
+    number = others.open(20, 2, 2, 7)
+    others.enter()
+    others.draw(number, TWO)
+    others.dealer.count(TWO.ids)
+    others.draw(number, TWO)
+    if open_first:
+        newcomer.open(8, 2, 1, 7)
+        newcomer.open(20, 2, 2, 7)
+    newcomer.take(json.loads(json.dumps(others.told(contributors))))
+    if not open_first:
+        newcomer.open(8, 2, 1, 7)
+        newcomer.open(20, 2, 2, 7)
+    others.dealer.count(contributors)
+    assert newcomer.dealer.dealt[0] == others.dealer.dealt[0] == 4
+    three = Membership.first(["h"] * 3)
+    for _ in range(100):
+        mine, theirs = newcomer.draw(1, three), others.draw(1, three)
+        assert same(mine, theirs)
+        if mine is None:
+            break
+        newcomer.dealer.count(three.ids)
+        others.dealer.count(three.ids)
+    assert newcomer.used_up(1)
+
+
+def test_a_position_that_is_told_without_a_step_does_not_count_the_one_that_is_drawn() -> None:
+    others = ScriptPosition()
+    number = others.open(8, 2, 1, 7)
+    before = others.told()
+    others.draw(number, TWO)
+    assert others.told()["samplers"] == before["samplers"]
+    assert others.told((0, 1))["samplers"] != before["samplers"]
+
+
+def test_answers_come_in_order_and_where_they_were_given() -> None:
+    others = ScriptPosition()
+    others.remember([1.0])
+    loop(others)
+    others.remember([2.0, 3.0])
+    others.remember([4.0])
+    assert others.recall() is None
+    newcomer = arrived(others)
+    assert newcomer.recall() == [1.0]
+    assert newcomer.recall() is None  # the script asks where none of the others has
+    newcomer.open(8, 2, 1, 7)
+    assert newcomer.recall() == [2.0, 3.0]
+    assert newcomer.recall() == [4.0]
+    assert newcomer.recall() is None
+
+
+def test_what_was_told_later_does_not_begin_anew_for_who_has_had_some() -> None:
+    others = ScriptPosition()
+    others.remember([1.0])
+    newcomer = arrived(others)
+    assert newcomer.recall() == [1.0]
+    others.remember([2.0])
+    newcomer.take(json.loads(json.dumps(others.told())))
+    assert newcomer.recall() == [2.0]
+    assert newcomer.recall() is None
+
+
+def test_answers_in_loops_are_not_kept_and_none_is_given_there() -> None:
+    others = ScriptPosition()
+    others.open(8, 2, 1, 7)
+    others.enter()
+    others.remember([1.0])
+    others.leave(0)
+    others.remember([2.0])
+    newcomer = arrived(others)
+    newcomer.open(8, 2, 1, 7)
+    newcomer.enter()
+    assert newcomer.recall() is None
+    newcomer.leave(0)
+    assert newcomer.recall() == [2.0]
+
+
+def test_answers_from_before_the_first_step_outside_of_batches_stay_and_later_ones_do_not() -> None:
+    """Which of the later ones a script asks for depends on the steps that it takes."""
+    others = ScriptPosition()
+    others.remember([1.0])
+    early = arrived(others)
+    assert early.recall() == [1.0]
+    others.loosen()
+    others.remember([2.0])
+    late = arrived(others)
+    assert late.recall() == [1.0]
+    assert late.recall() is None
+    early.take(json.loads(json.dumps(others.told())))
+    assert early.recall() is None
+    early.remember([3.0])
+    assert early.recall() is None
+
+
+def test_more_answers_than_are_kept_are_none_and_nobody_can_follow() -> None:
+    others = ScriptPosition()
+    others.remember([0.5] * 1000)
+    early = arrived(others)
+    assert early.recall() == [0.5] * 1000
+    assert not early.lost
+    others.remember([0.5] * 1100)
+    assert others.lost
+    assert arrived(others).lost
+    early.take(json.loads(json.dumps(others.told())))
+    assert early.lost
+    assert early.recall() is None
+
+
+def test_a_checkpoint_s_samplers_are_those_of_the_batches_that_the_script_will_open() -> None:
+    one = ScriptPosition()
+    loop(one)
+    number = one.open(20, 2, 1, 7)
+    one.draw(number, TWO)
+    one.dealer.count((0,))
+    kept: dict[str, Any] = {"steps": 3, **one.kept()}
+    other = ScriptPosition()
+    other.resume(kept)
+    assert loop(other) == 0
+    assert other.open(20, 2, 1, 7) == number
+    mine, theirs = other.draw(number, TWO), one.draw(number, TWO)
+    assert mine is not None
+    assert theirs is not None
+    assert np.array_equal(mine.samples, theirs.samples)
