@@ -23,13 +23,13 @@ class FaultInjection:
         self._armed = False
         self._usual = _FIRST_GUESS
 
-    def arm(self, step: int) -> None:
-        """About to enter the all-reduce of ``step``: if it is the last one, start the clock.
+    def arm(self, steps: range) -> None:
+        """About to enter the all-reduce of these ``steps``: if one is its last, start the clock.
 
         The moment is drawn anew each time, over the usual length of an all-reduce: the worker
         dies before it has sent anything, in the middle, or when all its peers have the result.
         """
-        if step not in self._steps or self._armed:
+        if self._armed or self._steps.isdisjoint(steps):
             return
         self._armed = True
         delay = random.SystemRandom().uniform(0, self._usual)

@@ -261,7 +261,7 @@ class Session(Generic[P]):
             self._teach(self._school.full(membership.ids))
         steps = self.training.progress.steps
         if self._round.kind == control_word.STEP:
-            self.rehearsal.arm(steps)
+            self.rehearsal.arm(range(steps + 1 - self._turn.taken, steps + 1))
         self._reducing = self.place.fabric.clock()
         self.place.channel.progressed(self.me, self.driver.ledger.committed, steps, IN_ROUND)
 

@@ -106,7 +106,7 @@ def test_a_newcomer_that_dies_while_it_gets_ready_harms_nobody(training: Trainin
 
 def test_the_loss_of_who_brings_in_a_newcomer_costs_a_second_try(training: Training) -> None:
     training.host("c")
-    training.job.started(r"standin\.py \S+ 2")
+    training.job.started(r"stand_in\.py \S+ 2")
     os.kill(training.agents[0].pid, signal.SIGKILL)
     training.job.until("worker 2 on c did not join")
     training.job.until("worker 3 on c has joined")
@@ -118,7 +118,7 @@ def test_a_stand_in_that_dies_before_it_says_anything_costs_a_second_try(
 ) -> None:
     """MPI waits for it for ever, and so does its sponsor, which trains on."""
     training.host("c")
-    os.kill(training.job.started(r"standin\.py \S+ 2"), signal.SIGKILL)
+    os.kill(training.job.started(r"stand_in\.py \S+ 2"), signal.SIGKILL)
     training.job.until("worker 2 on c did not join")
     training.job.until("worker 3 on c has joined")
     training.check(0, 1, 3)

@@ -4,8 +4,8 @@ mpirun and ULFM see an ordinary local process; the worker itself is run by the `
 in the environment that mpirun gave to this process. The launcher kills it by SIGKILL when the
 worker or its host is gone, and lets it go at the end of the job.
 
-Run as a file by mpirun only: ``python standin.py FOLDER``, and for a newcomer that a worker has
-spawned ``python standin.py FOLDER WORKER``.
+Run as a file by mpirun only: ``python stand_in.py FOLDER``, and for a newcomer that a worker has
+spawned ``python stand_in.py FOLDER WORKER``.
 """
 
 from __future__ import annotations
