@@ -261,7 +261,7 @@ FORKS = """
 import json, os, random, select, signal, sys
 from pathlib import Path
 import numpy as np
-from spotmpi import checkpoint
+from spotmpi.training import checkpoint_file as checkpoint
 from spotmpi.training.checkpoint_file import load_latest, save
 
 folder = Path(sys.argv[1])

@@ -255,7 +255,7 @@ def test_nothing_of_a_job_can_be_seen_by_others(start) -> None:
 def impatient(start, names: str, *arguments: object):
     """A job whose launcher waits for half a second only where ``names`` of `job` say so."""
     program = (
-        "import sys; from spotmpi.cli import main; from spotmpi.launch import job\n"
+        "import sys; from spotmpi.cli import main; from spotmpi.launch.head import job\n"
         f"for name in {names.split()}: setattr(job, name, 0.5)\n"
         "sys.exit(main(sys.argv[1:]))"
     )

@@ -184,7 +184,7 @@ def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
 ) -> None:
     """As one that is stuck in the kernel, where no signal reaches it."""
     program = (
-        "import sys; from spotmpi.cli import main; from spotmpi.launch import job\n"
+        "import sys; from spotmpi.cli import main; from spotmpi.launch.head import job\n"
         "job._FOR_CLEARING = 0.5\n"
         "sys.exit(main(sys.argv[1:]))"
     )

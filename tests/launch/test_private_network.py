@@ -204,7 +204,7 @@ listener.accept()[0].sendall(b"again")
 
 TRIES = """\
 import os, socket, subprocess, sys
-from spotmpi.launch import fence
+from spotmpi.launch.start import private_network as fence
 network = fence.erect()
 assert not network.why, network.why
 before = os.readlink("/proc/self/ns/net")
@@ -298,7 +298,8 @@ def test_other_users_of_the_host_are_known_by_their_processes() -> None:
 
 def test_a_fence_that_can_be_had_no_more_ends_the_job_in_peace(start) -> None:
     program = (
-        "import sys; from spotmpi.cli import main; from spotmpi.launch import fence\n"
+        "import sys; from spotmpi.cli import main\n"
+        "from spotmpi.launch.start import private_network as fence\n"
         "class Late(fence.Fence):\n"
         "    def enter(self): raise OSError('no space left')\n"
         "fence.erect = Late\n"

@@ -86,7 +86,7 @@ def test_a_silent_one_has_none() -> None:
 
 SIGNALLED = """
 import os
-from spotmpi.launch import inner
+from spotmpi.launch.start import temporary_job as inner
 with inner.ended_by_signals():
     try:
         os.kill(os.getpid(), {number})
