@@ -271,6 +271,11 @@ class Job:
             def order(_channel: LauncherChannel, worker: int) -> Order:
                 return Order(leave=simulation.noticed(worker))
 
+            def confirm(_channel: LauncherChannel, workers: Sequence[int]) -> None:
+                first = simulation.membership  # a newcomer that is turned away ends by itself
+                assert all(one in simulation.deaths for one in workers if one in first)
+
+            patch.setattr(LauncherChannel, "confirm", confirm)
             if self.notices or self.arrivals:
                 patch.setattr(LauncherChannel, "order_for", order)
             yield

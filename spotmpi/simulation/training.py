@@ -86,7 +86,8 @@ class Board(LauncherChannel):
 
     def confirm(self, workers: Collection[int]) -> None:
         """Nobody who lives is taken for dead."""
-        if living := [worker for worker in workers if worker not in self._simulation.deaths]:
+        first = self._simulation.membership  # a newcomer that is turned away ends by itself
+        if living := [one for one in workers if one in first and self.death_of(one) is None]:
             raise Violation(f"a membership without {living}, who live, is about to be sealed")
 
     def order_for(self, worker: int) -> Order | None:
