@@ -53,7 +53,7 @@ def test_no_schedule_breaks_a_promise(least: int, most: int, runs: int) -> None:
     assert len(outcomes) == runs
     assert sum(outcome.recoveries for outcome in outcomes) > runs / 4
     assert sum(outcome.survivors for outcome in outcomes) > runs * least / 5
-    assert sum(outcome.graduates for outcome in outcomes) > runs / 10
+    assert sum(outcome.graduates for outcome in outcomes) >= runs / 10
 
 
 @pytest.mark.parametrize(("workers", "losses"), [(8, 3), (64, 3), (64, 12)])
