@@ -66,12 +66,13 @@ class Killer:
             with open(folder / "victims", "wb", buffering=0) as pipe:
                 pipe.write(f"{me} {os.getpid()}\n".encode())
 
-    def arm(self, step: int) -> None:
-        """About to enter the all-reduce of ``step``: if it is the last one, start the clock."""
-        if step not in self._fractions:
+    def arm(self, steps: range) -> None:
+        """About to enter the all-reduce of these ``steps``: if one is its last, start the clock."""
+        last = next((step for step in steps if step in self._fractions), None)
+        if last is None:
             return
         self._armed = True
-        timer = threading.Timer(self._fractions[step] * self._usual, self._die)
+        timer = threading.Timer(self._fractions[last] * self._usual, self._die)
         timer.daemon = True
         timer.start()
 
@@ -106,7 +107,7 @@ def main(folder: Path, params: int, steps: int, schedule: str) -> None:
     seconds: dict[int, float] = {}
     step = 0
     while step < steps:
-        killer.arm(step)
+        killer.arm(range(step, step + 1))
         entered = clock()
         moments: list[float] = []
         while True:
