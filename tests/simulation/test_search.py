@@ -46,14 +46,23 @@ def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
 
 
 @pytest.mark.parametrize(
-    ("least", "most", "runs"), [(1, 1, 20), (2, 3, 200), (4, 8, 100), (16, 16, 40)]
+    ("least", "most", "runs", "alive", "taught"),
+    [
+        # One worker: its death ends the run, and with it what a newcomer could learn.
+        (1, 1, 20, 0.2, 0.05),
+        (2, 3, 200, 0.5, 0.1),
+        (4, 8, 100, 0.5, 0.1),
+        (16, 16, 40, 0.5, 0.1),
+    ],
 )
-def test_no_schedule_breaks_a_promise(least: int, most: int, runs: int) -> None:
+def test_no_schedule_breaks_a_promise(
+    least: int, most: int, runs: int, alive: float, taught: float
+) -> None:
     outcomes = campaign(least, most, runs)
     assert len(outcomes) == runs
     assert sum(outcome.recoveries for outcome in outcomes) > runs / 4
-    assert sum(outcome.survivors for outcome in outcomes) > runs * least / 5
-    assert sum(outcome.graduates for outcome in outcomes) >= runs / 10
+    assert sum(outcome.survivors for outcome in outcomes) > runs * least * alive
+    assert sum(outcome.graduates for outcome in outcomes) > runs * taught
 
 
 @pytest.mark.parametrize(("workers", "losses"), [(8, 3), (64, 3), (64, 12)])
