@@ -24,7 +24,14 @@ TRAINING = Path(__file__).parent / "scripts" / "training.py"
 class Gate:
     """A job that waits for agents, and its port."""
 
-    def __init__(self, start: Callable[..., Running], folder: Path, *arguments: object) -> None:
+    def __init__(
+        self,
+        start: Callable[..., Running],
+        stack: contextlib.ExitStack,
+        folder: Path,
+        *arguments: object,
+    ) -> None:
+        self._stack = stack
         self.folder = folder
         self.token = folder / "token"
         self.running = start(
@@ -34,17 +41,17 @@ class Gate:
         (told,) = self.running.until(r"waiting for 2 workers at 127\.0\.0\.1:(\d+)")
         self.port = int(told[1])
 
-    def connect(self) -> socket.socket:
-        """A connection to the port."""
-        link = socket.create_connection(("127.0.0.1", self.port), timeout=30)
-        link.settimeout(30)
-        return link
+    def connect(self, source: str = "127.0.0.1") -> socket.socket:
+        """A connection to the port, from an address of this host; closed when the test ends."""
+        link = socket.create_connection(("127.0.0.1", self.port), 30, (source, 0))
+        return self._stack.enter_context(link)
 
 
 @pytest.fixture
-def gate(start, tmp_path: Path) -> Callable[..., Gate]:
+def gate(start, tmp_path: Path) -> Iterator[Callable[..., Gate]]:
     """``gate()`` starts a job that waits for two workers."""
-    return lambda *arguments: Gate(start, tmp_path, *arguments)
+    with contextlib.ExitStack() as stack:
+        yield lambda *arguments: Gate(start, stack, tmp_path, *arguments)
 
 
 @pytest.fixture
@@ -113,7 +120,6 @@ def test_a_stranger_does_no_harm_and_learns_nothing(gate, agent, said: bytes) ->
     for name in ("a", "b"):  # while it still hangs there
         agent(there, "--name", name)
     assert there.running.wait() == 0, there.running.output
-    stranger.close()
 
 
 def test_a_replayed_conversation_is_refused(gate) -> None:
@@ -128,8 +134,6 @@ def test_a_replayed_conversation_is_refused(gate) -> None:
     replay = there.connect()
     replay.sendall(hello + proof)
     there.running.until("refused a connection from 127.0.0.1: it does not know the job's token")
-    genuine.close()
-    replay.close()
 
 
 def test_another_token_is_refused_by_both_sides(gate, agent, tmp_path: Path) -> None:
@@ -157,21 +161,19 @@ def test_many_who_fail_are_said_in_few_lines_and_keep_nobody_out(gate, agent) ->
 
 def test_idle_connections_keep_no_agent_out(gate, agent) -> None:
     """Nor do many more than are listened to at a time, from many addresses, that come again."""
-    there = gate()
-    idle = []
+    there = gate("wait:1@7")  # so that the port is there as long as somebody connects
     for number in range(200):
-        source = (f"127.0.2.{number % 50}", 0)
-        idle.append(socket.create_connection(("127.0.0.1", there.port), 30, source))
+        there.connect(f"127.0.2.{number % 50}")
     for _ in range(70):
-        idle.append(there.connect())
+        there.connect()
     for name in ("a", "b"):
-        agent(there, "--name", name)
+        last = agent(there, "--name", name)
         for number in range(100):
-            source = (f"127.0.3.{number % 50}", 0)
-            idle.append(socket.create_connection(("127.0.0.1", there.port), 30, source))
-    there.running.until("b is here|a is here", times=2)
-    for link in idle:
-        link.close()
+            there.connect(f"127.0.3.{number % 50}")
+        there.running.until(f"{name} is here")
+    there.running.until(r"\[1\] worker 1 waits")
+    there.connect()  # others may come as long as the job runs
+    os.kill(last.pid, signal.SIGKILL)
     assert there.running.wait() == 0, there.running.output
 
 
