@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 
 import spotmpi
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric import Arena, Fabric, Shape, Steps
+from spotmpi.fabric import Arena, Background, Fabric, Shape, Steps
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum, Optimizer
@@ -34,6 +34,7 @@ from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, ste
 from spotmpi.training import elastic
 
 _SETTINGS = Settings.from_environ
+T = TypeVar("T")
 
 
 class Killed(BaseException):
@@ -64,6 +65,10 @@ class Seat(Fabric):
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """The simulation's."""
         self._simulation.brief(self.me, prospectus)
+
+    def background(self, work: Callable[[], T], name: str) -> Background[T]:
+        """The simulation's: no thread, which would live on when its worker is dead."""
+        return self._simulation.background(self.me, work)
 
     @classmethod
     def settings(cls) -> Settings:
@@ -238,9 +243,6 @@ class Job:
             finally:
                 for process in list(simulation.processes.values()):
                     process.steps.close()
-                for thread in threading.enumerate():  # of a killed worker, it would be dead by now
-                    if thread.name.startswith("spotmpi-checkpoint-"):
-                        thread.join()
         ended = {w: final for w, final in simulation.returned.items() if final is not None}
         finals = {} if lost_early else ended
         return Result(self, finals, simulation.events, list(trace.read(self.trace)))
@@ -262,7 +264,16 @@ class Job:
             "SPOTMPI_TRACE": str(self.trace),
             **self.environ,
         }
-        with pytest.MonkeyPatch.context() as patch:
+        traces: list[trace.Trace] = []
+
+        def opened(path: Path | None) -> trace.Trace:
+            traces.append(trace.Trace(path))
+            return traces[-1]
+
+        with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as files:
+            # A worker that is killed closes nothing: its process would.
+            files.callback(lambda: [one.close() for one in traces])
+            patch.setattr(elastic, "Trace", opened)
             for name, value in environ.items():
                 patch.setenv(name, value)
             patch.setattr(elastic, "_connect", Seat.mine)

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.background import Background, InThread
 from spotmpi.fabric.plane import (
     Arena,
     Buffer,
@@ -44,6 +45,7 @@ from spotmpi.protocol.recovery import NO_PLAN, PlannedChange, RevokeControl, Sen
 
 __all__ = [
     "Arena",
+    "Background",
     "Buffer",
     "Cancel",
     "Fabric",
@@ -168,9 +170,13 @@ class Fabric(ABC):
         """The newcomer that waits to be admitted now."""
         return None
 
+    def background(self, work: Callable[[], T], name: str) -> Background[T]:
+        """Begin ``work``, which goes on beside the training and dies with this worker. Local."""
+        return InThread(work, name)
+
     @abstractmethod
     def clock(self) -> float:
-        """Seconds, comparable between the workers of one host."""
+        """Seconds, comparable between the workers of one host. From any thread."""
 
     def run(self, steps: Steps[T]) -> T:
         """Perform ``steps`` to their end; return what they return."""

@@ -9,7 +9,8 @@ It behaves as badly as MPI with ULFM is allowed to, not as well as Open MPI usua
 - parts of one round are summed side by side, and complete in any order;
 - one that failed goes on writing to its result until it is given up;
 - a ``Share`` may complete on its source long before the others enter it;
-- what a dying worker sent last may or may not arrive; a revocation always does.
+- what a dying worker sent last may or may not arrive; a revocation always does;
+- what was begun in the background is done at one moment, if its worker lives until then.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
+    Background,
     Cancel,
     Fabric,
     Knock,
@@ -41,6 +43,7 @@ from spotmpi.fabric import (
     Welcome,
 )
 from spotmpi.fabric.plane import host_arena
+from spotmpi.fabric.sim_background import Errand
 from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
 from spotmpi.protocol.membership import Membership, Worker, WorkerId
 from spotmpi.protocol.recovery import (
@@ -55,6 +58,7 @@ from spotmpi.protocol.recovery import (
 )
 
 Watch = Callable[[WorkerId, str], None]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,10 @@ class Seat(Fabric):
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """The simulation's."""
         self.simulation.brief(self.me, prospectus)
+
+    def background(self, work: Callable[[], T], name: str) -> Background[T]:
+        """The simulation's."""
+        return self.simulation.background(self.me, work)
 
     def clock(self) -> float:
         """The simulation's."""
@@ -195,6 +203,12 @@ class Simulation:
     def clock(self) -> float:
         """Simulated seconds."""
         return self.now
+
+    def background(self, worker: WorkerId, work: Callable[[], T]) -> Background[T]:
+        """Have it done some time later, if ``worker`` is there then."""
+        errand = Errand(work)
+        self.after(self.delays.write, self._do, worker, errand)
+        return errand
 
     def start(self, worker: WorkerId, steps: Steps[Any]) -> None:
         """Let ``worker`` of the first membership begin."""
@@ -318,6 +332,10 @@ class Simulation:
             watch(worker, what)
 
     # Workers.
+
+    def _do(self, worker: WorkerId, errand: Errand[Any]) -> None:
+        if worker in self.processes:
+            errand.do()
 
     def _advance(self, worker: WorkerId, reply: Any) -> None:
         process = self.processes.get(worker)

@@ -112,6 +112,8 @@ class Delays:
     collective: float = 0.002
     compute: float = 0.005
     """Before each data collective, as a stand-in for the gradient."""
+    write: float = 0.005
+    """Of what is done in the background."""
 
 
 USUAL = Delays()

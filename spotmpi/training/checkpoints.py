@@ -1,61 +1,37 @@
 """When checkpoints are written, and by whom: by the leader of the day, whoever that is.
 
 At the boundary where one is due the leader takes a copy of the state. When the next round is
-complete that state is stable, and a thread begins to write the copy, while training goes on. Once
-it is on the disk, the next control word says so to all; a checkpoint that was never confirmed,
+complete that state is stable, and the copy is written in the background, while training goes on.
+Once it is on the disk, the next control word says so to all; a checkpoint that was never confirmed,
 because its writer died, is written by the next leader with the state of its own day. Whoever ends
 its part in the training, in whatever way, waits for what it is writing.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.errors import CheckpointError
+from spotmpi.fabric import Background, Fabric
 from spotmpi.launcher_channel import LauncherChannel
-from spotmpi.protocol.membership import WorkerId
 from spotmpi.trace.records import Trace
-from spotmpi.training import checkpoint_file
 
 State = Callable[[], Mapping[str, Any]]
+Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any]], Path]
+"""As `checkpoint_file.save`."""
 
 
-class _Writing:
-    """One checkpoint on its way to the disk, in a thread; ``save`` touches nothing that changes."""
+class _Writing(NamedTuple):
+    """One checkpoint on its way to the disk."""
 
-    def __init__(self, due: int, step: int, save: Callable[[], Path]) -> None:
-        self.due = due
-        self.step = step
-        self.path: Path | None = None
-        self.seconds = 0.0
-        self.failure: BaseException | None = None
-        self._save = save
-        # No daemon: the process ends when it has ended.
-        self._thread = threading.Thread(target=self._write, name=f"spotmpi-checkpoint-{step}")
-        self._thread.start()
-
-    def _write(self) -> None:
-        begin = time.monotonic()
-        try:
-            self.path = self._save()
-        except BaseException as failure:  # noqa: BLE001 - the worker raises it in its next call
-            self.failure = failure
-        self.seconds = time.monotonic() - begin
-
-    @property
-    def through(self) -> bool:
-        """Whether it is on the disk, or has failed."""
-        return not self._thread.is_alive()
-
-    def wait(self) -> None:
-        """Return when it is `through`."""
-        self._thread.join()
+    due: int
+    step: int
+    work: Background[tuple[Path, float]]
+    """What comes of it: its path, and the seconds that it took."""
 
 
 class Checkpoints:
@@ -66,9 +42,10 @@ class Checkpoints:
         folder: Path | None,
         every: int | None,
         state: State,
+        save: Save,
         trace: Trace,
         channel: LauncherChannel,
-        me: WorkerId,
+        fabric: Fabric,
     ) -> None:
         self.folder = folder
         self.asked = False
@@ -77,9 +54,10 @@ class Checkpoints:
         """This worker has written the one that was due last: goes out likewise."""
         self._every = every
         self._state = state
+        self._save = save
         self._trace = trace
         self._channel = channel
-        self._me = me
+        self._fabric = fabric
         self._due: int | None = None
         """Round at whose end a checkpoint was due that nobody has confirmed yet."""
         self._copy: tuple[int, int, dict[str, Any]] | None = None
@@ -102,7 +80,7 @@ class Checkpoints:
         """
         if self.folder is None:
             return
-        if self._writing is not None and self._writing.through:
+        if self._writing is not None and self._writing.work.through:
             self.wait()
         if self._copy is not None:
             self._write(*self._copy)
@@ -137,22 +115,22 @@ class Checkpoints:
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        writing.wait()
+        failure = None
+        try:
+            path, seconds = writing.work.wait()
+        except CheckpointError as error:
+            failure = error
         # Also if it failed: training is worth more than one checkpoint, and the last good one is
         # untouched. But not if another is due by now.
         self.published = self.published or writing.due == self._due
-        if isinstance(writing.failure, CheckpointError):
-            what = f"worker {self._me}, step {writing.step}: {writing.failure}"
+        step, me = writing.step, self._fabric.me
+        if failure is not None:
+            what = f"worker {me}, step {step}: {failure}"
             warnings.warn(what, RuntimeWarning, stacklevel=3)
             return
-        if writing.failure is not None:
-            raise writing.failure
-        step, path = writing.step, str(writing.path)
         self._last = step
-        self._trace.write(
-            "checkpoint", step=step, path=path, seconds=writing.seconds, worker=self._me
-        )
-        self._channel.tell("checkpoint", step=step, path=path, worker=self._me)
+        self._trace.write("checkpoint", step=step, path=str(path), seconds=seconds, worker=me)
+        self._channel.tell("checkpoint", step=step, path=str(path), worker=me)
 
     @property
     def _is_writing(self) -> bool:
@@ -162,10 +140,13 @@ class Checkpoints:
         assert self.folder is not None
         self._copy = None
         self.wait()
-        about = {"step": step, "written_by": self._me}
-        self._writing = _Writing(
-            due, step, partial(checkpoint_file.save, self.folder, step, state, about)
+        about = {"step": step, "written_by": self._fabric.me}
+        save = partial(self._save, self.folder, step, state, about)
+        clock, begin = self._fabric.clock, self._fabric.clock()
+        work = self._fabric.background(
+            lambda: (save(), clock() - begin), f"spotmpi-checkpoint-{step}"
         )
+        self._writing = _Writing(due, step, work)
 
 
 def _copied(state: Mapping[str, Any]) -> dict[str, Any]:

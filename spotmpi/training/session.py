@@ -27,7 +27,8 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.protocol.state_pages import pack
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training.checkpoints import Checkpoints
+from spotmpi.training import checkpoint_file
+from spotmpi.training.checkpoints import Checkpoints, Save
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.journal import Journal
@@ -49,6 +50,8 @@ class Place:
     trace: Trace
     version: str
     """Of spotmpi; for the trace."""
+    save: Save = checkpoint_file.save
+    """What puts a checkpoint where it is kept."""
 
 
 class Session(Generic[P]):
@@ -76,7 +79,13 @@ class Session(Generic[P]):
         self.rehearsal = FaultInjection(given.revoke, self.me)
         state = training.registry.checkpoint
         self.keeper = Checkpoints(
-            given.checkpoint, given.checkpoint_every, state, place.trace, channel, self.me
+            given.checkpoint,
+            given.checkpoint_every,
+            state,
+            place.save,
+            place.trace,
+            channel,
+            fabric,
         )
         self._round: Round = End(self.memory, self.driver.ledger)
         """The open one, or the last."""

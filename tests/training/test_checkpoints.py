@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import CheckpointError
+from spotmpi.fabric.solo import SoloFabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
@@ -46,6 +47,14 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return Disk(monkeypatch)
 
 
+class Alone(SoloFabric):
+    """A fabric that nothing but its clock, its threads and its worker's id is asked of."""
+
+    def __init__(self, me: int) -> None:
+        super().__init__()
+        self.me = me
+
+
 class Crew:
     """Keepers of several workers that commit the same rounds; one round is one step here."""
 
@@ -55,7 +64,13 @@ class Crew:
         self.alive = list(range(workers))
         self.keepers = [
             Checkpoints(
-                folder, every, self.state, Trace(None), LauncherChannel.open(Settings()), worker
+                folder,
+                every,
+                self.state,
+                checkpoint_file.save,
+                Trace(None),
+                LauncherChannel.open(Settings()),
+                Alone(worker),
             )
             for worker in range(workers)
         ]
@@ -239,7 +254,8 @@ def test_a_bug_in_writing_is_raised_in_the_next_call(tmp_path: Path, disk: Disk,
 
 
 def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:
-    keeper = Checkpoints(None, 1, dict, Trace(None), LauncherChannel.open(Settings()), 0)
+    channel = LauncherChannel.open(Settings())
+    keeper = Checkpoints(None, 1, dict, checkpoint_file.save, Trace(None), channel, SoloFabric())
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
     keeper.finish(1, leader=True, must=True)
     assert not list(tmp_path.iterdir())
