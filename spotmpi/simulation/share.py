@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-import select
+import selectors
 import subprocess
 import sys
 from collections.abc import Callable
@@ -50,21 +50,23 @@ def _collect(
     shares: list[subprocess.Popen[bytes]], tell: Callable[[int, Outcome], None]
 ) -> int | None:
     failing: int | None = None
-    rest = {share.stdout: b"" for share in shares if share.stdout is not None}
-    while rest:
-        ready, _, _ = select.select(list(rest), [], [])
-        for pipe in ready:
-            said = os.read(pipe.fileno(), 1 << 16)
-            *lines, rest[pipe] = (rest[pipe] + said).split(b"\n")
-            for number, outcome in map(json.loads, lines):
-                if outcome is not None:
-                    tell(number, Outcome(*outcome))
-                elif failing is None or number < failing:
-                    failing = number
-                if failing is not None and number >= failing:
-                    said = b""  # it can find no earlier one
-            if not said:
-                del rest[pipe]
+    with selectors.DefaultSelector() as running:  # select() would refuse descriptors above 1023
+        for share in shares:
+            assert share.stdout is not None
+            running.register(share.stdout, selectors.EVENT_READ, [b""])
+        while running.get_map():
+            for key, _ in running.select():
+                said = os.read(key.fd, 1 << 16)
+                *lines, key.data[0] = (key.data[0] + said).split(b"\n")
+                for number, outcome in map(json.loads, lines):
+                    if outcome is not None:
+                        tell(number, Outcome(*outcome))
+                    elif failing is None or number < failing:
+                        failing = number
+                    if failing is not None and number >= failing:
+                        said = b""  # it can find no earlier one
+                if not said:
+                    running.unregister(key.fileobj)
     for share in shares:
         if failing is None and share.wait():
             raise RuntimeError(f"a process of the campaign ended with code {share.returncode}")
