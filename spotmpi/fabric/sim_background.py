@@ -30,6 +30,8 @@ class Errand(Background[T]):
         self._through = True
         try:
             self._result = self._work()
+        except AssertionError:  # a check of the simulation's has failed
+            raise
         except Exception as failure:  # noqa: BLE001 - whoever waits for it raises it
             self._failure = failure
 

@@ -75,8 +75,10 @@ class Checker:
         samples: int,
         passes: int,
         deaths: Mapping[WorkerId, float],
+        keeps: int | None = None,
     ) -> None:
-        """``deaths``: who is dead, kept up to date by the simulation."""
+        """``deaths``: who is dead, kept up to date by the simulation. ``keeps``: checkpoints are
+        due after every so many steps, and when somebody asks; None: there are none."""
         self.recoveries = 0
         self.graduates = 0
         """Newcomers that came to train."""
@@ -87,6 +89,7 @@ class Checker:
         self._workers = len(members)
         self._passes = passes
         self._deaths = deaths
+        self._keeps = keeps
         self._seals: list[tuple[WorkerId, ...]] = [tuple(members)]
         self._changes = 0
         """Seals that changed who is a member."""
@@ -103,6 +106,14 @@ class Checker:
         self._whole = True
         """No step is missing in the trace."""
         self._ended = False
+        self._kept: dict[int, WorkerId] = {}
+        """Checkpoints that were written: their steps, and who wrote them."""
+        self._due = 0
+        """The last step after which somebody wanted one, as far as that cannot be taken back."""
+        self._wishes: dict[WorkerId, int] = {}
+        """Who has wanted one after which step, and has not seen it stable."""
+        self._digests: dict[int, int] = {}
+        """Of the replicated state after each step in the trace."""
         self._truth: Model | None = None
         self._unused = np.ones(samples, np.bool_)
         """Samples of the present pass that have yet to count."""
@@ -144,6 +155,7 @@ class Checker:
             if script.told < 0:
                 raise Violation(f"worker {worker} was told to leave and stays")
         script.steps = steps
+        self._wanted(worker, steps - 1)
         self._member(worker, membership)
         self._see(worker, ("step", steps), params.tobytes())
 
@@ -169,6 +181,7 @@ class Checker:
     def ended(self, worker: WorkerId, steps: int, params: Array, stopped: bool) -> None:
         """It came to the end of the training, and may go."""
         self._see(worker, ("step", steps), params.tobytes())
+        self._wanted(worker, steps)
         self.ends[worker] = End(steps, params.tobytes(), stopped)
 
     def left(self, worker: WorkerId, told: bool) -> None:
@@ -290,7 +303,8 @@ class Checker:
             self._truth = Model(np.frombuffer(seen, np.float32))
         self._truth.step(gradients, weights, record["rate"])
         params = self._truth.params
-        if record["digest"] != f"{digest_of(self._truth.replicated):016x}":
+        self._digests[step + 1] = digest_of(self._truth.replicated)
+        if record["digest"] != f"{self._digests[step + 1]:016x}":
             raise Violation(f"step {step} does not lead to the digest that the trace has")
         self._see(None, ("step", step + 1), params.tobytes())
 
@@ -298,6 +312,32 @@ class Checker:
         if self._whole and not self._unused[samples].all():
             raise Violation(f"step {step}: worker {worker} used a sample again: {samples}")
         self._unused[samples] = False
+
+    # What is kept.
+
+    def wants(self, worker: WorkerId, steps: int) -> None:
+        """After the step that follows ``steps`` there shall be a checkpoint, says its script."""
+        self._wishes.setdefault(worker, steps + 1)
+
+    def _wanted(self, worker: WorkerId, steps: int) -> None:
+        """What ``worker`` has asked for is known to whoever took all of these steps."""
+        wish = self._wishes.get(worker, steps + 1)
+        if wish <= steps:
+            self._due = max(self._due, wish)
+            del self._wishes[worker]
+
+    def kept(self, step: int, state: Mapping[str, Any], writer: WorkerId) -> None:
+        """A checkpoint is there: of a step that nobody can take back, and as it was after it."""
+        if writer in self._deaths:
+            raise Violation(f"worker {writer} is dead and writes a checkpoint")
+        if state["steps"] != step:
+            raise Violation(f"the checkpoint of step {step} is of step {state['steps']}")
+        arrays = [state["params/0"], state["optimizer/velocity/0"]]
+        if self._whole and digest_of(arrays) != self._digests.get(step, digest_of(arrays)):
+            raise Violation(f"the checkpoint of step {step} is not what the steps lead to")
+        # None, as for the trace: no death takes it back.
+        self._see(None, ("step", step), arrays[0].tobytes())
+        self._kept[step] = writer
 
     # At the end.
 
@@ -324,6 +364,7 @@ class Checker:
             and (self._passed != self._passes or not self._unused.all())
         ):
             raise Violation(f"{self._passed} of {self._passes} passes are complete")
+        self._check_kept(end)
         for worker in self.ends.keys() & self._scripts.keys():
             script = self._scripts[worker]
             if script.begun != end.steps - script.first:
@@ -331,6 +372,14 @@ class Checker:
                     f"worker {worker} computed {script.begun} gradients "
                     f"for {end.steps - script.first} steps"
                 )
+
+    def _check_kept(self, end: End) -> None:
+        """What was wanted is there, or something newer; and the very end, if the job goes on."""
+        if self._keeps is None:
+            return
+        due = end.steps if end.stopped else max(self._due, end.steps // self._keeps * self._keeps)
+        if max(self._kept, default=0) < due:
+            raise Violation(f"a checkpoint was due at step {due}: {[*self._kept]} were written")
 
 
 def question(worker: WorkerId) -> float:

@@ -9,17 +9,31 @@ from typing import Any
 
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.fabric.sim_data import Delays
-from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.simulation.model import LARGE, SMALL
 
 PLANS = 0.5
 """Of all schedules: those with newcomers and with workers that are told to leave."""
 
-KINDS = ("arrivals", "notices", "kills")
+KEEPING = 0.5
+"""Of all schedules: those that keep checkpoints."""
+
+KINDS = ("asks", "arrivals", "notices", "kills")
 """What can be dropped from a schedule, one by one."""
+
+_STEPS = 6
+"""Of a whole run, more or less."""
 
 _KNOWN = 16
 """The length of runs of more workers follows from that of runs of so many."""
+
+
+@dataclass(frozen=True)
+class Ask:
+    """The script of ``worker`` asks for a checkpoint once it has taken so many steps."""
+
+    worker: WorkerId
+    steps: int
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,9 @@ class Schedule:
     min_workers: int = 1
     size: int = SMALL
     """Parameters of the model."""
+    checkpoint_every: int | None = None
+    """A checkpoint is due whenever so many steps are done; None: none is written, ever."""
+    asks: tuple[Ask, ...] = ()
 
     @property
     def membership(self) -> Membership:
@@ -53,7 +70,7 @@ class Schedule:
         return Delays(**longest)
 
     def without(self, fault: object) -> Schedule:
-        """The same less one of its kills, arrivals or notices."""
+        """The same less one of its kills, arrivals, notices or asks."""
         kept: dict[str, Any] = {
             kind: tuple(one for one in getattr(self, kind) if one is not fault) for kind in KINDS
         }
@@ -66,6 +83,11 @@ class Schedule:
         said += [f"worker {one.worker} is told to leave at event {one.at}" for one in self.notices]
         if self.stop is not None:
             said.append(f"all are told to stop at event {self.stop}")
+        if self.checkpoint_every is not None:
+            said.append(f"a checkpoint is due after every {self.checkpoint_every} steps")
+        said += [
+            f"worker {one.worker} asks for a checkpoint after step {one.steps}" for one in self.asks
+        ]
         if self.min_workers > 1:
             said.append(f"fewer than {self.min_workers} workers stop")
         return ", ".join(said) or "nothing happens at all"
@@ -110,6 +132,8 @@ class Campaign:
             schedule = replace(schedule, stop=chance.randrange(events))
         if chance.random() < 0.05:
             schedule = replace(schedule, min_workers=chance.randint(1, workers))
+        if chance.random() < KEEPING:
+            schedule = _with_checkpoints(schedule, chance, moment, events)
         return schedule
 
 
@@ -135,6 +159,22 @@ def _kills(
         else:
             moment = chance.randrange(events)
     return tuple(kills), moment
+
+
+def _with_checkpoints(
+    schedule: Schedule, chance: random.Random, moment: int, events: int
+) -> Schedule:
+    """Checkpoints after every so many steps, or whenever somebody asks; and often the first leader
+    dies, who would write them."""
+    workers = schedule.workers
+    many = chance.choice((0, 0, 1, 2, 3))
+    asks = tuple(Ask(chance.randrange(workers), chance.randrange(_STEPS)) for _ in range(many))
+    every = chance.randint(1, _STEPS + 1)
+    kills = schedule.kills
+    if workers > 1 and chance.random() < 0.5:
+        near = max(0, moment + chance.randrange(-20 * workers, 20 * workers))
+        kills = *kills, Kill(0, chance.choice((near, chance.randrange(events))))
+    return replace(schedule, kills=kills, asks=asks, checkpoint_every=every)
 
 
 def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: int) -> Schedule:

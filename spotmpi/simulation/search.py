@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,10 @@ from spotmpi.simulation.training import PASSES, Book, Trainee, samples
 from spotmpi.trace.records import Trace
 
 __all__ = ["Finding", "Outcome", "execute", "outcome_of", "length", "search", "shrink"]
+
+
+_NOWHERE = Path(os.devnull)
+"""Where checkpoints of simulated jobs are: in nobody's folder."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,20 @@ def execute(
     )
     simulation.transcript = transcript
     members = simulation.membership.ids
-    checker = Checker(members, samples(schedule.workers), PASSES, simulation.deaths)
+    every = schedule.checkpoint_every
+    checker = Checker(members, samples(schedule.workers), PASSES, simulation.deaths, every)
     simulation.sealed = checker.sealed
     file = Trace(trace_to, simulation.clock)
     book = Book(checker, file)
 
     def script(worker: WorkerId, newcomer: WorkerId | None) -> Steps[None]:
-        settings = Settings(newcomer=newcomer, min_workers=schedule.min_workers)
-        return Trainee(
-            worker, simulation, checker, book, settings, schedule.size, __version__
-        ).script()
+        settings = Settings(
+            newcomer=newcomer,
+            min_workers=schedule.min_workers,
+            checkpoint=None if every is None else _NOWHERE,
+            checkpoint_every=every,
+        )
+        return Trainee(worker, simulation, checker, book, settings, schedule, __version__).script()
 
     simulation.newcomer = lambda worker: script(worker, worker)
     for worker in members:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 from spotmpi.errors import Left, Stopped
@@ -15,6 +16,7 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker, Violation, question
 from spotmpi.simulation.model import RATE, first_params, gradient
+from spotmpi.simulation.schedules import Schedule
 from spotmpi.strategies import SSGD
 from spotmpi.trace.records import Trace
 from spotmpi.training.entering import Visitor, enter
@@ -105,19 +107,22 @@ class Trainee:
         checker: Checker,
         trace: Trace,
         settings: Settings,
-        size: int,
+        schedule: Schedule,
         version: str,
     ) -> None:
-        """A newcomer is told so by its settings; the model has ``size`` parameters."""
+        """A newcomer is told so by its settings."""
         self.me = me
         self._simulation = simulation
         self._checker = checker
         self._samples = samples(len(simulation.membership))
         optimizer = Momentum(lr=RATE)
-        replica = Replica([first_params(me, size)], optimizer, SSGD())
+        replica = Replica([first_params(me, schedule.size)], optimizer, SSGD())
         self._training = Training(replica, _SEED, Rate(optimizer, None, True), False)
         self._params = replica.params[0]
-        self._place = Place(Seat(me, simulation), Board(simulation), settings, trace, version)
+        self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
+        self._place = Place(
+            Seat(me, simulation), Board(simulation), settings, trace, version, self._keep
+        )
         self._seat: Session[Any] | Visitor[Any]
 
     def script(self) -> Steps[None]:
@@ -156,9 +161,19 @@ class Trainee:
             self._seat = taught = yield from seat.step([grads], 1.0)
             self._begins(taught)
             return
+        if self._steps in self._asks and self._place.settings.checkpoint is not None:
+            seat.keeper.asked = True
+            self._checker.wants(self.me, self._steps)
         self._checker.gradient(self.me, self._steps, batch, grads)
         yield from seat.step([grads], 1.0)
         self._checker.stepped(self.me, seat.driver.membership, self._steps, self._params, told)
+
+    def _keep(
+        self, folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any]
+    ) -> Path:
+        """In the place of a disk: the checker looks at it."""
+        self._checker.kept(step, state, about["written_by"])
+        return folder / str(step)
 
     def _begins(self, session: Session[Any]) -> None:
         self._checker.begins(self.me, session.driver.membership, self._steps, self._params)

@@ -31,6 +31,7 @@ from spotmpi.protocol.sampler import Dealer, Indices, Lease
 from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.simulation.schedules import Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, outcome_of, search, shrink
+from spotmpi.training.checkpoints import Checkpoints
 from spotmpi.training.registered import Rate
 from spotmpi.training.session import Session
 from spotmpi.training.teaching import Teaching
@@ -386,6 +387,65 @@ def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
     patch.setattr("spotmpi.training.rounds.Begin.commit", lambda self, *given: [])
 
 
+def keeping(**wrong: bool) -> Callable[[Patch], None]:
+    """Keepers that are told of each round something that is not so."""
+    committed = Checkpoints.committed
+
+    def mutation(patch: Patch) -> None:
+        def commit(self: Checkpoints, *given: Any) -> None:
+            named = dict(
+                zip(("number", "step", "wanted", "confirmed", "leader"), given, strict=True)
+            )
+            committed(self, **{**named, **wrong})
+
+        patch.setattr(Checkpoints, "committed", commit)
+
+    return mutation
+
+
+def a_checkpoint_is_what_the_parameters_are_when_it_is_written(patch: Patch) -> None:
+    patch.setattr("spotmpi.training.checkpoints._copied", lambda state: state)
+
+
+def a_checkpoint_is_written_before_its_round_is_stable(patch: Patch) -> None:
+    committed = Checkpoints.committed
+
+    def commit(self: Checkpoints, *given: Any) -> None:
+        committed(self, *given)
+        if self._copy is not None:
+            self._write(*self._copy)
+            self.wait()
+
+    patch.setattr(Checkpoints, "committed", commit)
+
+
+def a_checkpoint_counts_as_written_when_it_is_begun(patch: Patch) -> None:
+    write = Checkpoints._write
+
+    def begin(self: Checkpoints, *given: Any) -> None:
+        write(self, *given)
+        self.published = True
+
+    patch.setattr(Checkpoints, "_write", begin)
+
+
+def whoever_ends_does_not_wait_for_what_it_writes(patch: Patch) -> None:
+    patch.setattr(Checkpoints, "finish", lambda self, *given, **named: None)
+
+
+KEEPING: dict[str, Callable[[Patch], None]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        a_checkpoint_is_what_the_parameters_are_when_it_is_written,
+        a_checkpoint_is_written_before_its_round_is_stable,
+        a_checkpoint_counts_as_written_when_it_is_begun,
+        whoever_ends_does_not_wait_for_what_it_writes,
+    )
+} | {
+    "a_new_leader_believes_that_the_last_one_has_written": keeping(confirmed=True),
+    "nobody_writes_what_is_asked_for": keeping(wanted=False),
+}
+
 PLANNED: dict[str, Callable[[Patch], None]] = {
     mutation.__name__: mutation
     for mutation in (
@@ -403,6 +463,7 @@ PLANNED: dict[str, Callable[[Patch], None]] = {
 
 MUTATIONS: dict[str, Callable[[Patch], None]] = (
     PLANNED
+    | KEEPING
     | {
         mutation.__name__: mutation
         for mutation in (
@@ -463,6 +524,7 @@ def test_a_broken_promise_is_found(name: str, monkeypatch: Patch) -> None:
     length.cache_clear()
     MUTATIONS[name](monkeypatch)
     monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", float(name in PLANNED))
+    monkeypatch.setattr("spotmpi.simulation.schedules.KEEPING", float(name in KEEPING))
     broken = hunt()
     length.cache_clear()
     assert broken is not None
