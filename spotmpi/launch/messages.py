@@ -462,4 +462,12 @@ class AskGrow(Message, event="grow"):
     line: str
 
 
-QUESTIONS = table(AskStatus, AskStop, AskShrink, AskGrow)
+@dataclass(frozen=True)
+class AskMore(Message, event="more"):
+    """Have more workers on a host that is there: the one of this name, or the only one."""
+
+    workers: Slots
+    host: Annotated[str, Printable(MOST_NAME)] | None = None
+
+
+QUESTIONS = table(AskStatus, AskStop, AskShrink, AskGrow, AskMore)

@@ -136,8 +136,7 @@ def test_a_host_of_a_job_that_runs_starts_newcomers_who_know_that_they_are(
 ) -> None:
     assert host.fleet.place(["h2"], tmp_path) == ["h2", "h2"]
     assert host.newcomers == []
-    host.fleet.recruit("h2")
-    host.fleet.recruit("h3")  # which is not there
+    host.fleet.widen("h2", 1)
     (start,) = host.hear(messages.Start)
     assert host.newcomers == ["h2"]
     assert start.worker == 2
@@ -163,7 +162,7 @@ def test_newcomers_are_ordered_revoked_and_taken_for_dead_as_all_workers_are(
     host: Host, tmp_path: Path
 ) -> None:
     host.fleet.place(["h2"], tmp_path)
-    host.fleet.recruit("h2")
+    host.fleet.widen("h2", 1)
     host.fleet.order(2, Order(leave=True, newcomer=5))
     (order,) = host.hear(messages.Instruct)
     assert order == messages.Instruct(2, Order(leave=True, newcomer=5))
@@ -184,7 +183,7 @@ def test_a_newcomer_that_ends_before_it_trains_is_dead_to_mpi_whatever_its_code(
     """It may be a member already, and the others wait for it; one that trains ends as all do."""
     host.fleet.place(["h2"], tmp_path)
     for worker in (2, 3):
-        host.fleet.recruit("h2")
+        host.fleet.widen("h2", 1)
         host.agent.tell(messages.Passed(worker, said("admitted")))
     host.agent.tell(messages.Passed(2, said("trains", step=4)))
     for worker in (2, 3):
@@ -198,7 +197,7 @@ def test_a_host_may_be_silent_for_short_only_once_its_newcomer_is_admitted(
 ) -> None:
     """Its workers are not among those that the job began with."""
     host.fleet.place([], tmp_path)
-    host.fleet.recruit("h2")
+    host.fleet.widen("h2", 1)
     host.agent.tell(messages.Passed(2, said("ready")))
     host.agent.tell(messages.Passed(2, said("admitted")))
     host.turn_until(lambda: host.fleet.hosts[0].settled)
@@ -210,7 +209,7 @@ def test_a_host_may_be_silent_for_short_only_once_its_newcomer_is_admitted(
 def settled(host: Host, folder: Path) -> Silences:
     """Have the host come so far that its silence counts; return what the fleet knows of it."""
     host.fleet.place([], folder)
-    host.fleet.recruit("h2")
+    host.fleet.widen("h2", 1)
     host.agent.tell(messages.Passed(2, said("admitted")))
     host.turn_until(lambda: host.fleet.hosts[0].settled)
     return host.fleet.silences()["h2"]
@@ -280,4 +279,16 @@ def test_of_two_hosts_that_do_not_reach_each_other_one_is_told_to_go(
     host.turn_until(lambda: gone)
     assert isinstance(heard[-1], messages.Refusal)
     assert "does not reach h2" in heard[-1].why
+    host.fleet.dismiss()
+
+
+def test_a_host_starts_only_as_many_as_it_has_room_for(host: Host, tmp_path: Path) -> None:
+    """One that came anew has all its workers: whoever it was to replace is none of them."""
+    host.fleet.place(["h2"], tmp_path)
+    assert host.fleet.recruit("h2") is None
+    host.agent.tell(messages.Passed(1, said("ended", status=9)))
+    host.hear(messages.Died)
+    assert host.fleet.recruit("h2") == 2
+    assert host.fleet.recruit("h2") is None
+    assert host.fleet.recruit("h3") is None
     host.fleet.dismiss()

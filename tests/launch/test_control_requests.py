@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -46,11 +47,27 @@ class Workers:
         return self.hosts
 
 
+@dataclass
+class Hosts:
+    """Notes who is asked to come."""
+
+    asked: list[Any] = field(default_factory=list)
+
+    def add(self, host: HostLine) -> str:
+        self.asked.append(host)
+        return f"{host.name} with {host.slots} from {host.python}"
+
+    def widen(self, name: str | None, workers: int) -> str:
+        self.asked.append((name, workers))
+        return f"{workers} on {name}"
+
+
 class Asked:
     """A job of three workers on two hosts."""
 
-    def __init__(self, keeps: bool = True, grow: Callable[[HostLine], str] | None = None) -> None:
+    def __init__(self, keeps: bool = True, growing: Hosts | None = None) -> None:
         self.workers = Workers()
+        self.growing = growing
         self.verdict = JobState()
         self.verdict.expect(["h1", "h1", "h2"])
         self.standing = StatusReport("train.py")
@@ -63,7 +80,7 @@ class Asked:
             keeps,
             self.orders,
             self.workers.part,
-            grow,
+            growing,
         )
 
     def tell(self, event: str, *workers: int, **fields: Any) -> Asked:
@@ -177,26 +194,50 @@ def test_the_last_one_that_trains_is_not_taken() -> None:
 
 
 def test_a_host_that_is_asked_for_is_passed_on_and_the_answer_comes_back() -> None:
-    asked = trained(grow=lambda host: f"{host.name} with {host.slots} from {host.python}")
+    asked = trained(growing=Hosts())
     assert asked.ask("grow", line="h3 slots=2 python=/py") == "h3 with 2 from /py"
+
+
+@pytest.mark.parametrize("host", [{}, {"host": None}, {"host": "h1"}])
+def test_more_workers_are_asked_of_a_host(host: dict[str, Any]) -> None:
+    hosts = Hosts()
+    trained(growing=hosts).ask("more", workers=2, **host)
+    assert hosts.asked == [(host.get("host"), 2)]
+
+
+@pytest.mark.parametrize("workers", [0, -1, 5000, "2", None, True, 1.5])
+def test_a_number_of_workers_that_is_none_is_not_asked_for(workers: Any) -> None:
+    hosts = Hosts()
+    with pytest.raises(UsageError, match=r"more\.workers is"):
+        trained(growing=hosts).ask("more", workers=workers)
+    assert hosts.asked == []
 
 
 @pytest.mark.parametrize("line", ["h3 slots=x", "-oProxyCommand=x", "", None])
 def test_a_host_that_is_none_is_not_asked(line: Any) -> None:
+    hosts = Hosts()
     with pytest.raises(UsageError, match="spotmpi grow"):
-        trained(grow=lambda host: pytest.fail(host.name)).ask("grow", line=line)
+        trained(growing=hosts).ask("grow", line=line)
+    assert hosts.asked == []
 
 
-def test_who_cannot_grow_is_told_how_it_could() -> None:
-    with pytest.raises(UsageError, match="start it with --hosts"):
-        trained().ask("grow", line="h3")
+GROWTH: list[dict[str, Any]] = [{"what": "grow", "line": "h3"}, {"what": "more", "workers": 1}]
 
 
-def test_a_job_that_ends_does_not_grow() -> None:
-    asked = trained(keeps=False, grow=lambda host: pytest.fail(host.name))
+@pytest.mark.parametrize("growth", GROWTH)
+def test_who_cannot_grow_is_told_how_it_could(growth: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="start it with --replace to have it grow on this host"):
+        trained().ask(**growth)
+
+
+@pytest.mark.parametrize("growth", GROWTH)
+def test_a_job_that_ends_does_not_grow(growth: dict[str, Any]) -> None:
+    asked = trained(keeps=False, growing=Hosts())
     asked.ask("stop")
     with pytest.raises(UsageError, match="the job is ending already"):
-        asked.ask("grow", line="h3")
+        asked.ask(**growth)
+    assert asked.growing is not None
+    assert asked.growing.asked == []
 
 
 def test_one_of_the_last_two_is_not_taken_while_the_other_leaves() -> None:

@@ -36,7 +36,9 @@ class World:
         self.now = 0.0
         self.mute = False
         self.verdict = JobState()
-        self.turnover = MembershipChanges(self, self.verdict, self.later, spares=0, keeps=True)
+        self.turnover = MembershipChanges(
+            self, self.verdict, self.later, spares=0, replace=False, keeps=True
+        )
         self.verdict.expect(["h0", "h1", "h2"])
         self.living = {0, 1, 2}
         self.said: dict[int, int] = {}
@@ -79,8 +81,8 @@ class World:
         if order.newcomer:
             self.soon(partial(self.sponsor, worker, order.newcomer))
 
-    def recruit(self, host: str) -> None:
-        self.come(host)
+    def recruit(self, host: str) -> int:
+        return self.come(host)
 
     def bring(self, worker: int) -> None:
         assert self.verdict.learning(worker)

@@ -19,16 +19,17 @@ KILLED = 9
 class Job:
     """Two workers on h1, one on h2, that train; and its crew."""
 
-    def __init__(self, spares: int = 0, keeps: bool = True) -> None:
+    def __init__(self, spares: int = 0, replace: bool = False, keeps: bool = True) -> None:
         self.revoked: list[int] = []
         self.orders: dict[int, Order] = {}
         self.brought: list[int] = []
         self.full = False
+        self.room = True
         self.mute = False
         self.stays: dict[str, int] = {}
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.verdict = JobState()
-        self.turnover = MembershipChanges(self, self.verdict, self.after, spares, keeps)
+        self.turnover = MembershipChanges(self, self.verdict, self.after, spares, replace, keeps)
         self.verdict.expect(["h1", "h1", "h2"])
 
     def begin(self) -> Job:
@@ -50,8 +51,8 @@ class Job:
             raise OSError(28, "No space left on device")
         self.orders[worker] = order
 
-    def recruit(self, host: str) -> None:
-        self.come(host, self.stays[host])
+    def recruit(self, host: str) -> int | None:
+        return self.come(host, self.stays.get(host, 1)) if self.room else None
 
     def bring(self, worker: int) -> None:
         self.brought.append(worker)
@@ -62,11 +63,15 @@ class Job:
         """A newcomer comes so far."""
         self.stays[host] = stay
         worker = self.turnover.newcomer(host, stay)
+        self.go_on(worker, until)
+        return worker
+
+    def go_on(self, worker: int, until: str) -> None:
+        """It says all of this, as far as it is new."""
         for event in ("waiting", "connected", "ready", "knocks", "admitted", "trains"):
             self.tell(worker, event)
             if event == until:
                 break
-        return worker
 
     def tell(self, worker: int, event: str) -> None:
         told = said(event, **({"step": 7} if event == "trains" else {}))
@@ -150,7 +155,7 @@ def test_what_scripts_have_to_do_may_take_as_long_as_they_like(job: Job) -> None
     job.turnover.spawning(worker)
     for event in ("connected", "ready", "knocks", "admitted", "trains"):
         job.tell(worker, event)
-    ((_, look),) = job.later
+    _, look = job.later[0]
     look()
     assert job.revoked == []
     assert job.states[worker] == "training"
@@ -195,14 +200,6 @@ def test_a_host_s_newcomer_is_tried_four_times_until_the_host_comes_anew(job: Jo
             worker += 1
         job.end(worker)
         assert job.later == []
-
-
-def test_one_that_came_to_train_gives_its_host_all_tries_again(job: Job) -> None:
-    job.end(job.come("h3"))
-    job.later.clear()
-    job.come("h3", until="trains")
-    job.end(job.come("h3"))
-    assert [seconds for seconds, _ in job.later] == [1]
 
 
 def test_nobody_is_tried_again_when_the_job_ends(job: Job) -> None:
@@ -314,3 +311,108 @@ def test_one_that_does_not_train_yet_is_ended_and_not_tried_again(job: Job, unti
     job.end(worker)
     assert job.verdict.lines[-1] == "worker 3 on h3 did not join: asked"
     assert job.later == []
+
+
+# Workers that are revoked on a host that stays.
+
+
+@pytest.fixture
+def replacing() -> Job:
+    return Job(replace=True).begin()
+
+
+def test_one_that_is_revoked_is_replaced_on_its_host(replacing: Job) -> None:
+    replacing.end(2)
+    ((seconds, again),) = replacing.later
+    assert seconds == 0.5
+    again()
+    assert replacing.brought == [3]
+    assert replacing.verdict.host_of(3) == "h2"
+
+
+def test_unless_that_was_not_asked_for(job: Job) -> None:
+    job.end(2)
+    assert job.later == []
+
+
+def test_each_that_is_revoked_is_replaced(replacing: Job) -> None:
+    replacing.end(0, 2)
+    for _, again in replacing.later:
+        again()
+    assert [replacing.verdict.host_of(worker) for worker in (3, 4)] == ["h1", "h2"]
+
+
+def again_and_again(job: Job, worker: int, until: str) -> list[float]:
+    """A worker is lost, and then all who replace it, who come so far; the pauses between them."""
+    pauses = []
+    while True:
+        job.end(worker)
+        due = [one for one in job.later if one[0] < 60]
+        job.later.clear()
+        if not due:
+            return pauses
+        ((seconds, again),) = due
+        pauses.append(seconds)
+        worker = len(job.states)
+        again()
+        job.go_on(worker, until)
+
+
+@pytest.mark.parametrize("until", ["waiting", "trains"])
+def test_those_that_do_not_last_are_replaced_ever_later_and_then_not_at_all(
+    replacing: Job, until: str
+) -> None:
+    """As a worker does whose host has not enough memory for it: nobody waits for that for ever."""
+    assert again_and_again(replacing, 1, until) == [0.5, 1, 2, 4]
+    assert replacing.verdict.lines[-1] == (
+        "nobody is started in place of worker 6 on h1: 4 in a row were lost before they had "
+        "trained for 60 s; see why, then `spotmpi grow --host h1 --workers 1`"
+    )
+
+
+def test_one_that_lasted_gives_its_place_all_tries_again(replacing: Job) -> None:
+    replacing.end(1)
+    replacing.later.pop()[1]()
+    replacing.go_on(3, "trains")
+    ((_, lasts),) = [one for one in replacing.later if one[0] == 60]
+    lasts()
+    replacing.later.clear()
+    assert again_and_again(replacing, 3, "trains") == [0.5, 1, 2, 4]
+
+
+def test_the_places_of_one_host_do_not_share_their_tries(replacing: Job) -> None:
+    again_and_again(replacing, 0, "waiting")
+    assert again_and_again(replacing, 1, "waiting") == [0.5, 1, 2, 4]
+
+
+def test_nobody_is_replaced_on_a_host_that_is_to_be_taken_away(replacing: Job) -> None:
+    replacing.turnover.noticed("h2")
+    replacing.end(2)
+    assert replacing.later == []
+    replacing.end(1)
+    replacing.turnover.noticed(None)
+    replacing.later.pop()[1]()
+    assert len(replacing.states) == 3
+
+
+def test_one_that_was_to_leave_and_is_killed_for_it_is_not_replaced(replacing: Job) -> None:
+    replacing.full = True
+    replacing.turnover.part(1, "asked")
+    replacing.end(1)
+    assert replacing.later == []
+
+
+def test_nobody_is_started_for_those_who_have_trained(replacing: Job) -> None:
+    replacing.end(1)
+    for worker in (0, 2):
+        replacing.verdict.told(worker, said("done"))
+    replacing.later.pop()[1]()
+    assert len(replacing.states) == 3
+
+
+def test_a_host_that_has_no_room_any_more_gets_nobody(replacing: Job) -> None:
+    """It was lost and came anew meanwhile, with all its workers."""
+    replacing.room = False
+    replacing.end(1)
+    replacing.later.pop()[1]()
+    assert len(replacing.states) == 3

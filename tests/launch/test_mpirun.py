@@ -83,6 +83,14 @@ def test_workers_yield_where_they_share_cores() -> None:
     assert environment(workers=5, cores=4, **{name: "0"})[name] == "0"
 
 
+def test_those_that_started_together_share_memory_and_others_join_through_the_loopback() -> None:
+    settings = Settings(job="spotmpi-x", job_dir=FOLDER)
+    told = mpirun.environment(SITE, 2, settings, {}, 4, "sm,tcp")
+    assert told["OMPI_MCA_btl"] == "self,sm,tcp"
+    assert told["OMPI_MCA_btl_tcp_if_include"] == "lo"
+    assert "OMPI_MCA_btl_tcp_if_include" not in environment()
+
+
 def test_the_cores_are_divided_among_the_workers_threads() -> None:
     assert environment(workers=2, cores=8)["OMP_NUM_THREADS"] == "4"
     assert environment(workers=9, cores=8)["OMP_NUM_THREADS"] == "1"

@@ -92,7 +92,7 @@ class Hosts:
 
     def gather(self, *lines: str, file: Path | None = None, **options: Any) -> Hosts:
         """Begin with these lines of a hosts file, or with a real one."""
-        options = {"min_workers": 1, "door": None, "patient": False} | options
+        options = {"min_workers": 1, "door": None, "patient": False, "alone": False} | options
         roster = WantedHosts(parse(lines, "hosts") if lines else ())
         if file is not None:
             roster = WantedHosts.of(HostsFile(str(file)))
@@ -495,3 +495,58 @@ def test_a_file_that_is_wrong_changes_nothing_and_is_said_once(hosts: Hosts, fil
     assert said.endswith("; until it is put right the hosts stay as they are")
     assert again_and_again(hosts) == []
     assert hosts.started[2:] == []
+
+
+# More workers on a host that is there.
+
+
+def slots(hosts: Hosts) -> dict[str, int]:
+    return {host.name: host.slots for host in hosts.fleet.hosts}
+
+
+def test_a_host_that_is_there_gets_more_workers_and_has_them_when_it_comes_again(
+    hosts: Hosts,
+) -> None:
+    hosts.gather("h1 slots=2", "h2").begin()
+    said = hosts.gathering.widen("h1", 3)
+    assert said == "3 workers more on h1: they join while the others train"
+    assert slots(hosts) == {"h1": 5, "h2": 1}
+    assert hosts.wanted == [3, 6]
+    hosts.lose("h1")
+    hosts.loop.again()
+    hosts.turn_until(lambda: slots(hosts) == {"h1": 5, "h2": 1})
+
+
+def test_of_several_hosts_one_must_be_named_and_the_only_one_need_not(hosts: Hosts) -> None:
+    hosts.gather("h1", "h2").begin()
+    with pytest.raises(UsageError, match=r"the job has 2 hosts; say by --host which .*: h1, h2"):
+        hosts.gathering.widen(None, 1)
+    with pytest.raises(UsageError, match="h3 is not there"):
+        hosts.gathering.widen("h3", 1)
+    hosts.lose("h2")
+    hosts.gathering.widen(None, 1)
+    assert slots(hosts) == {"h1": 2}
+    hosts.lose("h1")
+    with pytest.raises(UsageError, match="its host is not there"):
+        hosts.gathering.widen(None, 1)
+
+
+def test_a_host_that_came_by_itself_gets_more_workers_too(hosts: Hosts) -> None:
+    hosts.gather(door=2)
+    hosts.come("a", 2)
+    hosts.begin()
+    hosts.gathering.widen(None, 1)
+    assert slots(hosts) == {"a": 3}
+    assert hosts.wanted == [2, 3]
+
+
+def test_a_host_has_only_so_many_workers(hosts: Hosts) -> None:
+    hosts.gather("h1 slots=4096").begin()
+    with pytest.raises(UsageError, match="h1 would have 4097 workers; 4096 are most"):
+        hosts.gathering.widen(None, 1)
+
+
+def test_a_job_on_one_host_gets_no_other(hosts: Hosts) -> None:
+    hosts.gather("h1", alone=True).begin()
+    with pytest.raises(UsageError, match="this job was started with -n, for this host alone"):
+        hosts.gathering.add(HostLine("h2"))

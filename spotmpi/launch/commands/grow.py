@@ -1,4 +1,4 @@
-"""``spotmpi grow``: one more host for a running job, while the others train."""
+"""``spotmpi grow``: more workers for a running job, while the others train."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import argparse
 
 from spotmpi.errors import UsageError
 from spotmpi.launch.commands.client import ASKED, add_job_argument, request
+from spotmpi.launch.messages import MOST_SLOTS
 from spotmpi.launch.start.hosts_file import parse
 from spotmpi.options import exit_codes
 
@@ -14,24 +15,51 @@ __all__ = ["add_arguments", "main"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.usage = "spotmpi grow --host NAME [--slots N] [--python PATH] [--job ID]"
-    parser.description = (
-        "Add a host to a running job that was started here with --hosts or --listen. Its workers "
-        "join while the others train; `spotmpi status` shows how far they are."
+    parser.usage = (
+        "spotmpi grow --workers N [--host NAME] [--job ID]\n"
+        "       spotmpi grow --host NAME [--slots N] [--python PATH] [--job ID]"
     )
-    parser.epilog = "example: spotmpi grow --host h5 --slots 2\n\n" + exit_codes(ASKED)
+    parser.description = (
+        "Start more workers for a running job that was started here with --hosts, --listen or "
+        "--replace: N more on a host that it has, or those of a new host (not with -n). They join "
+        "while the others train; `spotmpi status` shows how far they are."
+    )
+    parser.epilog = (
+        "example:\n  spotmpi grow --workers 2\n  spotmpi grow --host h5 --slots 2\n\n"
+        + exit_codes(ASKED)
+    )
+    parser.add_argument(
+        "--workers", metavar="N", help="so many more on a host of the job: --host, or its only one"
+    )
     parser.add_argument("--host", metavar="NAME", help="the host, as ssh knows it")
-    parser.add_argument("--slots", metavar="N", default="1", help="workers there (default: 1)")
+    parser.add_argument("--slots", metavar="N", help="workers of a new host (default: 1)")
     parser.add_argument("--python", metavar="PATH", help="the Python that has spotmpi there")
     add_job_argument(parser)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Ask the job to take in a host. Blocking until it has been asked."""
+    """Ask the job to start more workers. Blocking until it has been asked."""
+    if options.workers is not None:
+        _more(options)
+        return 0
     if options.host is None:
-        raise UsageError("give --host NAME, a host that ssh reaches without a password")
-    line = f"{options.host} slots={options.slots}"
+        raise UsageError(
+            "give --workers N, for more workers on the job's host; or --host NAME, a host that ssh "
+            "reaches without a password"
+        )
+    line = f"{options.host} slots={options.slots or 1}"
     line += "" if options.python is None else f" python={options.python}"
     parse([line], "spotmpi grow")
     request(options.job, "grow", line=line)
     return 0
+
+
+def _more(options: argparse.Namespace) -> None:
+    text = options.workers
+    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:9]) <= MOST_SLOTS:
+        raise UsageError(f"--workers {text}: give a number of workers, from 1 to {MOST_SLOTS}")
+    if options.slots is not None or options.python is not None:
+        raise UsageError("--slots and --python are for a new host, --workers for one that is there")
+    if options.host is not None:
+        parse([options.host], "spotmpi grow")
+    request(options.job, "more", workers=int(text), host=options.host)

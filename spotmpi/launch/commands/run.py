@@ -94,6 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--log-dir", metavar="DIR", help="append what each worker writes to DIR/worker-ID.log"
     )
     parser.add_argument(
+        "--replace",
+        action="store_true",
+        help="start another worker in the place of one that is revoked on a host that stays; with "
+        "-n, `spotmpi grow` then works, too",
+    )
+    parser.add_argument(
         "--spares",
         metavar="N",
         default="0",
@@ -102,7 +108,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-alive",
         action="store_true",
-        help="when every worker is lost, wait for hosts and go on from the newest checkpoint",
+        help="when every worker is lost, wait for hosts and start again from the newest checkpoint",
     )
     notices.add_arguments(parser)
     parser.add_argument(
@@ -144,8 +150,6 @@ def main(options: argparse.Namespace) -> int:
         ),
     )
     spares = 0 if options.spares == "0" else _whole("--spares", options.spares, "workers")
-    if (spares or options.keep_alive) and options.listen is None and not roster.hosts:
-        raise UsageError("--spares and --keep-alive are for jobs with --hosts or --listen")
     if spares >= workers:
         raise UsageError(f"--spares {spares} of {count(workers)}: leave one to train")
     check(settings, workers - spares)
@@ -200,6 +204,7 @@ def _manner(options: argparse.Namespace) -> JobOptions:
         log_dir=log_dir,
         stall_timeout=int(limit),
         spares=int(options.spares),
+        replace=options.replace,
         keep_alive=options.keep_alive,
         watch=watch,
     )

@@ -140,6 +140,8 @@ class Agents:
         """Newcomers that do not train yet: however one ends, MPI must take it for dead."""
         self._rifts = Partitions()
         self._ending = False
+        self.stayed = False
+        """Whether hosts were there when all were let go."""
         calm, _ = bounds(assignment.detect_ms)
         self._beat = beat_every(assignment.detect_ms)
         self._hearing = Hearing(time.monotonic(), self._beat, calm / 2)
@@ -263,16 +265,25 @@ class Agents:
         self._stand_ins.expect(self._home)
         return names
 
-    def recruit(self, name: str) -> None:
-        """Start one more worker on a host, if that is there."""
+    def recruit(self, name: str) -> int | None:
+        """Start one more worker on a host, if it is there and has a free slot; returns its id."""
         if (host := self._hosts.get(name)) is None or self._ending:
-            return
+            return None
+        if len(set(host.workers) - self._ended) >= host.slots:
+            return None  # it has come anew, with all its workers
         worker = self._newcomer(name)
         host.workers.append(worker)
         self._home[worker] = host
         self._untrained.add(worker)
         environ = self._spawning | Settings(newcomer=worker).to_environ()
         host.trunk.tell(messages.Start(worker, environ))
+        return worker
+
+    def widen(self, name: str, slots: int) -> None:
+        """Give a host that is there so many slots more, with a worker for each."""
+        self._hosts[name].slots += slots
+        for _ in range(slots):
+            self.recruit(name)
 
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned."""
@@ -323,6 +334,7 @@ class Agents:
 
     def dismiss(self) -> None:
         """Let stand-ins and agents go, and meet no new ones."""
+        self.stayed = bool(self._hosts)
         self._check.close()
         if self._stand_ins is not None:
             self._stand_ins.dismiss()

@@ -30,11 +30,20 @@ class Crewed(Protocol):
         """How silent the other hosts were that are there, by name."""
 
 
+class Growing(Protocol):
+    """Where more workers come from. Both say what comes of it, and may raise UsageError."""
+
+    def add(self, host: HostLine) -> str:
+        """Ask one more host for workers."""
+
+    def widen(self, name: str | None, workers: int) -> str:
+        """Start more workers on a host that is there: the one of this name, or the only one."""
+
+
 class ControlRequests:
     """Answers for one job; ``keeps``: it has a folder for checkpoints.
 
-    ``part(worker, why)`` has a worker leave the others; ``grow(host)`` asks one more host for
-    workers, says what comes of it and may raise UsageError.
+    ``part(worker, why)`` has a worker leave the others; without ``growing`` nobody can join.
     """
 
     def __init__(
@@ -46,11 +55,11 @@ class ControlRequests:
         keeps: bool,
         orders: Orders,
         part: Callable[[int, str], None],
-        grow: Callable[[HostLine], str] | None,
+        growing: Growing | None,
     ) -> None:
         self._orders = orders
         self._part = part
-        self._grow_by = grow
+        self._growing = growing
         self._job = job
         self._crew = crew
         self._verdict = verdict
@@ -82,7 +91,10 @@ class ControlRequests:
             case messages.AskShrink(worker=worker):
                 return self._shrink(worker)
             case messages.AskGrow(line=line):
-                return self._grow(line)
+                (host,) = parse([line], "spotmpi grow")
+                return {"said": self._room().add(host)}
+            case messages.AskMore(workers=workers, host=name):
+                return {"said": self._room().widen(name, workers)}
         return self.report()
 
     def _stop(self) -> Mapping[str, Any]:
@@ -103,17 +115,17 @@ class ControlRequests:
         self._standing.stopping()
         return {"said": "the workers stop after this step, with a checkpoint"}
 
-    def _grow(self, line: str) -> Mapping[str, Any]:
-        """One more host."""
-        (host,) = parse([line], "spotmpi grow")
-        if self._grow_by is None:
+    def _room(self) -> Growing:
+        """Where workers may come from now. Raises UsageError if none can come."""
+        if self._growing is None:
             raise UsageError(
-                "this job was started with -n, for one host alone; start it with --hosts "
-                "(localhost slots=4, say) or --listen to have it grow"
+                "this job was started with -n alone: its workers talk through shared memory, where "
+                "nobody can join them; start it with --replace to have it grow on this host, or "
+                "with --hosts or --listen"
             )
         if self._verdict.ending is not None or self._verdict.complete:
             raise UsageError("the job is ending already")
-        return {"said": self._grow_by(host)}
+        return self._growing
 
     def _shrink(self, worker: int) -> Mapping[str, Any]:
         """One worker leaves, and the others train on."""

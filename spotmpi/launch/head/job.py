@@ -16,7 +16,7 @@ from typing import Protocol
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages, processes
 from spotmpi.launch.event_loop import Loop
-from spotmpi.launch.head.control_requests import ControlRequests
+from spotmpi.launch.head.control_requests import ControlRequests, Growing
 from spotmpi.launch.head.control_socket import ControlSocket
 from spotmpi.launch.head.job_state import JobEnding, JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
@@ -28,7 +28,6 @@ from spotmpi.launch.notices import NoticeListener
 from spotmpi.launch.processes import read
 from spotmpi.launch.signal_events import as_events
 from spotmpi.launch.silences import Silences
-from spotmpi.launch.start.hosts_file import HostLine
 from spotmpi.launch.start.private_network import Open
 from spotmpi.launch.wording import signal_name
 from spotmpi.launcher_channel import Order, Progress
@@ -99,8 +98,8 @@ class Workers(Protocol):
     def silences(self) -> dict[str, Silences]:
         """How silent the other hosts were that are there, by name."""
 
-    def recruit(self, host: str) -> None:
-        """Start one more worker on a host, if that can be."""
+    def recruit(self, host: str) -> int | None:
+        """Start one more worker on a host, if it is there and has room; returns its id."""
 
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned now."""
@@ -146,8 +145,10 @@ class JobOptions:
     """Seconds after which a worker that the others wait for counts as revoked; 0: never."""
     spares: int = 0
     """Workers that wait until others are lost, of those on the hosts."""
+    replace: bool = False
+    """Start another worker where one is revoked on a host that stays."""
     keep_alive: bool = False
-    """Wait for hosts when no worker is left, and go on from the newest checkpoint."""
+    """Wait for hosts when no worker remains, and go on from the newest checkpoint."""
     watch: Watch = field(default_factory=Watch)
     """What announces that the launcher's own host is taken away."""
 
@@ -161,18 +162,17 @@ class Job:
     def __init__(self, task: Sequence[str], settings: Settings, manner: JobOptions) -> None:
         self._folder = Path()
         self._crew: Workers
-        self._verdict = JobState()
+        self._verdict = JobState(again=manner.keep_alive)
         self.loop = Loop()
         self.console = Output(self.loop, manner.quiet, manner.log_dir)
         self._standing = StatusReport(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
-        self.grow: Callable[[HostLine], str] | None = None
-        """Asks one more host for workers, if there can be one, and says what comes of it; may raise
-        UsageError."""
+        self.growing: Growing | None = None
+        """Where more workers come from, if any can."""
         self._turnover: MembershipChanges
         self._requests: ControlRequests
         self._desk: ControlSocket | None = None
-        self._spares = manner.spares
+        self._spares, self._replace = manner.spares, manner.replace
         self._stall_timeout = manner.stall_timeout
         self._stalls = Stalls(manner.stall_timeout)
         self._condemned: dict[int, float] = {}
@@ -213,6 +213,7 @@ class Job:
 
     def asked(self, workers: int) -> None:
         """So many workers are asked for in all, whether they are there or not, spares included."""
+        processes.allow_descriptors(workers)
         self._turnover.asked(workers)
 
     def newcomer(self, host: str, stay: int) -> int:
@@ -227,7 +228,7 @@ class Job:
         """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
         self._crew = crew
         self._turnover = MembershipChanges(
-            crew, self._verdict, self.loop.after, self._spares, self._keeps
+            crew, self._verdict, self.loop.after, self._spares, self._replace, self._keeps
         )
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
@@ -326,7 +327,7 @@ class Job:
             keeps,
             self._turnover.orders,
             self._turnover.part,
-            self.grow,
+            self.growing,
         )
         try:
             self._desk = ControlSocket(self.loop, start.folder, self._requests.answers)

@@ -116,9 +116,11 @@ class JobState:
     """Collects what happens; ``ending`` is set as soon as the job must be ended.
 
     ``lines`` is what to tell the user, in order; the launcher takes them out and prints them.
+    ``again``: the launcher itself starts the job again when every worker is lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, again: bool = False) -> None:
+        self._again = again
         self._workers: list[_Worker] = []
         self._started = False
         self._generations: set[int] = set()
@@ -147,6 +149,10 @@ class JobState:
     def turned_away(self, worker: int) -> bool:
         """Whether a newcomer has come to its end without ever training."""
         return self._workers[worker].end == "turned away"
+
+    def revoked(self, worker: int) -> bool:
+        """Whether a worker that trained has gone without asking."""
+        return self._workers[worker].end == "revoked"
 
     def learning(self, worker: int) -> bool:
         """Whether a newcomer does not train yet, and lives."""
@@ -194,6 +200,15 @@ class JobState:
     def blame(self, worker: int, why: str) -> None:
         """Say why a worker is going to be killed, which will count as its revocation."""
         self._workers[worker].why = why
+
+    def not_replaced(self, worker: int, tries: int, lasting: float) -> None:
+        """Take the news that a place stays empty: so many in a row did not last there."""
+        host = self._workers[worker].host
+        self.lines.append(
+            f"nobody is started in place of {self._named(worker)}: {tries} in a row were lost "
+            f"before they had trained for {lasting:.0f} s; see why, then "
+            f"`spotmpi grow --host {host} --workers 1`"
+        )
 
     def asked_to_stop(self) -> None:
         """Take the news that the workers were ordered to stop."""
@@ -381,10 +396,9 @@ class JobState:
                 "repeat the command with --resume once there are enough workers",
             )
         if "finished" not in ends:
+            advice = ", and the job ended; start it again, with --resume if it has a checkpoint"
             return JobEnding(
-                EXIT_ALL_REVOKED,
-                "every worker was revoked, and the job ended; start it again, "
-                "with --resume if it has a checkpoint",
+                EXIT_ALL_REVOKED, "every worker was revoked" + ("" if self._again else advice)
             )
         finished, revoked, left = map(ends.count, ("finished", "revoked", "left"))
         if revoked or left:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -32,6 +34,12 @@ _TRAVELLING = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON")
 
 _AFTER_NOTICE = 60.0
 """Seconds from when a host is to be taken away until it is tried again."""
+
+_STARTS_IN_VAIN = 4
+"""Starts in a row after which a job whose workers are all killed at once is not started again."""
+
+_BRIEF = 60.0
+"""Seconds in which such a start ends."""
 
 _AFTER_RIFT = 300.0
 """Seconds until a host is tried again that did not reach another: each try holds up all others."""
@@ -70,15 +78,31 @@ def launch(plan: JobPlan, settings: Settings) -> int:
     The settings must have been checked.
     """
     processes.raise_priority()
-    code = _run(plan, settings, patient=False)
-    while code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
+    run, in_vain = _run(plan, settings, patient=False), 0
+    while run.code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
+        in_vain = in_vain + 1 if run.brief else 0
+        if in_vain == _STARTS_IN_VAIN:
+            print(
+                f"spotmpi: {in_vain} times in a row all workers were lost within {_BRIEF:.0f} s, "
+                "though their hosts stay: the job is not started again; see what kills them",
+                file=sys.stderr,
+            )
+            break
         kept = settings.checkpoint is not None and any(settings.checkpoint.glob("*.h5"))
         settings = replace(settings, resume=kept)
-        code = _run(plan, settings, patient=True)
-    return code
+        run = _run(plan, settings, patient=True)
+    return run.code
 
 
-def _run(plan: JobPlan, settings: Settings, patient: bool) -> int:
+@dataclass(frozen=True)
+class _Run:
+    """How one start of a job ended. ``brief``: soon, and its hosts did not go."""
+
+    code: int
+    brief: bool
+
+
+def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
     """Once, from the first host to the last. ``patient``: wait for hosts as long as it takes."""
     door, manner, task = plan.door, plan.manner, plan.arguments
     job_folder.remove_abandoned()
@@ -94,7 +118,8 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> int:
         where = (
             "its newest checkpoint" if settings.resume else "the beginning: it has no checkpoint"
         )
-        job.console.say(f"waiting for hosts, to go on from {where}")
+        how = "starting again, from" if plan.alone else "waiting for hosts, to go on from"
+        job.console.say(f"{how} {where}")
     job.look_out(manner.watch)
     output = _Output(job, named=not plan.alone)
     network = private_network.erect()
@@ -129,19 +154,25 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> int:
     # The launcher itself hears of its host's notices, and heeds them for all.
     watch = Watch("none") if plan.alone else manner.watch
     gathering = StartingHosts(
-        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, watch, patient
+        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, watch, patient, plan.alone
     )
-    if not plan.alone:
-        job.grow = gathering.add
+    # Those that MPI starts later share no memory with the first.
+    joined = not plan.alone or manner.replace or manner.spares > 0
+    if joined:
+        job.growing = gathering
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
         stack.callback(network.close)
 
+        began = math.inf
+
         def begin() -> MpirunStart | None:
+            nonlocal began
             names = gathering.complete()
             if names is None:
                 return None
+            began = time.monotonic()
             # Not before: whoever waits for hosts leaves nothing behind if it is killed.
             name, folder, lock = job_folder.create(0)
             stack.callback(os.close, lock)
@@ -149,18 +180,15 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> int:
             placed = fleet.place(names, folder, manner.spares)
             within = replace(settings, job=name, job_dir=folder)
             # How its workers share its cores is each host's own affair.
+            transport = ("sm,tcp" if joined else "sm") if plan.alone else "tcp"
             environment = mpirun.environment(
-                plan.installation,
-                len(placed),
-                within,
-                os.environ,
-                len(placed),
-                "sm" if plan.alone else "tcp",
+                plan.installation, len(placed), within, os.environ, len(placed), transport
             )
             command = mpirun.command(plan.installation, len(placed), mpirun.stand_in(folder))
             return MpirunStart(command, environment, placed, folder, network)
 
-        return job.run(fleet, begin)
+        code = job.run(fleet, begin)
+        return _Run(code, (plan.alone or fleet.stayed) and time.monotonic() - began < _BRIEF)
 
 
 class _Output:

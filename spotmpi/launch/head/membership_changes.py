@@ -20,9 +20,13 @@ from spotmpi.protocol.joining import PATIENCE
 __all__ = ["Crewed", "MembershipChanges"]
 
 _TRIES = 4
+"""Newcomers in a row that may be lost in one place, each before it had trained for `_LASTING`."""
+
 _BEFORE_TRY = 0.5
-"""How often a host's newcomer is tried, and seconds before the second time; each time twice as
-many."""
+"""Seconds until a worker that lasted is replaced; each that did not makes it twice as many."""
+
+_LASTING = 60.0
+"""Seconds of training after which a newcomer's loss does not count against its place any more."""
 
 _TAKEN = "its host is to be taken away"
 _ORPHANED = "its sponsor is gone"
@@ -37,8 +41,8 @@ class Crewed(Protocol):
     def order(self, worker: int, order: Order) -> None:
         """Put an order where the worker finds it in its next round. May raise OSError."""
 
-    def recruit(self, host: str) -> None:
-        """Start one more worker on a host, if that can be."""
+    def recruit(self, host: str) -> int | None:
+        """Start one more worker on a host, if it is there and has room; returns its id."""
 
     def bring(self, worker: int) -> None:
         """A newcomer's stand-in will be spawned now."""
@@ -51,8 +55,9 @@ class Crewed(Protocol):
 class MembershipChanges:
     """Of one job. ``after(seconds, name, action)`` has something done later, unless the job ends.
 
-    ``spares`` of all workers that are asked for wait until others are lost. ``keeps``: the job has
-    a folder for checkpoints.
+    ``spares`` of all workers that are asked for wait until others are lost. ``replace``: another
+    worker is started in the place of one that is revoked on a host that stays. ``keeps``: the job
+    has a folder for checkpoints.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class MembershipChanges:
         verdict: JobState,
         after: Callable[[float, str, Callable[[], None]], None],
         spares: int,
+        replace: bool,
         keeps: bool,
     ) -> None:
         self.orders = Orders(crew.order)
@@ -68,6 +74,7 @@ class MembershipChanges:
         self._verdict = verdict
         self._after = after
         self._spares = spares
+        self._replace = replace
         self._keeps = keeps
         self._mute = False
         self._growth = Growth()
@@ -77,9 +84,9 @@ class MembershipChanges:
         self._taken: set[str | None] = set()
         """Hosts that are to be taken away; None is the launcher's own."""
         self._unwanted: set[int] = set()
-        """Newcomers that were told to go, and are not tried again."""
-        self._failures: dict[str, int] = {}
-        """Newcomers in a row that did not come to train, by their host."""
+        """Workers that were told to go, and are neither replaced nor tried again."""
+        self._before: dict[int, int] = {}
+        """Of each newcomer that has not lasted yet: how many did not before it, in its place."""
 
     def asked(self, workers: int) -> None:
         """So many workers are asked for in all, whether they are there or not, spares included."""
@@ -95,8 +102,9 @@ class MembershipChanges:
             # Nothing that was true of it holds any more, above all that it is to be taken away.
             self._stays[host] = stay
             self._taken.discard(host)
-            self._failures.pop(host, None)
-        return self._verdict.newcomer(host)
+        worker = self._verdict.newcomer(host)
+        self._before[worker] = 0
+        return worker
 
     def noticed(self, host: str | None) -> None:
         """A host is to be taken away; None is the launcher's own.
@@ -119,7 +127,7 @@ class MembershipChanges:
         elif self._verdict.is_newcomer(worker) and self._growth.heard(worker, said.event):
             self._watch_over(worker)
             if isinstance(said, messages.Trains):
-                self._failures.pop(self._verdict.host_of(worker), None)
+                self._after(_LASTING, f"lasts {worker}", partial(self._lasts, worker))
 
     def spawning(self, newcomer: int) -> None:
         """Its sponsor has asked MPI for a newcomer."""
@@ -133,23 +141,25 @@ class MembershipChanges:
     def gone(self, worker: int) -> None:
         """A worker has come to its end, which the verdict knows."""
         self._dismiss(self._growth.gone(worker), _ORPHANED)
+        before = self._before.pop(worker, -1)  # one that lasted is the first of a row of its own
         host = self._verdict.host_of(worker)
-        if not self._verdict.turned_away(worker) or self._verdict.ending is not None:
+        replaced = self._replace and self._verdict.revoked(worker)
+        if not (replaced or self._verdict.turned_away(worker)):
             return
-        if worker in self._unwanted or host in self._taken:
+        if self._verdict.ending is not None or worker in self._unwanted or self._is_taken(host):
             return
-        tries = self._failures[host] = self._failures.get(host, 0) + 1
+        tries = before + 1
         if tries < _TRIES:
-            again = partial(self._recruit, host)
+            again = partial(self._recruit, host, tries)
             self._after(_BEFORE_TRY * 2**tries, f"recruit {worker}", again)
+        else:
+            self._verdict.not_replaced(worker, tries, _LASTING)
 
     def part(self, worker: int, why: str) -> None:
         """Have a worker leave before its next step; one that does not train yet is killed."""
         self._dismiss(self._growth.leaves(worker), _ORPHANED)
-        if self._verdict.learning(worker):
-            self._unwanted.add(worker)
-            self._dismiss((worker,), why)
-        elif not self.orders.give(worker, leave=True):
+        self._unwanted.add(worker)
+        if self._verdict.learning(worker) or not self.orders.give(worker, leave=True):
             self._dismiss((worker,), why)
 
     def tend(self) -> None:
@@ -172,9 +182,7 @@ class MembershipChanges:
     def _heed(self) -> None:
         """Workers whose host is to be taken away leave, once they train; newcomers go at once."""
         noticed = {
-            worker
-            for worker, fate in enumerate(self._verdict.fates)
-            if None in self._taken or fate.host in self._taken
+            worker for worker, fate in enumerate(self._verdict.fates) if self._is_taken(fate.host)
         }
         learning = [worker for worker in noticed if self._verdict.learning(worker)]
         self._dismiss(learning, _TAKEN)
@@ -204,9 +212,19 @@ class MembershipChanges:
         for worker in self._verdict.training:
             self.orders.give(worker, stop=True)
 
-    def _recruit(self, host: str) -> None:
-        if host not in self._taken:
-            self._crew.recruit(host)
+    def _lasts(self, worker: int) -> None:
+        self._before.pop(worker, None)
+
+    def _is_taken(self, host: str) -> bool:
+        return None in self._taken or host in self._taken
+
+    def _recruit(self, host: str, tries: int) -> None:
+        """One more worker, after so many that did not last; for whoever still trains."""
+        if self._is_taken(host) or not self._verdict.training:
+            return
+        worker = self._crew.recruit(host)
+        if worker is not None:
+            self._before[worker] = tries
 
     def _dismiss(self, workers: Collection[int], why: str) -> None:
         for worker in workers:

@@ -7,11 +7,12 @@ import secrets
 import subprocess
 import time
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import job_token, processes
+from spotmpi.launch import job_token, messages, processes
 from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.head.job import Job
@@ -43,7 +44,7 @@ class StartingHosts:
     While it runs, those that are not there are tried again and again: a host comes up late, or
     comes back, or has been added to the file of the ``roster``. ``door``: how many workers of
     hosts that come by themselves to wait for. ``patient``: wait for as many workers as it takes,
-    for as long as it takes.
+    for as long as it takes. ``alone``: no other host can come than those of the roster.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class StartingHosts:
         way: AgentStarter,
         watch: Watch,
         patient: bool,
+        alone: bool,
     ) -> None:
         self._job = job
+        self._alone = alone
         self._way = way
         self._fleet = fleet
         self._roster = roster
@@ -128,11 +131,17 @@ class StartingHosts:
     def add(self, host: HostLine) -> str:
         """Have one more host, as if it had been asked for before; says what that means.
 
-        Raises UsageError if it is there already.
+        Raises UsageError if it is there already, or cannot come.
         """
         if host.name in {there.name for there in self._fleet.hosts}:
             raise UsageError(
-                f"{host.name} is one of the job's hosts already; `spotmpi status` shows its workers"
+                f"{host.name} is one of the job's hosts already; "
+                f"`spotmpi grow --host {host.name} --workers N` starts more workers there"
+            )
+        if self._alone:
+            raise UsageError(
+                "this job was started with -n, for this host alone: `spotmpi grow --workers N` "
+                "starts more workers here; start it with --hosts or --listen for others"
             )
         known = host.name in self._roster.hosts
         why = self._why(host.name)
@@ -148,6 +157,33 @@ class StartingHosts:
             + (f" (the last time: {why})" if why else "")
             + f"; it is asked for {count(host.slots)} in all"
         )
+
+    def widen(self, name: str | None, workers: int) -> str:
+        """Have more workers on a host that is there; says what that means.
+
+        It is the one of this name, or the only one. Raises UsageError if there is no such host.
+        """
+        there = {host.name: host.slots for host in self._fleet.hosts}
+        if name is None and len(there) > 1:
+            raise UsageError(
+                f"the job has {len(there)} hosts; say by --host which of them is to have "
+                f"{count(workers)} more: {', '.join(there)}"
+            )
+        found = next(iter(there), None) if name is None else name
+        if found is None or found not in there:
+            raise UsageError(
+                f"{found or 'its host'} is not there; `spotmpi status` shows the job's hosts"
+            )
+        slots = there[found] + workers
+        if slots > messages.MOST_SLOTS:
+            raise UsageError(f"{found} would have {slots} workers; {messages.MOST_SLOTS} are most")
+        if (known := self._roster.hosts.get(found)) is not None:
+            self._roster.add(replace(known, slots=slots))
+        else:  # it came by itself, and will say how many it has when it does so again
+            self._door = (self._door or 0) + workers
+        self._job.asked(self._asked)
+        self._fleet.widen(found, workers)
+        return f"{count(workers)} more on {found}: they join while the others train"
 
     def rest(self, name: str, seconds: float) -> None:
         """Do not try a host for a while: it is to be taken away, or does not reach others."""

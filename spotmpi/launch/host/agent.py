@@ -253,9 +253,11 @@ class Agent:
         assert self._installation is not None
         door = self._doorways[worker] = self._new_doorway()
         settings = Settings(job=self._mark, job_dir=self._folder)
+        slots = max(self._slots, 1 + len(self._wrappers.keys() - self._gone))  # it may have grown
+        processes.allow_descriptors(slots)
         environ = mpirun.on_host(
             self._installation,
-            self._slots,
+            slots,
             settings,
             os.environ,
             pmix_relay.with_port(given, door.port),

@@ -1,0 +1,205 @@
+"""Workers that are killed on a host that stays are replaced, and more are asked for: one host."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.trace import records as trace
+from spotmpi.trace.replay import check_exactly_once, check_replicas
+
+_SAMPLES = 331
+"""Of the script's data, tests/chaos/model.py."""
+
+SCRIPT = Path(__file__).parent / "scripts" / "learner.py"
+
+
+class Training:
+    """A training on this host."""
+
+    def __init__(self, start: Callable[..., object], folder: Path, *options: object) -> None:
+        self.start, self.folder = start, folder
+        self.trace = folder / "trace.jsonl"
+        self.job = start("run", "--trace", self.trace, *options, SCRIPT, 40)
+
+    def until_step(self, step: int) -> Training:
+        """Wait until the trace has so many lines of steps."""
+        while not self.trace.exists() or self.trace.read_text().count('"event":"step"') < step:
+            assert self.job.alive, self.job.wait()
+        return self
+
+    def wrapper(self, worker: int) -> int:
+        """The process id of a worker's wrapper, once it is there: its worker is its child."""
+        first, newcomer = f"OMPI_COMM_WORLD_RANK={worker}", f"SPOTMPI_NEWCOMER={worker}"
+        while True:
+            for pid in self.job.wrappers:
+                try:
+                    environ = Path(f"/proc/{pid}/environ").read_text().split("\0")
+                except OSError:
+                    continue
+                late = any(one.startswith("SPOTMPI_NEWCOMER=") for one in environ)
+                if newcomer in environ or (first in environ and not late):
+                    return pid
+            assert self.job.alive, self.job.wait()
+
+    def kill(self, *workers: int) -> None:
+        """Kill workers (not their wrappers) by SIGKILL, at once."""
+        victims = [pid for one in workers for pid in self.job.children(self.wrapper(one))]
+        assert len(victims) == len(workers)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+
+    def check(self, *survivors: int) -> None:
+        """They have finished with equal replicas; every sample counted once in each pass."""
+        (self.folder / "enough").touch()
+        assert self.job.wait() == 0, self.job.output
+        finals = [line.split() for line in self.job.output.splitlines() if "FINAL" in line]
+        found = {int(words[words.index("FINAL") + 1]) for words in finals}
+        assert found == set(survivors), self.job.output
+        ((_, passes),) = {(words[-2], int(words[-1])) for words in finals}
+        records = list(trace.read(self.trace))
+        assert records[-1]["event"] == "end"
+        check_exactly_once(records, _SAMPLES, passes)
+        check_replicas(records)
+
+
+@pytest.fixture
+def train(start, tmp_path: Path) -> Callable[..., Training]:
+    """``train("-n", 3, "--replace")`` starts a training."""
+
+    def begin(*options: object) -> Training:
+        return Training(start, tmp_path, *options).until_step(30)
+
+    return begin
+
+
+@pytest.fixture(params=["-n", "--hosts"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[object]:
+    """Three workers on this host, by either option."""
+    (tmp_path / "hosts").write_text("localhost slots=3\n")
+    return [request.param, 3 if request.param == "-n" else tmp_path / "hosts"]
+
+
+def test_a_worker_that_is_killed_is_replaced_so_that_the_job_may_lose_as_many_again(
+    train, place: list[object], tmp_path: Path
+) -> None:
+    training = train(*place, "--replace", "--min-workers", 2, "--checkpoint", tmp_path / "kept")
+    training.kill(1)
+    training.job.until("worker 3 on localhost has joined")
+    training.kill(3)
+    training.job.until("worker 4 on localhost has joined")
+    training.check(0, 2, 4)
+
+
+def test_without_the_option_nobody_is(train) -> None:
+    training = train("-n", 3)
+    training.kill(1)
+    training.job.until("2 of 3 workers remain")
+    grow = training.start("grow", "--workers", 1)
+    assert grow.wait() == 2
+    assert "start it with --replace to have it grow on this host" in grow.output
+    training.check(0, 2)
+
+
+def test_the_leader_and_another_are_killed_at_once(train) -> None:
+    training = train("-n", 3, "--replace")
+    training.kill(0, 2)
+    training.job.until("worker [34] on localhost has joined", times=2)
+    training.check(1, 3, 4)
+
+
+def test_the_replacement_is_killed_while_it_starts(train) -> None:
+    training = train("-n", 3, "--replace")
+    training.kill(0)
+    for worker in (3, 4):
+        os.kill(training.wrapper(worker), signal.SIGKILL)
+        training.job.until(f"worker {worker} on localhost did not join: SIGKILL")
+    training.job.until("worker 5 on localhost has joined")
+    training.check(1, 2, 5)
+
+
+@pytest.mark.parametrize("victim", ["replacement", "sponsor"])
+def test_one_of_the_two_is_killed_while_the_replacement_is_admitted(train, victim: str) -> None:
+    training = train("-n", 3, "--replace")
+    training.kill(0)
+    training.job.started(r"stand_in\.py \S+ 3")
+    training.kill(3 if victim == "replacement" else 1)
+    lost = {0} if victim == "replacement" else {0, 1}
+    joined = training.job.until(r"worker (\d) on localhost has joined", times=len(lost))
+    training.check(*({0, 1, 2} - lost), *(int(found[1]) for found in joined))
+
+
+def test_below_min_workers_nobody_waits_for_a_replacement(train, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    training = train("-n", 3, "--replace", "--min-workers", 3, "--checkpoint", kept)
+    training.kill(1)
+    assert training.job.wait() == 75, training.job.output
+    assert list(kept.glob("*.h5"))
+
+
+def test_a_job_on_one_host_grows(train) -> None:
+    training = train("-n", 2, "--replace")
+    grow = training.start("grow", "--workers", 2)
+    assert grow.wait() == 0, grow.output
+    assert "2 workers more on localhost: they join while the others train" in grow.output
+    training.job.until("worker [23] on localhost has joined", times=2)
+    training.kill(2)
+    training.job.until("worker 4 on localhost has joined")
+    elsewhere = training.start("grow", "--host", "h5")
+    assert elsewhere.wait() == 2
+    assert "this job was started with -n, for this host alone" in elsewhere.output
+    training.check(0, 1, 3, 4)
+
+
+def test_a_worker_that_was_taken_out_is_not_replaced(train) -> None:
+    training = train("-n", 3, "--replace")
+    assert training.start("shrink", "--worker", 1).wait() == 0
+    training.job.until("worker 1 on localhost left before step")
+    training.kill(2)
+    training.job.until("worker 3 on localhost has joined")
+    training.check(0, 3)
+
+
+def test_a_spare_takes_the_place_of_one_that_is_killed(train) -> None:
+    training = train("-n", 3, "--spares", 1)
+    training.kill(0)
+    training.job.until("worker 2 on localhost has joined")
+    training.check(1, 2)
+
+
+def test_everything_goes_with_a_launcher_that_is_killed_while_a_replacement_starts(
+    train, ended
+) -> None:
+    training = train("-n", 3, "--replace")
+    training.kill(0)
+    everything = [training.wrapper(3), *training.job.wrappers, *training.job.stand_ins]
+    os.kill(training.job.pid, signal.SIGKILL)
+    assert training.job.wait() == -signal.SIGKILL
+    assert all(ended(pid) for pid in everything)
+
+
+def test_kept_alive_a_job_that_is_killed_as_a_whole_goes_on_from_its_checkpoint(
+    train, tmp_path: Path
+) -> None:
+    kept = ("--checkpoint", tmp_path / "kept", "--checkpoint-every", 20)
+    training = train("-n", 2, "--keep-alive", *kept).until_step(100)
+    training.kill(0, 1)
+    training.job.until("every worker was revoked\n")
+    training.job.until("starting again, from its newest checkpoint")
+    while '"event":"resume"' not in (text := training.trace.read_text()):
+        assert training.job.alive, training.job.wait()
+    training.until_step(text.count('"event":"step"') + 20)
+    training.check(0, 1)
+
+
+def test_a_job_that_is_killed_as_a_whole_again_and_again_is_not_started_for_ever(
+    start, tmp_path: Path
+) -> None:
+    job = Training(start, tmp_path, "-n", 2, "--keep-alive", "--revoke", "0,1@5").job
+    assert job.wait() == 69
+    assert job.output.count("starting again, from the beginning: it has no checkpoint") == 3
+    assert "4 times in a row all workers were lost within 60 s" in job.output
