@@ -18,6 +18,7 @@ SPOTMPI_NOTICE_ENDPOINT  who is asked for notices in place of the cloud's own se
 SPOTMPI_JOB              set by ``spotmpi run`` only: the job's name, in every process of the job
 SPOTMPI_JOB_DIR          set by ``spotmpi run`` only: the job's private folder
 SPOTMPI_CHANNEL          set by ``spotmpi run`` only: descriptor that leads to the launcher
+SPOTMPI_LOG              set by ``spotmpi run`` only: 1: the launcher keeps log lines
 SPOTMPI_NEWCOMER         set by ``spotmpi run`` only: the id of a worker that joins a running job
 SPOTMPI_STAND_IN         set by ``spotmpi run`` only: what MPI starts on the head for a newcomer,
                          a JSON list
@@ -75,6 +76,7 @@ class Settings:
     job: str | None = None
     job_dir: Path | None = None
     channel_fd: int | None = None
+    log: bool = False
     newcomer: int | None = None
     stand_in: tuple[str, ...] = ()
     trace: Path | None = None
@@ -100,6 +102,7 @@ class Settings:
             job=found.get("SPOTMPI_JOB"),
             job_dir=_path(found, "SPOTMPI_JOB_DIR"),
             channel_fd=_integer(found, "SPOTMPI_CHANNEL", least=0),
+            log=_flag(found, "SPOTMPI_LOG"),
             newcomer=_integer(found, "SPOTMPI_NEWCOMER", least=0),
             stand_in=tuple(json.loads(found.get("SPOTMPI_STAND_IN", "[]"))),
             trace=_path(found, "SPOTMPI_TRACE"),
@@ -122,6 +125,7 @@ class Settings:
             "SPOTMPI_JOB": self.job,
             "SPOTMPI_JOB_DIR": self.job_dir,
             "SPOTMPI_CHANNEL": self.channel_fd,
+            "SPOTMPI_LOG": 1 if self.log else None,
             "SPOTMPI_NEWCOMER": self.newcomer,
             "SPOTMPI_STAND_IN": json.dumps(self.stand_in) if self.stand_in else None,
             "SPOTMPI_TRACE": self.trace,

@@ -13,6 +13,7 @@ Over it goes all that the newcomer must know before it is a member.
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -72,6 +73,8 @@ from spotmpi.protocol.recovery import (
     Send,
     Token,
 )
+
+_LOG = logging.getLogger(__name__)
 
 _TAG = 1
 _HELLO, _PROSPECTUS, _READY, _COME, _CHARTER = range(2, 7)
@@ -289,6 +292,8 @@ class MpiFabric(Fabric):
             failed.Free()
         fresh = dead - self._known_dead
         self._known_dead |= fresh
+        if fresh:
+            _LOG.debug("MPI says that these are dead: %s", sorted(fresh))
         return frozenset(fresh)
 
     # The build.
@@ -394,6 +399,7 @@ class MpiFabric(Fabric):
         if newcomer not in self._guests:
             if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
                 return _FEW_THREADS
+            _LOG.info("newcomer %d is spawned", newcomer)
             guest = self._guests[newcomer] = _Guest()
             program = [*self._stand_in, str(newcomer)]
             known = partial(self._follow, [newcomer])
@@ -512,10 +518,12 @@ def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None
         bridge = parent.Merge(False)
         bridge.Set_errhandler(MPI.ERRORS_RETURN)
         guest.bridge = bridge
+        _LOG.info("a bridge leads to the newcomer")
         if guest.failure is not None:  # it was let go meanwhile, which only the bridge can tell it
             bridge.Revoke()
     except MPI.Exception as error:
         guest.failure = error.Get_error_string()
+        _LOG.info("no newcomer could be spawned: %s", guest.failure)
 
 
 def _cross() -> MPI.Intracomm:

@@ -4,7 +4,7 @@ It is a TCP connection, or two pipes that ssh holds at their other end; `auth` p
 each other and every frame. Four kinds of frames:
 
 ``MESSAGE``  one of `messages`: ``FROM_NEW_AGENT``, ``FROM_AGENT``, ``FROM_HEAD``
-``OUTPUT``   what a worker wrote: worker id, stream (1 or 2), bytes
+``OUTPUT``   what a worker wrote: worker id, stream (1 or 2; 3: its log lines), bytes
 ``RELAY``    bytes of one of the workers' connections to the PMIx server; none: it is closed
 ``BEAT``     nothing: the other end lives. Sent all the time, both ways
 """
@@ -21,6 +21,7 @@ from typing import NamedTuple
 from spotmpi.launch.auth import Frame, Refused, Seal
 from spotmpi.launch.decoding import Malformed, Message, Table, decode, encode
 from spotmpi.launch.event_loop import READ, WRITE, Loop
+from spotmpi.launch.log_lines import STREAM
 
 __all__ = [
     "AT_START",
@@ -214,7 +215,7 @@ class HostLink:
 
 
 class Output(NamedTuple):
-    """What a worker wrote, to stream 1 or 2; nothing is the stream's end."""
+    """What a worker wrote, to stream 1, 2 or 3 (log lines); nothing is the stream's end."""
 
     worker: int
     stream: int
@@ -235,7 +236,7 @@ def read(frame: Frame, among: Table) -> Message | Output | Carried:
             return decode(frame.payload, among)
         if frame.kind == OUTPUT:
             worker, stream = _OUTPUT.unpack_from(frame.payload)
-            if stream not in (1, 2):
+            if stream not in (1, 2, STREAM):
                 raise Malformed(f"it writes to stream {stream}")
             return Output(worker, stream, frame.payload[_OUTPUT.size :])
         if frame.kind == RELAY:

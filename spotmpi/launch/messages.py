@@ -6,7 +6,7 @@ of agents to the head and back (`link`); of the user's commands to the launcher 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal, NamedTuple
 
 from spotmpi.launch.decoding import (
@@ -177,7 +177,7 @@ class Met(Message, event="hello"):
     """The wrapper of a worker is there; or a stand-in, with what mpirun gave it."""
 
     worker: Worker
-    environ: Environment | None = None
+    environ: Environment | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -296,6 +296,13 @@ class Says(Message, event="says"):
 
 
 @dataclass(frozen=True)
+class Logged(Message, event="logged"):
+    """A log line of the agent's own."""
+
+    line: Annotated[str, Shown(4000)]
+
+
+@dataclass(frozen=True)
 class Noticed(Message, event="noticed"):
     """This host is to be taken away, in so many seconds if that is known."""
 
@@ -325,7 +332,7 @@ class Confirms(Message, event="confirms"):
 
 
 FROM_NEW_AGENT = table(Hello, Offer, Fit, Unfit)
-FROM_AGENT = table(Passed, Progressed, Says, Noticed, Free, Claims, Confirms)
+FROM_AGENT = table(Passed, Progressed, Says, Logged, Noticed, Free, Claims, Confirms)
 
 
 # Of the head, to agents.
@@ -339,7 +346,7 @@ class Assignment(Message, event="welcome"):
     """Working directory of the scripts."""
     task: tuple[str, ...]
     """The script and its arguments."""
-    environ: Environment
+    environ: Environment = field(repr=False)
     """Variables of the launcher's that travel, and spotmpi's settings."""
     detect_ms: Annotated[int, Within(1, 1 << 31)] | None
     """A host that is silent for so long is lost; None: that is found out."""
@@ -357,7 +364,7 @@ class Start(Message, event="start"):
     """Run a worker, with what mpirun gave to its stand-in; to a newcomer it has given nothing."""
 
     worker: Worker
-    environ: Environment
+    environ: Environment = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -365,7 +372,7 @@ class Admit(Message, event="admit"):
     """Let a newcomer that waits go on, with what its stand-in was given."""
 
     worker: Worker
-    environ: Environment
+    environ: Environment = field(repr=False)
 
 
 @dataclass(frozen=True)

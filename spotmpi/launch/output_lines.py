@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["PATIENCE", "Lines", "Outlet", "Sink"]
+__all__ = ["PATIENCE", "Lines", "Outlet", "Sink", "Written"]
 
 _LONGEST = 1 << 20
 """Bytes of a line without an end that are kept back before they are passed on as they are; and

@@ -5,7 +5,7 @@ in which things happened to a worker is the order in which the launcher hears of
 
 To the launcher, one line of JSON each (`messages.FROM_STRANGER` the first, then
 `messages.FROM_WORKER`); along with a wrapper's first go the reading ends of the worker's output and
-error streams.
+error streams, and of its log if that is kept.
 
 To the wrapper, one word each: ``end`` (kill the worker, say ``cleared``) and ``leave``.
 """

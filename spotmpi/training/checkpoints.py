@@ -9,6 +9,7 @@ its part in the training, in whatever way, waits for what it is writing.
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,6 +20,8 @@ from spotmpi.errors import CheckpointError
 from spotmpi.fabric import Background, Fabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.trace.records import Trace
+
+_LOG = logging.getLogger(__name__)
 
 State = Callable[[], Mapping[str, Any]]
 Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any]], Path]
@@ -126,8 +129,10 @@ class Checkpoints:
         step, me = writing.step, self._fabric.me
         if failure is not None:
             what = f"worker {me}, step {step}: {failure}"
+            _LOG.info("%s", what)
             warnings.warn(what, RuntimeWarning, stacklevel=3)
             return
+        _LOG.info("step %d: %s was written in %.3f s", step, path, seconds)
         self._last = step
         self._trace.write("checkpoint", step=step, path=str(path), seconds=seconds, worker=me)
         self._channel.tell("checkpoint", step=step, path=str(path), worker=me)

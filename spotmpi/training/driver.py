@@ -9,6 +9,7 @@ Whatever happens, `round` returns with the round committed, once, on equal repli
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -44,6 +45,8 @@ from spotmpi.protocol.recovery import (
     Resume,
     Verdict,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 class Memory(Protocol):
@@ -230,6 +233,11 @@ class Driver:
         recovered = Recovered(self.membership, entered=entered, detected=self._clock())
         recovered.revoked = recovered.detected
         recovered.progress = self.ledger.committed
+        what = "somebody is lost" if plan is None else "a change is due"
+        if broken is None and plan is None:
+            what = "training ends"
+        generation = self.membership.generation
+        _LOG.debug("generation %d, round %d: %s", generation, recovered.progress, what)
         while True:
             if broken is not None:
                 yield Revoke()
@@ -293,7 +301,11 @@ class Driver:
                             # Else two sides of a broken network could both train on.
                             self._exchange.confirm(verdict.lost)
                         change = NO_PLAN if verdict is None else verdict.change
+                        lost = [] if verdict is None else sorted(verdict.lost)
+                        now = self.membership.generation
+                        _LOG.debug("generation %d: goes on without %s; %s", now, lost, change)
                         built: Built = yield Rebuild(self._members(verdict), change)
+                        _LOG.debug("generation %d: %s", now, built)
                         commands.extend(recovery.handle(built))
                     case Resume(verdict, membership):
                         recovered.restarted = self._clock()

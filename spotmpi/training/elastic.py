@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -24,6 +25,9 @@ from spotmpi.training.entering import Visitor, enter
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
 from spotmpi.version import version
+
+# Whoever wants to see what a library does says so: without that nothing is printed.
+logging.getLogger("spotmpi").addHandler(logging.NullHandler())
 
 _BETWEEN_ABORTS = 0.5
 _ABORTS_APART = 3

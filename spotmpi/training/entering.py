@@ -7,6 +7,7 @@ batch, and with its first step is let in and taught; a `Session` takes its place
 from __future__ import annotations
 
 import json
+import logging
 import warnings
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,6 +25,8 @@ from spotmpi.training import checkpoint_file
 from spotmpi.training.handshake import check_facts, shake_hands
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
+
+_LOG = logging.getLogger(__name__)
 
 P = TypeVar("P")
 
@@ -57,6 +60,9 @@ def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
     session = Session(place, training, fabric.membership)
     yield from session.begin()
     channel.tell("underway")
+    _LOG.info(
+        "generation 0, step %d: %d workers begin", training.progress.steps, len(fabric.membership)
+    )
     return session
 
 
@@ -110,6 +116,8 @@ class Visitor(Generic[P]):
         self.training.registry.take(prospectus["rest"])
         self._check_followed()
         self.place.channel.tell("ready")
+        found, steps = self.membership.generation, self.training.progress.steps
+        _LOG.info("generation %d, step %d: found by newcomer %d", found, steps, self.me)
 
     def next_batch(self, number: int) -> Indices | None:
         """One to rehearse with: the others' steps do not wait for it."""
@@ -131,6 +139,7 @@ class Visitor(Generic[P]):
         ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
         session = Session(self.place, self.training, membership, ledger)
         self.place.channel.tell("admitted", generation=membership.generation)
+        _LOG.info("generation %d: newcomer %d is admitted", membership.generation, self.me)
         yield from session.learn(charter)
         self._check_followed()
         return (yield from session.graduate())
@@ -150,6 +159,7 @@ class Visitor(Generic[P]):
     def _turned_away(self, what: str = "its sponsor is gone, or others were lost") -> Left:
         why = f"worker {self.me} was not admitted: {what}"
         self.place.channel.tell("withdrawn", why=why)
+        _LOG.info("%s", why)
         return Left(why)
 
     def _check_followed(self) -> None:

@@ -8,6 +8,7 @@ built whole, when its worker is connected and knows the others; before that it i
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,8 @@ from spotmpi.training.registered import Training
 from spotmpi.training.round_memory import RoundMemory
 from spotmpi.training.rounds import Begin, End, Learn, Mean, Round, Step, Taken, Turn
 from spotmpi.training.teaching import Teaching
+
+_LOG = logging.getLogger(__name__)
 
 P = TypeVar("P")
 
@@ -128,6 +131,7 @@ class Session(Generic[P]):
     def graduate(self) -> Asks[Session[P]]:
         """It knows everything: its next step is the others' next."""
         self.training.batch = None
+        _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
         self.place.channel.tell("trains", step=self.training.progress.steps)
         yield from self._after_round()
         return self
@@ -187,6 +191,7 @@ class Session(Generic[P]):
         yield from self.driver.finish()
         # Nobody waits for this worker any more. Should the leader be among the lost, the next
         # one does what it left undone.
+        _LOG.info("step %d: training has %s", self.training.progress.steps, outcome)
         leader, number = self._leads, self.driver.ledger.committed
         steps, trace = self.training.progress.steps, self.place.trace
         self._journal.stable(number + 1, self.driver.membership.ids[0])
@@ -345,6 +350,16 @@ class Session(Generic[P]):
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
         """A new membership is sealed: deal for it, report it, and compare replicas soon."""
         survey = recovered.verdict.survey
+        _LOG.info(
+            "generation %d, step %d: %d workers; lost %s, left %s, joined %s; %s",
+            recovered.after.generation,
+            self.training.progress.steps,
+            len(recovered.after.ids),
+            recovered.losses,
+            sorted(recovered.verdict.change.leaving),
+            recovered.verdict.change.newcomer,
+            recovered.settlement.name.lower(),
+        )
         self._due = False
         self._school.forget(recovered.gone)
         if not self._school.full(recovered.after.ids):

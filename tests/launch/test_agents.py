@@ -34,6 +34,7 @@ class Host:
         self.loop = Loop()
         self.notices: list[tuple[str, Notice]] = []
         self.said: list[str] = []
+        self.logged: list[tuple[str, bytes]] = []
         self.newcomers: list[str] = []
         self.told: list[Any] = []
         """What the agent was told."""
@@ -48,6 +49,7 @@ class Host:
             self.resting.append,
             self.said.append,
             socket.socket,
+            lambda process, data: self.logged.append((process, data)),
         )
         self.agent = self.come("h2", self.take, pytest.fail)
 
@@ -123,6 +125,23 @@ def test_a_host_that_its_workers_have_left_may_go_when_that_is_known(host: Host)
     assert messages.Leave() not in host.told
     host.agent.tell(messages.Free())
     host.hear(messages.Leave)
+
+
+def test_log_lines_come_with_the_process_that_they_are_of(host: Host) -> None:
+    host.fleet.recruit("h2")
+    host.agent.tell(messages.Logged("a\x1b[2J\nb"))
+    host.agent.pass_output(2, 3, b"c\n")
+    host.turn_until(lambda: len(host.logged) == 2)
+    assert host.logged == [("agent on h2", b"a?[2J?b\n"), ("worker 2 on h2", b"c\n")]
+    assert host.said == []
+
+
+@pytest.mark.parametrize("stream", [0, 4])
+def test_a_host_that_writes_to_a_stream_that_is_none_is_lost(host: Host, stream: int) -> None:
+    host.fleet.recruit("h2")
+    host.agent.pass_output(2, stream, b"c\n")
+    host.turn_until(lambda: not host.fleet.hosts)
+    assert "sent what no agent sends" in str(host.fleet.hear())
 
 
 def test_what_an_agent_has_for_the_user_comes_with_its_name_and_in_one_line(host: Host) -> None:

@@ -151,7 +151,7 @@ def test_an_end_that_lives_and_does_not_read_is_left(pair, monkeypatch) -> None:
     [
         Frame(link.MESSAGE, b"{}"),
         Frame(link.OUTPUT, b"\0\0\0"),
-        Frame(link.OUTPUT, b"\0\0\0\0\3text"),
+        Frame(link.OUTPUT, b"\0\0\0\0\4text"),
         Frame(link.RELAY, b"\0"),
         Frame(9, b""),
     ],

@@ -87,6 +87,7 @@ class Hosts:
             lambda host: pytest.fail(f"{host} is to rest"),
             self.said.append,
             socket.socket,
+            lambda *_: None,
         )
         self.gathering: StartingHosts
 

@@ -91,7 +91,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quiet", action="store_true", help="show only what spotmpi itself says")
     parser.add_argument(
-        "--log-dir", metavar="DIR", help="append what each worker writes to DIR/worker-ID.log"
+        "--verbose", action="store_true", help="show what spotmpi does in all processes of the job"
+    )
+    parser.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="append what each worker writes to DIR/worker-ID.log, and what spotmpi does to "
+        "DIR/spotmpi.log",
     )
     parser.add_argument(
         "--replace",
@@ -143,6 +149,7 @@ def main(options: argparse.Namespace) -> int:
         resume=options.resume,
         min_workers=_whole("--min-workers", options.min_workers, "workers"),
         revoke=tuple(map(parse_revocation, options.revoke)),
+        log=options.verbose or options.log_dir is not None,
         detect_ms=(
             None
             if options.detect_ms == "auto"
@@ -201,6 +208,7 @@ def _manner(options: argparse.Namespace) -> JobOptions:
     watch = notices.chosen(options)
     return JobOptions(
         quiet=options.quiet,
+        verbose=options.verbose,
         log_dir=log_dir,
         stall_timeout=int(limit),
         spares=int(options.spares),

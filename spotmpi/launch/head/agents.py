@@ -7,6 +7,7 @@ is gone: that is all that MPI ever learns of a host.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections import Counter
@@ -18,7 +19,7 @@ from socket import socket as Socket  # noqa: N812 - a class
 
 from spotmpi import __version__
 from spotmpi.launch import link as trunk
-from spotmpi.launch import messages, processes
+from spotmpi.launch import log_lines, messages, processes
 from spotmpi.launch import pmix_relay as relay
 from spotmpi.launch.auth import Frame, Seal
 from spotmpi.launch.decoding import Malformed, Message
@@ -35,6 +36,8 @@ from spotmpi.notice import Notice
 from spotmpi.settings import Settings
 
 __all__ = ["Agents", "Registered"]
+
+_LOG = logging.getLogger(__name__)
 
 _TO_BE_FIT = 10.0
 """Seconds for an agent that has introduced itself to become a host."""
@@ -88,7 +91,8 @@ class Agents:
     while the output is ``held``. ``noticed`` is given each host that is to be taken away, and
     ``newcomer(host)`` asked for the id of each worker that comes later than the first; ``rest`` is
     given each host that must stay away for a while; ``say`` passes on what agents have for the
-    user; ``socket`` makes sockets that reach mpirun's server.
+    user, and ``log`` takes the log lines of other processes; ``socket`` makes sockets that reach
+    mpirun's server.
     """
 
     def __init__(
@@ -102,6 +106,7 @@ class Agents:
         rest: Callable[[str], None],
         say: Callable[[str], None],
         socket: Callable[[], Socket],
+        log: Callable[[str, bytes], None],
     ) -> None:
         self._loop = loop
         self._assignment = assignment
@@ -116,6 +121,7 @@ class Agents:
         """What newcomers, and who brings them in, need in their environment."""
         self._say = say
         self._socket = socket
+        self._log = log
         self._told_held = False
         self._stand_ins: Wrappers | None = None
         self._hosts: dict[str, Registered] = {}
@@ -188,6 +194,7 @@ class Agents:
         link.close()
         guest = self._guests.pop(link, None)
         if guest is not None:
+            _LOG.info("an agent is let go: %s", why)
             guest.gone(why)
 
     def _hear_guest(self, link: trunk.HostLink, frame: Frame) -> None:
@@ -229,6 +236,7 @@ class Agents:
         host = Registered(name, offer.slots, link, connections, pulse, near)
         host.awake = self._hearing.awake
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
+        _LOG.info("%s is a host of the job, with %d slots", name, offer.slots)
         self._hosts[name] = host
         self.times[name] += 1
         if self._stand_ins is not None:
@@ -275,6 +283,7 @@ class Agents:
         host.workers.append(worker)
         self._home[worker] = host
         self._untrained.add(worker)
+        _LOG.info("worker %d is started on %s, a newcomer", worker, name)
         environ = self._spawning | Settings(newcomer=worker).to_environ()
         host.trunk.tell(messages.Start(worker, environ))
         return worker
@@ -384,6 +393,7 @@ class Agents:
         if (name := mpi_variables.name(environ)) is not None:
             self._names[worker] = messages.MpiName(*name)
         host = self._home[worker]
+        _LOG.info("the stand-in of worker %d on %s is there", worker, host.name)
         if host.name not in self._hosts or worker in self._ended:
             self._kill_stand_in(worker)
         elif worker in self._first:
@@ -406,6 +416,10 @@ class Agents:
         match said:
             case trunk.Carried(connection, data):
                 self._carry(host, connection, data)
+            case trunk.Output(worker, log_lines.STREAM, data):
+                self._log(f"worker {_own(host, worker)} on {host.name}", data)
+            case messages.Logged(line=line):
+                self._log(f"agent on {host.name}", f"{line}\n".encode(errors="replace"))
             case trunk.Output(worker, stream, data):
                 self._write(_own(host, worker), stream, data)
             case messages.Passed(worker=worker, said=of_worker):
@@ -466,6 +480,7 @@ class Agents:
                 other.trunk.tell(messages.Claimed(tuple(links)))
 
     def _hear_check(self, mute: bool) -> None:
+        _LOG.info("mpirun's server %s", "does not answer" if mute else "answers again")
         self.mute = mute
 
     def _kill_stand_in(self, worker: int) -> None:
@@ -477,6 +492,7 @@ class Agents:
         self._ended.add(worker)
         self._tell_of_end(worker, ago)  # first of all: this is what the others wait for
         self._kill_stand_in(worker)
+        _LOG.info("worker %d is dead: all hosts know, and its stand-in is killed", worker)
 
     def _tell_of_end(self, worker: int, ago: float) -> None:
         for host in self._hosts.values():
@@ -533,6 +549,7 @@ class Agents:
             self._lose(host, f"was silent for {max(silence, unheard) * 1e3:.0f} ms")
         else:
             host.silences.saw(silence)
+            _LOG.debug("%s was silent for %.0f ms, of %.0f", host.name, 1e3 * silence, 1e3 * limit)
 
     def _part_from_outcast(self, now: float) -> None:
         """Where two hosts do not reach each other, one of them must go."""
@@ -553,6 +570,7 @@ class Agents:
         self._lose(host, why)
 
     def _lose(self, host: Registered, how: str) -> None:
+        _LOG.info("host %s %s", host.name, how)
         del self._hosts[host.name]
         ago = time.monotonic() - host.trunk.heard
         host.relay.close()  # before stand-ins are killed (see `Agent._pass_on`)

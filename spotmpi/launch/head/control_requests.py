@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
@@ -18,6 +19,8 @@ from spotmpi.launch.start.hosts_file import HostLine, parse
 from spotmpi.launcher_channel import Progress
 
 __all__ = ["ControlRequests"]
+
+_LOG = logging.getLogger(__name__)
 
 
 class Crewed(Protocol):
@@ -85,6 +88,8 @@ class ControlRequests:
             question = OneOf(messages.QUESTIONS, "ask").check(fields, "")
         except Malformed as wrong:
             raise UsageError(f"{wrong}; see `spotmpi {fields.get('ask')} --help`") from wrong
+        if not isinstance(question, messages.AskStatus):  # --watch asks every second
+            _LOG.info("the user asks: %r", question)
         match question:
             case messages.AskStop():
                 return self._stop()

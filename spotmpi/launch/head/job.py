@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -35,6 +36,8 @@ from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
 __all__ = ["STALL_TIMEOUT", "Job", "JobOptions", "MpirunStart", "Workers"]
+
+_LOG = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -139,8 +142,10 @@ class JobOptions:
 
     quiet: bool = False
     """Do not show what workers write."""
+    verbose: bool = False
+    """Show log lines."""
     log_dir: Path | None = None
-    """Keep what they write there."""
+    """Keep there what workers write, and log lines."""
     stall_timeout: float = STALL_TIMEOUT
     """Seconds after which a worker that the others wait for counts as revoked; 0: never."""
     spares: int = 0
@@ -164,7 +169,7 @@ class Job:
         self._crew: Workers
         self._verdict = JobState(again=manner.keep_alive)
         self.loop = Loop()
-        self.console = Output(self.loop, manner.quiet, manner.log_dir)
+        self.console = Output(self.loop, manner.quiet, manner.log_dir, manner.verbose)
         self._standing = StatusReport(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
         self.growing: Growing | None = None
@@ -252,6 +257,7 @@ class Job:
     def _over(self) -> bool:
         if self._verdict.ending is not None and not self._ending:
             self._ending = True
+            _LOG.info("the job ends: %r", self._verdict.ending)
             self.loop.cancel_all()
             self._crew.end()
             self.loop.after(_FOR_CLEARING, "clear", self._give_up_waiting)
@@ -283,6 +289,7 @@ class Job:
 
     def _take(self, heard: WorkerEvent) -> None:
         worker = heard.worker
+        _LOG.debug("of worker %d is heard: %r", worker, heard.said)
         match heard.said:
             case messages.Cleared() | messages.Met():
                 return
@@ -356,6 +363,7 @@ class Job:
         with suppress(OSError):  # it has ended, which is found below
             start.network.holds(self._mpirun.pid)
         processes.lower_priority(self._mpirun.pid)
+        _LOG.info("mpirun is process %d, for %d workers", self._mpirun.pid, workers)
         self._mpirun_gone = False
         self.spare(self._mpirun.pid)
         assert self._mpirun.stdout is not None
@@ -379,6 +387,7 @@ class Job:
         os.close(self._pidfd)
         self._mpirun_gone = True
         code = running.wait()
+        _LOG.info("mpirun ended with %d", code)
         # The last words of wrappers come first: they may have ended mpirun, and not it them.
         self._listen()
         if self._verdict.complete:
@@ -471,6 +480,7 @@ class Job:
         now = time.monotonic()
         if worker not in self._condemned:
             self._condemned[worker] = now
+            _LOG.info("worker %d is killed: %s", worker, why)
             self._verdict.blame(worker, why)
             self._crew.revoke(worker)
         elif now - self._condemned[worker] > _FOR_CLEARING:

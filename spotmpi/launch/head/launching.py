@@ -144,6 +144,7 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
         lambda host: gathering.rest(host, _AFTER_RIFT),
         job.console.say,
         network.socket,
+        job.console.log,
     )
     if door is not None:
         host, port, *_ = door.listener.getsockname()

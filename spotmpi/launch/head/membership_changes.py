@@ -5,6 +5,7 @@ Fed by the launcher; what is to be done goes to the crew and into the orders.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
@@ -18,6 +19,8 @@ from spotmpi.launcher_channel import Order
 from spotmpi.protocol.joining import PATIENCE
 
 __all__ = ["Crewed", "MembershipChanges"]
+
+_LOG = logging.getLogger(__name__)
 
 _TRIES = 4
 """Newcomers in a row that may be lost in one place, each before it had trained for `_LASTING`."""
@@ -125,6 +128,8 @@ class MembershipChanges:
         if isinstance(said, messages.Parted):
             self._dismiss(self._growth.leaves(worker), _ORPHANED)
         elif self._verdict.is_newcomer(worker) and self._growth.heard(worker, said.event):
+            stage = self._growth.stage(worker)
+            _LOG.info("newcomer %d, %s: %s", worker, stage.name.lower(), stage.value)
             self._watch_over(worker)
             if isinstance(said, messages.Trains):
                 self._after(_LASTING, f"lasts {worker}", partial(self._lasts, worker))
@@ -175,6 +180,7 @@ class MembershipChanges:
         if self._paired is not None:
             self.orders.give(self._paired[0], newcomer=0)
         if pair is not None:
+            _LOG.info("worker %d is to bring in newcomer %d", *pair)
             self._crew.bring(pair[1])
             self.orders.give(pair[0], newcomer=pair[1])
         self._paired = pair
@@ -228,5 +234,6 @@ class MembershipChanges:
 
     def _dismiss(self, workers: Collection[int], why: str) -> None:
         for worker in workers:
+            _LOG.info("newcomer %d is given up: %s", worker, why)
             self._verdict.blame(worker, why)
             self._crew.revoke(worker)

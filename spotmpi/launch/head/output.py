@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from spotmpi.launch.decoding import shown
 from spotmpi.launch.event_loop import WRITE, Loop
 from spotmpi.launch.head.worker_logs import Logs
-from spotmpi.launch.output_lines import PATIENCE, Lines, Outlet, Sink
+from spotmpi.launch.log_lines import keep
+from spotmpi.launch.output_lines import PATIENCE, Lines, Outlet, Sink, Written
 
 __all__ = ["Output"]
 
@@ -21,20 +23,32 @@ _LONGEST = 1 << 16
 class Output:
     """Passes on what workers write, line by line, and never blocks the launcher.
 
-    ``quiet`` workers are not shown; in ``log_dir`` each worker has a file.
+    ``quiet`` workers are not shown; ``verbose`` shows log lines; in ``log_dir`` each worker has a
+    file, and all log lines have one.
     """
 
-    def __init__(self, loop: Loop, quiet: bool = False, log_dir: Path | None = None) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        quiet: bool = False,
+        log_dir: Path | None = None,
+        verbose: bool = False,
+    ) -> None:
         self._loop = loop
         self._sinks = (Sink(1), Sink(2))
         self._quiet = quiet
         self._logs = None if log_dir is None else Logs(log_dir, self.say)
         self._held = False
+        self._log_places: list[Written] = [self._sinks[1]] if verbose else []
+        self._log_places += [] if self._logs is None else [self._logs.of("spotmpi")]
+        self._log_lines: dict[str, Lines] = {}
+        """Of each process, by its name."""
+        self._end_log = keep(partial(self._log_own, "head")) if self._log_places else lambda: None
 
     def outlet(self, worker: int, stream: int, prefix: str = "") -> Outlet:
         """Where to put what a worker wrote to stream 1 (output) or 2 (error)."""
         shown = [] if self._quiet else [Lines(self._sinks[stream - 1], prefix)]
-        kept = [] if self._logs is None else [Lines(self._logs.of(worker))]
+        kept = [] if self._logs is None else [Lines(self._logs.of(f"worker-{worker}"))]
         return Outlet([*shown, *kept])
 
     @property
@@ -46,6 +60,19 @@ class Output:
         """Say something to the user, as the launcher: whatever it quotes moves no cursor."""
         line = shown(text, _LONGEST, lines=True)
         self._sinks[1].say(f"spotmpi: {line}\n".encode(errors="replace"))
+
+    def log(self, process: str, data: bytes) -> None:
+        """Take log lines of a process of the job; nothing is their end."""
+        if process not in self._log_lines:
+            self._log_lines[process] = Lines(_Printable(self._log_places), f"{process}: ")
+        if data:
+            self._log_lines[process].feed(data)
+        else:
+            self._log_lines.pop(process).close()
+
+    def _log_own(self, process: str, line: bytes) -> bool:
+        self.log(process, line)
+        return True
 
     def adjust(self) -> None:
         """Decide what to wait for. To be called before every wait, for `pause` at most."""
@@ -68,6 +95,8 @@ class Output:
 
         Blocks as long as it is read, and for seconds when it is not.
         """
+        self._end_log()
+        self._log_places.clear()
         if self._logs is not None:
             self._logs.close()
         yield
@@ -75,3 +104,18 @@ class Output:
         for sink in self._sinks:
             sink.drain(until)
             sink.close()
+
+
+class _Printable:
+    """Passes on lines from other processes to all ``places``: whatever they quote moves no
+    cursor."""
+
+    def __init__(self, places: Sequence[Written]) -> None:
+        self._places = places
+
+    def write(self, data: bytes) -> None:
+        """Take lines."""
+        lines = data.decode(errors="replace").splitlines()
+        text = "".join(f"{shown(line, _LONGEST)}\n" for line in lines)
+        for place in self._places:
+            place.write(text.encode(errors="replace"))

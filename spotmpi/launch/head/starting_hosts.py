@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
+import shlex
 import subprocess
 import time
 from contextlib import suppress
@@ -24,6 +26,8 @@ from spotmpi.launch.wording import count
 from spotmpi.settings import Watch
 
 __all__ = ["StartingHosts"]
+
+_LOG = logging.getLogger(__name__)
 
 _FOR_GATHERING = 30.0
 """Seconds for an agent to start and to say hello."""
@@ -263,6 +267,7 @@ class StartingHosts:
         except OSError as error:
             self._missing[host.name] = f"{host.name}: {command[0]} cannot be run ({error.strerror})"
             return
+        _LOG.info("the agent for %s is process %d: %s", host.name, agent.pid, shlex.join(command))
         processes.lower_priority(agent.pid)
         self._job.spare(agent.pid)
         self._running[host.name] = agent

@@ -1,4 +1,4 @@
-"""A file for what each worker writes, in the folder that the user named."""
+"""Files in the folder that the user named: what each worker writes, and the log of the job."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Logs:
         self._folder = folder
         self._say = say
         self._said = False
-        self._logs: dict[int, Log] = {}
+        self._logs: dict[str, Log] = {}
 
-    def of(self, worker: int) -> Log:
-        """Return a worker's file, which is for the user alone; what it had before is kept."""
-        if worker not in self._logs:
-            self._logs[worker] = Log(self._folder / f"worker-{worker}.log", self._complain)
-        return self._logs[worker]
+    def of(self, name: str) -> Log:
+        """Return a file, which is for the user alone; what it had before is kept."""
+        if name not in self._logs:
+            self._logs[name] = Log(self._folder / f"{name}.log", self._complain)
+        return self._logs[name]
 
     def close(self) -> None:
         """Let go of all files."""
@@ -39,7 +39,7 @@ class Logs:
             self._said = True
             self._say(
                 f"{path} cannot be written ({error.strerror}); the training goes on, and what "
-                "workers say is missing in --log-dir until there is room for it"
+                "belongs into --log-dir is missing there until there is room for it"
             )
 
 

@@ -11,16 +11,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
 from spotmpi import __version__
-from spotmpi.launch import job_folder, link, messages, pmix_relay, processes, tcp_connections
+from spotmpi.launch import (
+    job_folder,
+    link,
+    log_lines,
+    messages,
+    pmix_relay,
+    processes,
+    tcp_connections,
+)
 from spotmpi.launch.auth import Frame, Seal
 from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.event_loop import Loop
@@ -38,6 +48,8 @@ from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
 __all__ = ["Agent", "ServiceEnd"]
+
+_LOG = logging.getLogger(__name__)
 
 _FOR_WELCOME = 30.0
 """Seconds for the head to prove itself and to say what the job is."""
@@ -119,6 +131,7 @@ class Agent:
         self._head = Pulse(0.0, FENCE, FENCE)
         self._heard = time.monotonic()
         self._introduced = False
+        self._end_log: Callable[[], None] = lambda: None
 
     def run(self) -> ServiceEnd:
         """Serve until there is nothing more to serve. Blocking; leaves nothing on the host."""
@@ -181,6 +194,7 @@ class Agent:
 
     def _cut(self, reason: str) -> None:
         if self._outcome is None:
+            _LOG.info("the connection to the head is given up: %s", reason)
             # A host that is to be taken away must not come again.
             over = self._to_be_taken
             served = self._assignment is not None
@@ -192,11 +206,14 @@ class Agent:
         except Malformed as wrong:
             self._cut(f"the head sent what no head sends: {wrong}")
             return
+        if not isinstance(said, link.Carried | link.Output | messages.Claimed):
+            _LOG.debug("the head says %r", said)
         match said:
             case link.Carried(connection, data):
                 self._relay.receive(connection, data)
             case messages.Assignment():
                 self._take_on(said)
+                _LOG.info("the job's folder here is %s, its task %s", self._folder, said.task)
             case messages.Refusal(why=why):
                 self._outcome = ServiceEnd(True, f"the head refused this host: {why}")
             case messages.Start(worker=worker, environ=environ):
@@ -240,6 +257,8 @@ class Agent:
             self._decline(f"there is no script {script} on {self._name}")
         else:
             self._assignment = assignment
+            if Settings.from_environ(assignment.environ).log:
+                self._end_log = log_lines.keep(self._log)
             (self._folder / TASK).write_text(json.dumps(assignment.task))
             self._trunk.tell(messages.Fit())
             self._lookout.start()
@@ -273,6 +292,7 @@ class Agent:
         )
         processes.lower_priority(wrapper.pid)
         self._wrappers[worker] = wrapper
+        _LOG.info("the wrapper of worker %d is process %d", worker, wrapper.pid)
 
     def _new_doorway(self) -> pmix_relay.Doorway:
         return pmix_relay.Doorway(self._loop, self._relay, lambda: next(self._connections))
@@ -314,6 +334,12 @@ class Agent:
     def _say(self, sentence: str) -> None:
         self._trunk.tell(messages.Says(sentence))
 
+    def _log(self, line: bytes) -> bool:
+        if self._trunk.congested:
+            return False
+        self._trunk.tell(messages.Logged(line.decode(errors="replace").rstrip("\n")))
+        return True
+
     # What workers and wrappers say.
 
     def _report(self) -> None:
@@ -344,6 +370,7 @@ class Agent:
             return  # the one says nothing new, the other is a stand-in's to say
         if isinstance(said, messages.Ended | messages.Vanished):
             self._loop.after(_BEFORE_BURIAL, "bury", self._bury)
+        _LOG.debug("of worker %d is heard: %r", heard.worker, said)
         ends = isinstance(said, messages.Ended | messages.Cleared | messages.Vanished)
         if ends and heard.worker in self._doorways:
             # Before the head kills its stand-in: PMIx's server (5.0) at times hangs if it learns of
@@ -400,6 +427,8 @@ class Agent:
         self._lookout.close()
         processes.end_descendants(_FOR_CLEARING)
         processes.sweep(f"SPOTMPI_JOB={self._mark}", _FOR_CLEARING)
+        _LOG.info("all workers of this host are gone")
+        self._end_log()
         for descriptor in list(self._streams):
             while descriptor in self._streams and self._read(descriptor):
                 pass

@@ -6,6 +6,7 @@ import atexit
 import faulthandler
 import io
 import json
+import logging
 import os
 import runpy
 import sys
@@ -22,6 +23,8 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 
 __all__ = ["TASK", "main"]
+
+_LOG = logging.getLogger(__name__)
 
 TASK = "task"
 """File in the job folder: the script and its arguments, as a JSON list."""
@@ -51,7 +54,9 @@ def main(folder: Path, channel: int) -> NoReturn:
     os.environ.update(Settings(channel_fd=channel).to_environ())
     worker = os.getpid()
     launcher = LauncherChannel.open(Settings(job_dir=folder, channel_fd=channel))
+    _LOG.info("process %d runs %s", worker, script)
     code = _run(script, launcher)
+    _LOG.info("process %d ends with code %d", os.getpid(), code)
     # What the interpreter does at its end, up to the point where it would finalise MPI.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
@@ -76,6 +81,7 @@ def _run(script: str, channel: LauncherChannel) -> int:
         return 130
     except BaseException as error:  # noqa: BLE001 - whatever a script raises is told
         failure = describe(error)
+        _LOG.info("the script raised %r", error)
     else:
         return 0
     _flush()

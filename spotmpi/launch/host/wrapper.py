@@ -8,6 +8,7 @@ Run as a file, ``python wrapper.py FOLDER``, by an `agent`, in the environment o
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -28,12 +29,13 @@ if __name__ == "__main__":
 
 from pathlib import Path  # noqa: E402 - the path must be right first
 
-from spotmpi.launch import job_folder, processes  # noqa: E402
+from spotmpi.launch import job_folder, log_lines, processes  # noqa: E402
 from spotmpi.launch import wrapper_socket as wire  # noqa: E402
 from spotmpi.launch.host import worker  # noqa: E402
 from spotmpi.launcher_channel import record_death  # noqa: E402
 from spotmpi.settings import DETECT_MS, Settings  # noqa: E402
 
+_LOG = logging.getLogger("spotmpi.launch.host.wrapper")  # run as a file, it has no such name
 _HANDLED = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD}
 _PATIENCE = 5.0
 """Seconds to wait for killed processes to be gone."""
@@ -51,10 +53,19 @@ def main(folder: Path) -> NoReturn:
         os._exit(1)  # the agent has ended
     job_folder.hold(folder)
     out, error = os.pipe(), os.pipe()
+    log = [os.pipe()] if Settings.from_environ().log else []
+    if log:  # from here to the worker's end
+        log_lines.keep(log_lines.to_pipe(log[0][1]))
     # Before the fork: nothing that the worker tells may overtake its wrapper's hello.
     link.sendmsg(
         [wire.encode("hello", worker=me, wrapper=os.getpid())],
-        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [out[0], error[0]]))],
+        [
+            (
+                socket.SOL_SOCKET,
+                socket.SCM_RIGHTS,
+                array("i", [reading for reading, _ in (out, error, *log)]),
+            )
+        ],
     )
     wrapper = os.getpid()
     child = os.fork()
@@ -64,7 +75,8 @@ def main(folder: Path) -> NoReturn:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         _redirect(out[1], error[1])
         worker.main(folder, link.fileno())
-    for descriptor in (*out, *error):
+    _LOG.info("worker %d is process %d", me, child)
+    for descriptor in (*out, *error, *(reading for reading, _ in log)):
         os.close(descriptor)
     _Watch(me, child, folder, link).run()
 
@@ -102,11 +114,13 @@ class _Watch:
     def _mourn(self) -> NoReturn:
         _, status = os.waitpid(self._child, 0)
         at = time.monotonic()
-        if processes.was_revoked(status):
+        revoked = processes.was_revoked(status)
+        if revoked:
             record_death(str(self._folder), self._me, at)
-            wire.say(self._link, wire.encode("ended", status=status, at=at))
-            self._vanish()
         wire.say(self._link, wire.encode("ended", status=status, at=at))
+        _LOG.info("worker %d ended with %d", self._me, os.waitstatus_to_exitcode(status))
+        if revoked:
+            self._vanish()
         processes.end_descendants(_PATIENCE)
         self._await_leave()
 
@@ -167,6 +181,7 @@ class _Watch:
 
     def _give_up(self) -> None:
         """The worker holds up all others, and may never go on: it is as good as revoked."""
+        _LOG.info("worker %d was stopped for %.3f s and is killed", self._me, self._limit)
         wire.say(self._link, wire.encode("stopped", seconds=self._limit))
         self._stopped = None
         processes.kill(self._child)
@@ -178,7 +193,10 @@ class _Watch:
                 self._stopped = time.monotonic() if change.si_code == os.CLD_STOPPED else None
 
     def _signalled(self, signals: int) -> None:
-        number, _ = processes.next_signal(signals)
+        number, sender = processes.next_signal(signals)
+        if number != signal.SIGCHLD:
+            name = signal.Signals(number).name
+            _LOG.info("the wrapper of worker %d got %s from process %d", self._me, name, sender)
         if number == signal.SIGCHLD:
             self._look_at_child()
         if number == signal.SIGTERM:

@@ -46,7 +46,7 @@ class _Wrapper:
 class Wrappers:
     """All wrappers of an agent, or all stand-ins of a job.
 
-    ``watch`` is given each worker, and its output (1) and error (2) descriptors.
+    ``watch`` is given each worker, and the descriptors of its output (1), error (2) and log (3).
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class Wrappers:
 
     def _meet(self, link: socket.socket) -> Iterator[WorkerEvent]:
         try:
-            message, descriptors, _, _ = socket.recv_fds(link, LIMIT + 1, 2)
+            message, descriptors, _, _ = socket.recv_fds(link, LIMIT + 1, 3)
         except BlockingIOError:
             return
         except OSError:
@@ -182,7 +182,7 @@ class Wrappers:
             not isinstance(met, messages.Met)
             or met.worker not in self._expected - self._met
             or user != os.getuid()
-            or len(descriptors) not in (0, 2)  # a stand-in has no streams
+            or len(descriptors) not in (0, 2, 3)  # a stand-in has no streams, and not all keep logs
         ):
             self._refuse(link)
             for descriptor in descriptors:
