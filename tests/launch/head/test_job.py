@@ -1,0 +1,364 @@
+"""One job from its start to its end: the event loop is real, and so is "mpirun"; the workers are
+whatever the test has them say."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spotmpi.launch import job_folder, messages, processes
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.head import job as job_module
+from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
+from spotmpi.launch.host.wrappers import WorkerEvent
+from spotmpi.launch.silences import Silences
+from spotmpi.launch.start import private_network
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order, Progress
+from spotmpi.settings import Settings
+from tests.running import LIMIT
+from tests.saying import said
+
+KILLED = said("ended", status=9)
+FINISHED = said("ended", status=0)
+SLEEPS = [sys.executable, "-c", "import signal; signal.pause()"]
+_PR_SET_CHILD_SUBREAPER = 36
+
+Turn = Callable[[], Mapping[int, Message] | None]
+"""What happens in one turn of the loop: something is done, and workers say something."""
+
+
+class Crew:
+    """Workers that say, turn by turn, what they are to say; and notes what is asked of them."""
+
+    def __init__(self) -> None:
+        self.turns: list[Turn] = []
+        self.asked: list[tuple[str, Any]] = []
+        self.far: dict[int, Progress] = {}
+        self.all_met = self.at_rest = self.gone = True
+        self.mute = False
+        self.until = time.monotonic() + LIMIT
+
+    def hear(self) -> list[WorkerEvent]:
+        assert time.monotonic() < self.until, "the job goes on and on"
+        told = self.turns.pop(0)() if self.turns else None
+        return [WorkerEvent(worker, word) for worker, word in (told or {}).items()]
+
+    def pause(self) -> float:
+        return 0.0 if self.turns else 0.02
+
+    def progress(self) -> dict[int, Progress]:
+        return self.far
+
+    def silences(self) -> dict[str, Silences]:
+        return {}
+
+    def revoke(self, worker: int) -> None:
+        self.asked.append(("revoke", worker))
+
+    def kill(self, worker: int) -> None:
+        self.asked.append(("kill", worker))
+
+    def order(self, worker: int, order: Order) -> None:
+        self.asked.append(("order", (worker, order)))
+
+    def recruit(self, host: str) -> int | None:
+        self.asked.append(("recruit", host))
+        return None
+
+    def bring(self, worker: int) -> None:
+        self.asked.append(("bring", worker))
+
+    def end(self) -> None:
+        self.asked.append(("end", None))
+
+    def dismiss(self) -> None:
+        self.asked.append(("dismiss", None))
+
+
+class Run:
+    """A job of three workers on two hosts."""
+
+    def __init__(self, options: JobOptions, mpirun: list[str]) -> None:
+        self.crew = Crew()
+        self.mpirun = mpirun
+        self.settings = Settings()
+        self.job = Job(["train.py"], self.settings, options)
+        self.begin: Callable[[], MpirunStart | None] = self.start
+        _, self.folder, self.lock = job_folder.create(3)
+
+    def start(self) -> MpirunStart:
+        hosts, network = ["h1", "h1", "h2"], private_network.Open("")
+        return MpirunStart(self.mpirun, dict(os.environ), hosts, self.folder, network)
+
+    def turn(self, *words: Mapping[int, Message] | Turn) -> Run:
+        """What happens next, a turn for each."""
+        self.crew.turns += [one if callable(one) else lambda one=one: one for one in words]
+        return self
+
+    def trained(self) -> Run:
+        """All have begun and are ready."""
+        for event in ("begin", "ready"):
+            self.turn({worker: said(event) for worker in range(3)})
+        return self
+
+    def wait(self, condition: Callable[[], object]) -> Run:
+        """Nothing is said until this is so."""
+
+        def again() -> None:
+            if not condition():
+                self.crew.turns.insert(0, again)
+
+        return self.turn(again)
+
+    def finish(self) -> int:
+        """Run it; return its exit code."""
+        return self.job.run(self.crew, self.begin)
+
+    def close(self) -> None:
+        job_folder.remove(self.folder)
+        os.close(self.lock)
+        self.job.loop.close()
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
+    """``run()`` makes a job; its patience is short."""
+    for name in ("_FOR_MPIRUN", "_FOR_CLEARING"):
+        monkeypatch.setattr(job_module, name, 0.3)
+    made: list[Run] = []
+
+    def make(mpirun: list[str] | None = None, **options: Any) -> Run:
+        made.append(Run(JobOptions(**options), mpirun or SLEEPS))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+    # A job adopts what its workers leave; this process is to be as it was.
+    assert ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
+
+
+def shell(text: str) -> list[str]:
+    return ["sh", "-c", text]
+
+
+def test_when_all_have_finished_they_are_let_go_and_mpirun_with_them(run, capfd) -> None:
+    before = processes.children(os.getpid())
+    job = run().trained().turn({worker: said("done") for worker in range(3)})
+    job.turn(dict.fromkeys(range(3), FINISHED))
+    assert job.finish() == 0
+    assert job.crew.asked == [("dismiss", None)], "nobody is killed"
+    assert processes.children(os.getpid()) == before
+    assert capfd.readouterr().err == ""
+
+
+def test_nothing_is_started_before_all_is_there(run) -> None:
+    job = run().trained().turn(dict.fromkeys(range(3), FINISHED))
+    asked: list[bool] = []
+
+    def begin() -> MpirunStart | None:
+        asked.append(job.folder.joinpath("desk").exists())
+        return job.start() if len(asked) == 3 else None
+
+    job.begin = begin
+    job.crew.turns[:0] = [lambda: None, lambda: None]
+    assert job.finish() == 1  # (they ended early: none of them had done its training)
+    assert asked == [False] * 3
+
+
+def test_with_too_few_hosts_mpirun_is_never_started(run, capfd) -> None:
+    job = run(shell("touch started"))
+
+    def begin() -> None:
+        job.job.too_few("of 3 workers only 1 can be started")
+
+    job.begin = begin
+    assert job.finish() == 71
+    assert job.crew.asked == [("end", None), ("dismiss", None)]
+    assert capfd.readouterr().err == (
+        "spotmpi: of 3 workers only 1 can be started; nothing was started\n"
+    )
+
+
+def test_workers_that_mpirun_does_not_start_in_time_are_given_up(
+    run, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setattr(job_module, "_FOR_START", -2.9)
+    job = run()
+    job.crew.all_met = False
+    assert job.finish() == 71
+    assert "mpirun did not start all workers in time" in capfd.readouterr().err
+
+
+def test_an_mpirun_that_ends_by_itself_is_quoted(run, capfd) -> None:
+    job = run(shell("echo 'not enough slots'; exit 1")).turn({})
+    assert job.finish() == 71
+    assert capfd.readouterr().err.splitlines()[:2] == ["spotmpi: mpirun said:", "not enough slots"]
+
+
+def test_a_killed_mpirun_is_no_bug_of_the_script(run, capfd) -> None:
+    job = run(shell("kill -9 $$")).trained()
+    assert job.finish() == 69
+    assert "mpirun was killed (SIGKILL), and no worker can go on without it" in (
+        capfd.readouterr().err
+    )
+
+
+def test_what_ended_mpirun_counts_and_not_that_it_ended(run, tmp_path: Path, capfd) -> None:
+    """Its last words come with its end, on another connection."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    before = processes.children(os.getpid())
+
+    def end_mpirun() -> None:
+        (mpirun,) = set(processes.children(os.getpid())) - set(before)
+        gate.write_text("go\n")
+        while not ended(mpirun):
+            pass
+
+    job = run(shell(f"read x < {gate}")).trained().turn(end_mpirun, {1: said("left", code=3)})
+    assert job.finish() == 1
+    assert "worker 1 on h1 ended with code 3; the job was ended" in capfd.readouterr().err
+
+
+def test_a_signal_ends_all_workers_before_anything_is_let_go(run, capfd) -> None:
+    job = run().trained()
+    job.crew.at_rest = False
+    job.turn(lambda: signal.raise_signal(signal.SIGTERM))
+    job.wait(lambda: ("end", None) in job.crew.asked)
+    job.turn(lambda: setattr(job.crew, "at_rest", True))
+    assert job.finish() == 143
+    assert job.crew.asked == [("end", None), ("dismiss", None)]
+    assert capfd.readouterr().err == (
+        "spotmpi: SIGTERM: the job was ended, and every worker in it\n"
+    )
+
+
+def test_a_worker_that_cannot_be_killed_does_not_keep_the_job(run) -> None:
+    job = run().trained().turn(lambda: signal.raise_signal(signal.SIGINT))
+    job.crew.at_rest = job.crew.gone = False
+    assert job.finish() == 130
+
+
+def test_what_happens_while_all_are_being_killed_is_of_no_interest(run, capfd) -> None:
+    job = run().trained().turn({0: said("failed", traceback="ValueError: x")})
+    job.turn({1: KILLED, 2: said("left", code=4)}, {0: KILLED, 2: KILLED})
+    assert job.finish() == 1
+    err = capfd.readouterr().err
+    assert "worker 0 on h1:\nValueError: x\n" in err
+    assert "revoked" not in err
+    assert "code 4" not in err
+
+
+def test_others_that_do_not_follow_one_that_stopped_are_ended(
+    run, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setattr(job_module, "_FOR_STOPPING", 0.2)
+    job = run().trained().turn({1: said("ended", status=75 << 8)})
+    assert job.finish() == 75
+    assert job.crew.asked == [("end", None), ("dismiss", None)]
+    assert "a worker stopped with code 75, but others went on" in capfd.readouterr().err
+
+
+def test_whom_another_takes_for_dead_is_killed_and_its_death_is_told_again(run, capfd) -> None:
+    job = run().trained().turn({0: said("misses", workers=[2])}, {2: KILLED})
+    job.turn({1: said("misses", workers=[2])})
+    job.turn({worker: said("done") for worker in (0, 1)}, dict.fromkeys((0, 1), FINISHED))
+    assert job.finish() == 0
+    assert job.crew.asked == [("revoke", 2), ("revoke", 2), ("dismiss", None)]
+    assert "worker 2 on h2 was revoked (worker 0 does not reach it, though the head does)" in (
+        capfd.readouterr().err
+    )
+
+
+def test_who_misses_most_of_the_others_goes_itself(run, capfd) -> None:
+    job = run().trained().turn({0: said("misses", workers=[1, 2])}, {0: KILLED})
+    job.turn({worker: said("done") for worker in (1, 2)}, dict.fromkeys((1, 2), FINISHED))
+    assert job.finish() == 0
+    assert "worker 0 on h1 was revoked (it does not reach 2 workers, though the head does)" in (
+        capfd.readouterr().err
+    )
+
+
+def test_a_worker_that_all_others_wait_for_is_revoked_and_then_given_up(run, capfd) -> None:
+    job = run(stall_timeout=0.2).trained()
+    now = time.monotonic()
+    job.crew.far = {w: Progress(5, 5, IN_ROUND, now) for w in (0, 1)}
+    job.crew.far[2] = Progress(4, 4, IN_SCRIPT, now)
+    job.wait(lambda: ("kill", 2) in job.crew.asked)
+    job.turn({2: said("vanished")}, lambda: job.crew.far.clear())
+    job.turn({worker: said("done") for worker in (0, 1)}, dict.fromkeys((0, 1), FINISHED))
+    assert job.finish() == 0
+    assert job.crew.asked[0] == ("revoke", 2)
+    assert "worker 2 on h2 was revoked (the others waited 0." in capfd.readouterr().err
+
+
+def test_what_a_dead_worker_leaves_is_killed_and_what_serves_the_job_is_not(run) -> None:
+    """It was adopted; whatever was there before the job outlives it."""
+    before = subprocess.Popen(SLEEPS)
+    job = run().trained()
+    children: dict[str, subprocess.Popen[bytes]] = {}
+
+    def leave() -> Mapping[int, Message]:
+        for name in ("orphan", "serves"):
+            children[name] = subprocess.Popen(SLEEPS)
+        job.job.spare(children["serves"].pid)
+        return {1: KILLED}
+
+    lived: list[bool] = []
+    job.turn(leave).wait(lambda: not Path(f"/proc/{children['orphan'].pid}").exists())
+    job.turn(lambda: lived.append(not ended(children["serves"].pid)))
+    job.turn({worker: said("done") for worker in (0, 2)}, dict.fromkeys((0, 2), FINISHED))
+    try:
+        assert job.finish() == 0
+        assert lived == [True]
+        assert not ended(before.pid)
+        for name in ("orphan", "serves"):
+            assert not Path(f"/proc/{children[name].pid}").exists()
+            children[name].wait()  # which the job has done
+    finally:
+        before.kill()
+        before.wait()
+
+
+def test_a_job_that_cannot_be_asked_anything_trains_all_the_same(run, capfd) -> None:
+    job = run().trained()
+    (job.folder / "desk").touch()
+    job.turn({worker: said("done") for worker in range(3)}, dict.fromkeys(range(3), FINISHED))
+    assert job.finish() == 0
+    assert "spotmpi status, stop, grow and shrink cannot be used" in capfd.readouterr().err
+
+
+def test_workers_that_go_are_counted_at_the_end(run, capfd) -> None:
+    job = run().trained().turn({1: KILLED}, {2: said("parted")}, {2: FINISHED})
+    job.turn({0: said("done")}, {0: FINISHED})
+    assert job.finish() == 0
+    assert capfd.readouterr().err.splitlines()[-1] == (
+        "spotmpi: 1 worker finished, 1 was revoked, 1 left"
+    )
+
+
+def test_a_message_of_a_host_that_is_lost_says_which(run, capfd) -> None:
+    job = run().trained().turn({2: messages.HostLost("host h2 was silent for 203 ms")})
+    job.turn({worker: said("done") for worker in (0, 1)}, dict.fromkeys((0, 1), FINISHED))
+    assert job.finish() == 0
+    assert "worker 2 on h2 was revoked (host h2 was silent for 203 ms); 2 of 3" in (
+        capfd.readouterr().err
+    )
+
+
+def ended(pid: int) -> bool:
+    """Whether a process has ended, waited for or not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
