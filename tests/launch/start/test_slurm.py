@@ -13,7 +13,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch.start import slurm
 from spotmpi.launch.start.hosts_file import HostLine
 
-TRAINING = Path(__file__).parent / "scripts" / "training.py"
+TRAINING = Path(__file__).parents[1] / "scripts" / "training.py"
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2,1"}
 
 

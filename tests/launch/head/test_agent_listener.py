@@ -18,7 +18,7 @@ from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.head.agent_listener import Refusals
 from tests.running import Running
 
-TRAINING = Path(__file__).parent / "scripts" / "training.py"
+TRAINING = Path(__file__).parents[1] / "scripts" / "training.py"
 
 
 class Gate:

@@ -18,7 +18,7 @@ from spotmpi.launch import pmix_relay
 from spotmpi.launch.start import private_network
 from tests.running import Running
 
-TRAINING = Path(__file__).parent / "scripts" / "training.py"
+TRAINING = Path(__file__).parents[1] / "scripts" / "training.py"
 NOBODY = 65534
 NEW_USERS = 0x10000000
 MAY_BE_WATCHED = 4

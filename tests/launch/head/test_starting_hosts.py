@@ -26,7 +26,7 @@ from spotmpi.launch.start.hosts_file import HostLine, parse
 from spotmpi.settings import Watch
 from tests.running import LIMIT
 
-AGENT = Path(__file__).parent / "scripts" / "agent.py"
+AGENT = Path(__file__).parents[1] / "scripts" / "agent.py"
 
 COMES = [sys.executable, str(AGENT)]
 SILENT = ["sleep", "1000"]
