@@ -24,23 +24,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from spotmpi.bench import load, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import UsageError
 from spotmpi.launch import job_folder, processes
-from spotmpi.launch.commands.client import Gone, ask
+from spotmpi.launch.commands import client
+from spotmpi.launch.commands.client import Gone
 from spotmpi.launch.commands.status_table import numbers
 from spotmpi.launch.head.control_socket import DESK
 from spotmpi.launch.liveness import MOST
+from spotmpi.launch.messages import Report
 from spotmpi.launch.processes import cores
 from spotmpi.launch.silences import WINDOW
 from spotmpi.launch.start import temporary_job
@@ -105,7 +106,7 @@ class Found:
     """... until the last of the others had taken a step."""
     failures: list[str] = field(default_factory=list)
 
-    def note(self, status: Mapping[str, Any], when: str, done_to: Iterable[int] = ()) -> None:
+    def note(self, status: Report, when: str, done_to: Iterable[int] = ()) -> None:
         """Take in whom a report has as thrown out for the first time, but those of ``done_to``."""
         known = {one.worker for one in self.alarms}.union(done_to)
         for worker, (host, how) in thrown_out(status).items():
@@ -248,12 +249,12 @@ def plan(minutes: float) -> list[bool]:
     return windows
 
 
-def thrown_out(status: Mapping[str, Any]) -> dict[int, tuple[str, str]]:
+def thrown_out(status: Report) -> dict[int, tuple[str, str]]:
     """Workers that a report of `spotmpi status` has as gone: host, and how."""
     return {
-        one["worker"]: (one["host"], one["how"])
-        for one in status["workers"]
-        if one["state"] in ("revoked", "turned away")
+        one.worker: (one.host, one.how or "")
+        for one in status.workers
+        if one.state in ("revoked", "turned away")
     }
 
 
@@ -328,14 +329,16 @@ def _watch(job: _Job, beside: _Load, windows: Sequence[bool], found: Found) -> N
         found.note(status, when)
         in_time = int(time.monotonic() // WINDOW) == first + number
         if before and in_time:
-            hosts = [one for one in status["hosts"] if one["recent_silence_ms"] is not None]
-            found.silences[before].append({one["host"]: one["recent_silence_ms"] for one in hosts})
-            if hosts:
-                found.allowed[before].append(max(one["allowed_silence_ms"] for one in hosts))
+            recent = {one.host: one.recent_silence_ms for one in status.hosts}
+            heard = {host: ms for host, ms in recent.items() if ms is not None}
+            found.silences[before].append(heard)
+            allowed = [one.allowed_silence_ms for one in status.hosts if one.host in heard]
+            if allowed:
+                found.allowed[before].append(max(allowed))
         if turned:
             _tell(before, found)
         before = when
-    found.longest = {one["host"]: one["longest_silence_ms"] for one in status["hosts"]}
+    found.longest = {one.host: one.longest_silence_ms for one in status.hosts}
 
 
 def _tell(when: str, found: Found) -> None:
@@ -355,11 +358,11 @@ def _control(
 
     Returns when, its workers, and the others that trained.
     """
-    training = [one for one in job.status()["workers"] if one["state"] == "training"]
+    training = [one for one in job.status().workers if one.state == "training"]
     living = {
-        host: frozenset(one["worker"] for one in training if one["host"] == host)
+        host: frozenset(one.worker for one in training if one.host == host)
         for host in network.names
-        if any(one["host"] == host for one in training)
+        if any(one.host == host for one in training)
     }
     if len(living) < 2:
         raise JobFailed(f"no two hosts are left for the control:\n{job.said()}")
@@ -369,9 +372,9 @@ def _control(
     with suppress(_Late):
         status = job.until(lambda now: thrown_out(now).keys() >= victims)
         found.out = 1e3 * (time.monotonic() - begin)
-        job.until_step(status["step"] + _QUIET)
+        job.until_step((status.step or 0) + _QUIET)
     found.note(job.status(), "control", victims)
-    return begin, victims, frozenset(one["worker"] for one in training) - victims
+    return begin, victims, frozenset(one.worker for one in training) - victims
 
 
 def read_trace(
@@ -462,7 +465,7 @@ class _Job:
             )
         self._folder: Path | None = None
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Report:
         """How the job stands. Blocking; raises JobFailed if it has ended, or does not answer."""
         deadline = time.monotonic() + _LIMIT
         while self._folder is None:
@@ -471,11 +474,11 @@ class _Job:
             time.sleep(0.1)
             self._folder = self._find()
         try:
-            return ask(self._folder, "status")
+            return client.status(self._folder)
         except Gone as gone:
             raise JobFailed(f"{gone}:\n{self.said()}") from gone
 
-    def until(self, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def until(self, condition: Callable[[Report], bool]) -> Report:
         """Wait until the status is so, and return it. Raises _Late."""
         deadline = time.monotonic() + _LIMIT
         while not condition(status := self.status()):
@@ -484,9 +487,9 @@ class _Job:
             time.sleep(0.01)
         return status
 
-    def until_step(self, step: int) -> dict[str, Any]:
+    def until_step(self, step: int) -> Report:
         """Wait until this step was taken; return the status then. Raises _Late."""
-        return self.until(lambda now: (now["step"] or 0) >= step)
+        return self.until(lambda now: (now.step or 0) >= step)
 
     def end(self) -> int:
         """End the job, however far it is; return its code. Blocking."""
@@ -506,6 +509,6 @@ class _Job:
         for folder in job_folder.all_of_mine():
             with suppress(Gone):  # one that ends, or of which only a folder is left
                 there = (folder / DESK).exists()
-                if there and ask(folder, "status")["launcher"] == self._process.pid:
+                if there and client.status(folder).launcher == self._process.pid:
                     return folder
         return None

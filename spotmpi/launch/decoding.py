@@ -5,8 +5,8 @@ a field that is missing, of another type, not finite, too long or out of bounds 
 whose text says which and why. Fields that nobody asked for are left out.
 
 Annotations: bool, int (64 bits), float (finite), str, Literal, X | None, tuple[X, ...],
-dict[str, str], NamedTuples, and `Annotated` with what is asked for beyond the type: the classes of
-this module that have a method ``check``.
+dict[str, str], NamedTuples (lists in JSON), other frozen dataclasses (objects), and `Annotated`
+with what is asked for beyond the type: the classes of this module that have a method ``check``.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ __all__ = [
     "Within",
     "decode",
     "encode",
+    "fields",
     "shown",
     "table",
 ]
@@ -45,7 +46,7 @@ _LONGEST = 1 << 17
 """Characters of a text, unless it says otherwise: Linux lets no variable be longer."""
 
 _MOST = 4096
-"""Entries of a list, or of a table of variables."""
+"""Entries of a list, or of a table of variables, unless `Most` says otherwise of a list."""
 
 
 class Malformed(SpotmpiError):
@@ -71,9 +72,14 @@ def table(*kinds: type[Message]) -> Table:
     return {kind.event: kind for kind in kinds}
 
 
-def encode(message: Message) -> bytes:
+def encode(message: Message, key: str = "event") -> bytes:
     """One line of JSON, without its end."""
-    return json.dumps(_plain(message)).encode()
+    return json.dumps({key: message.event} | fields(message)).encode()
+
+
+def fields(message: Message) -> dict[str, Any]:
+    """All fields of a message, as JSON has them."""
+    return _object(message)
 
 
 def decode(data: bytes, among: Table, key: str = "event") -> Message:
@@ -192,20 +198,26 @@ class OneOf:
         kind = self.among.get(event)
         if kind is None:
             raise Malformed(f"{what} is {shown(event, 40)!r}, which is none of its messages")
-        fields = {}
-        for name, (check, required) in _fields(kind).items():
-            place = f"{where or event}.{name}"
-            if name in value:
-                fields[name] = check(value[name], place)
-            elif required:
-                raise Malformed(f"{place} is missing")
-        return kind(**fields)
+        found: Message = _made(kind, value, where or event)
+        return found
 
 
 Checked = Callable[[Any, str], Any]
 
 
 _known: dict[Any, dict[str, tuple[Checked, bool]]] = {}
+
+
+def _made(kind: Any, value: dict[str, Any], where: str) -> Any:
+    """One of a class of messages, or of parts of messages, from its fields."""
+    found = {}
+    for name, (check, required) in _fields(kind).items():
+        place = f"{where}.{name}"
+        if name in value:
+            found[name] = check(value[name], place)
+        elif required:
+            raise Malformed(f"{place} is missing")
+    return kind(**found)
 
 
 def _fields(kind: Any) -> dict[str, tuple[Checked, bool]]:
@@ -219,17 +231,19 @@ def _fields(kind: Any) -> dict[str, tuple[Checked, bool]]:
     return _known[kind]
 
 
-def _checked(hint: Any) -> Checked:
-    """What checks a value against an annotation."""
+def _checked(hint: Any, most: int = _MOST) -> Checked:
+    """What checks a value against an annotation; a list may have ``most`` entries."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _in_turn(inside[0], inside[1:])
+        limits = [one.count for one in inside[1:] if isinstance(one, Most)]
+        base = _checked(inside[0], *limits) if limits else _checked(inside[0])
+        return _in_turn(base, inside[1:])
     if origin is Literal:
         return functools.partial(_literal, inside)
     if origin in (Union, types.UnionType) and len(inside) == 2 and inside[1] is type(None):
         return functools.partial(_optional, _checked(inside[0]))
     if origin is tuple and len(inside) == 2 and inside[1] is Ellipsis:
-        return functools.partial(_several, _checked(inside[0]))
+        return functools.partial(_several, _checked(inside[0]), most)
     if origin is dict and inside == (str, str):
         return _variables
     if isinstance(hint, type) and issubclass(hint, tuple):
@@ -237,12 +251,12 @@ def _checked(hint: Any) -> Checked:
         return functools.partial(_record, hint, [(n, _checked(h)) for n, h in hints.items()])
     if hint is Message:
         return lambda value, where: value  # `OneOf` makes it one
+    if dataclasses.is_dataclass(hint):
+        return functools.partial(_part, hint)
     return _SIMPLE[hint]
 
 
-def _in_turn(base: Any, asked: tuple[_Check, ...]) -> Checked:
-    first = _checked(base)
-
+def _in_turn(first: Checked, asked: tuple[_Check, ...]) -> Checked:
     def check(value: Any, where: str) -> Any:
         value = first(value, where)
         for one in asked:
@@ -297,11 +311,11 @@ def _optional(check: Checked, value: Any, where: str) -> Any:
     return None if value is None else check(value, where)
 
 
-def _several(check: Checked, value: Any, where: str) -> tuple[Any, ...]:
+def _several(check: Checked, most: int, value: Any, where: str) -> tuple[Any, ...]:
     if type(value) is not list:
         raise _wrong(value, where, "a list")
-    if len(value) > _MOST:
-        raise Malformed(f"{where} has {len(value)} entries, more than {_MOST}")
+    if len(value) > most:
+        raise Malformed(f"{where} has {len(value)} entries, more than {most}")
     return tuple(check(one, f"{where}[{at}]") for at, one in enumerate(value))
 
 
@@ -311,6 +325,12 @@ def _record(make: Any, fields: list[tuple[str, Checked]], value: Any, where: str
     return make(
         *(check(one, f"{where}.{name}") for one, (name, check) in zip(value, fields, strict=True))
     )
+
+
+def _part(kind: Any, value: Any, where: str) -> Any:
+    if type(value) is not dict:
+        raise _wrong(value, where, "an object")
+    return _made(kind, value, where)
 
 
 def _variables(value: Any, where: str) -> dict[str, str]:
@@ -336,8 +356,13 @@ def _no_constant(name: str) -> None:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Message):
-        names = [one.name for one in dataclasses.fields(value)]  # type: ignore[arg-type]
-        return {"event": value.event} | {name: _plain(getattr(value, name)) for name in names}
+        return {"event": value.event} | _object(value)
+    if dataclasses.is_dataclass(value):
+        return _object(value)
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     return value
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}

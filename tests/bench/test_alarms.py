@@ -15,6 +15,9 @@ from spotmpi.bench import alarms, load
 from spotmpi.bench.alarms import Alarm, Found
 from spotmpi.bench.network import missing
 from spotmpi.errors import UsageError
+from spotmpi.launch.head.job_state import WorkerState
+from spotmpi.launch.head.status_report import StatusReport
+from spotmpi.launch.messages import Report
 from spotmpi.launch.silences import WINDOW
 
 
@@ -24,13 +27,10 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
-def status(*states: str, how: str | None = None) -> dict[str, Any]:
+def status(*states: str, how: str = "") -> Report:
     """A report of workers on one host."""
-    workers = [
-        {"worker": worker, "host": "h2", "state": state, "how": how}
-        for worker, state in enumerate(states)
-    ]
-    return {"workers": workers}
+    fates = [WorkerState("h2", state, how) for state in states]
+    return StatusReport("train.py").report("spotmpi-00", fates, {}, {})
 
 
 def found(silences: Sequence[float] = (), **more: Any) -> Found:

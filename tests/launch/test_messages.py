@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from spotmpi.launch import link as trunk
 from spotmpi.launch import messages
 from spotmpi.launch.auth import Frame
-from spotmpi.launch.decoding import Malformed, Message, Table, decode, encode
+from spotmpi.launch.decoding import Malformed, Table, decode, encode
 
 TABLES: dict[str, Table] = {
     name: value for name, value in vars(messages).items() if name.startswith("FROM_")
-} | {"QUESTIONS": messages.QUESTIONS}
+} | {"QUESTIONS": messages.QUESTIONS, "ANSWERS": messages.ANSWERS}
 
 SCALARS = st.one_of(
     st.none(),
@@ -58,8 +58,8 @@ def printable(wrong: Malformed) -> None:
 
 def sound(value: Any) -> None:
     """What has been decoded may be computed with, printed where it is to be, and passed on."""
-    if isinstance(value, Message):
-        for one in dataclasses.fields(value):  # type: ignore[arg-type]
+    if dataclasses.is_dataclass(value):
+        for one in dataclasses.fields(value):
             sound(getattr(value, one.name))
     elif isinstance(value, tuple):
         for entry in value:
@@ -87,6 +87,63 @@ def test_what_decodes_is_sound_and_travels_unchanged(name: str, data: st.DataObj
     assert type(found) in table.values()
     sound(found)
     assert decode(encode(found), table) == found
+
+
+REPORT = messages.Report(
+    job="spotmpi-00",
+    script="train.py",
+    arguments=("--passes", "\udcff"),
+    host="head",
+    launcher=7,
+    since="2026-11-21T14:02:10+01:00",
+    seconds=753.2,
+    generation=1,
+    step=None,
+    checkpoint=messages.SavedAt(120, "/runs/a"),
+    stopping=False,
+    workers=(
+        messages.WorkerReport(0, "h1", "training", None, None, 3, "round", 0.5, None),
+        messages.WorkerReport(1, "h2", "revoked", "SIGKILL", "14:10", 2, None, None, 1.5),
+    ),
+    hosts=(messages.HostReport("h2", 40.0, None, 200.0),),
+    ending=messages.EndReport(69, "every worker was revoked", "start it again"),
+)
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """Every place in what JSON has: where it is, and under which name or number."""
+    keys = value.keys() if isinstance(value, dict) else range(len(value))
+    inner = [(value, key) for key in keys]
+    return inner + [
+        place
+        for key in keys
+        if isinstance(value[key], (dict, list))
+        for place in places(value[key])
+    ]
+
+
+@given(data=st.data())
+def test_a_report_with_anything_in_any_place_is_sound_or_refused(data: st.DataObject) -> None:
+    value = json.loads(encode(REPORT))
+    within, key = data.draw(st.sampled_from(places(value)))
+    if data.draw(st.booleans()) and isinstance(within, dict):
+        del within[key]
+    else:
+        within[key] = data.draw(VALUES)
+    try:
+        found = decode(json.dumps(value).encode(), messages.ANSWERS)
+    except Malformed as wrong:
+        printable(wrong)
+        return
+    sound(found)
+    assert decode(encode(found), messages.ANSWERS) == found
+
+
+def test_a_report_of_all_workers_that_a_long_job_has_had_travels_unchanged() -> None:
+    workers = tuple(dataclasses.replace(REPORT.workers[0], worker=one) for one in range(5000))
+    report = dataclasses.replace(REPORT, workers=workers)
+    assert decode(encode(report), messages.ANSWERS) == report
+    assert decode(encode(REPORT), messages.ANSWERS) == REPORT
 
 
 @given(payload=st.binary(max_size=60), kind=st.integers(0, 255))
@@ -143,6 +200,16 @@ def test_any_frame_is_read_or_refused(payload: bytes, kind: int) -> None:
             "FROM_AGENT",
             '{"event": "heard", "worker": 0, "said": {"event": "left", "code": 256}}',
             "heard.said.code is 256, not within 0 and 255",
+        ),
+        (
+            "ANSWERS",
+            encode(REPORT).decode().replace('"state": "revoked"', '"state": 7'),
+            "report.workers[1].state is 7, not a text",
+        ),
+        (
+            "ANSWERS",
+            encode(REPORT).decode().replace('{"step": 120, "path": "/runs/a"}', '"/runs/a"'),
+            "report.checkpoint is '/runs/a', not an object",
         ),
     ],
 )

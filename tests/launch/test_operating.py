@@ -19,8 +19,10 @@ from typing import Any
 import pytest
 
 from spotmpi.launch import job_folder
+from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import ask, until_end
 from spotmpi.launch.head.control_socket import DESK
+from spotmpi.launch.messages import AskStop, Report, Said
 from tests.running import LIMIT, Running
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"
@@ -47,20 +49,20 @@ def folder_of(running: Running) -> Path:
     pytest.fail(f"no folder among {processes}")
 
 
-def until(folder: Path, condition: Any) -> dict[str, Any]:
+def until(folder: Path, condition: Any) -> Report:
     """Ask for the status until it is so."""
     deadline = time.monotonic() + LIMIT
-    while not condition(status := ask(folder, "status")):
+    while not condition(status := client.status(folder)):
         assert time.monotonic() < deadline, status
     return status
 
 
-def states(status: dict[str, Any]) -> list[str]:
-    return [worker["state"] for worker in status["workers"]]
+def states(status: Report) -> list[str]:
+    return [worker.state for worker in status.workers]
 
 
 def step(number: int) -> Any:
-    return lambda status: (status["step"] or 0) >= number
+    return lambda status: (status.step or 0) >= number
 
 
 def test_a_job_says_how_it_stands(start) -> None:
@@ -69,12 +71,12 @@ def test_a_job_says_how_it_stands(start) -> None:
     folder = folder_of(running)
     assert (folder / DESK).stat().st_mode & 0o777 == 0o600
     seen = until(folder, step(30))
-    assert seen["job"] == folder.name
-    assert seen["script"] == str(TRAINER)
-    assert seen["launcher"] == running.pid
+    assert seen.job == folder.name
+    assert seen.script == str(TRAINER)
+    assert seen.launcher == running.pid
     assert states(seen) == ["training"] * 3
-    seen = until(folder, lambda now: (now["workers"][2]["awaited_seconds"] or 0) > 1)
-    assert [worker["doing"] for worker in seen["workers"]] == ["round", "round", "script"]
+    seen = until(folder, lambda now: (now.workers[2].awaited_seconds or 0) > 1)
+    assert [worker.doing for worker in seen.workers] == ["round", "round", "script"]
     shown = start("status", "--job", folder.name)
     assert shown.wait() == 0
     assert "say:0@20 hang:2@30 \\udcff\n" in shown.output
@@ -129,10 +131,10 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     shrink = start("shrink", "--worker", 1, "--job", folder.name)
     assert shrink.wait() == 0, shrink.output
     running.until(r"worker 1 on \S+ left before step \d+: 1 worker remains")
-    seen = until(folder, lambda now: states(now)[1] == "left" and now["step"] is not None)
-    assert seen["generation"] == 1
+    seen = until(folder, lambda now: states(now)[1] == "left" and now.step is not None)
+    assert seen.generation == 1
     assert states(seen) == ["training", "left"]
-    until(folder, step(seen["step"] + 5))
+    until(folder, step(seen.step + 5))
     refused = start("shrink", "--worker", 0, "--job", folder.name)
     assert refused.wait() == 2
     assert "nobody would train on without worker 0" in refused.output
@@ -158,7 +160,7 @@ def test_nobody_is_revoked_while_all_are_busy(start) -> None:
     running = start("run", "-n", 2, "--stall-timeout", 1, TRAINER, "say:0@20", "hang:all@30")
     running.until("^worker 0 at step 20")
     folder = folder_of(running)
-    seen = until(folder, lambda now: all((w["doing_seconds"] or 0) > 3 for w in now["workers"]))
+    seen = until(folder, lambda now: all((w.doing_seconds or 0) > 3 for w in now.workers))
     assert states(seen) == ["training"] * 2
     assert "revoked" not in running.output
     os.kill(running.pid, signal.SIGINT)
@@ -212,7 +214,7 @@ def test_watching_ends_with_the_job(start) -> None:
     folder = folder_of(running)
     watch = start("status", "--watch", "--job", folder.name)
     watch.until("^job .*trainer.py", times=2)
-    ask(folder, "stop")
+    ask(folder, AskStop(), Said)
     assert watch.wait() == 0, watch.output
     assert running.wait() == 75
     last = watch.output.rpartition("\njob ")[2]
@@ -231,7 +233,7 @@ def test_ctrl_c_ends_the_watching_and_nothing_else(start) -> None:
     os.kill(watch.pid, signal.SIGINT)
     assert watch.wait() == 130
     assert "Traceback" not in watch.output
-    assert states(ask(folder, "status")) == ["training"] * 2
+    assert states(client.status(folder)) == ["training"] * 2
     os.kill(running.pid, signal.SIGINT)
     assert running.wait() == 130
 
@@ -290,7 +292,7 @@ def test_whoever_asks_and_hangs_or_says_garbage_does_no_harm(start) -> None:
     watch = start("status", "--watch", "--job", folder.name)
     watch.until("^job")
     os.kill(watch.pid, signal.SIGSTOP)
-    before = until(folder, step(1))["step"]
+    before = until(folder, step(1)).step
     until(folder, step(before + 100))
     os.kill(running.pid, signal.SIGINT)
     assert running.wait() == 130

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import re
 import select
@@ -12,14 +11,25 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from spotmpi.errors import SpotmpiError, UsageError
-from spotmpi.launch import job_folder
+from spotmpi.launch import job_folder, messages
+from spotmpi.launch.decoding import Malformed, Message, decode, encode
 from spotmpi.launch.head.control_socket import DESK
 from spotmpi.launch.host.wrappers import peer
 
-__all__ = ["ASKED", "Gone", "JobEnd", "add_job_argument", "ask", "find", "request", "until_end"]
+__all__ = [
+    "ASKED",
+    "Gone",
+    "JobEnd",
+    "add_job_argument",
+    "ask",
+    "find",
+    "request",
+    "status",
+    "until_end",
+]
 
 ASKED = {
     0: "the job has been asked",
@@ -36,6 +46,9 @@ _FOR_A_LIST = 2.0
 
 _LONGEST = 1 << 26
 """Bytes of an answer."""
+
+
+Expected = TypeVar("Expected", bound=Message)
 
 
 class Gone(SpotmpiError):
@@ -68,23 +81,25 @@ def find(name: str | None) -> Path:
     return found[0]
 
 
-def ask(folder: Path, question: str, **fields: Any) -> dict[str, Any]:
-    """Ask one thing and return the answer. Blocking, for ten seconds at most.
+def ask(folder: Path, question: Message, kind: type[Expected]) -> Expected:
+    """Ask one thing and return the answer, of this kind. Blocking, for ten seconds at most.
 
-    Raises UsageError with what is wrong with the question, Gone if there is no answer.
+    Raises UsageError with what is wrong with the question, Gone if there is no answer to it.
     """
     with _connect(folder) as link:
-        _send(folder, link, question, fields)
-        answer = _receive(folder, link)
-    if "wrong" in answer:
-        raise UsageError(str(answer["wrong"]))
-    return answer
+        _send(link, question)
+        return _receive(folder, link, kind)
 
 
-def request(job: str | None, question: str, **fields: Any) -> None:
+def status(folder: Path) -> messages.Report:
+    """Ask how the job stands. Blocking, as `ask`; raises as it."""
+    return ask(folder, messages.AskStatus(), messages.Report)
+
+
+def request(job: str | None, question: Message) -> None:
     """Ask a job (``--job``) one thing, and show what it said. Blocking, as `ask`; raises as it."""
     folder = find(job)
-    print(f"{folder.name}: {ask(folder, question, **fields)['said']}")
+    print(f"{folder.name}: {ask(folder, question, messages.Said).said}")
 
 
 class JobEnd:
@@ -94,28 +109,25 @@ class JobEnd:
         self._folder = folder
         self._link = link
 
-    def wait(self, seconds: float | None = None) -> dict[str, Any] | None:
+    def wait(self, seconds: float | None = None) -> messages.Report | None:
         """Return how the job ended, None if it has not yet. Raises Gone. Blocking."""
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         if not poll.poll(None if seconds is None else 1e3 * seconds):
             return None
         try:
-            answer = _receive(self._folder, self._link)
+            return _receive(self._folder, self._link, messages.Report)
         except Gone as gone:
             raise Gone(
                 f"the launcher of {self._folder.name} was killed, and the job with it"
             ) from gone
-        if "wrong" in answer:
-            raise UsageError(str(answer["wrong"]))
-        return answer
 
 
 @contextmanager
 def until_end(folder: Path) -> Iterator[JobEnd]:
     """Inside, the end of the job can be waited for. Raises Gone if it cannot be reached."""
     with _connect(folder) as link:
-        _send(folder, link, "end", {})
+        _send(link, messages.AskEnd())
         yield JobEnd(folder, link)
 
 
@@ -147,10 +159,10 @@ def _answers(folder: Path) -> bool:
 def _described(folder: Path) -> str:
     try:
         with _connect(folder, _FOR_A_LIST) as link:
-            _send(folder, link, "status", {})
-            status = _receive(folder, link)
-        return f"{folder.name}  {status['script']}, since {status['since']}"
-    except (Gone, KeyError):
+            _send(link, messages.AskStatus())
+            found = _receive(folder, link, messages.Report)
+        return f"{folder.name}  {found.script}, since {found.since}"
+    except Gone:
         return f"{folder.name}  (does not answer)"
 
 
@@ -167,27 +179,32 @@ def _connect(folder: Path, patience: float | None = None) -> Iterator[socket.soc
         yield link
 
 
-def _send(folder: Path, link: socket.socket, question: str, fields: dict[str, Any]) -> None:
+def _send(link: socket.socket, question: Message) -> None:
     # It may be ending, and have an answer for us all the same.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        link.sendall(json.dumps({"ask": question, **fields}).encode() + b"\n")
+        link.sendall(encode(question, "ask") + b"\n")
 
 
-def _receive(folder: Path, link: socket.socket) -> dict[str, Any]:
-    answer = bytearray()
+def _receive(folder: Path, link: socket.socket, kind: type[Expected]) -> Expected:
+    """The answer, of this kind. Raises Gone, or UsageError with what is wrong with the question."""
+    line = bytearray()
     try:
-        while not answer.endswith(b"\n") and len(answer) < _LONGEST:
+        while not line.endswith(b"\n") and len(line) < _LONGEST:
             data = link.recv(1 << 16)
             if not data:
                 raise Gone(f"{folder.name} ended without an answer")
-            answer += data
-        found = json.loads(answer)
+            line += data
+        answer = decode(bytes(line), messages.ANSWERS)
     except TimeoutError as error:
         raise Gone(
             f"{folder.name} does not answer: its launcher is stopped, or this host is overloaded"
         ) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise Gone(f"{folder.name} broke off in its answer: {error}") from error
-    if not isinstance(found, dict):
-        raise Gone(f"{folder.name} gives no answer that can be understood")
-    return found
+    except Malformed as wrong:
+        raise Gone(f"{folder.name} gives no answer that can be understood: {wrong}") from wrong
+    if isinstance(answer, messages.Wrong):
+        raise UsageError(answer.wrong)
+    if not isinstance(answer, kind):
+        raise Gone(f"{folder.name} answers something else than it was asked ({answer.event})")
+    return answer

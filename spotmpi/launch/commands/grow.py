@@ -6,7 +6,7 @@ import argparse
 
 from spotmpi.errors import UsageError
 from spotmpi.launch.commands.client import ASKED, add_job_argument, request
-from spotmpi.launch.messages import MOST_SLOTS
+from spotmpi.launch.messages import MOST_SLOTS, AskGrow, AskMore
 from spotmpi.launch.start.hosts_file import parse
 from spotmpi.options import exit_codes
 
@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
     line = f"{options.host} slots={options.slots or 1}"
     line += "" if options.python is None else f" python={options.python}"
     parse([line], "spotmpi grow")
-    request(options.job, "grow", line=line)
+    request(options.job, AskGrow(line))
     return 0
 
 
@@ -62,4 +62,4 @@ def _more(options: argparse.Namespace) -> None:
         raise UsageError("--slots and --python are for a new host, --workers for one that is there")
     if options.host is not None:
         parse([options.host], "spotmpi grow")
-    request(options.job, "more", workers=int(text), host=options.host)
+    request(options.job, AskMore(int(text), options.host))

@@ -6,6 +6,7 @@ import argparse
 
 from spotmpi.errors import UsageError
 from spotmpi.launch.commands.client import ASKED, add_job_argument, request
+from spotmpi.launch.messages import AskShrink
 from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
@@ -28,5 +29,5 @@ def main(options: argparse.Namespace) -> int:
     worker = options.worker
     if worker is None or not (worker.isascii() and worker.isdigit()):
         raise UsageError("give --worker W, the number of a worker that `spotmpi status` shows")
-    request(options.job, "shrink", worker=int(worker))
+    request(options.job, AskShrink(int(worker)))
     return 0

@@ -8,12 +8,14 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from spotmpi.launch.commands.client import Gone, add_job_argument, ask, find, until_end
+from spotmpi.launch import messages
+from spotmpi.launch.commands import client
+from spotmpi.launch.commands.client import Gone, add_job_argument, find, until_end
 from spotmpi.launch.commands.status_table import table
+from spotmpi.launch.decoding import fields
 from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
@@ -57,8 +59,8 @@ def main(options: argparse.Namespace) -> int:
         if options.watch:
             _watch(folder, options.json)
         else:
-            status = ask(folder, "status")
-            print(json.dumps(status) if options.json else table(status), flush=True)
+            status = client.status(folder)
+            print(json.dumps(fields(status)) if options.json else table(status), flush=True)
     except BrokenPipeError:
         # Whoever read it has enough (`| head`); the interpreter must not complain at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -72,7 +74,7 @@ def _watch(folder: Path, as_json: bool) -> None:
         while ended is None:
             silent = ""
             try:
-                page.show(ask(folder, "status"))
+                page.show(client.status(folder))
             except Gone as gone:
                 silent = str(gone)
             ended = end.wait(_INTERVAL)
@@ -90,10 +92,10 @@ class _Page:
         self._above = 0
         """Lines that the next status replaces, or follows."""
 
-    def show(self, status: Mapping[str, Any]) -> None:
+    def show(self, status: messages.Report) -> None:
         """Show how the job stands now."""
         if self._json:
-            print(json.dumps(status), flush=True)
+            print(json.dumps(fields(status)), flush=True)
         elif self._in_place:
             size = shutil.get_terminal_size()
             # Room for the cursor and for a note: the terminal must not scroll.

@@ -3,8 +3,9 @@ so that forty need hardly more room than four."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+
+from spotmpi.launch.messages import Report, WorkerReport
 
 __all__ = ["duration", "numbers", "table"]
 
@@ -14,12 +15,12 @@ _WORTH_SAYING = 1.0
 Row = tuple[str, str, str]
 
 
-def table(status: Mapping[str, Any], width: int | None = None, height: int | None = None) -> str:
-    """Return lines for a report of `Standing`, cut to ``width`` columns.
+def table(status: Report, width: int | None = None, height: int | None = None) -> str:
+    """Return lines for a report, cut to ``width`` columns.
 
     If there would be more than ``height`` lines, hosts where all is well share one.
     """
-    head, rows = list(_head(status)), list(_rows(status["workers"]))
+    head, rows = list(_head(status)), list(_rows(status.workers))
     if height is not None and len(head) + len(rows) + 2 > height:
         rows = _collapsed(rows)
     lines = [*head, "", *_aligned([("HOST", "WORKERS", "STATE"), *rows])]
@@ -50,33 +51,33 @@ def duration(seconds: float) -> str:
     return " ".join(f"{part} {unit}" for part, unit in named[:2])
 
 
-def _head(status: Mapping[str, Any]) -> Iterable[str]:
-    workers: Sequence[Mapping[str, Any]] = status["workers"]
-    states = [worker["state"] for worker in workers]
+def _head(status: Report) -> Iterable[str]:
+    workers = status.workers
+    states = [worker.state for worker in workers]
     said = ", ".join(f"{states.count(one)} {one}" for one in dict.fromkeys(states))
-    kept, ending = status["checkpoint"], status["ending"]
-    script = " ".join([status["script"], *status["arguments"]])
-    yield f"job         {status['job']}: {script}"
+    kept, ending = status.checkpoint, status.ending
+    script = " ".join([status.script, *status.arguments])
+    yield f"job         {status.job}: {script}"
     yield (
-        f"since       {_moment(status['since'])} ({duration(status['seconds'])}), "
-        f"launcher {status['launcher']} on {status['host']}"
+        f"since       {_moment(status.since)} ({duration(status.seconds)}), "
+        f"launcher {status.launcher} on {status.host}"
     )
-    step = "no step yet" if status["step"] is None else f"step {status['step']}"
-    stopping = ", stopping" if status["stopping"] and ending is None else ""
-    yield f"training    {step}, generation {status['generation']}{stopping}"
-    yield "checkpoint  " + ("none" if kept is None else f"step {kept['step']} in {kept['path']}")
+    step = "no step yet" if status.step is None else f"step {status.step}"
+    stopping = ", stopping" if status.stopping and ending is None else ""
+    yield f"training    {step}, generation {status.generation}{stopping}"
+    yield "checkpoint  " + ("none" if kept is None else f"step {kept.step} in {kept.path}")
     yield f"workers     {len(workers)}: {said}"
     if ending is not None:
-        yield f"ended       code {ending['code']}: {ending['meaning']}"
-        if ending["sentence"]:
-            yield f"            {ending['sentence']}"
+        yield f"ended       code {ending.code}: {ending.meaning}"
+        if ending.sentence:
+            yield f"            {ending.sentence}"
 
 
-def _rows(workers: Sequence[Mapping[str, Any]]) -> Iterable[Row]:
+def _rows(workers: Sequence[WorkerReport]) -> Iterable[Row]:
     hosts: dict[str, dict[str, list[int]]] = {}
     for worker in workers:
-        fates = hosts.setdefault(worker["host"], {})
-        fates.setdefault(_fate(worker), []).append(worker["worker"])
+        fates = hosts.setdefault(worker.host, {})
+        fates.setdefault(_fate(worker), []).append(worker.worker)
     for host, fates in hosts.items():
         name = host
         for fate, ids in fates.items():
@@ -84,13 +85,13 @@ def _rows(workers: Sequence[Mapping[str, Any]]) -> Iterable[Row]:
             name = ""
 
 
-def _fate(worker: Mapping[str, Any]) -> str:
-    fate = str(worker["state"])
-    if worker["how"] is not None:
-        fate += f" ({worker['how']})"
-    if worker["when"] is not None:
-        fate += f" at {_moment(worker['when'])}"
-    waited = worker["awaited_seconds"]
+def _fate(worker: WorkerReport) -> str:
+    fate = worker.state
+    if worker.how is not None:
+        fate += f" ({worker.how})"
+    if worker.when is not None:
+        fate += f" at {_moment(worker.when)}"
+    waited = worker.awaited_seconds
     if waited is not None and waited >= _WORTH_SAYING:
         fate += f"; others have waited {duration(waited)} for it"
     return fate

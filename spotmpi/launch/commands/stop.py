@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from spotmpi.launch.commands.client import ASKED, add_job_argument, ask, find, until_end
+from spotmpi.launch.commands.client import ASKED, Gone, add_job_argument, ask, find, until_end
+from spotmpi.launch.messages import AskStop, Said
 from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
@@ -29,9 +30,9 @@ def main(options: argparse.Namespace) -> int:
     """Ask the job to stop and wait for its end. Blocking."""
     folder = find(options.job)
     with until_end(folder) as end:
-        print(f"{folder.name}: {ask(folder, 'stop')['said']}", flush=True)
+        print(f"{folder.name}: {ask(folder, AskStop(), Said).said}", flush=True)
         ended = end.wait()
-    assert ended is not None  # it waits for as long as it takes
-    ending = ended["ending"]
-    print(f"{folder.name} ended with code {ending['code']}: {ending['meaning']}")
+    if ended is None or ended.ending is None:
+        raise Gone(f"{folder.name} does not say how it ended")
+    print(f"{folder.name} ended with code {ended.ending.code}: {ended.ending.meaning}")
     return 0

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from spotmpi.errors import UsageError
 from spotmpi.launch import messages
-from spotmpi.launch.decoding import Malformed, OneOf
-from spotmpi.launch.head.control_socket import Answer
+from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.job_state import JobEnding, JobState
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_orders import Orders
@@ -69,12 +68,7 @@ class ControlRequests:
         self._standing = standing
         self._keeps = keeps
 
-    @property
-    def answers(self) -> dict[str, Answer]:
-        """By what is asked; each may raise UsageError."""
-        return dict.fromkeys(messages.QUESTIONS, self._answer)
-
-    def report(self, ending: JobEnding | None = None) -> dict[str, Any]:
+    def report(self, ending: JobEnding | None = None) -> messages.Report:
         """How the job stands, as `StatusReport` has it; ``ending`` if it has come to that."""
         fates, progress = self._verdict.fates, self._crew.progress()
         if ending is not None:
@@ -83,26 +77,23 @@ class ControlRequests:
         silences = self._crew.silences()
         return self._standing.report(self._job, fates, progress, silences, ending)
 
-    def _answer(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            question = OneOf(messages.QUESTIONS, "ask").check(fields, "")
-        except Malformed as wrong:
-            raise UsageError(f"{wrong}; see `spotmpi {fields.get('ask')} --help`") from wrong
+    def answer(self, question: Message) -> Message:
+        """The answer to one of `messages.QUESTIONS`. Raises UsageError with what is wrong in it."""
         if not isinstance(question, messages.AskStatus):  # --watch asks every second
             _LOG.info("the user asks: %r", question)
         match question:
             case messages.AskStop():
-                return self._stop()
+                return messages.Said(self._stop())
             case messages.AskShrink(worker=worker):
-                return self._shrink(worker)
+                return messages.Said(self._shrink(worker))
             case messages.AskGrow(line=line):
                 (host,) = parse([line], "spotmpi grow")
-                return {"said": self._room().add(host)}
+                return messages.Said(self._room().add(host))
             case messages.AskMore(workers=workers, host=name):
-                return {"said": self._room().widen(name, workers)}
+                return messages.Said(self._room().widen(name, workers))
         return self.report()
 
-    def _stop(self) -> Mapping[str, Any]:
+    def _stop(self) -> str:
         """All stop together after the round that they are in, or at once where that is no gain."""
         if self._verdict.ending is not None or self._verdict.complete:
             raise UsageError("the job is ending already")
@@ -110,7 +101,7 @@ class ControlRequests:
         if not self._keeps or not training:
             self._verdict.ended_by_request("spotmpi stop")
             why = "nobody trains in it" if self._keeps else "it has no --checkpoint"
-            return {"said": f"the job is ended at once: {why}"}
+            return f"the job is ended at once: {why}"
         told = 0
         for worker in training:  # one is enough: they decide together
             told += self._orders.give(worker, stop=True)
@@ -118,7 +109,7 @@ class ControlRequests:
             raise UsageError("no order can be written into the job's folder; end it with Ctrl-C")
         self._verdict.asked_to_stop()
         self._standing.stopping()
-        return {"said": "the workers stop after this step, with a checkpoint"}
+        return "the workers stop after this step, with a checkpoint"
 
     def _room(self) -> Growing:
         """Where workers may come from now. Raises UsageError if none can come."""
@@ -132,7 +123,7 @@ class ControlRequests:
             raise UsageError("the job is ending already")
         return self._growing
 
-    def _shrink(self, worker: int) -> Mapping[str, Any]:
+    def _shrink(self, worker: int) -> str:
         """One worker leaves, and the others train on."""
         fates = self._verdict.fates
         if not 0 <= worker < len(fates):
@@ -145,8 +136,8 @@ class ControlRequests:
             raise UsageError("not all workers are ready, and MPI cannot start without one of them")
         if self._verdict.learning(worker):
             self._part(worker, "spotmpi shrink")
-            return {"said": f"{where} does not train yet and is killed"}
+            return f"{where} does not train yet and is killed"
         if set(self._verdict.training) - self._orders.leaving <= {worker}:
             raise UsageError(f"nobody would train on without worker {worker}: use `spotmpi stop`")
         self._part(worker, "spotmpi shrink")
-        return {"said": f"{where} leaves before the next step"}
+        return f"{where} leaves before the next step"

@@ -1,8 +1,8 @@
 """Where a running job is asked things: a private socket in its folder, served by the launcher.
 
-A question is one line of JSON, an object whose key ``ask`` names it; the answer is one line of
-JSON, and the connection is closed behind it. An answer with the key ``wrong`` says why there is
-none. ``{"ask": "end"}`` is answered when the job has ended, with how it did.
+A question is one line of JSON, an object whose key ``ask`` names it (`messages.QUESTIONS`); so is
+the answer (`messages.ANSWERS`), and the connection is closed behind it. ``{"ask": "end"}`` is
+answered when the job has ended, with how it did.
 
 The launcher computes for nobody and waits for nobody: who says nothing, says too much or does not
 read is left, and only a few are listened to at a time. Only this user gets in: the folder and
@@ -11,17 +11,17 @@ the socket are private, and the kernel is asked who connected.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from spotmpi.errors import UsageError
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Malformed, Message, decode, encode
 from spotmpi.launch.event_loop import WRITE, Loop
 from spotmpi.launch.host.wrappers import peer
 
@@ -48,8 +48,8 @@ _PAUSE = 0.1
 _AT_THE_END = 0.5
 """Seconds for all who wait for the end to read how it came."""
 
-Answer = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-"""Answers a question, given its fields. May raise UsageError: what is wrong with it."""
+Answer = Callable[[Message], Message]
+"""Answers a question. May raise UsageError: what is wrong with it."""
 
 
 class ControlSocket:
@@ -58,9 +58,9 @@ class ControlSocket:
     Never blocks, but for half a second in `close`. Raises OSError if the socket cannot be made.
     """
 
-    def __init__(self, loop: Loop, folder: Path, answers: Mapping[str, Answer]) -> None:
+    def __init__(self, loop: Loop, folder: Path, answer: Answer) -> None:
         self._loop = loop
-        self._answers = answers
+        self._answer = answer
         self._clients: dict[int, _Client] = {}
         """By their descriptors."""
         self._waiting: dict[int, _Client] = {}
@@ -76,7 +76,7 @@ class ControlSocket:
         self._listener.setblocking(False)
         self._listen(True)
 
-    def close(self, ending: Mapping[str, Any]) -> None:
+    def close(self, ending: Message) -> None:
         """Tell all who wait for it how the job ended, and let everybody go. Once."""
         if self._closed:
             return
@@ -90,7 +90,7 @@ class ControlSocket:
         for client in self._waiting.values():
             with suppress(OSError):
                 client.link.settimeout(max(0.001, deadline - time.monotonic()))
-                client.link.sendall(_encode(ending))
+                client.link.sendall(encode(ending) + b"\n")
         for client in list(self._waiting.values()):
             self._leave(client)
 
@@ -138,25 +138,31 @@ class ControlSocket:
             self._reply(client, line)
 
     def _reply(self, client: _Client, line: bytes) -> None:
-        fields = _decode(line)
-        if fields.get("ask") == "end":
-            if len(self._waiting) < _MOST_WAITING:
-                del self._clients[client.link.fileno()]
-                self._loop.cancel(client)
-                self._listen(True)
-                self._waiting[client.link.fileno()] = client
+        try:
+            question = decode(line, messages.QUESTIONS, "ask")
+            if not isinstance(question, messages.AskEnd):
+                answer = self._answer(question)
+            elif len(self._waiting) < _MOST_WAITING:
+                self._have_wait(client)
                 return
-            answer: Mapping[str, Any] = {"wrong": "too many wait for the end of this job already"}
-        elif (found := self._answers.get(str(fields.get("ask")))) is not None:
-            try:
-                answer = found(fields)
-            except UsageError as error:
-                answer = {"wrong": str(error)}
-        else:
-            known = ", ".join(sorted([*self._answers, "end"]))
-            answer = {"wrong": f"a job is asked for one of: {known}"}
-        client.answer += _encode(answer)
+            else:
+                answer = messages.Wrong("too many wait for the end of this job already")
+        except Malformed as wrong:
+            known = ", ".join(sorted(messages.QUESTIONS))
+            answer = messages.Wrong(
+                f"this is no question: {wrong} (a job is asked one of: {known})"
+            )
+        except UsageError as error:
+            answer = messages.Wrong(str(error))
+        client.answer += encode(answer) + b"\n"
         self._send(client)
+
+    def _have_wait(self, client: _Client) -> None:
+        """Leave a client alone until the job ends."""
+        del self._clients[client.link.fileno()]
+        self._loop.cancel(client)
+        self._listen(True)
+        self._waiting[client.link.fileno()] = client
 
     def _send(self, client: _Client) -> None:
         try:
@@ -189,15 +195,3 @@ class _Client:
         self.question = bytearray()
         self.answer = bytearray()
         self.asked = False
-
-
-def _encode(answer: Mapping[str, Any]) -> bytes:
-    return json.dumps(answer).encode() + b"\n"
-
-
-def _decode(line: bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return fields if isinstance(fields, dict) else {}

@@ -337,7 +337,7 @@ class Job:
             self.growing,
         )
         try:
-            self._desk = ControlSocket(self.loop, start.folder, self._requests.answers)
+            self._desk = ControlSocket(self.loop, start.folder, self._requests.answer)
         except OSError as error:
             self.console.say(f"spotmpi status, stop, grow and shrink cannot be used: {error}")
         if self._stall_timeout:

@@ -7,7 +7,6 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
@@ -24,10 +23,10 @@ class StatusReport:
 
     def __init__(self, script: str, arguments: Sequence[str] = ()) -> None:
         self._script = script
-        self._arguments = list(arguments)
+        self._arguments = tuple(arguments)
         self._since = time.time()
         self._generation = 0
-        self._checkpoint: dict[str, Any] | None = None
+        self._checkpoint: messages.SavedAt | None = None
         self._progress: dict[int, Progress] = {}
         self._gone: dict[int, float] = {}
         self._stopping = False
@@ -38,7 +37,7 @@ class StatusReport:
             case messages.Recovery() | messages.Change():
                 self._generation = max(self._generation, said.generation)
             case messages.Checkpoint():
-                self._checkpoint = {"step": said.step, "path": said.path}
+                self._checkpoint = messages.SavedAt(said.step, said.path)
 
     def gone(self, worker: int) -> None:
         """A worker has come to its end now."""
@@ -55,8 +54,8 @@ class StatusReport:
         progress: Mapping[int, Progress],
         silences: Mapping[str, Silences],
         ending: JobEnding | None = None,
-    ) -> dict[str, Any]:
-        """Return all that is known, as JSON has it.
+    ) -> messages.Report:
+        """Return all that is known.
 
         ``progress`` is of workers that live, ``silences`` of hosts that are there.
         """
@@ -68,39 +67,28 @@ class StatusReport:
             if worker < len(fates) and fates[worker].state == "training"
         }
         waits = {one.worker: one.waited for one in waited_for(training, now)}
-        return {
-            "job": job,
-            "script": self._script,
-            "arguments": self._arguments,
-            "host": platform.node(),
-            "launcher": os.getpid(),
-            "since": _moment(self._since),
-            "seconds": round(time.time() - self._since, 3),
-            "generation": self._generation,
-            "step": max((one.steps for one in self._progress.values()), default=None),
-            "checkpoint": self._checkpoint,
-            "stopping": self._stopping,
-            "workers": [
+        return messages.Report(
+            job=job,
+            script=self._script,
+            arguments=self._arguments,
+            host=platform.node(),
+            launcher=os.getpid(),
+            since=_moment(self._since),
+            seconds=round(time.time() - self._since, 3),
+            generation=self._generation,
+            step=max((one.steps for one in self._progress.values()), default=None),
+            checkpoint=self._checkpoint,
+            stopping=self._stopping,
+            workers=tuple(
                 self._worker(worker, fate, training.get(worker), waits.get(worker), now)
                 for worker, fate in enumerate(fates)
-            ],
-            "hosts": [
-                {
-                    "host": host,
-                    "longest_silence_ms": _ms(one.longest),
-                    "recent_silence_ms": _ms(one.recent),
-                    "allowed_silence_ms": _ms(one.allowed),
-                }
+            ),
+            hosts=tuple(
+                messages.HostReport(host, _ms(one.longest), _ms_if(one.recent), _ms(one.allowed))
                 for host, one in silences.items()
-            ],
-            "ending": None
-            if ending is None
-            else {
-                "code": ending.code,
-                "meaning": MEANINGS.get(ending.code, f"ended by signal {ending.code - 128}"),
-                "sentence": ending.sentence,
-            },
-        }
+            ),
+            ending=None if ending is None else _end(ending),
+        )
 
     def _worker(
         self,
@@ -109,23 +97,32 @@ class StatusReport:
         doing: Progress | None,
         waited: float | None,
         now: float,
-    ) -> dict[str, Any]:
+    ) -> messages.WorkerReport:
         last, gone = self._progress.get(worker), self._gone.get(worker)
-        return {
-            "worker": worker,
-            "host": fate.host,
-            "state": fate.state,
-            "how": fate.how or None,
-            "when": None if gone is None else _moment(gone),
-            "step": None if last is None else last.steps,
-            "doing": None if doing is None else ("round", "script")[doing.doing == IN_SCRIPT],
-            "doing_seconds": None if doing is None else round(now - doing.since, 3),
-            "awaited_seconds": None if waited is None else round(waited, 3),
-        }
+        return messages.WorkerReport(
+            worker=worker,
+            host=fate.host,
+            state=fate.state,
+            how=fate.how or None,
+            when=None if gone is None else _moment(gone),
+            step=None if last is None else last.steps,
+            doing=None if doing is None else "script" if doing.doing == IN_SCRIPT else "round",
+            doing_seconds=None if doing is None else round(now - doing.since, 3),
+            awaited_seconds=None if waited is None else round(waited, 3),
+        )
 
 
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else round(1e3 * seconds, 1)
+def _end(ending: JobEnding) -> messages.EndReport:
+    meaning = MEANINGS.get(ending.code, f"ended by signal {ending.code - 128}")
+    return messages.EndReport(ending.code, meaning, ending.sentence)
+
+
+def _ms(seconds: float) -> float:
+    return round(1e3 * seconds, 1)
+
+
+def _ms_if(seconds: float | None) -> float | None:
+    return None if seconds is None else _ms(seconds)
 
 
 def _moment(seconds: float) -> str:

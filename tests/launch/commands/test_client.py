@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import job_folder
-from spotmpi.launch.commands import client as ask_module
+from spotmpi.launch import job_folder, messages
+from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import Gone, ask, find, until_end
+from spotmpi.launch.decoding import encode
 from spotmpi.launch.head.control_socket import DESK
+from spotmpi.launch.head.status_report import StatusReport
 from tests.running import LIMIT
 
 Serve = Callable[..., Path]
@@ -71,7 +73,8 @@ def job(home: Path) -> Iterator[Serve]:
         link.close()
 
 
-STATUS = json.dumps({"script": "train.py", "since": "2026-11-21"}).encode() + b"\n"
+REPORT = StatusReport("train.py").report("spotmpi-00", [], {}, {})
+STATUS = encode(replace(REPORT, since="2026-11-21")) + b"\n"
 
 
 def test_the_only_job_needs_no_name(job: Serve, home: Path) -> None:
@@ -80,7 +83,7 @@ def test_the_only_job_needs_no_name(job: Serve, home: Path) -> None:
     (home / "spotmpi-0b").touch()
     (home / "spotmpi-0c").symlink_to(only)
     assert find(None) == find("00") == find("spotmpi-00") == only
-    assert ask(only, "status")["script"] == "train.py"
+    assert client.status(only).script == "train.py"
 
 
 def test_without_a_job_it_is_said_where_to_ask() -> None:
@@ -91,7 +94,7 @@ def test_without_a_job_it_is_said_where_to_ask() -> None:
 def test_several_jobs_are_listed_even_if_one_hangs(
     job: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask_module, "_FOR_A_LIST", 0.1)
+    monkeypatch.setattr(client, "_FOR_A_LIST", 0.1)
     job("00", STATUS)
     job("0a", "hang")
     with pytest.raises(UsageError) as caught:
@@ -123,13 +126,22 @@ def test_folders_and_launchers_of_others_are_not_mine(
 ) -> None:
     folder = job("00", STATUS)
     with monkeypatch.context() as patch:
-        patch.setattr(ask_module, "peer", lambda _: (1, os.getuid() + 1))
+        patch.setattr(client, "peer", lambda _: (1, os.getuid() + 1))
         with pytest.raises(Gone, match="spotmpi-00 is served by somebody else"):
-            ask(folder, "status")
+            client.status(folder)
     me = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: me + 1)
     with pytest.raises(Gone, match="there is no job spotmpi-00 of yours"):
         find("00")
+
+
+JUNK = (
+    *(b"garbage\n", b"\xff\n", b"7\n", b"{}\n", b'{"event": "report"}\n', b'{"wrong": "so"}\n'),
+    STATUS.replace(b'"launcher": ', b'"launcher": -'),
+    STATUS.replace(b'"workers": []', b'"workers": [{"worker": 1}]'),
+    STATUS.replace(b'"ending": null', b'"ending": {"code": "many"}'),
+    STATUS.replace(b'"seconds": ', b'"seconds": 1e999, "x": '),
+)
 
 
 @pytest.mark.parametrize(
@@ -137,39 +149,38 @@ def test_folders_and_launchers_of_others_are_not_mine(
     [
         (b"", "ended without an answer"),
         (b'{"half": ', "ended without an answer"),
-        (b"garbage\n", "broke off in its answer"),
-        (b"\xff\n", "broke off in its answer"),
-        (b"7\n", "gives no answer that can be understood"),
+        *((junk, "gives no answer that can be understood") for junk in JUNK),
+        (b'{"event": "said", "said": "hello"}\n', "answers something else than it was asked"),
     ],
 )
 def test_answers_that_are_none_are_said_to_be(job: Serve, answer: bytes, said: str) -> None:
     folder = job("00", answer)
     with pytest.raises(Gone, match=f"spotmpi-00 {said}"):
-        ask(folder, "status")
+        client.status(folder)
     with until_end(folder) as end, pytest.raises(Gone, match="the launcher of spotmpi-00 was"):
         end.wait()
 
 
 def test_an_answer_without_an_end_is_given_up(job: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask_module, "_LONGEST", 1000)
-    with pytest.raises(Gone, match="broke off in its answer"):
-        ask(job("00", b"x" * 5000), "status")
+    monkeypatch.setattr(client, "_LONGEST", 1000)
+    with pytest.raises(Gone, match="gives no answer"):
+        client.status(job("00", b"x" * 5000))
 
 
 def test_a_launcher_that_is_stopped_is_not_waited_for_for_ever(
     job: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ask_module, "_PATIENCE", 0.05)
+    monkeypatch.setattr(client, "_PATIENCE", 0.05)
     folder = job("00", "hang")
     with pytest.raises(Gone, match="does not answer: its launcher is stopped, or this host is"):
-        ask(folder, "status")
+        client.status(folder)
     with until_end(folder) as end:
         assert end.wait(0.05) is None
 
 
 def test_what_is_wrong_with_a_question_is_the_user_s_to_know(job: Serve) -> None:
-    folder = job("00", b'{"wrong": "there is no worker 9"}\n')
+    folder = job("00", b'{"event": "wrong", "wrong": "there is no worker 9"}\n')
     with pytest.raises(UsageError, match="there is no worker 9"):
-        ask(folder, "shrink", worker=9)
+        ask(folder, messages.AskShrink(9), messages.Said)
     with until_end(folder) as end, pytest.raises(UsageError, match="there is no worker 9"):
         end.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,20 +10,19 @@ import pytest
 from spotmpi.launch.commands.status_table import duration, numbers, table
 from spotmpi.launch.head.job_state import JobEnding, WorkerState
 from spotmpi.launch.head.status_report import StatusReport
+from spotmpi.launch.messages import Report, SavedAt
 
 LOST = WorkerState("h2", "revoked", "host h2 was lost: the connection was closed")
 
 
-def status(
-    fates: list[WorkerState], ending: JobEnding | None = None, **more: Any
-) -> dict[str, Any]:
+def status(fates: list[WorkerState], ending: JobEnding | None = None, **more: Any) -> Report:
     """A report on workers whose ends came at the same moment."""
     standing = StatusReport("train.py", ["--passes", "3"])
     report = standing.report("spotmpi-0123456789ab", fates, {}, {}, ending)
-    for worker in report["workers"]:
-        worker["when"] = None if worker["how"] is None else "2026-11-21T14:10:02+01:00"
+    moment = "2026-11-21T14:10:02+01:00"
+    workers = tuple(replace(one, when=moment if one.how else None) for one in report.workers)
     fixed = {"since": "2026-11-21T14:02:10+01:00", "seconds": 753.2, "host": "head", "launcher": 7}
-    return report | fixed | more
+    return replace(report, **{"workers": workers, **fixed, **more})
 
 
 def training(host: str) -> WorkerState:
@@ -31,7 +31,7 @@ def training(host: str) -> WorkerState:
 
 def test_four_workers() -> None:
     fates = [training("h1"), training("h1"), training("h2"), LOST]
-    kept = {"step": 120, "path": "/runs/a/step-120"}
+    kept = SavedAt(120, "/runs/a/step-120")
     assert table(status(fates, step=124, generation=1, checkpoint=kept)).splitlines() == [
         "job         spotmpi-0123456789ab: train.py --passes 3",
         "since       2026-11-21 14:02:10 (12 min 33 s), launcher 7 on head",
@@ -74,10 +74,14 @@ def test_what_does_not_fit_is_counted() -> None:
 
 def test_who_keeps_others_waiting_stands_out() -> None:
     report = status([training("h1"), training("h1")])
-    report["workers"][1]["awaited_seconds"] = 61.0
-    assert "others have waited 1 min 1 s for it" in table(report).splitlines()[-1]
-    report["workers"][1]["awaited_seconds"] = 0.2
-    assert table(report).splitlines()[-1] == "h1    0-1      training"
+    first, last = report.workers
+
+    def waited(seconds: float) -> str:
+        workers = first, replace(last, awaited_seconds=seconds)
+        return table(replace(report, workers=workers)).splitlines()[-1]
+
+    assert "others have waited 1 min 1 s for it" in waited(61.0)
+    assert waited(0.2) == "h1    0-1      training"
 
 
 def test_an_end_says_what_its_code_means() -> None:
