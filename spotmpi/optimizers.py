@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
 
-from spotmpi.arrays.layout import Array, kernels_for
+from spotmpi.arrays.backend import Buffer, kernels_for
 from spotmpi.errors import UsageError
 
 __all__ = ["SGD", "Momentum", "Optimizer"]
@@ -31,16 +31,15 @@ class Optimizer(ABC):
     @abstractmethod
     def update(
         self,
-        params: Sequence[Array],
-        grads: Sequence[Array],
-        slots: Mapping[str, Sequence[Array]],
+        params: Sequence[Buffer],
+        grads: Sequence[Buffer],
+        slots: Mapping[str, Sequence[Buffer]],
         rate: float,
         scale: float,
     ) -> None:
         """Move ``params`` and ``slots`` by one step, in place, with the gradient scale * grads.
 
         Deterministic: equal inputs give equal bits, on every worker of one kind of machine.
-        Buckets of ``grads`` may be longer than those of ``params``: a tail is ignored.
         """
 
 
@@ -60,14 +59,14 @@ class SGD(Optimizer):
 
     def update(
         self,
-        params: Sequence[Array],
-        grads: Sequence[Array],
-        slots: Mapping[str, Sequence[Array]],
+        params: Sequence[Buffer],
+        grads: Sequence[Buffer],
+        slots: Mapping[str, Sequence[Buffer]],
         rate: float,
         scale: float,
     ) -> None:
         for w, g in zip(params, grads, strict=True):
-            kernels_for(w).sgd(w, g[: w.size], rate, scale)
+            kernels_for(w).sgd(w, g, rate, scale)
 
 
 @dataclass
@@ -91,14 +90,14 @@ class Momentum(Optimizer):
 
     def update(
         self,
-        params: Sequence[Array],
-        grads: Sequence[Array],
-        slots: Mapping[str, Sequence[Array]],
+        params: Sequence[Buffer],
+        grads: Sequence[Buffer],
+        slots: Mapping[str, Sequence[Buffer]],
         rate: float,
         scale: float,
     ) -> None:
         for w, g, v in zip(params, grads, slots["velocity"], strict=True):
-            kernels_for(w).momentum(w, v, g[: w.size], rate, self.beta, scale)
+            kernels_for(w).momentum(w, v, g, rate, self.beta, scale)
 
 
 def _rate(lr: object) -> float:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -148,6 +148,14 @@ def bits(params: dict[str, np.ndarray]) -> bytes:
     return b"".join(params[key].tobytes() for key in sorted(params))
 
 
+class Model(NamedTuple):
+    """What is trained."""
+
+    params: Callable[[int], Any] = params
+    gradient: Callable[[Any, np.ndarray], Any] = gradient
+    bits: Callable[[Any], bytes] = bits
+
+
 @dataclass(frozen=True)
 class Final:
     """What one script saw at its end."""
@@ -180,6 +188,7 @@ class Job:
     strategy: Callable[[], Strategy] = SSGD
     environ: dict[str, str] = field(default_factory=dict)
     scale_lr: bool = True
+    model: Model = field(default_factory=Model)
 
     @property
     def trace(self) -> Path:
@@ -191,7 +200,7 @@ class Job:
         gradients: Counter[int] = Counter()
         losses, means, stopped, began = [], [], False, 0
         trainer = spotmpi.Trainer(
-            params(worker),
+            self.model.params(worker),
             optimizer=self.optimizer(),
             strategy=self.strategy(),
             seed=self.seed,
@@ -203,14 +212,14 @@ class Job:
                     for batch in trainer.batches(self.samples, self.batch_size):
                         rehearsal = trainer.worker not in trainer.workers
                         gradients[trainer.steps] += not rehearsal
-                        grads = gradient(trainer.params, batch)
+                        grads = self.model.gradient(trainer.params, batch)
                         trainer.step(grads, loss=1.0)
                         losses.append(trainer.loss)
                         began = trainer.steps if rehearsal else began
                     means.append(trainer.mean(2.0))
         except spotmpi.Stopped:
             stopped = True
-        final = bits(trainer.params), trainer.steps, gradients, tuple(losses)
+        final = self.model.bits(trainer.params), trainer.steps, gradients, tuple(losses)
         return Final(*final, stopped, tuple(means), began)
 
     def run(self) -> Result:

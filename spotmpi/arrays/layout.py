@@ -1,58 +1,28 @@
 """Parameters as flat buckets: one array for each dtype, and the user's structure as views of it.
 
-The only module above the kernels that knows what an array is. All functions are local.
+All functions are local. What an array is, only its backend knows (`spotmpi.arrays.backend`).
 """
 
 from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from types import ModuleType
 from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
+from spotmpi.arrays.backend import Array, Backend, Buffer, backend_of
+from spotmpi.arrays.words import WORDS_OF
 from spotmpi.errors import UsageError
-from spotmpi.kernels import cpu
 
-__all__ = [
-    "Array",
-    "Bucket",
-    "Entry",
-    "Key",
-    "Layout",
-    "Tape",
-    "Tree",
-    "digest_of",
-    "first_sample",
-    "flat_array",
-    "kept",
-    "kernels_for",
-    "like",
-    "read_only",
-]
+__all__ = ["Bucket", "Entry", "Key", "Layout", "Tree"]
 
-Array: TypeAlias = npt.NDArray[Any]
 Key: TypeAlias = int | str
 Tree: TypeAlias = list[Array] | tuple[Array, ...] | dict[Key, Array]
 
-DTYPES = ("float32", "float64")
+DTYPES = tuple(WORDS_OF)
 """What is trained, and the order of the buckets."""
-
-ARRAYS = (np.ndarray, np.generic)
-"""What counts as an array: a sum over everything gives a NumPy scalar, which is as good."""
-
-
-def kernels_for(array: object) -> ModuleType:
-    """The kernels that work on this kind of array: the one place where a backend is chosen."""
-    if isinstance(array, ARRAYS):
-        return cpu
-    kind = f"{type(array).__module__}.{type(array).__qualname__}".removeprefix("builtins.")
-    raise UsageError(f"{kind} is no array that spotmpi can train yet: use NumPy arrays")
 
 
 @dataclass(frozen=True)
@@ -67,11 +37,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Everything of one dtype. ``size`` counts elements, without a tail."""
+    """Everything of one dtype. ``size`` counts elements."""
 
     dtype: str
     size: int
     entries: tuple[Entry, ...]
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of its entries."""
+        return [entry.shape for entry in self.entries]
 
 
 @dataclass(frozen=True)
@@ -85,6 +60,8 @@ class Layout:
     kind: type[list[Any]] | type[tuple[Any, ...]] | type[dict[Any, Any]]
     keys: tuple[Key, ...]
     buckets: tuple[Bucket, ...]
+    backend: Backend
+    """Of all the arrays."""
 
     @classmethod
     def of(cls, params: Tree) -> Layout:
@@ -93,45 +70,69 @@ class Layout:
         items = dict(params) if isinstance(params, dict) else dict(enumerate(params))
         if not items:
             raise UsageError(f"params is an empty {kind.__name__}: give it at least one array")
-        for key, array in items.items():
-            _check_trainable(array, key)
+        backends = {key: _backend_of_trainable(array, key) for key, array in items.items()}
+        backend = _the_one(backends)
+        described = {key: backend.describe(array) for key, array in items.items()}
+        for key, (dtype, _) in described.items():
+            if dtype not in DTYPES:
+                expected = " or ".join(DTYPES)
+                name = _name("params", key)
+                raise UsageError(f"{name} is {dtype}, expected {expected}: convert it first")
         buckets = []
         for dtype in DTYPES:
             entries, start = [], 0
-            for key, array in items.items():
-                if array.dtype == dtype:
-                    entries.append(Entry(key, array.shape, start, start + array.size))
-                    start += array.size
+            for key, (its, shape) in described.items():
+                if its == dtype:
+                    entries.append(Entry(key, shape, start, start + math.prod(shape)))
+                    start = entries[-1].stop
             if entries:
                 buckets.append(Bucket(dtype, start, tuple(entries)))
-        return cls(kind, tuple(items), tuple(buckets))
+        return cls(kind, tuple(items), tuple(buckets), backend)
 
     @cached_property
     def signature(self) -> int:
         """32 bits that are equal on two workers if and (but for chance) only if layouts are."""
         return zlib.crc32(repr((self.kind.__name__, self.keys, self.buckets)).encode())
 
-    def allocate(self, tail: int = 0) -> list[Array]:
-        """New buckets full of zeros; the first has ``tail`` more elements at its end."""
-        tails = [tail] + [0] * (len(self.buckets) - 1)
-        return [
-            np.zeros(bucket.size + extra, bucket.dtype)
-            for bucket, extra in zip(self.buckets, tails, strict=True)
-        ]
+    @cached_property
+    def described(self) -> dict[Key, tuple[str, tuple[int, ...]]]:
+        """The dtype and the shape of each array, in their order."""
+        found = {e.key: (bucket.dtype, e.shape) for bucket in self.buckets for e in bucket.entries}
+        return {key: found[key] for key in self.keys}
 
-    def views(self, flats: Sequence[Array]) -> Tree:
-        """The user's structure again, of arrays that share memory with ``flats``."""
-        found: dict[Key, Array] = {}
+    @cached_property
+    def _key_set(self) -> frozenset[Key]:
+        return frozenset(self.keys)
+
+    @property
+    def size(self) -> int:
+        """Elements of all arrays."""
+        return sum(bucket.size for bucket in self.buckets)
+
+    def allocate(self) -> list[Buffer]:
+        """New buckets full of zeros."""
+        return [self.backend.zeros(bucket.dtype, bucket.size) for bucket in self.buckets]
+
+    def named(self, flats: Sequence[Buffer], read_only: bool = False) -> dict[Key, Array]:
+        """Arrays that share memory with ``flats``, in the order of the user's structure."""
+        view, found = self.backend.view, {}
         for bucket, flat in zip(self.buckets, flats, strict=True):
             for entry in bucket.entries:
-                found[entry.key] = flat[entry.start : entry.stop].reshape(entry.shape)
-        ordered = {key: found[key] for key in self.keys}
-        if self.kind is dict:
-            return ordered
-        return tuple(ordered.values()) if self.kind is tuple else list(ordered.values())
+                found[entry.key] = view(flat, entry.start, entry.shape, read_only)
+        return {key: found[key] for key in self.keys}
 
-    def pack(self, tree: Tree, flats: Sequence[Array], scale: float, what: str = "grads") -> None:
-        """flats = scale * tree, tails untouched; UsageError unless ``tree`` fits the parameters.
+    def views(self, flats: Sequence[Buffer], read_only: bool = False) -> Tree:
+        """The user's structure again, of arrays that share memory with ``flats``.
+
+        ``read_only``: a stray write is an error, where the backend can see to that.
+        """
+        named = self.named(flats, read_only)
+        if self.kind is dict:
+            return named
+        return tuple(named.values()) if self.kind is tuple else list(named.values())
+
+    def pack(self, tree: Tree, flats: Sequence[Buffer], scale: float, what: str = "grads") -> None:
+        """flats = scale * tree; UsageError unless ``tree`` fits the parameters.
 
         ``what`` is the name of ``tree`` in messages. A dict may be filled in any order, and a
         list passes for a tuple. After an error, what ``flats`` hold is undefined.
@@ -139,26 +140,19 @@ class Layout:
         self._check_structure(tree, what)
         by_key: Any = tree
         for bucket, flat in zip(self.buckets, flats, strict=True):
-            dtype = np.dtype(bucket.dtype)
-            tensors: list[Any] = []
-            for entry in bucket.entries:
-                array: Any = by_key[entry.key]
-                if not (
-                    isinstance(array, ARRAYS)
-                    and array.shape == entry.shape
-                    and array.dtype == dtype
-                ):
-                    raise _misfit(array, entry, dtype, what)
-                tensors.append(array)
-            cpu.pack(flat[: bucket.size], tensors, scale)
+            arrays = [by_key[entry.key] for entry in bucket.entries]
+            if not self.backend.fit(arrays, bucket.dtype, bucket.shapes):
+                raise self._misfit(arrays, bucket, what)
+            self.backend.kernels.pack(flat, arrays, scale)
 
-    def check_finite(self, flats: Sequence[Array], what: str = "grads") -> str | None:
-        """The name of the first entry that holds a NaN or an infinity, or None. Tails are free."""
+    def check_finite(self, flats: Sequence[Buffer], what: str = "grads") -> str | None:
+        """The name of the first entry that holds a NaN or an infinity, or None."""
+        finite, view = self.backend.kernels.finite, self.backend.view
         for bucket, flat in zip(self.buckets, flats, strict=True):
-            if cpu.finite(flat[: bucket.size]):
+            if finite(flat):
                 continue
             for entry in bucket.entries:
-                if not cpu.finite(flat[entry.start : entry.stop]):
+                if not finite(view(flat, entry.start, (entry.stop - entry.start,))):
                     return _name(what, entry.key)
         return None
 
@@ -169,54 +163,43 @@ class Layout:
                 f"{what} is a {kind.__name__}, but params is a {self.kind.__name__}: "
                 f"give {what} the structure of params"
             )
-        if isinstance(tree, dict):
+        if isinstance(tree, dict) and tree.keys() != self._key_set:
             missing = [key for key in self.keys if key not in tree]
             if missing:
                 raise UsageError(
                     f"{_name(what, missing[0])} is missing, but params has it: "
                     "give every entry an array, of zeros if need be"
                 )
-            if len(tree) > len(self.keys):
-                extra = next(key for key in tree if key not in self.keys)
-                raise UsageError(
-                    f"{_name(what, extra)} has no counterpart in params: leave it out, "
-                    "or give the Trainer a parameter of that name"
-                )
-        elif len(tree) != len(self.keys):
+            extra = next(key for key in tree if key not in self.keys)
+            raise UsageError(
+                f"{_name(what, extra)} has no counterpart in params: leave it out, "
+                "or give the Trainer a parameter of that name"
+            )
+        if len(tree) != len(self.keys):
             raise UsageError(
                 f"{what} has {len(tree)} entries, but params has {len(self.keys)}: "
                 "give one array for each, in the same order"
             )
 
-
-class Tape:
-    """Several flat buckets as one row of 32-bit words, of which slices are copied, bit by bit."""
-
-    dtype = "uint32"
-    """Of the words."""
-
-    def __init__(self, flats: Sequence[Array]) -> None:
-        self._rows = [flat.view(np.uint32) for flat in flats]
-        self.size = sum(map(len, self._rows))
-        """Words."""
-
-    def read(self, start: int, page: Array) -> None:
-        """Fill ``page`` with the words from ``start`` on."""
-        for row, begin, found in self._meet(start, page):
-            found[...] = row[begin : begin + len(found)]
-
-    def write(self, start: int, page: Array) -> None:
-        """Replace the words from ``start`` on by those of ``page``."""
-        for row, begin, found in self._meet(start, page):
-            row[begin : begin + len(found)] = found
-
-    def _meet(self, start: int, page: Array) -> Iterator[tuple[Array, int, Array]]:
-        at = 0
-        for row in self._rows:
-            begin, end = max(start, at), min(start + len(page), at + len(row))
-            if begin < end:
-                yield row, begin - at, page[begin - start : end - start]
-            at += len(row)
+    def _misfit(self, arrays: Sequence[object], bucket: Bucket, what: str) -> UsageError:
+        """The first that does not fit: what it is, what it should be, what to do."""
+        backend, dtype = self.backend, bucket.dtype
+        entry, array = next(
+            (entry, array)
+            for entry, array in zip(bucket.entries, arrays, strict=True)
+            if not backend.fit([array], dtype, [entry.shape])
+        )
+        if not backend.owns(array):
+            got = f"a {type(array).__name__}"
+            advice = f"make it a {backend.name} array with dtype={dtype}"
+        elif (its := backend.describe(array))[0] != dtype:
+            got, advice = its[0], f"convert it to {dtype}"
+        else:
+            got, advice = f"of shape {its[1]}", "give it the shape of its parameter"
+        return UsageError(
+            f"{_name(what, entry.key)} is {got}, expected a {dtype} array of shape {entry.shape}, "
+            f"as {_name('params', entry.key)} is: {advice}"
+        )
 
 
 def _kind(tree: object, what: str) -> Any:
@@ -229,7 +212,7 @@ def _kind(tree: object, what: str) -> Any:
     )
 
 
-def _check_trainable(array: object, key: object) -> None:
+def _backend_of_trainable(array: object, key: object) -> Backend:
     name = _name("params", key)
     if not isinstance(key, (int, str)):
         raise UsageError(f"{name} has a {type(key).__name__} for a key: use strings or integers")
@@ -239,64 +222,23 @@ def _check_trainable(array: object, key: object) -> None:
             "supported, put all arrays into one list or dict"
         )
     try:
-        kernels_for(array)
+        return backend_of(array)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
-    dtype = getattr(array, "dtype", None)
-    if dtype not in DTYPES:
-        raise UsageError(f"{name} is {dtype}, expected {' or '.join(DTYPES)}: convert it first")
 
 
-def _misfit(array: object, entry: Entry, dtype: np.dtype[Any], what: str) -> UsageError:
-    name = _name(what, entry.key)
-    expected = f"expected a {dtype} array of shape {entry.shape}, as {_name('params', entry.key)}"
-    if not isinstance(array, ARRAYS):
-        got, advice = f"a {type(array).__name__}", f"make it a NumPy array with dtype={dtype}"
-    elif array.dtype != dtype:
-        got, advice = f"{array.dtype}", f"convert it with .astype({str(dtype)!r})"
-    else:
-        got, advice = f"of shape {array.shape}", "give it the shape of its parameter"
-    return UsageError(f"{name} is {got}, {expected} is: {advice}")
+def _the_one(backends: dict[Any, Backend]) -> Backend:
+    """The one that all arrays belong to."""
+    first, *others = backends
+    for key in others:
+        if backends[key] is not backends[first]:
+            raise UsageError(
+                f"{_name('params', key)} is a {backends[key].name} array, and "
+                f"{_name('params', first)} a {backends[first].name} array: "
+                "use one library for all parameters"
+            )
+    return backends[first]
 
 
 def _name(what: str, key: object) -> str:
     return f'{what}["{key}"]' if isinstance(key, str) else f"{what}[{key!r}]"
-
-
-def digest_of(flats: Sequence[Array]) -> int:
-    """64 bits over the bits of all ``flats`` and their order: equal replicas, equal digests."""
-    found = 0
-    for flat in flats:
-        found = (found * 3 + kernels_for(flat).digest(flat)) % 2**64
-    return found
-
-
-def flat_array(x: object) -> Array:
-    """A number or an array of numbers as one flat array of float64; UsageError for any other."""
-    array = np.asarray(x)
-    if array.dtype.kind not in "biuf" or not array.size:
-        raise UsageError(f"mean() takes a number or an array of numbers, not {x!r}")
-    return array.astype(np.float64).ravel()
-
-
-def like(x: Any, flat: Array) -> float | Array:
-    """The ``flat`` numbers in the shape of ``x``: a float if that is a number."""
-    shape: tuple[int, ...] = np.shape(x)
-    return float(flat[0]) if shape == () else flat[: math.prod(shape)].reshape(shape)
-
-
-def read_only(tree: Tree) -> Tree:
-    """``tree``, whose arrays can be read but not be written through: a stray write is an error."""
-    for array in tree.values() if isinstance(tree, dict) else tree:
-        array.flags.writeable = False
-    return tree
-
-
-def first_sample() -> Array:
-    """A batch of one, to rehearse with."""
-    return np.zeros(1, np.int64)
-
-
-def kept(value: object) -> Array | None:
-    """``value`` of a checkpoint if it is an array."""
-    return value if isinstance(value, np.ndarray) else None

@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from spotmpi.arrays.layout import Array, Layout, Tape, digest_of, kept
+from spotmpi.arrays.backend import HOST, Array, Backend, Buffer, digest_of
+from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.protocol.membership import WorkerId
 
@@ -31,7 +33,7 @@ class Scope(enum.Enum):
 class State:
     """Arrays of one layout: one flat buffer for each of its buckets. They are live."""
 
-    flats: Sequence[Array]
+    flats: Sequence[Buffer]
     scope: Scope = Scope.REPLICATED
 
 
@@ -71,19 +73,18 @@ class Registry:
 
     # Arrays.
 
-    def sets(self) -> list[list[Array]]:
-        """The replicated arrays. In each set the larger elements come first, so that none of them
-        begins at an odd word."""
-        return [sorted(state.flats, key=_largest_first) for _, _, state in self._replicated()]
-
-    def tape(self) -> tuple[Tape, int]:
-        """The replicated arrays as one row of words, which are the live ones; in how many sets."""
-        sets = self.sets()
-        return Tape([flat for flats in sets for flat in flats]), len(sets)
+    def tape(self) -> Tape:
+        """The replicated arrays as one row of words, which are the live ones."""
+        return Tape(*(state.flats for _, _, state in self._replicated()))
 
     def digest(self) -> int:
         """64 bits over the bits of all that is replicated; one pass over memory."""
         return digest_of([flat for _, _, state in self._replicated() for flat in state.flats])
+
+    def _arrays_by_name(self) -> Iterator[tuple[str, Backend, Array]]:
+        for name, layout, state in self._replicated():
+            for key, array in layout.named(state.flats).items():
+                yield f"{name}/{key}", layout.backend, array
 
     def _replicated(self) -> Iterator[tuple[str, Layout, State]]:
         for name, (layout, state) in self._arrays.items():
@@ -92,36 +93,41 @@ class Registry:
 
     # Checkpoints.
 
-    def arrays(self) -> dict[str, Any]:
-        """What a checkpoint holds of arrays: live ones, to be copied or written."""
-        found: dict[str, Any] = {}
-        for name, layout, state in self._replicated():
-            views = layout.views(state.flats)
-            items = views.items() if isinstance(views, dict) else enumerate(views)
-            found.update({f"{name}/{key}": view for key, view in items})
-        return found
+    def described(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """What a checkpoint holds of arrays: dtype and shape of each."""
+        return {
+            f"{name}/{key}": what
+            for name, layout, _ in self._replicated()
+            for key, what in layout.described.items()
+        }
 
     def checkpoint(self) -> dict[str, Any]:
-        """All that one holds."""
+        """All that one holds, as it is now: copies in the memory of the host."""
         found: dict[str, Any] = {}
         for values in self._values.values():
             found.update(values.kept())
-        return {**found, **self.arrays()}
+        for name, backend, array in self._arrays_by_name():
+            found[name] = backend.to_host(array)
+        return found
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
         """Go on from a `checkpoint`; UsageError if it is of another model, optimizer or data."""
         for values in self._values.values():
             values.resume(found, where)
-        for name, array in self.arrays().items():
-            known = kept(found.get(name))
-            if known is None or known.shape != array.shape or known.dtype != array.dtype:
-                got = "nothing" if known is None else f"{known.dtype} of shape {known.shape}"
+        needed = self.described()
+        for name, backend, array in self._arrays_by_name():
+            known: Any = found.get(name)
+            dtype, shape = needed[name]
+            if not HOST.fit([known], dtype, [shape]):
+                got = "nothing"
+                if HOST.owns(known):
+                    got = "{} of shape {}".format(*HOST.describe(known))
                 raise UsageError(
                     f"the checkpoint {where} holds {got} for {name}, and this run needs "
-                    f"{array.dtype} of shape {array.shape}: resume with the script, the model and "
+                    f"{dtype} of shape {shape}: resume with the script, the model and "
                     "the optimizer that it was written by, or train without --resume"
                 )
-            array[...] = known
+            backend.from_host(array, known)
 
     # Newcomers.
 
@@ -133,7 +139,3 @@ class Registry:
         """Go on with these."""
         for name, values in self._values.items():
             values.take(told[name])
-
-
-def _largest_first(flat: Array) -> int:
-    return -int(flat.itemsize)

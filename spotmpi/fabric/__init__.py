@@ -27,11 +27,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.background import Background, InThread
 from spotmpi.fabric.plane import (
     Arena,
-    Buffer,
     Cancel,
     Handle,
     Part,

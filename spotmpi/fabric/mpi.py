@@ -24,9 +24,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from spotmpi.arrays.backend import HOST, backend_of
 from spotmpi.errors import PeersLost, UsageError
 from spotmpi.fabric import (
     Arena,
+    Buffer,
     Cancel,
     Fabric,
     Knock,
@@ -194,7 +196,7 @@ class MpiFabric(Fabric):
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:
-                    collective(self._data, self._data.Bcast, buffer, root)
+                    self._share(buffer, root)
             case Revoke():
                 self._data.Revoke()
             case Send(to, token):
@@ -218,8 +220,22 @@ class MpiFabric(Fabric):
         return None
 
     def _sum(self, part: Part) -> None:
-        brought = MPI.IN_PLACE if part.contribution is part.result else part.contribution
-        collective(self._data, self._data.Allreduce, brought, part.result)
+        brought, result = part
+        backend = backend_of(result)
+        if backend is not HOST:  # this MPI may not know the memory that it is in
+            brought = result = backend.to_host(brought)
+        if brought is result:
+            brought = MPI.IN_PLACE
+        collective(self._data, self._data.Allreduce, brought, result)
+        if backend is not HOST:
+            backend.from_host(part.result, result)
+
+    def _share(self, buffer: Buffer, root: int) -> None:
+        backend = backend_of(buffer)
+        here = buffer if backend is HOST else backend.to_host(buffer)
+        collective(self._data, self._data.Bcast, here, root)
+        if backend is not HOST:
+            backend.from_host(buffer, here)
 
     # The control path.
 

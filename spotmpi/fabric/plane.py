@@ -12,15 +12,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
-
+from spotmpi.arrays.backend import HOST, Backend, Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.protocol.membership import WorkerId
-
-Buffer = Any
-"""A one-dimensional array; what kind, only the kernels and the plane at hand know."""
 
 Handle = int
 """Names a part that was started, until it has been waited for or given up."""
@@ -31,8 +27,8 @@ class Shape(NamedTuple):
 
     dtype: str
     size: int
-    host: bool = False
-    """It must lie in the memory of the host, whatever the plane uses otherwise."""
+    backend: Backend = HOST
+    """Whose array it is. One of `HOST` lies in the memory of the host, whatever else there is."""
 
 
 class Part(NamedTuple):
@@ -154,9 +150,9 @@ class Plane(ABC):
             raise
 
 
-def host_arena(layout: Sequence[Shape], in_place: bool) -> Arena:
-    """An arena in the memory of this process."""
-    return Arena(lambda: [np.zeros(shape.size, shape.dtype) for shape in layout], in_place)
+def private_arena(layout: Sequence[Shape], in_place: bool) -> Arena:
+    """An arena in memory of this process alone."""
+    return Arena(lambda: [backend.zeros(dtype, size) for dtype, size, backend in layout], in_place)
 
 
 Sum = Callable[[Part], None]
@@ -171,7 +167,7 @@ class Plain(Plane):
 
     def arena(self, layout: Sequence[Shape]) -> Arena:
         """Results where the contributions were."""
-        return host_arena(layout, in_place=True)
+        return private_arena(layout, in_place=True)
 
     def bind(self, members: Sequence[WorkerId]) -> None:
         """Nothing depends on who they are."""
@@ -202,7 +198,7 @@ class Apart(Plane):
 
     def arena(self, layout: Sequence[Shape]) -> Arena:
         """Contributions that stay as they are."""
-        return host_arena(layout, in_place=False)
+        return private_arena(layout, in_place=False)
 
     def bind(self, members: Sequence[WorkerId]) -> None:
         """Whatever was under way for others must have been given up."""

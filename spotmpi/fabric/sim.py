@@ -42,7 +42,7 @@ from spotmpi.fabric import (
     Wait,
     Welcome,
 )
-from spotmpi.fabric.plane import host_arena
+from spotmpi.fabric.plane import private_arena
 from spotmpi.fabric.sim_background import Errand
 from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
 from spotmpi.protocol.membership import Membership, Worker, WorkerId
@@ -198,7 +198,7 @@ class Simulation:
 
     def arena(self, layout: Sequence[Shape]) -> Arena:
         """Memory for rounds."""
-        return host_arena(layout, self._in_place)
+        return private_arena(layout, self._in_place)
 
     def clock(self) -> float:
         """Simulated seconds."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from spotmpi.arrays.backend import backend_of, fill
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Buffer, Cancel, Handle, Part, Reduce, Request, Share, Start, Steps, Wait
 from spotmpi.protocol.membership import WorkerId
@@ -183,7 +184,7 @@ class DataPath:
             data.collectives.append(Collective())
         call = Call(data.collectives[process.calls], what)
         if isinstance(what, Part):
-            call.given = what.contribution.copy()
+            call.given = _copy(what.contribution)
         process.calls += 1
         self._handles += 1
         process.under_way[self._handles] = call
@@ -201,7 +202,7 @@ class DataPath:
             _check_given(worker, call)
             collective.brought[worker] = call.given
         elif call.what.source == worker:
-            collective.result = [buffer.copy() for buffer in call.what.buffers]
+            collective.result = list(map(_copy, call.what.buffers))
         self._settle(data, collective)
         self.disturb(worker, process)
 
@@ -227,7 +228,7 @@ class DataPath:
             _check_given(worker, call)
             if not (isinstance(call.what, Share) and call.what.source == worker):
                 for target, value in zip(call.targets, collective.result, strict=True):
-                    target[...] = value
+                    backend_of(target).from_host(target, value)
             call.done = True
             self._proceed(worker, process)
             return
@@ -275,17 +276,22 @@ def fails(process: Process) -> bool:
 
 
 def _spoil(targets: Sequence[Buffer]) -> None:
-    for target in targets:
-        target[...] = RUBBISH
+    fill(targets, RUBBISH)
+
+
+def _copy(buffer: Buffer) -> Any:
+    """In the memory of the host."""
+    return backend_of(buffer).to_host(buffer)
 
 
 def _check_given(worker: WorkerId, call: Call) -> None:
-    if isinstance(call.what, Share) or call.what.contribution.tobytes() == call.given.tobytes():
+    if isinstance(call.what, Share):
         return
-    raise Misuse(f"worker {worker} has changed what it had given to a round")
+    if _copy(call.what.contribution).tobytes() != call.given.tobytes():
+        raise Misuse(f"worker {worker} has changed what it had given to a round")
 
 
-def _sum(brought: Sequence[Buffer]) -> Buffer:
+def _sum(brought: Sequence[Any]) -> Any:
     """In ring order: the one order of summation that a replay can repeat to the bit."""
     total = brought[0].copy()
     for flat in brought[1:]:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from spotmpi.errors import UsageError
+
 _BITS = 32
 _LEAST = -1126
 """Power of two of the last bit: the smallest float64 is 2**-1074, of 53 bits as all are here."""
@@ -23,6 +25,22 @@ _HALF = np.uint64(_BITS)
 
 WORDS = _PIECES + 3
 """Numbers that are summed for each number: its pieces, and how many were NaN, inf and -inf."""
+
+
+def numbers_of(x: object) -> npt.NDArray[np.float64]:
+    """A number or an array of numbers as a flat array; UsageError for anything else."""
+    array = np.asarray(x)
+    if array.dtype.kind not in "biuf" or not array.size:
+        raise UsageError(f"mean() takes a number or an array of numbers, not {x!r}")
+    return array.astype(np.float64).ravel()
+
+
+def like(x: Any, numbers: Any) -> float | npt.NDArray[np.float64]:
+    """As many ``numbers`` in the shape of ``x``: a float if that is a number."""
+    shape = np.shape(x)
+    if shape == ():
+        return float(numbers[0])
+    return np.array(numbers[: math.prod(shape)], np.float64).reshape(shape)
 
 
 def encode(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -22,6 +22,9 @@ from spotmpi.protocol.membership import Membership, WorkerId
 
 Indices = npt.NDArray[np.int64]
 
+FIRST_SAMPLE: Indices = np.zeros(1, dtype=np.int64)
+"""A batch to rehearse with."""
+
 _NOTHING: Indices = np.empty(0, dtype=np.int64)
 _NOTHING.setflags(write=False)
 

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from spotmpi.arrays.layout import Layout, kernels_for
+from spotmpi.arrays.backend import kernels_for
+from spotmpi.arrays.layout import Layout
 from spotmpi.errors import TraceError
 from spotmpi.optimizers import Optimizer
 from spotmpi.trace.records import Record

@@ -56,7 +56,7 @@ from spotmpi.errors import CheckpointError, UsageError
 __all__ = [
     "Checkpoint",
     "Value",
-    "check_state",
+    "check_arrays",
     "check_unused",
     "check_writable",
     "load_latest",
@@ -141,9 +141,9 @@ def check_unused(folder: Path) -> None:
         )
 
 
-def check_state(state: Mapping[str, Value]) -> None:
-    """UsageError if `save` would refuse this state for its names or types. Touches no disk."""
-    _entries(state)
+def check_arrays(described: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
+    """UsageError if `save` would refuse arrays of these names, dtypes and shapes."""
+    _entries({n: np.broadcast_to(np.zeros((), d), s) for n, (d, s) in described.items()})
 
 
 def save(

@@ -24,6 +24,7 @@ from spotmpi.trace.records import Trace
 _LOG = logging.getLogger(__name__)
 
 State = Callable[[], Mapping[str, Any]]
+"""Makes a copy of the state, in the memory of the host."""
 Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any]], Path]
 """As `checkpoint_file.save`."""
 
@@ -63,7 +64,7 @@ class Checkpoints:
         self._fabric = fabric
         self._due: int | None = None
         """Round at whose end a checkpoint was due that nobody has confirmed yet."""
-        self._copy: tuple[int, int, dict[str, Any]] | None = None
+        self._copy: tuple[int, int, Mapping[str, Any]] | None = None
         """Round at which it was due, its step and the state, until that is stable."""
         self._writing: _Writing | None = None
         self._last: int | None = None
@@ -94,7 +95,7 @@ class Checkpoints:
         if self._due is None or not leader:
             self._copy = None
         elif not self.published and not self._is_writing:
-            self._copy = self._due, step, _copied(self._state())
+            self._copy = self._due, step, self._state()
 
     def finish(self, step: int, leader: bool, must: bool = False) -> None:
         """All is stable now: write what is still due, and return when it is on the disk.
@@ -152,7 +153,3 @@ class Checkpoints:
             lambda: (save(), clock() - begin), f"spotmpi-checkpoint-{step}"
         )
         self._writing = _Writing(due, step, work)
-
-
-def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value.copy() if hasattr(value, "copy") else value for key, value in state.items()}

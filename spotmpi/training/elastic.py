@@ -12,10 +12,11 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from spotmpi import settings
-from spotmpi.arrays.layout import flat_array, like
+from spotmpi.arrays.backend import in_host_memory
 from spotmpi.errors import Left, Stopped, UsageError
 from spotmpi.fabric import Fabric, Steps
 from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.protocol.exact_means import like
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
@@ -132,9 +133,10 @@ class Elastic(Generic[P]):
         lost in it does not count.
         """
         seat = self._connected("mean()")
+        x = in_host_memory(x)
         known = self._training.position.recall()
         if known is not None:
-            return like(x, flat_array(known))
+            return like(x, known)
         return self._run(seat.mean(x))
 
     def save(self) -> None:

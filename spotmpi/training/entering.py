@@ -12,13 +12,13 @@ import warnings
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from spotmpi.arrays.layout import first_sample, flat_array, like
 from spotmpi.errors import Left, PeersLost
 from spotmpi.fabric import Knock, Meet
 from spotmpi.fabric import Steps as Asks
+from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership
-from spotmpi.protocol.sampler import Indices
+from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.protocol.state_pages import unpack
 from spotmpi.settings import Settings
 from spotmpi.training import checkpoint_file
@@ -45,7 +45,7 @@ def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
     fabric, given, channel = place.fabric, place.settings, place.channel
     found = _resume(given, training)
     if given.checkpoint is not None:
-        checkpoint_file.check_state(training.registry.arrays())
+        checkpoint_file.check_arrays(training.registry.described())
     saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
     facts = [*training.facts(given), saw]
     yield from shake_hands(fabric.me, fabric.membership, facts, fabric.arena)
@@ -121,7 +121,7 @@ class Visitor(Generic[P]):
 
     def next_batch(self, number: int) -> Indices | None:
         """One to rehearse with: the others' steps do not wait for it."""
-        return None if self.training.position.used_up(number) else first_sample()
+        return None if self.training.position.used_up(number) else FIRST_SAMPLE.copy()
 
     def leave_batches(self, number: int) -> None:
         """The script leaves its batches of this number."""
@@ -147,7 +147,7 @@ class Visitor(Generic[P]):
     def mean(self, x: Any) -> Asks[Any]:
         """A rehearsal: what comes of it counts for nothing."""
         yield from ()
-        return like(x, flat_array(x))
+        return like(x, numbers_of(x))
 
     def finish(self, outcome: str) -> Asks[None]:
         """What stands after the block must not see a model that knows nothing. Raises Left."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from spotmpi.arrays.layout import Layout, kernels_for
+from spotmpi.arrays.backend import kernels_for
+from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import GradientAverage, Operator, Run, Step
 from spotmpi.strategies import Strategy
@@ -73,10 +74,5 @@ class Group(Elastic[P]):
         seat = self._connected("average()")
         self._seat = self._run(seat.step(arrays, None))
         if not self._training.replica.moved:
-            for array in _each(self._average):
-                array[...] = 0
+            self._training.replica.clear("average")
         return self._average
-
-
-def _each(tree: Any) -> Any:
-    return tree.values() if isinstance(tree, dict) else tree

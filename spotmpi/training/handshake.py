@@ -46,7 +46,7 @@ def shake_hands(
 def _total(
     me: WorkerId, numbers: Sequence[int], arena: Callable[[Sequence[Shape]], Arena]
 ) -> Steps[list[float]]:
-    table = arena([Shape("float64", len(numbers), host=True)])
+    table = arena([Shape("float64", len(numbers))])
     table.contributions[0][...] = numbers
     try:
         yield Reduce(table.parts)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from spotmpi.arrays.layout import Layout, Tape, read_only
+from spotmpi.arrays.backend import fill
+from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Registry, State
+from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Shape
 from spotmpi.operators import Contribute, Run, Step
@@ -34,8 +36,7 @@ class Replica(Generic[P]):
         self._layout = layout if arrays is None else Layout.of(arrays)
         self._params = layout.allocate()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
-        views = layout.views(self._params)
-        self.params = cast(P, views if optimizer is None else read_only(views))
+        self.params = cast(P, layout.views(self._params, read_only=optimizer is not None))
         self.registry = Registry()
         self.registry.add("params", layout, State(self._params))
         slots = () if optimizer is None else optimizer.slots
@@ -46,6 +47,8 @@ class Replica(Generic[P]):
         for name, state in states.items():
             self.registry.add(f"strategy/{name}", self._layout, state)
         self._state = {name: state.flats for name, state in states.items()}
+        self.size = layout.size
+        """Parameters, counted as numbers."""
         self._signature = layout.signature, self._layout.signature
         self._run: Run
         self._contribute: Contribute | None = None
@@ -57,17 +60,13 @@ class Replica(Generic[P]):
 
     def furnish(self, arena: Callable[[Sequence[Shape]], Arena]) -> None:
         """Get memory for rounds, from the data plane."""
-        self.arena = arena([Shape(bucket.dtype, bucket.size) for bucket in self._layout.buckets])
+        layout = self._layout
+        self.arena = arena([Shape(b.dtype, b.size, layout.backend) for b in layout.buckets])
 
     @property
     def signature(self) -> str:
         """Equal on two workers if their arrays have the same structure."""
         return str(self._signature)
-
-    @property
-    def size(self) -> int:
-        """Parameters, counted as numbers."""
-        return sum(len(flat) for flat in self._params)
 
     @property
     def elementwise(self) -> bool:
@@ -76,11 +75,15 @@ class Replica(Generic[P]):
 
     def first(self) -> Tape:
         """What the first worker gives to all at the beginning."""
-        return Tape(sorted(self._params, key=lambda flat: -flat.itemsize))
+        return Tape(self._params)
 
     def state(self, name: str) -> Any:
         """What an operator remembers under this name, in the user's structure."""
         return self._layout.views(self._state[name])
+
+    def clear(self, name: str) -> None:
+        """Make that zero."""
+        fill(self._state[name], 0)
 
     # A step.
 
@@ -109,8 +112,7 @@ class Replica(Generic[P]):
 
     def bring_nothing(self, flats: Sequence[Buffer] | None = None) -> None:
         """Nothing to add to the sum."""
-        for flat in self.arena.contributions if flats is None else flats:
-            flat[...] = 0
+        fill(self.arena.contributions if flats is None else flats, 0)
 
     def first_not_finite(self) -> str | None:
         """The name of an array of the contribution that holds a NaN or an infinity."""

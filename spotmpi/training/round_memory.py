@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from spotmpi.arrays.backend import fill
 from spotmpi.fabric import Arena, Buffer, Part, Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.training.teaching import Teaching
@@ -28,7 +29,7 @@ class RoundMemory:
         self._school = school
         self._open: Sequence[Arena] = ()
         self._last: Sequence[Arena] = ()
-        self._word = arena_of([Shape("float64", control_word.WORDS + _BESIDE, host=True)])
+        self._word = arena_of([Shape("float64", control_word.WORDS + _BESIDE)])
         self._rest: Arena | None = None
 
     @property
@@ -64,8 +65,7 @@ class RoundMemory:
     def bring_nothing(self) -> None:
         """Nothing to add to the open round's sums."""
         for arena in self._open:
-            for flat in arena.contributions:
-                flat[...] = 0
+            fill(arena.contributions, 0)
 
     def turn(self) -> None:
         """The open round is committed: it is the last one now."""
@@ -107,7 +107,7 @@ class RoundMemory:
 
     def expect_rest(self, words: int) -> None:
         """The next round carries so many words of numbers, if any, and nothing else."""
-        self.expect(Shape("float64", words, host=True) if words else None)
+        self.expect(Shape("float64", words) if words else None)
 
     def follow(self, word: control_word.ControlSum) -> None:
         """After a round with this word: does the rest of a mean come next?"""

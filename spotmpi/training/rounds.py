@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from spotmpi.arrays.layout import Tape, flat_array
+from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
@@ -202,7 +202,7 @@ class Mean(Round):
 
     def __init__(self, memory: RoundMemory, x: Any) -> None:
         super().__init__(memory)
-        flat = flat_array(x)
+        flat = exact_means.numbers_of(x)
         self._numbers, self._asked = exact_means.encode(flat), len(flat)
         self.answer: list[float] = []
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from spotmpi.arrays.layout import flat_array, like
 from spotmpi.errors import Left, Stopped
 from spotmpi.fabric import Fabric
 from spotmpi.fabric import Steps as Asks
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, LauncherChannel
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlWord
+from spotmpi.protocol.exact_means import like
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
@@ -73,8 +73,8 @@ class Session(Generic[P]):
         fabric, given, channel = place.fabric, place.settings, place.channel
         self.me: WorkerId = fabric.me
         replica = training.replica
-        tape, sets = training.registry.tape()
-        self._school = Teaching(self.me, tape, sets, fabric.arena, not replica.elementwise)
+        tape = training.registry.tape()
+        self._school = Teaching(self.me, tape, fabric.arena, not replica.elementwise)
         self.memory = RoundMemory(fabric.arena, replica.arena, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
@@ -183,7 +183,7 @@ class Session(Generic[P]):
         if self.memory.rest:
             yield from self._perform(answer)
         self.training.position.remember(answer.answer)
-        return like(x, flat_array(answer.answer))
+        return like(x, answer.answer)
 
     def finish(self, outcome: str) -> Asks[None]:
         """Leave together with all others; returns when nobody waits for this worker."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from spotmpi.arrays.layout import Tape
+from spotmpi.arrays.words import Tape
 from spotmpi.fabric import Arena, Buffer, Shape
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.state_pages import PageOrder, read, write
@@ -32,11 +32,10 @@ class Teaching:
         self,
         me: WorkerId,
         tape: Tape,
-        sets: int,
         arena: Callable[[Sequence[Shape]], Arena],
         whole: bool = False,
     ) -> None:
-        """``tape``: the registered state, in so many ``sets`` of the size of a gradient.
+        """``tape``: the registered state, in sets of the size of a gradient.
 
         ``arena`` makes memory for pages, once somebody learns. A slice holds the same elements of
         every set: what becomes of a parameter in a round depends on what the optimizer remembers of
@@ -45,9 +44,8 @@ class Teaching:
         """
         self.me = me
         self._tape = tape
-        self._sets = sets
-        self._set = tape.size // sets
-        share = -(-self._set // (sets * _SHARE))
+        self._set = tape.size // tape.sets
+        share = -(-self._set // (tape.sets * _SHARE))
         self._slice = min(max(_LEAST, share + share % 2), max(2, self._set))
         if whole:
             self._slice = self._set
@@ -104,7 +102,7 @@ class Teaching:
     def _begin(self) -> None:
         self._teaches = True
         if self._arena is None:
-            shape = Shape(self._tape.dtype, HEAD + self._sets * self._slice)
+            shape = Shape(self._tape.dtype, HEAD + self._tape.sets * self._slice)
             self._arena = self._arena_of([shape])
 
     # The pages.
@@ -173,6 +171,6 @@ class Teaching:
         """Of each set: where the slice begins in the state, and its place on the page."""
         begin = self._lessons.part * self._slice
         size = min(self._slice, self._set - begin)
-        for number in range(self._sets):
+        for number in range(self._tape.sets):
             place = HEAD + number * self._slice
             yield number * self._set + begin, page[place : place + size]

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from spotmpi.arrays.backend import backend_of, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import Apply, Every, GradientAverage, Operator
@@ -14,6 +15,16 @@ from spotmpi.strategies import SSGD, Strategy
 def local(layout):
     """Zeros that belong to their worker."""
     return State(layout.allocate(), Scope.LOCAL)
+
+
+def bringing(brought):
+    """Brings copies of these."""
+
+    def bring(flats):
+        for flat, mine in zip(flats, brought, strict=True):
+            kernels_for(flat).pack(flat, [mine], 1.0)
+
+    return bring
 
 
 class Accumulate(Operator):
@@ -28,13 +39,8 @@ class Accumulate(Operator):
         totals, room = step.state["sum"], step.state["room"]
         step.bring(room)
         for total, flat in zip(totals, room, strict=True):
-            total += flat
-
-        def bring(flats):
-            for flat, total in zip(flats, totals, strict=True):
-                flat[...] = total
-
-        step.bring = bring
+            kernels_for(total).accumulate(total, flat)
+        step.bring = bringing(totals)
         yield from ()
 
 
@@ -43,8 +49,7 @@ class Clear(Operator):
 
     def run(self, step):
         """Zeros."""
-        for total in step.state["sum"]:
-            total[...] = 0
+        fill(step.state["sum"], 0)
         yield from ()
 
 
@@ -71,13 +76,11 @@ class Coarse(Operator):
         kept = step.state["kept"]
         step.bring(kept)
         for flat, error in zip(kept, step.state["error"], strict=True):
-            flat[...] = coarse(flat, error)
-
-        def bring(flats):
-            for flat, mine in zip(flats, kept, strict=True):
-                flat[...] = mine
-
-        step.bring = bring
+            backend = backend_of(flat)
+            lost = backend.to_host(error)
+            backend.from_host(flat, coarse(backend.to_host(flat), lost))
+            backend.from_host(error, lost)
+        step.bring = bringing(kept)
         yield from ()
 
 

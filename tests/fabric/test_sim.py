@@ -23,7 +23,7 @@ from spotmpi.fabric import (
     Steps,
     Wait,
 )
-from spotmpi.fabric.plane import host_arena
+from spotmpi.fabric.plane import private_arena
 from spotmpi.fabric.sim import Hang, Kill, Simulation
 from spotmpi.fabric.sim_data import RUBBISH, Misuse
 from spotmpi.protocol.membership import Membership
@@ -43,7 +43,7 @@ def simulate(
 
 def part(value: float, in_place: bool = False) -> Part:
     """One number."""
-    (one,) = host_arena([Shape("float64", 1)], in_place).parts
+    (one,) = private_arena([Shape("float64", 1)], in_place).parts
     one.contribution[0] = value
     return one
 

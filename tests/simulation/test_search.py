@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi.arrays.registry import Registry
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
 from spotmpi.protocol import recovery
 from spotmpi.protocol.ledger import Ledger, Settlement
@@ -404,7 +405,12 @@ def keeping(**wrong: bool) -> Callable[[Patch], None]:
 
 
 def a_checkpoint_is_what_the_parameters_are_when_it_is_written(patch: Patch) -> None:
-    patch.setattr("spotmpi.training.checkpoints._copied", lambda state: state)
+    copied = Registry.checkpoint
+
+    def live(self: Registry) -> dict[str, Any]:
+        return copied(self) | {name: array for name, _, array in self._arrays_by_name()}
+
+    patch.setattr(Registry, "checkpoint", live)
 
 
 def a_checkpoint_is_written_before_its_round_is_stable(patch: Patch) -> None:

@@ -20,7 +20,7 @@ from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.training import checkpoint_file
 from spotmpi.training.checkpoint_file import (
     Value,
-    check_state,
+    check_arrays,
     check_unused,
     load_latest,
     published,
@@ -184,8 +184,15 @@ def test_what_cannot_be_kept_is_refused_by_name(
     with pytest.raises(UsageError, match=said):
         save(tmp_path, 1, {"params/0": 1, name: value})
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UsageError, match=said):
-        check_state({"params/0": 1, name: value})
+
+
+def test_arrays_that_cannot_be_kept_are_refused_before_there_are_any() -> None:
+    fits = ("float32", (1000, 1000, 1000, 1000))
+    check_arrays({"params/0": fits, "params/1": ("float64", ())})
+    with pytest.raises(UsageError, match="both 'params/0' and 'params/0/x'"):
+        check_arrays({"params/0": fits, "params/0/x": fits})
+    with pytest.raises(UsageError, match="an array of float32 with 33 dimensions"):
+        check_arrays({"params/0": ("float32", (1,) * 33)})
 
 
 @pytest.mark.parametrize("step", [-1, 10**12])

@@ -76,10 +76,10 @@ class Crew:
         ]
 
     def state(self) -> dict[str, Any]:
-        """A live array, which changes with every step."""
+        """A copy of an array that changes with every step."""
         self.values = getattr(self, "values", np.zeros(1))
         self.values[0] = self.steps
-        return {"params/0": self.values}
+        return {"params/0": self.values.copy()}
 
     def commit(self, wanted: bool = False) -> None:
         """One round, on all alive; the words that they bring are summed first."""

@@ -21,7 +21,7 @@ from spotmpi.fabric import (
     Wait,
     Welcome,
 )
-from spotmpi.fabric.plane import host_arena
+from spotmpi.fabric.plane import private_arena
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.protocol.ledger import Ledger, Settlement
 from spotmpi.protocol.membership import Membership, Worker
@@ -44,7 +44,7 @@ class Memory:
 
     def __init__(self, in_place: bool) -> None:
         self.in_place = in_place
-        data, word = (host_arena([Shape("float64", 1)], in_place) for _ in range(2))
+        data, word = (private_arena([Shape("float64", 1)], in_place) for _ in range(2))
         self.parts, self.word = data.parts, word.parts[0]
         self.results = [*data.results, *word.results]
         self.record = [*data.record, *word.record]

@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.arrays.layout import Tape
+from spotmpi.arrays.words import Tape
 from spotmpi.fabric import Arena, Shape
-from spotmpi.fabric.plane import host_arena
+from spotmpi.fabric.plane import private_arena
 from spotmpi.training import teaching
 from spotmpi.training.teaching import HEAD, Teaching
 
 
 def arena(layout: Sequence[Shape]) -> Arena:
     """As a plane that works in place makes it."""
-    return host_arena(layout, in_place=True)
+    return private_arena(layout, in_place=True)
 
 
 class Class:
@@ -39,7 +39,7 @@ class Class:
         chance = np.random.default_rng(worker)
         words = [chance.integers(0, 2**32, size, np.uint32) for size in self.sizes]
         self.state[worker] = [flat.view(np.float32) for flat in words]
-        self.schools[worker] = Teaching(worker, Tape(self.state[worker]), 1, arena)
+        self.schools[worker] = Teaching(worker, Tape(self.state[worker]), arena)
 
     def come(self, worker: int) -> None:
         """A newcomer is admitted, and enrols with what another one says."""
