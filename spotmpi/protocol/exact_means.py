@@ -1,9 +1,9 @@
 """Means that are exact, carried by sums of float64: for `Trainer.mean`. Pure.
 
 A number is cut into whole numbers of 32 bits, each at its fixed place in the range of a float64,
-which adds those of up to `control.MOST_WORKERS` workers without an error. The mean is then computed
-from the exact sum and rounded once: it does not depend on the order of the sum, and the mean of
-equal numbers is that number.
+which adds those of up to `control_word.MOST_WORKERS` workers without an error. The mean is then
+computed from the exact sum and rounded once: it does not depend on the order of the sum, and the
+mean of equal numbers is that number.
 """
 
 from __future__ import annotations

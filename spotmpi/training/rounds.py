@@ -264,7 +264,6 @@ class Learn(Round):
         """As far as the page tells."""
         if word.kind == control_word.STEP:
             self._training.replica.moved = False
-        if word.kind == control_word.STEP:
             if page["total"]:
                 self._training.replica.follow(page["rate"], page["total"])
             self._training.progress.loss = word.loss if page["total"] else page["loss"]

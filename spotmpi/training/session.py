@@ -399,7 +399,7 @@ class Session(Generic[P]):
         self.keeper.committed(number, steps, wanted, confirmed, self._leads)
 
     def _obey(self) -> None:
-        order, fabric, channel = None, self.place.fabric, self.place.channel
+        fabric, channel = self.place.fabric, self.place.channel
         order = channel.order_for(self.me)
         if order is None:
             return
