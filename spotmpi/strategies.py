@@ -24,13 +24,10 @@ class Strategy:
                 f"a strategy has exactly one collective operator, and {chain} has "
                 f"{collective}: begin with GradientAverage() >> Apply()"
             )
+        self.steps = self.chain.steps
+        """A round is so many steps long, and comes with the last of them."""
         if self.steps < 1:
             raise UsageError(f"{chain} has a round every {self.steps} steps, expected at least 1")
-
-    @property
-    def steps(self) -> int:
-        """A round is so many steps long, and comes with the last of them."""
-        return self.chain.steps
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """What its operators remember."""

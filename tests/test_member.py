@@ -20,7 +20,6 @@ from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import check_replicas, steps
-from spotmpi.training.round_memory import ROOM
 from tests.simulated import Final, Job, Result, bits, check, gradient, params
 
 
@@ -130,7 +129,7 @@ def test_the_learning_rate_follows_the_number_of_those_who_train(tmp_path: Path)
         }
 
 
-MANY = np.arange(ROOM + 40) / 7
+MANY = np.arange(44) / 7
 """More numbers than go with one round, and none that float32 has."""
 
 

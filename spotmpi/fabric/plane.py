@@ -45,12 +45,16 @@ class Arena:
         self.in_place = in_place
         """The sum arrives where the contribution was: a failure leaves rubbish there."""
         self._results = [allocate(), allocate()]
-        self._contributions = None if in_place else allocate()
+        contributions = None if in_place else allocate()
+        self._contributions = [contributions or results for results in self._results]
+        self._parts = [
+            list(map(Part, *both)) for both in zip(self._contributions, self._results, strict=True)
+        ]
 
     @property
     def contributions(self) -> list[Buffer]:
         """What this worker brings to the open round."""
-        return self.results if self._contributions is None else self._contributions
+        return self._contributions[0]
 
     @property
     def results(self) -> list[Buffer]:
@@ -65,15 +69,15 @@ class Arena:
     @property
     def parts(self) -> list[Part]:
         """The open round's."""
-        return list(map(Part, self.contributions, self.results))
+        return self._parts[0]
 
     def turn(self) -> None:
         """The open round is committed: its sums are the record."""
-        self._results.reverse()
+        for turns in (self._results, self._contributions, self._parts):
+            turns.reverse()
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(NamedTuple):
     """Begin to sum ``part``, of an arena of this fabric, over all members; replies a handle.
 
     Collective. Lost or given up, its result holds rubbish.
@@ -82,8 +86,7 @@ class Start:
     part: Part
 
 
-@dataclass(frozen=True)
-class Wait:
+class Wait(NamedTuple):
     """Wait until all of these are through."""
 
     handles: Sequence[Handle]

@@ -129,8 +129,8 @@ class Elastic(Generic[P]):
 
         A float for a number, else an array of float64. Exact: rounded once, whatever the order of
         the workers, and the mean of equal numbers is that number. Costs about as much as the
-        all-reduce of one step, and 576 bytes more of it for each number beyond the fourth. A worker
-        lost in it does not count.
+        all-reduce of one step, and a second one of 576 bytes for each number. A worker lost in that
+        does not count.
         """
         seat = self._connected("mean()")
         x = in_host_memory(x)

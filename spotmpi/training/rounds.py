@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
@@ -22,8 +22,14 @@ from spotmpi.training.journal import described
 from spotmpi.training.registered import Training
 from spotmpi.training.round_memory import RoundMemory
 
-Taken = tuple[int, Callable[[dict[str, Any]], dict[str, Any]]]
-"""A step that is committed: its number, and what describes it, given what is known of the round."""
+
+class Taken(NamedTuple):
+    """The steps that are committed with a round."""
+
+    first: int
+    steps: int
+    describe: Callable[[int, dict[str, Any]], dict[str, Any]]
+    """What there is to say of the n-th of them, given what is known of the round."""
 
 
 class Round:
@@ -37,11 +43,6 @@ class Round:
 
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
-
-    @property
-    def numbers(self) -> Any:
-        """What goes beside the control word."""
-        return ()
 
     def bring(self) -> None:
         """Make this worker's contribution."""
@@ -61,7 +62,7 @@ class Round:
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> list[Taken]:
+    ) -> Taken | None:
         """It is complete, with contributions of all who are ``full``; the steps taken with it."""
         raise NotImplementedError
 
@@ -85,10 +86,10 @@ class Begin(Round):
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> list[Taken]:
+    ) -> Taken | None:
         """All hold the same."""
         self._first.write(0, self.memory.alone.record[0])
-        return []
+        return None
 
 
 class Turn:
@@ -167,7 +168,7 @@ class Step(Round):
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> list[Taken]:
+    ) -> Taken | None:
         """The rest of the step; a round whose only samples were the lost workers' moves nothing."""
         training, turn = self._training, self._turn
         progress, replica = training.progress, training.replica
@@ -181,10 +182,7 @@ class Step(Round):
         first = progress.steps - (turn.taken - 1)
         progress.steps += 1
         known = {"rate": rate, "loss": word.loss}
-        return [
-            (first + step, partial(described, known, turn.lease, step))
-            for step in range(turn.steps)
-        ]
+        return Taken(first, turn.steps, partial(described, known, turn.lease))
 
     def _weigh(self, full: Sequence[WorkerId]) -> tuple[int, float]:
         """The sum of the weights in the round, and the learning rate that holds."""
@@ -196,7 +194,10 @@ class Step(Round):
 
 
 class Mean(Round):
-    """Numbers of which a mean is asked: what has no room beside the word comes one round later."""
+    """Two rounds: one that says how many numbers a mean is asked of, and one that carries them.
+
+    No more than the first may be of the size that others expect, who take a step by mistake.
+    """
 
     kind = control_word.MEAN
 
@@ -206,16 +207,12 @@ class Mean(Round):
         self._numbers, self._asked = exact_means.encode(flat), len(flat)
         self.answer: list[float] = []
 
-    @property
-    def numbers(self) -> Any:
-        """All of them; there may be room for some."""
-        return self._numbers
-
     def bring(self) -> None:
-        """The rest, if it is due."""
-        super().bring()
-        if self.memory.rest:
-            self.memory.bring_rest(self._numbers)
+        """The numbers, if they are due."""
+        if self.memory.numbers:
+            self.memory.alone.contributions[0][...] = self._numbers
+        else:
+            super().bring()
 
     def word(self, word: ControlWord) -> ControlWord:
         """How many there are."""
@@ -223,11 +220,12 @@ class Mean(Round):
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> list[Taken]:
-        """A part of the answer."""
+    ) -> Taken | None:
+        """The answer, if they were."""
         word.check_numbers(self._asked, number)
-        self.answer += self.memory.means(self._asked, len(full))
-        return []
+        if self.memory.numbers:
+            self.answer = exact_means.decode(self.memory.alone.record[0], len(full))
+        return None
 
 
 class End(Round):
@@ -241,10 +239,10 @@ class End(Round):
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> list[Taken]:
+    ) -> Taken | None:
         """It was the last."""
         self._ledger.end()
-        return []
+        return None
 
 
 class Learn(Round):
@@ -260,7 +258,7 @@ class Learn(Round):
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> list[Taken]:
+    ) -> Taken | None:
         """As far as the page tells."""
         if word.kind == control_word.STEP:
             self._training.replica.moved = False
@@ -269,4 +267,4 @@ class Learn(Round):
             self._training.progress.loss = word.loss if page["total"] else page["loss"]
         elif word.kind == control_word.END:
             self._ledger.end()
-        return []
+        return None

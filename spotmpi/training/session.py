@@ -120,7 +120,7 @@ class Session(Generic[P]):
         """A newcomer's first rounds; returns where all are after a step. Raises Left if the
         training is over before."""
         self._school.enrol(charter["lessons"])
-        self.memory.expect_rest(charter["rest"])
+        self.memory.expect_numbers(charter["numbers"])
         ledger = self.driver.ledger
         while self._school.learns:
             self._round = Learn(self.memory, self.training, ledger)
@@ -177,10 +177,10 @@ class Session(Generic[P]):
         return self
 
     def mean(self, x: Any) -> Asks[Any]:
-        """The mean of ``x``, in two rounds at most."""
+        """The mean of ``x``, in two rounds."""
         answer = Mean(self.memory, x)
         yield from self._perform(answer)
-        if self.memory.rest:
+        if self.memory.numbers:
             yield from self._perform(answer)
         self.training.position.remember(answer.answer)
         return like(x, answer.answer)
@@ -299,7 +299,7 @@ class Session(Generic[P]):
             late=self._joined and what.kind == control_word.STEP,
             digest=self._digest,
         )
-        self.memory.speak(what.word(word), what.numbers)
+        self.memory.speak(what.word(word))
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """All is there: move on by one round, as every other worker does with the same numbers."""
@@ -327,19 +327,18 @@ class Session(Generic[P]):
         self._stopping = self._stopping or word.stop or everybody
         # Not when somebody has just learnt: it cannot tell of this step if all who can leave.
         self._due = (word.leaving > 0 or word.newcomer) and not (self._stopping or graduates)
-        traced = bool(taken) and self.place.trace.active
+        traced = taken is not None and self.place.trace.active
         self._digest_due = traced or number == self._compare_after
         # After the last round all wait for each other once more.
         doing = IN_ROUND if ledger.ending or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
         self.place.channel.progressed(self.me, number + 1, steps, doing)
         if not learner:
-            wanted = word.save or (bool(taken) and self.keeper.due(before, steps))
-            keep = partial(self._keep, number, steps, wanted, word.published)
+            wanted = word.save or (taken is not None and self.keeper.due(before, steps))
             if taken and not self.training.replica.elementwise:
-                self._unkept = keep
+                self._unkept = partial(self._keep, number, steps, wanted, word.published)
             else:
-                keep()
+                self._keep(number, steps, wanted, word.published)
             if ledger.ending:
                 self.keeper.finish(steps, self._leads, must=self._stopping)
 
@@ -381,7 +380,7 @@ class Session(Generic[P]):
             "before": pack(ledger.last),
             "committed": ledger.committed,
             "lessons": self._school.charter(),
-            "rest": self.memory.rest,
+            "numbers": self.memory.numbers,
         }
         return json.dumps(fields).encode()
 
@@ -442,7 +441,7 @@ class Session(Generic[P]):
         if word.over and self._round.kind != control_word.END:
             self._round = End(self.memory, self.driver.ledger)
 
-    def _note(self, number: int, full: Sequence[WorkerId], taken: list[Taken], now: float) -> None:
+    def _note(self, number: int, full: Sequence[WorkerId], taken: Taken, now: float) -> None:
         """Steps are committed: for the trace."""
         self._contributed += self._turn.brought
         if self._journal.wants_steps:
@@ -450,9 +449,10 @@ class Session(Generic[P]):
                 "round": number,
                 "generation": self.driver.ledger.generation,
                 "workers": full,
-                "seconds": (now - self._committed_at) / len(taken),
+                "seconds": (now - self._committed_at) / taken.steps,
             }
             vain = self._gradients - self._contributed
-            for step, describe in taken:
-                self._journal.step(number, step, partial(describe, known), now, vain)
+            for step in range(taken.steps):
+                describe = partial(taken.describe, step, known)
+                self._journal.step(number, taken.first + step, describe, now, vain)
         self._committed_at = now

@@ -192,6 +192,29 @@ def what_is_given_up_touches_its_memory_no_more(me: int) -> Steps[Any]:
     return [built, total, float(one.results[0][0])]
 
 
+@scenario(all=[[True, [0, 1, 2, 3]], 1111.0, [5.0, 5.0]])
+def parts_that_are_given_up_half_way_touch_their_memory_no_more(me: int) -> Steps[Any]:
+    """Worker 3 enters none of them, and revokes; the others may wait for any of the two."""
+    both = arena(np.ones(70_000, np.float32), np.ones(9))
+    if me == 3:
+        yield Revoke()
+    else:
+        handles = []
+        try:
+            for part in both.parts:
+                handles.append((yield Start(part)))
+            yield Wait(handles)
+        except PeersLost:
+            yield Revoke()
+        yield Cancel(handles)
+    for result in both.results:
+        result[...] = 5
+    built = yield from build(ALL)
+    total = yield from summed(me)
+    assert all((result == 5).all() for result in both.results)
+    return [built, total, [float(result[0]) for result in both.results]]
+
+
 @scenario(all=[2.0, 12.0])
 def a_share_copies_the_buffers_of_its_source(me: int) -> Steps[Any]:
     """To all others."""
