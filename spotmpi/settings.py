@@ -142,10 +142,11 @@ class Settings:
 _COUNTS = (
     *("PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MV2_COMM_WORLD_SIZE"),
     *("FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE", "PALS_LOCAL_SIZE"),
+    *("LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "HOROVOD_SIZE"),
 )
 """What starters of parallel programs say of how many they have started: MPICH and its relatives,
-srun, MVAPICH, Flux, jsrun, PALS. Not SLURM_NTASKS, which a batch script is told as well, where it
-starts one process by itself."""
+srun, MVAPICH, Flux, jsrun, PALS, torchrun (on this host, and of how many hosts), Horovod. Not
+SLURM_NTASKS, which a batch script is told as well, where it starts one process by itself."""
 _PLACES = (
     *("PMI_RANK", "PMIX_RANK", "SLURM_PROCID", "MV2_COMM_WORLD_RANK", "FLUX_TASK_RANK"),
     *("JSM_NAMESPACE_RANK", "PALS_RANKID", "ALPS_APP_PE"),

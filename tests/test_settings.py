@@ -152,6 +152,8 @@ def test_nonsense_about_notices_is_refused_by_name(name: str, value: str) -> Non
         {"FLUX_JOB_SIZE": "2", "FLUX_TASK_RANK": "0"},
         {"ALPS_APP_PE": "1"},
         {"MV2_COMM_WORLD_SIZE": "4"},
+        {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "RANK": "0"},  # torchrun --nproc-per-node 2
+        {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2"},  # --nnodes 2
     ],
 )
 def test_one_of_several_processes_must_not_train_alone(environ: dict[str, str]) -> None:
@@ -167,6 +169,8 @@ def test_one_of_several_processes_must_not_train_alone(environ: dict[str, str]) 
         {"SLURM_NTASKS": "8", "SLURM_NPROCS": "8", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},
         {"SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"},
         {"PMI_SIZE": "1", "PMI_RANK": "0"},
+        {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "1"},
+        {"WORLD_SIZE": "8", "RANK": "0"},  # said by many who start processes one by one
         {"PMI_SIZE": "", "FLUX_JOB_SIZE": "many"},
     ],
 )

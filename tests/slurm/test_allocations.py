@@ -13,6 +13,13 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.training import JOBS, PYTHON, SCRIPT, check, nothing_left_on, steps, until_step
 
 Clusters = Callable[..., Cluster]
+ALONE = """
+import numpy, spotmpi
+from spotmpi.optimizers import SGD
+from spotmpi.strategies import SSGD
+with spotmpi.Trainer({"w": numpy.zeros(1)}, optimizer=SGD(lr=0.1), strategy=SSGD()):
+    print("it trains")
+"""
 RUN = (sys.executable, "-m", "spotmpi", "run", "--trace", "trace", SCRIPT, "--passes")
 
 
@@ -24,6 +31,15 @@ def test_a_job_trains_with_a_worker_for_each_task(cluster: Clusters) -> None:
     check(slurm, slurm.output(job), 2, {0, 1, 2, 3, 4, 5})
     slurm.await_idle("h1", "h2", "h3")
     nothing_left_on(slurm, "h1", "h2", "h3")
+
+
+def test_plain_srun_is_told_how_to_train_together(cluster: Clusters) -> None:
+    """Each of its tasks would train a whole model, into one folder of checkpoints."""
+    slurm = cluster(2)
+    running = slurm.start("srun", "--ntasks=2", sys.executable, "-c", ALONE)
+    assert running.wait() == 1
+    assert running.output.count("SLURM_STEP_NUM_TASKS=2 says that this is one of several") == 2
+    assert "it trains" not in running.output
 
 
 def test_the_launcher_may_be_on_the_login_node(cluster: Clusters) -> None:
