@@ -4,6 +4,10 @@ Open MPI gives the number of a freed communicator to one of the next. A message 
 is still on its way then would be taken for one of the new. So each is kept for longer than anything
 can be on its way: whoever is silent for so long is lost. Never freed, they would cost 10 KB a
 generation on each worker.
+
+One leak remains, and is Open MPI's own (5.0): a worker whose all-reduce is interrupted loses 10 KB.
+`ompi_coll_base_sendrecv_actual` cancels its receive then and waits for it, but a wait that ends
+with an error does not free the request; and that keeps its communicator alive, freed or not.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 usage: soak.py GENERATIONS
 
-Nobody dies: the data path is revoked and made anew, which is what a loss does as well.
+Nobody dies: the data path is revoked and made anew, which is what a loss does as well. But when all
+have their sums: MPI (Open MPI 5.0) leaks what an interrupted all-reduce had waited for.
 """
 
 import os
@@ -11,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Rebuild, Reduce, Revoke, retired
 from spotmpi.fabric.mpi import MpiFabric
+from spotmpi.fabric.mpi_calls import MPI
 
 generations, first = int(sys.argv[1]), 20
 retired.QUIET = 0.0  # as if each generation lasted for long
@@ -31,10 +32,8 @@ before = 0
 for number in range(generations):
     for _ in range(2):
         total = np.ones(100)
-        try:
-            fabric.perform(Reduce([Part(total, total)]))
-        except PeersLost:  # another one is revoking already
-            break
+        fabric.perform(Reduce([Part(total, total)]))
+    MPI.COMM_WORLD.Barrier()
     fabric.perform(Revoke())
     assert fabric.perform(Rebuild(members)).sealed
     if number == first:
