@@ -102,6 +102,18 @@ def test_joins_are_those_measured() -> None:
     assert measured == {}, "not on the page"
 
 
+def test_many_joins_are_those_counted() -> None:
+    measured = {count["variant"]: count for count in results("joins")["counts"]}
+    total = sum(len(count["seconds"]) for count in measured.values())
+    for settings, joined, given_up, broken, seconds in rows("Many joins, beside busy processes"):
+        count = measured.pop(re.findall("`(.*)`", settings)[0])
+        said = [len(count["seconds"]), len(count["given_up"]), len(count["stuck"])]
+        assert [joined, given_up, broken] == list(map(str, said)), settings
+        assert close(shown(seconds), extremes(count["seconds"])), settings
+    assert measured == {}, "not on the page"
+    assert f"All {total} newcomers joined" in PAGE
+
+
 def test_the_overhead_is_that_measured() -> None:
     measured = {(cell["workers"], cell["params"]): cell for cell in results("overhead")["cells"]}
     for workers, floats, bare, ours, over in rows("A step without a failure"):
