@@ -21,7 +21,6 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training import checkpoint_file
 from spotmpi.training.entering import Visitor, enter
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
@@ -161,6 +160,9 @@ class Elastic(Generic[P]):
             if given.newcomer is None:
                 settings.check(given, given.world_size or 1)
             if given.checkpoint is not None:
+                # HDF5 takes a tenth of a second to import: only for those who need it.
+                from spotmpi.training import checkpoint_file
+
                 checkpoint_file.check_writable(given.checkpoint)
             trace = Trace(given.trace)
             fabric = _connect(given, channel)

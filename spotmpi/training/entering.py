@@ -10,7 +10,7 @@ import json
 import logging
 import warnings
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from spotmpi.errors import Left, PeersLost
 from spotmpi.fabric import Knock, Meet
@@ -21,10 +21,12 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.protocol.state_pages import unpack
 from spotmpi.settings import Settings
-from spotmpi.training import checkpoint_file
 from spotmpi.training.handshake import check_facts, shake_hands
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
+
+if TYPE_CHECKING:
+    from spotmpi.training.checkpoint_file import Checkpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
     fabric, given, channel = place.fabric, place.settings, place.channel
     found = _resume(given, training)
     if given.checkpoint is not None:
+        from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
+
         checkpoint_file.check_arrays(training.registry.described())
     saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
     facts = [*training.facts(given), saw]
@@ -66,9 +70,11 @@ def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
     return session
 
 
-def _resume(given: Settings, training: Training[Any]) -> checkpoint_file.Checkpoint | None:
+def _resume(given: Settings, training: Training[Any]) -> Checkpoint | None:
     if given.checkpoint is None:
         return None
+    from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
+
     if not given.resume:
         checkpoint_file.check_unused(given.checkpoint)
         return None

@@ -28,8 +28,7 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.protocol.state_pages import pack
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training import checkpoint_file
-from spotmpi.training.checkpoints import Checkpoints, Save
+from spotmpi.training.checkpoints import Checkpoints, Save, save
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.journal import Journal
@@ -53,7 +52,7 @@ class Place:
     trace: Trace
     version: str
     """Of spotmpi; for the trace."""
-    save: Save = checkpoint_file.save
+    save: Save = save
     """What puts a checkpoint where it is kept."""
 
 

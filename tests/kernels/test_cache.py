@@ -44,6 +44,7 @@ import numpy as np
 from spotmpi.kernels import cpu
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
+    cpu.FEW = 0
     x = np.ones(3, "float32")
     cpu.accumulate(x, x)
     cpu.scaled_sum(x, [np.ones(3, "float32")] * 5, [1.0] * 5)

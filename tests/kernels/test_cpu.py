@@ -11,12 +11,19 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from spotmpi.kernels import cpu, reference
+from spotmpi.kernels import cpu, loops, reference
 
 DTYPES = ("float32", "float64")
-SIZES = (0, 1, 2, 3, 7, 64, 1001, 2 * cpu.BLOCK, 3 * cpu.BLOCK + 5)
+SIZES = (0, 1, 2, 3, 7, 64, 1001, 2 * loops.BLOCK, 3 * loops.BLOCK + 5)
 KINDS = ("random", "odd", "broken")
 SCALARS = (0.3, -1.0, 1.0, 0.0, 1e30, float("inf"), float("nan"))
+
+
+@pytest.fixture(autouse=True, params=["compiled", "as users have it"])
+def _who_does_it(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is compiled; or what is small is not."""
+    if request.param == "compiled":
+        monkeypatch.setattr(cpu, "FEW", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +78,7 @@ def test_every_kernel_equals_the_reference_to_the_bit(dtype: str, kind: str) -> 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sum_of_any_number_of_inputs_is_added_from_left_to_right(dtype: str, kind: str) -> None:
-    for n in (0, 1, 1001, cpu.BLOCK + 5):
+    for n in (0, 1, 1001, loops.BLOCK + 5):
         for count in (*range(1, 11), 33):
             x = [make(dtype, n, kind, i) for i in range(count + 1)]
             scales = [SCALARS[i % 4] for i in range(count)]
