@@ -153,6 +153,10 @@ class Network:
         command = f'echo "$1" | {ip}; sleep {seconds}; echo "$2" | {ip}'
         run("sh", "-ec", command, "stutter", *steps)
 
+    def keep_datagrams(self, name: str) -> None:
+        """Let no UDP out of a host any more, as a firewall does; all else goes on."""
+        run("ip", "-n", self._space(name), "rule", "add", "ipproto", "udp", "blackhole")
+
     @staticmethod
     def pause(seconds: float, *processes: int) -> None:
         """Stop processes (SIGSTOP), and so much later let them go on."""

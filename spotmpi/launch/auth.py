@@ -10,6 +10,9 @@ then frames both ways, ``length | kind | payload | tag``. The tag is an HMAC ove
 number, with a key that token, direction and both nonces decide. So the token never travels, and a
 frame that is forged, altered, replayed, dropped or out of order, from another connection or sent
 back to its sender, ends the connection. Nothing is encrypted: for that, there is ssh below.
+
+*Stamps* go beside the connection, one in a datagram: a number and an HMAC over it, with keys of
+their own. They may be lost; one that is forged, or not later than the last, is passed over.
 """
 
 from __future__ import annotations
@@ -67,7 +70,9 @@ class Seal:
         self._nonce = nonce
         self._received = bytearray()
         self._keys: dict[Role, bytes] = {}
+        self._stamp_keys: dict[Role, bytes] = {}
         self._numbers = dict.fromkeys(Role, 0)
+        self._stamped = self._expected = 0
         self._nonces = b""
         self._refused = ""
         self.open = False
@@ -98,6 +103,32 @@ class Seal:
             raise ValueError(f"a frame of {len(payload)} bytes; the longest has {LONGEST}")
         frame = _HEAD.pack(len(payload), kind) + payload
         return frame + self._tag(self._role, frame)
+
+    def stamp(self) -> bytes:
+        """A datagram that says that this end lives. The other end must have proved itself."""
+        number = _NUMBER.pack(self._stamped)
+        self._stamped += 1
+        return number + self._mark(self._role, number)
+
+    def proves(self, datagram: bytes) -> bool:
+        """Whether the other end has stamped this, and later than all that was believed before."""
+        if not self.open or len(datagram) != _NUMBER.size + _TAG_BYTES:
+            return False
+        number, mark = datagram[: _NUMBER.size], datagram[_NUMBER.size :]
+        if not hmac.compare_digest(mark, self._mark(self._other, number)):
+            return False
+        (at,) = _NUMBER.unpack(number)
+        if at < self._expected:
+            return False
+        self._expected = at + 1
+        return True
+
+    @property
+    def _other(self) -> Role:
+        return Role.HEAD if self._role is Role.AGENT else Role.AGENT
+
+    def _mark(self, sender: Role, number: bytes) -> bytes:
+        return hmac.digest(self._stamp_keys[sender], number, "sha256")[:_TAG_BYTES]
 
     def _shake_hands(self) -> bytes:
         if self._role is Role.HEAD:
@@ -132,6 +163,7 @@ class Seal:
             raise Refused("it does not know the job's token")
         for direction in Role:
             self._keys[direction] = self._digest(b"key " + direction.value)
+            self._stamp_keys[direction] = self._digest(b"stamps " + direction.value)
         self.open = True
 
     def _proof(self, role: Role) -> bytes:
@@ -149,9 +181,8 @@ class Seal:
             whole = self._take(_HEAD.size + length + _TAG_BYTES)
             if whole is None:
                 break
-            sender = Role.HEAD if self._role is Role.AGENT else Role.AGENT
             frame = whole[:-_TAG_BYTES]
-            if not hmac.compare_digest(whole[-_TAG_BYTES:], self._tag(sender, frame)):
+            if not hmac.compare_digest(whole[-_TAG_BYTES:], self._tag(self._other, frame)):
                 raise Refused("it sends a frame that is forged, altered or out of order")
             found.append(Frame(kind, frame[_HEAD.size :]))
         return found

@@ -68,7 +68,7 @@ class HostLink:
     ) -> None:
         self._loop = loop
         self._reading, self._writing = descriptors
-        self._seal = seal
+        self.seal = seal
         self._take = take
         self._gone = gone
         self._waiting = bytearray()
@@ -84,12 +84,12 @@ class HostLink:
     @property
     def open(self) -> bool:
         """Whether both ends have proved themselves, and nothing is wrong since."""
-        return self._seal.open and not self._closed
+        return self.seal.open and not self._closed
 
     @property
     def proven(self) -> bool:
         """Whether the other end has ever proved itself."""
-        return self._seal.open
+        return self.seal.open
 
     @property
     def congested(self) -> bool:
@@ -146,7 +146,7 @@ class HostLink:
 
     def _send(self, kind: int, payload: bytes) -> None:
         if self.open:
-            self._push(self._seal.wrap(kind, payload))
+            self._push(self.seal.wrap(kind, payload))
 
     def _read(self) -> None:
         try:
@@ -164,12 +164,12 @@ class HostLink:
             return
         if data:
             try:
-                answer, frames = self._seal.feed(data)
+                answer, frames = self.seal.feed(data)
             except Refused as refused:
                 self._end(str(refused))
                 return
             self._push(answer)
-            if self._seal.open and (frames or answer):
+            if self.seal.open and (frames or answer):
                 self.heard = time.monotonic()
             for frame in frames:
                 # What one frame asks for may end the connection.

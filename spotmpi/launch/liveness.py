@@ -2,7 +2,8 @@
 
 Suspicion of a host grows with its silence, and counts in the measure of what this host's silences
 were before: `Pulse`. What is a silence is not a matter of the clock alone: whoever listens may be
-asleep or cut off itself, and then knows nothing about anybody: `Hearing`.
+asleep or cut off itself, and then knows nothing about anybody: `Hearing`. A host that is heard in
+several ways is silent when it is so in all of them: `Pulses`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ __all__ = [
     "Awake",
     "Hearing",
     "Pulse",
+    "Pulses",
     "beat_every",
     "bounds",
 ]
@@ -149,3 +151,43 @@ class Pulse:
     def limit(self) -> float:
         """Seconds of silence after which it counts as lost."""
         return min(self._most, max(self._calm, MARGIN * max(self._older, self._newer)))
+
+
+class Pulses:
+    """One host's, in the time of a `Hearing`, of each way by which it is heard.
+
+    What is silent in one way may only be cut off there: each way has its own limit, and the host is
+    lost when all are over theirs. So a way that breaks down for good, though it was the most
+    regular, costs nothing.
+    """
+
+    def __init__(self, calm: float, most: float) -> None:
+        self._bounds = calm, most
+        self._ways: dict[str, Pulse] = {}
+
+    def beat(self, way: str, now: float) -> None:
+        """It was heard."""
+        if way not in self._ways:
+            self._ways[way] = Pulse(now, *self._bounds)
+        self._ways[way].beat(now)
+
+    def forget(self, way: str) -> None:
+        """It will not be heard in this way any more."""
+        self._ways.pop(way, None)
+
+    def restart(self, now: float) -> None:
+        """What it was silent until now counts no more."""
+        for pulse in self._ways.values():
+            pulse.restart(now)
+
+    def silence(self, now: float) -> float:
+        """Seconds since it was heard in any way."""
+        return min(pulse.silence(now) for pulse in self._ways.values())
+
+    def limit(self, least: float) -> float:
+        """Seconds of silence after which it counts as lost for sure; each way has ``least``."""
+        return max(max(pulse.limit, least) for pulse in self._ways.values())
+
+    def lost(self, now: float, least: float) -> bool:
+        """Whether it has been silent in each way for longer than that allows."""
+        return all(p.silence(now) > max(p.limit, least) for p in self._ways.values())

@@ -331,8 +331,16 @@ class Confirms(Message, event="confirms"):
     links: Links
 
 
+@dataclass(frozen=True)
+class UdpSocket(Message, event="udp"):
+    """Where this end's beats in datagrams come from; the head answers with its own."""
+
+    address: Annotated[str, Printable(64)]
+    port: Annotated[int, Within(1, 65535)]
+
+
 FROM_NEW_AGENT = table(Hello, Offer, Fit, Unfit)
-FROM_AGENT = table(Passed, Progressed, Says, Logged, Noticed, Free, Claims, Confirms)
+FROM_AGENT = table(Passed, Progressed, Says, Logged, Noticed, Free, Claims, Confirms, UdpSocket)
 
 
 # Of the head, to agents.
@@ -438,7 +446,8 @@ class Leave(Message, event="leave"):
 
 
 FROM_HEAD = table(
-    *(Assignment, Refusal, Start, Admit, Kill, Forsake, Instruct, Hold, Died, Claimed, End, Leave)
+    *(Assignment, Refusal, Start, Admit, Kill, Forsake, Instruct, Hold, Died, Claimed, End, Leave),
+    UdpSocket,
 )
 
 

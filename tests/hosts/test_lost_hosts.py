@@ -210,6 +210,36 @@ def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -
     assert training.trace.read_bytes() == written
 
 
+def test_a_host_whose_ssh_waits_for_a_core_is_heard_by_its_datagrams(train) -> None:
+    network, training = train(2, "--detect-ms", 1000)  # others' work on these cores is no silence
+    training.until_step(20)
+    network.pause(3, training.running.started(r"ssh .*\bh2\b"))
+    training.check({0, 1, 2, 3})
+    assert "revoked" not in training.running.output
+
+
+@pytest.mark.parametrize("from_the_start", [True, False])
+def test_a_host_whose_datagrams_are_kept_back_is_heard_by_its_ssh(
+    network, from_the_start: bool
+) -> None:
+    there = network(2)
+    if from_the_start:
+        there.keep_datagrams("h2")
+    # On busy cores ssh was silent for more than a second.
+    training = Training(there, "--detect-ms", 3000, passes=400)
+    try:
+        training.until_step(20)
+        if not from_the_start:
+            there.keep_datagrams("h2")
+        # For longer than a host may be silent; h1 is heard by its datagrams meanwhile.
+        there.pause(5, training.running.started(r"ssh .*\bh1\b"))
+        there.link("h2", "down")
+        training.check({0, 1})
+    finally:
+        training.running.close()
+    assert "host h2 was silent for" in training.running.output
+
+
 @pytest.mark.parametrize("seconds", [3, 12])
 def test_a_head_that_pauses_loses_nobody(train, seconds: int) -> None:
     network, training = train(2)

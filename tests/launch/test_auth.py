@@ -156,3 +156,38 @@ def test_a_frame_too_long_is_refused_before_it_is_kept() -> None:
 def test_a_guessable_token_is_no_token() -> None:
     with pytest.raises(ValueError, match="16 bytes"):
         Seal(Role.HEAD, b"secret", bytes(NONCE_BYTES))
+
+
+def test_a_stamp_counts_once_and_for_the_other_end_only() -> None:
+    head, agent = Seal(Role.HEAD, bytes(32), bytes(32)), Seal(Role.AGENT, bytes(32), bytes(32))
+    assert not head.proves(bytes(24)), "nobody has proved anything"
+    answer, _ = head.feed(agent.greeting())
+    proof, _ = agent.feed(answer)
+    head.feed(proof)
+    first, second, third = agent.stamp(), agent.stamp(), agent.stamp()
+    assert head.proves(first)
+    assert not head.proves(first), "sent again"
+    assert head.proves(third), "one may be lost"
+    assert not head.proves(second), "come too late"
+    assert not agent.proves(agent.stamp()), "sent back to its sender"
+    forged = bytearray(agent.stamp())
+    for place in range(len(forged)):
+        forged[place] ^= 1
+        assert not head.proves(bytes(forged)), f"byte {place} is another"
+        forged[place] ^= 1
+    assert not head.proves(bytes(forged[:-1]))
+    assert not head.proves(bytes(forged) + b"x")
+    assert head.proves(bytes(forged)), "what was forged has moved nothing"
+
+
+def test_a_stamp_of_another_connection_counts_for_nothing() -> None:
+    head, _ = opened()
+    _, other = opened(salt=7)
+    assert not head.proves(other.stamp())
+
+
+def test_stamps_and_frames_are_numbered_apart() -> None:
+    head, agent = opened()
+    assert head.proves(agent.stamp())
+    assert head.feed(agent.wrap(1, b"one"))[1] == [Frame(1, b"one")]
+    assert head.proves(agent.stamp())

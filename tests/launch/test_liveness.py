@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from spotmpi.launch.liveness import CALM, FENCE, MARGIN, MEMORY, MOST, Awake, Hearing, Pulse
+from spotmpi.launch.liveness import (
+    CALM,
+    FENCE,
+    MARGIN,
+    MEMORY,
+    MOST,
+    Awake,
+    Hearing,
+    Pulse,
+    Pulses,
+)
 
 BEAT = 0.025
 
@@ -169,3 +179,58 @@ def test_time_awake_is_that_of_the_looks() -> None:
     assert awake.look(10.02) == 0
     assert awake.look(13.05) == pytest.approx(3.0)
     assert awake.time == pytest.approx(0.05)
+
+
+def heard_both_ways(seconds: float) -> tuple[Pulses, float]:
+    """A host that was heard by its link and by UDP for so long, and until when."""
+    pulses, at = Pulses(CALM, MOST), 0.0
+    while at < seconds:
+        at += BEAT
+        pulses.beat("link", at)
+        pulses.beat("udp", at)
+    return pulses, at
+
+
+@pytest.mark.parametrize("way", ["link", "udp"])
+def test_a_host_that_is_heard_in_one_way_is_not_lost(way: str) -> None:
+    pulses, at = heard_both_ways(5)
+    for _ in range(400):
+        at += BEAT
+        pulses.beat(way, at)
+        assert not pulses.lost(at, 0.0)
+        assert pulses.silence(at) == 0.0
+    assert not pulses.lost(at + CALM - BEAT, 0.0)
+    assert pulses.lost(at + CALM + BEAT, 0.0)
+
+
+def test_a_way_that_breaks_down_leaves_the_other_its_own_limit() -> None:
+    """A link through a busy ssh is silent for longer than its host's datagrams ever were."""
+    pulses, at = heard_both_ways(1)
+    for _ in range(10):
+        for _ in range(16):
+            at += BEAT
+            pulses.beat("udp", at)
+        pulses.beat("link", at)  # once in 400 ms
+    for _ in range(20):  # and now no more datagrams
+        assert not pulses.lost(at + 0.4, 0.0)
+        at += 0.4
+        pulses.beat("link", at)
+    assert pulses.lost(at + MARGIN * 0.4 + BEAT, 0.0)
+
+
+def test_a_way_that_is_given_up_counts_no_more() -> None:
+    pulses, at = heard_both_ways(1)
+    pulses.beat("udp", at + 1.0)
+    assert not pulses.lost(at + 1.5, 0.0)
+    pulses.forget("udp")
+    assert pulses.lost(at + 1.5, 0.0)
+
+
+def test_in_the_beginning_each_way_is_given_at_least_so_long() -> None:
+    pulses, at = heard_both_ways(1)
+    assert pulses.limit(5.0) == 5.0
+    assert not pulses.lost(at + 4.9, 5.0)
+    assert pulses.lost(at + 5.1, 5.0)
+    pulses.restart(at + 5.1)
+    assert not pulses.lost(at + 5.2, 0.0)
+    assert pulses.limit(0.0) == CALM

@@ -24,10 +24,11 @@ from spotmpi.launch import pmix_relay as relay
 from spotmpi.launch.auth import Frame, Seal
 from spotmpi.launch.decoding import Malformed, Message
 from spotmpi.launch.event_loop import Loop
+from spotmpi.launch.head.host_beats import HostBeats
 from spotmpi.launch.head.partitions import Partitions
 from spotmpi.launch.head.server_check import ServerCheck
 from spotmpi.launch.host.wrappers import WorkerEvent, Wrappers, in_order
-from spotmpi.launch.liveness import FENCE, Hearing, Pulse, beat_every, bounds
+from spotmpi.launch.liveness import Hearing, beat_every, bounds
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start import mpi_variables, mpirun
 from spotmpi.launch.tcp_connections import TcpConnection
@@ -69,19 +70,11 @@ class Registered:
     slots: int
     trunk: trunk.HostLink
     relay: relay.Relay
-    pulse: Pulse
+    beats: HostBeats
     near: bool = False
     """It is the head's own: nothing lies between that could break, and however long one of the two
     processes sleeps, neither is gone before the kernel closes their connection."""
     workers: list[int] = field(default_factory=list)
-    heard: float = 0.0
-    """When it was heard last, as far as that was taken into account ..."""
-    awake: float = 0.0
-    """... and how long the head had been awake then."""
-    settled: bool = False
-    """All of the job, or a newcomer of its own, had started: from then on its silence is short."""
-    silences: Silences = field(default_factory=Silences)
-    """Since then."""
 
 
 class Agents:
@@ -232,9 +225,8 @@ class Agents:
     def _take_in(self, link: trunk.HostLink, offer: messages.Offer, near: bool) -> None:
         name = self._free_name(offer.name)
         connections = relay.Relay(self._loop, link.relay)
-        pulse = Pulse(self._hearing.time, *bounds(self._assignment.detect_ms))
-        host = Registered(name, offer.slots, link, connections, pulse, near)
-        host.awake = self._hearing.awake
+        beats = HostBeats(name, self._loop, link, self._hearing, self._assignment.detect_ms)
+        host = Registered(name, offer.slots, link, connections, beats, near)
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         _LOG.info("%s is a host of the job, with %d slots", name, offer.slots)
         self._hosts[name] = host
@@ -333,7 +325,7 @@ class Agents:
 
     def silences(self) -> dict[str, Silences]:
         """How silent the hosts were that are there, by name; never the head's own."""
-        return {host.name: host.silences for host in self._hosts.values() if not host.near}
+        return {host.name: host.beats.silences for host in self._hosts.values() if not host.near}
 
     def end(self) -> None:
         """Have every worker killed, while the stand-ins stay. From now on none is started."""
@@ -441,6 +433,9 @@ class Agents:
                 self._rifts.confirm(host.name, links, now)
             case messages.Says(text=text):
                 self._say(f"{host.name}: {text}")
+            case messages.UdpSocket(address=address, port=port):
+                if (name := host.beats.udp.meet(address, port)) is not None:
+                    host.trunk.tell(messages.UdpSocket(*name))
 
     def _hear_from(self, host: Registered, worker: int, said: Message) -> None:
         if worker in self._ended:
@@ -461,16 +456,11 @@ class Agents:
             if self._ready == self._first:
                 for other in self._hosts.values():
                     if not self._first.isdisjoint(other.workers):
-                        self._settle(other)
+                        other.beats.settle()
                 for name in self._spares:
                     self.recruit(name)
         elif isinstance(said, messages.Admitted):
-            self._settle(host)
-
-    def _settle(self, host: Registered) -> None:
-        if not host.settled:
-            host.settled = True
-            host.pulse.restart(self._hearing.time)
+            host.beats.settle()
 
     def _claim(self, host: Registered, links: Sequence[TcpConnection]) -> None:
         """A host's workers get no answer: whoever has the other end knows who they are."""
@@ -519,37 +509,21 @@ class Agents:
             self._next_beat = now + self._beat
             for host in self._hosts.values():
                 if not host.near:
-                    host.trunk.beat()
+                    host.beats.send(now)
         if self._rifts:
             self._part_from_outcast(now)
         for link, guest in list(self._guests.items()):
             if guest.until < self._hearing.awake:
                 self.part(link, "it did not introduce itself in time")
-        heard = [host for host in self._hosts.values() if host.trunk.heard != host.heard]
+        heard = [host for host in self._hosts.values() if host.beats.news]
         certain = self._hearing.look(now, bool(heard))
         for host in heard:
-            host.heard, host.awake = host.trunk.heard, self._hearing.awake
-            host.pulse.beat(self._hearing.time)
+            host.beats.take()
         for host in [host for host in self._hosts.values() if not host.near]:
-            self._judge(host, now, certain)
-
-    def _judge(self, host: Registered, now: float, certain: bool) -> None:
-        """Give a host up that was silent for too long, as far as the head can be sure of that."""
-        silence = host.pulse.silence(self._hearing.time)
-        unheard = self._hearing.awake - host.awake
-        limit = host.pulse.limit if host.settled else max(host.pulse.limit, trunk.AT_START)
-        host.silences.allowed = limit
-        lost = (certain and silence > limit) or unheard > FENCE
-        news = host.settled and host.silences.news(silence, now)
-        # What has come but was not read yet is the head's own delay, and no silence.
-        if not (news or lost) or host.trunk.readable:
-            return
-        if lost:
-            host.trunk.close()
-            self._lose(host, f"was silent for {max(silence, unheard) * 1e3:.0f} ms")
-        else:
-            host.silences.saw(silence)
-            _LOG.debug("%s was silent for %.0f ms, of %.0f", host.name, 1e3 * silence, 1e3 * limit)
+            silence = host.beats.lost_after(now, certain)
+            if silence is not None:
+                host.trunk.close()
+                self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
 
     def _part_from_outcast(self, now: float) -> None:
         """Where two hosts do not reach each other, one of them must go."""
@@ -573,6 +547,7 @@ class Agents:
         _LOG.info("host %s %s", host.name, how)
         del self._hosts[host.name]
         ago = time.monotonic() - host.trunk.heard
+        host.beats.udp.close()
         host.relay.close()  # before stand-ins are killed (see `Agent._pass_on`)
         for worker in host.workers:
             if worker not in self._ended:

@@ -42,6 +42,7 @@ from spotmpi.launch.processes import cores, read
 from spotmpi.launch.signal_events import as_events
 from spotmpi.launch.start import mpi_variables, mpirun
 from spotmpi.launch.start.installation import NO_MPI, search
+from spotmpi.launch.udp_beats import UdpBeats, own_addresses
 from spotmpi.launch.wording import signal_name
 from spotmpi.launcher_channel import Name, Progress, admit, publish_death, record_death
 from spotmpi.notice import Notice
@@ -119,6 +120,8 @@ class Agent:
         self._mark, self._folder, self._lock = job_folder.create(0)
         self._crew = Wrappers(self._loop, self._folder, self._watch)
         self._trunk = link.HostLink(self._loop, descriptors, seal, self._take, self._cut)
+        self._udp = UdpBeats(self._loop, seal, 0.0)
+        self._addresses = [] if near else own_addresses(descriptors[0], os.environ)
         self._relay = pmix_relay.Relay(self._loop, self._trunk.relay)
         self._doorways: dict[int, pmix_relay.Doorway] = {}
         """Of each worker that lives, its own."""
@@ -165,6 +168,7 @@ class Agent:
         if self._next_beat <= now and not self._near:
             self._next_beat = now + beat_every(self._assignment.detect_ms)
             self._trunk.beat()
+            self._udp.beat(now)
         if self._next_report <= now and not self._trunk.congested:
             self._next_report = now + _BETWEEN_REPORTS
             self._report()
@@ -235,6 +239,8 @@ class Agent:
             case messages.Claimed(links=claimed):
                 if known := tcp_connections.ends(claimed, os.getpid()):
                     self._trunk.tell(messages.Confirms(tuple(known)))
+            case messages.UdpSocket(address=address, port=port):
+                self._udp.meet(address, port)
             case messages.End():
                 self._crew.end()
             case messages.Leave():
@@ -261,6 +267,8 @@ class Agent:
                 self._end_log = log_lines.keep(self._log)
             (self._folder / TASK).write_text(json.dumps(assignment.task))
             self._trunk.tell(messages.Fit())
+            if (name := self._udp.offer(self._addresses)) is not None:
+                self._trunk.tell(messages.UdpSocket(*name))
             self._lookout.start()
 
     def _decline(self, why: str) -> None:
@@ -435,6 +443,7 @@ class Agent:
         self._trunk.flush(_FOR_CLEARING)
         for doorway in self._doorways.values():
             doorway.close()
+        self._udp.close()
         self._relay.close()
         job_folder.remove(self._folder)
         os.close(self._lock)

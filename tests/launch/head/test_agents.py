@@ -20,6 +20,7 @@ from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.link import HostLink, read
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.tcp_connections import TcpConnection
+from spotmpi.launch.udp_beats import UdpBeats
 from spotmpi.launcher_channel import Order
 from spotmpi.notice import Notice
 from tests.saying import said
@@ -219,7 +220,7 @@ def test_a_host_may_be_silent_for_short_only_once_its_newcomer_is_admitted(
     host.fleet.widen("h2", 1)
     host.agent.tell(messages.Passed(2, said("ready")))
     host.agent.tell(messages.Passed(2, said("admitted")))
-    host.turn_until(lambda: host.fleet.hosts[0].settled)
+    host.turn_until(lambda: host.fleet.hosts[0].beats.settled)
     heard = [one.said.event for one in host.fleet.hear()]
     assert heard == ["ready", "admitted"]
     host.fleet.dismiss()
@@ -230,7 +231,7 @@ def settled(host: Host, folder: Path) -> Silences:
     host.fleet.place([], folder)
     host.fleet.widen("h2", 1)
     host.agent.tell(messages.Passed(2, said("admitted")))
-    host.turn_until(lambda: host.fleet.hosts[0].settled)
+    host.turn_until(lambda: host.fleet.hosts[0].beats.settled)
     return host.fleet.silences()["h2"]
 
 
@@ -262,9 +263,9 @@ def test_a_round_that_is_over_says_that_all_were_ready(host: Host, tmp_path: Pat
     host.agent.tell(messages.Passed(1, said("ready")))
     host.agent.tell(messages.Says("now"))
     host.turn_until(lambda: host.said)
-    assert host.fleet.hosts[0].settled is False
+    assert host.fleet.hosts[0].beats.settled is False
     host.agent.tell(messages.Passed(1, said("underway")))
-    host.turn_until(lambda: host.fleet.hosts[0].settled)
+    host.turn_until(lambda: host.fleet.hosts[0].beats.settled)
     host.fleet.dismiss()
 
 
@@ -311,3 +312,35 @@ def test_a_host_starts_only_as_many_as_it_has_room_for(host: Host, tmp_path: Pat
     assert host.fleet.recruit("h2") is None
     assert host.fleet.recruit("h3") is None
     host.fleet.dismiss()
+
+
+def test_a_host_is_heard_by_datagrams_too(host: Host) -> None:
+    udp = UdpBeats(host.loop, host.agent.seal, 0.0)
+    name = udp.offer(["127.0.0.1"])
+    assert name is not None
+    host.agent.tell(messages.UdpSocket(*name))
+    (head,) = host.hear(messages.UdpSocket)
+    udp.meet(head.address, head.port)
+    there = host.fleet.hosts[0].beats
+    host.turn_until(lambda: there.udp.heard)
+    host.fleet.hear()
+    assert not there.news
+    link, before = there._awake, there.udp.heard
+    udp.beat(time.monotonic())
+    host.turn_until(lambda: there.udp.heard > before)
+    assert there.news
+    host.fleet.hear()
+    assert not there.news
+    assert there._awake == link, "a datagram was taken for the link"
+    udp.close()
+    there.udp.close()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "224.0.0.1", "h2", "fe80::1"])
+def test_an_agent_that_names_no_host_s_address_is_heard_by_its_link(
+    host: Host, address: str
+) -> None:
+    host.agent.tell(messages.UdpSocket(address, 9))
+    host.agent.tell(messages.Says("here"))
+    host.turn_until(lambda: host.said)
+    assert not [one for one in host.told if isinstance(one, messages.UdpSocket)]

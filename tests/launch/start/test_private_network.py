@@ -34,17 +34,24 @@ def below(running: Running) -> list[int]:
 
 
 def listening(running: Running) -> list[tuple[str, int]]:
-    """Addresses (as the kernel writes them) and ports at which a job can be reached from here."""
+    """Addresses (as the kernel writes them) and ports at which a job can be reached from here.
+
+    By UDP, too, whoever may be heard there.
+    """
     held = set()
     for pid in below(running):
         for link in Path(f"/proc/{pid}/fd").iterdir():
             held.update(re.findall(r"socket:\[(\d+)\]", os.readlink(link)))
     rows = [
-        line.split()
-        for table in ("tcp", "tcp6")
+        (table, line.split())
+        for table in ("tcp", "tcp6", "udp", "udp6")
         for line in Path("/proc/net", table).read_text().splitlines()[1:]
     ]
-    found = [row[1].split(":") for row in rows if row[3] == LISTENING and row[9] in held]
+    found = [
+        row[1].split(":")
+        for table, row in rows
+        if row[9] in held and (row[3] == LISTENING or table.startswith("udp"))
+    ]
     return [(address, int(port, 16)) for address, port in found]
 
 
