@@ -104,6 +104,12 @@ class Checkpoints:
         elif not self.published and not self._is_writing:
             self._copy = self._due, step, self._state()
 
+    def joins(self, number: int) -> None:
+        """This worker has learnt everything by round ``number``, but not whether one is due that
+        nobody has confirmed. It takes it that one is: should all others die, it writes one."""
+        if self.folder is not None:
+            self._due = number
+
     def finish(self, step: int, leader: bool, must: bool = False) -> None:
         """All is stable now: write what is still due, and return when it is on the disk.
 

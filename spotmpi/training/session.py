@@ -319,6 +319,7 @@ class Session(Generic[P]):
         graduates = self._school.given(page)
         if self.me in graduates:
             self.training.registry.take(page["rest"])
+            self.keeper.joins(number)
         if graduates and not self._school.learns:
             self._compare_after = number
         self.memory.follow(word)

@@ -145,6 +145,35 @@ def test_a_new_leader_writes_the_one_that_died_with_its_writer(tmp_path: Path) -
     assert crew.kept == [2]
 
 
+def test_a_newcomer_that_remains_alone_writes_one_that_may_have_been_due(tmp_path: Path) -> None:
+    """It came too late to hear of it, and the others died before they could write it."""
+    crew = Crew(tmp_path)
+    crew.alive = [0]
+    crew.commit(wanted=True)
+    crew.keepers[1].joins(0)
+    crew.alive = [1]
+    crew.commit()
+    crew.commit()
+    assert crew.kept == [2]
+
+
+def test_a_newcomer_hears_as_all_do_that_none_is_due(tmp_path: Path) -> None:
+    crew = Crew(tmp_path)
+    crew.alive = [0]
+    crew.commit(wanted=True)
+    crew.commit()
+    crew.keepers[1].joins(1)
+    crew.alive = [0, 1]
+    assert crew.kept == [1]
+    for _ in range(3):
+        crew.commit()
+    crew.alive = [1]
+    for _ in range(3):
+        crew.commit()
+    crew.keepers[1].finish(crew.steps, leader=True)
+    assert crew.kept == [1]
+
+
 def test_what_one_worker_asks_for_the_leader_writes(tmp_path: Path) -> None:
     crew = Crew(tmp_path, workers=3)
     crew.keepers[2].asked = True
