@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -88,12 +88,18 @@ class Lease:
         return workers is self.slots or workers == self.slots
 
     @cached_property
-    def _slots_of(self) -> dict[WorkerId, list[int]]:
-        # A step asks for every worker's samples: a search in the tuple would make it quadratic.
-        found: dict[WorkerId, list[int]] = {}
-        for slot, worker in enumerate(self.slots):
-            found.setdefault(worker, []).append(slot)
-        return found
+    def _slots_of(self) -> Mapping[WorkerId, Sequence[int]]:
+        return _table(self.slots)
+
+
+@lru_cache(maxsize=4)
+def _table(slots: tuple[WorkerId, ...]) -> Mapping[WorkerId, Sequence[int]]:
+    """Which slots each worker fills. A search in the tuple would make a step quadratic, and so
+    would a table for each of thousands of simulated workers: the leases of many steps share one."""
+    found: dict[WorkerId, list[int]] = {}
+    for slot, worker in enumerate(slots):
+        found.setdefault(worker, []).append(slot)
+    return found
 
 
 def _share(samples: Indices, number: int, many: int) -> Indices:
