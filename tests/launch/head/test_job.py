@@ -205,27 +205,38 @@ def test_an_mpirun_that_ends_by_itself_is_quoted(run, capfd) -> None:
     assert capfd.readouterr().err.splitlines()[:2] == ["spotmpi: mpirun said:", "not enough slots"]
 
 
-def test_a_killed_mpirun_is_no_bug_of_the_script(run, capfd) -> None:
-    job = run(shell("kill -9 $$")).trained()
+@pytest.fixture
+def gate(tmp_path: Path) -> Path:
+    """What "mpirun" waits at."""
+    os.mkfifo(tmp_path / "gate")
+    return tmp_path / "gate"
+
+
+def through(gate: Path) -> Turn:
+    """A turn in which "mpirun" goes through its gate and ends."""
+    before = set(processes.children(os.getpid()))
+
+    def end() -> None:
+        (mpirun,) = set(processes.children(os.getpid())) - before
+        gate.write_text("go\n")
+        while not ended(mpirun):
+            pass
+
+    return end
+
+
+def test_a_killed_mpirun_is_no_bug_of_the_script(run, gate: Path, capfd) -> None:
+    job = run(shell(f"read x < {gate}; kill -9 $$")).trained().turn(through(gate))
     assert job.finish() == 69
     assert "mpirun was killed (SIGKILL), and no worker can go on without it" in (
         capfd.readouterr().err
     )
 
 
-def test_what_ended_mpirun_counts_and_not_that_it_ended(run, tmp_path: Path, capfd) -> None:
+def test_what_ended_mpirun_counts_and_not_that_it_ended(run, gate: Path, capfd) -> None:
     """Its last words come with its end, on another connection."""
-    gate = tmp_path / "gate"
-    os.mkfifo(gate)
-    before = processes.children(os.getpid())
-
-    def end_mpirun() -> None:
-        (mpirun,) = set(processes.children(os.getpid())) - set(before)
-        gate.write_text("go\n")
-        while not ended(mpirun):
-            pass
-
-    job = run(shell(f"read x < {gate}")).trained().turn(end_mpirun, {1: said("left", code=3)})
+    job = run(shell(f"read x < {gate}")).trained()
+    job.turn(through(gate), {1: said("left", code=3)})
     assert job.finish() == 1
     assert "worker 1 on h1 ended with code 3; the job was ended" in capfd.readouterr().err
 
