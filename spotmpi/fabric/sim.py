@@ -55,6 +55,7 @@ from spotmpi.protocol.recovery import (
     Received,
     RevokeControl,
     Send,
+    TokenKind,
 )
 
 Watch = Callable[[WorkerId, str], None]
@@ -133,7 +134,7 @@ class Seal:
     turned_away: int
     """Newcomers with whom a build failed since then."""
     unasked: bool
-    """Somebody came to it without having met a loss."""
+    """Somebody began it for an end or a plan, and not for a loss."""
 
 
 class Hang(AssertionError):
@@ -410,17 +411,14 @@ class Simulation:
         """The reply, if it makes no difference to anybody whether the worker dies before it."""
         if isinstance(request, Start | Wait | Cancel | Reduce | Share):
             return self._data_path.perform(worker, process, request)
-        if isinstance(request, Poll):
-            self._unasked = self._unasked or not process.interrupted
-            if process.inbox:
-                reply = process.inbox.popleft()
-                if not self._kills or self._kills[0].at > self.events:
-                    return reply
-                self.reply(worker, reply)  # it may be the one that dies now
+        if isinstance(request, Poll) and process.inbox:
+            reply = process.inbox.popleft()
+            if not self._kills or self._kills[0].at > self.events:
+                return reply
+            self.reply(worker, reply)  # it may be the one that dies now
         process.waiting = request
         match request:
             case Revoke():
-                process.interrupted = True
                 self._revoke(worker, process)
                 self.reply(worker)
             case RevokeControl():
@@ -428,6 +426,8 @@ class Simulation:
                 self.reply(worker)
             case Send(to, token):
                 process.sent += 1
+                if token.kind is TokenKind.RECONCILE and not token.lost:
+                    self._unasked = True
                 self._send(worker, to, Received(token), process.control)
                 self.reply(worker)
             case Rebuild():
@@ -566,7 +566,7 @@ class Simulation:
         seal = Seal(members, lost, change, messages, self._turned_away, self._unasked)
         self._turned_away, self._unasked = 0, False
         for process in passage:
-            process.sent, process.interrupted = 0, False
+            process.sent = 0
         self.sealed(seal)
 
 

@@ -96,8 +96,6 @@ class Process:
     control_revoked: bool = False
     sent: int = 0
     """Tokens, since the last seal."""
-    interrupted: bool = False
-    """It has met a loss since then."""
     sponsor: WorkerId | None = None
     """Of a newcomer that has no charter yet."""
 
