@@ -146,6 +146,13 @@ class Hosts:
         self.loop.turn(0.05)
         self.fleet.hear()
 
+    def pass_by(self, seconds: int) -> None:
+        """Let so much time go by, in which the head is awake: it looks each second."""
+        for _ in range(seconds):
+            self.clock.ahead += 1
+            self.loop.turn(0)
+            self.fleet.hear()
+
     def begin(self) -> list[str]:
         """Wait until the job begins; return its hosts."""
         hosts: list[str] = self.turn_until(self.gathering.complete)
@@ -278,7 +285,7 @@ def test_those_that_come_by_themselves_are_counted_and_waited_for(hosts: Hosts) 
 def test_a_patient_job_waits_as_long_as_it_takes_and_tries_again(hosts: Hosts) -> None:
     hosts.commands |= {"h1": FAILS, "h2": SILENT}
     hosts.gather("h1", "h2", patient=True)
-    hosts.clock.ahead = 1000
+    hosts.pass_by(31)
     hosts.turn_until(lambda: hosts.gathering._missing.keys() == {"h1", "h2"})
     assert hosts.gathering.complete() is None
     hosts.commands["h1"] = COMES
@@ -292,7 +299,7 @@ def test_a_host_that_is_on_its_way_when_a_patient_job_begins_still_comes(hosts: 
     """The half minute is over by then, but not that of its last try."""
     hosts.commands |= {"h1": FAILS, "h2": SILENT}
     hosts.gather("h1", "h2", patient=True)
-    hosts.clock.ahead = 31
+    hosts.pass_by(31)
     hosts.turn_until(lambda: hosts.gathering._missing.keys() == {"h1", "h2"})
     hosts.commands["h1"] = COMES
     hosts.loop.again()
@@ -325,7 +332,7 @@ def test_a_host_on_its_way_is_left_alone_until_its_time_is_up(hosts: Hosts, ende
         hosts.loop.again()
     assert hosts.started == ["h1", "h2", "h2"]
     late = hosts.pids["h2"]
-    hosts.clock.ahead = 31
+    hosts.pass_by(31)
     hosts.turn_until(lambda: hosts.gathering._missing)
     hosts.commands["h2"] = COMES
     hosts.loop.again()
