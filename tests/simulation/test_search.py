@@ -51,7 +51,7 @@ def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
     ("least", "most", "runs", "alive", "taught"),
     [
         # One worker: its death ends the run, and with it what a newcomer could learn.
-        (1, 1, 60, 0.1, 0.02),
+        (1, 1, 200, 0.07, 0.07),
         (2, 3, 200, 0.5, 0.1),
         (4, 8, 100, 0.5, 0.1),
         (16, 16, 40, 0.5, 0.1),
