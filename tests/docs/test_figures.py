@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
@@ -153,3 +153,40 @@ def test_false_alarms_are_those_counted() -> None:
         *(median(beside), beside[int(0.99 * len(beside))], beside[-1], found["out"]),
     ]
     assert close(told.groups(), computed)
+
+
+def beside_in_place(cell: Mapping[str, Any]) -> float:
+    """How many times as long as the bare loop in place a step takes."""
+    return median(ours / bare for ours, bare in zip(cell["spotmpi"], cell["in_place"], strict=True))
+
+
+def test_what_parts_cost_is_what_was_measured() -> None:
+    found = results("parts")
+    section = PAGE.partition("\n## A step without a failure\n")[2].partition("\n## ")[0]
+    section = section.replace("\n", " ")
+    steps = re.search(
+        r"took (\d+) % more before and (\d+) % more after with 2 workers, and (\d+) % before "
+        r"and (\d+) % after with 4 workers: it became (\d+) % and (\d+) % slower",
+        section,
+    )
+    recoveries = re.search(
+        r"took ([\d.]+) ms before and ([\d.]+) ms after with 4 workers, "
+        r"([\d.]+) and ([\d.]+) ms with 16",
+        section,
+    )
+    assert steps is not None
+    assert recoveries is not None
+    in_place = {
+        (side, cell): median(map(beside_in_place, (run[cell] for run in found["overhead"][side])))
+        for side in ("before", "after")
+        for cell in (0, 1)
+    }
+    cells = [in_place[side, cell] for cell in (0, 1) for side in ("before", "after")]
+    slower = [in_place["after", cell] / in_place["before", cell] for cell in (0, 1)]
+    assert close(steps.groups(), [100 * (ratio - 1) for ratio in (*cells, *slower)])
+    totals = [
+        median(total for run in found["recovery"][side] for total in run[cell]["spotmpi"])
+        for cell in (0, 1)
+        for side in ("before", "after")
+    ]
+    assert close(recoveries.groups(), totals)
