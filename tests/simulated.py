@@ -60,11 +60,11 @@ class Seat(Fabric):
 
     def guest(self) -> int | None:
         """The simulation's."""
-        return self._simulation.guest(self.me)
+        return self._simulation.newcomers.guest(self.me)
 
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """The simulation's."""
-        self._simulation.brief(self.me, prospectus)
+        self._simulation.newcomers.brief(self.me, prospectus)
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
         """The simulation's: no thread, which would live on when its worker is dead."""

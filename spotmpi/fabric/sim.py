@@ -45,6 +45,7 @@ from spotmpi.fabric import (
 from spotmpi.fabric.plane import private_arena
 from spotmpi.fabric.sim_background import Errand
 from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
+from spotmpi.fabric.sim_newcomers import Newcomers
 from spotmpi.protocol.membership import Membership, Worker, WorkerId
 from spotmpi.protocol.recovery import (
     Built,
@@ -98,13 +99,17 @@ class Seat(Fabric):
         """The simulation's."""
         return self.simulation.arena(layout)
 
+    def sponsor(self, newcomer: WorkerId | None) -> str | None:
+        """The simulation's."""
+        return self.simulation.newcomers.sponsor(self.me, newcomer)
+
     def guest(self) -> WorkerId | None:
         """The simulation's."""
-        return self.simulation.guest(self.me)
+        return self.simulation.newcomers.guest(self.me)
 
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """The simulation's."""
-        self.simulation.brief(self.me, prospectus)
+        self.simulation.newcomers.brief(self.me, prospectus)
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
         """The simulation's."""
@@ -184,8 +189,12 @@ class Simulation:
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """What happens next, before time goes on."""
-        self._newcomers: dict[WorkerId, Process] = {}
+        self.newcomers = Newcomers(self)
         """Those of the processes that have no charter yet."""
+        self.arrived: Callable[[WorkerId], None] = self._arrive
+        """What is to be done where the schedule has a newcomer."""
+        self.ended: Callable[[WorkerId, bool], None] = lambda worker, died: None
+        """Told of the end of each."""
         self._ticket = 0
         self._arrival: dict[tuple[WorkerId, WorkerId], float] = {}
         self._in_flight: dict[WorkerId, dict[int, WorkerId]] = {}
@@ -219,21 +228,6 @@ class Simulation:
         self._awaited += 1
         self.after(self.delays.compute, self._advance, worker, None)
 
-    def guest(self, worker: WorkerId) -> WorkerId | None:
-        """The newcomer that waits at the side of ``worker``."""
-        for newcomer, process in self._newcomers.items():
-            waits = isinstance(process.waiting, Knock) and process.data is None
-            if waits and process.sponsor == worker:
-                return newcomer
-        return None
-
-    def brief(self, worker: WorkerId, prospectus: Callable[[], bytes]) -> None:
-        """Send the prospectus to newcomers that wait for it at the side of ``worker``."""
-        for newcomer, process in self._newcomers.items():
-            if process.sponsor == worker and isinstance(process.waiting, Meet):
-                process.waiting = None
-                self.reply(newcomer, prospectus(), self.delays.message)
-
     def noticed(self, worker: WorkerId) -> bool:
         """Whether ``worker`` is told to leave."""
         return self._notices.get(worker, self.events + 1) <= self.events
@@ -242,6 +236,14 @@ class Simulation:
     def stopping(self) -> bool:
         """Whether all are told to stop."""
         return self._stop is not None and self._stop <= self.events
+
+    def kill(self, worker: WorkerId) -> None:
+        """Let ``worker`` die now, if it lives; not from within its own steps."""
+        self._kill(worker)
+
+    def at(self, seconds: float, action: Callable[[], None]) -> None:
+        """Let it happen after just so many seconds."""
+        self._at(self.now + seconds, action)
 
     def doom(self, worker: WorkerId) -> None:
         """Let ``worker`` die as soon as the present event is over."""
@@ -260,7 +262,7 @@ class Simulation:
             while self._kills and self._kills[0].at <= self.events:
                 self._kill(self._kills.pop(0).worker)
             while self._arrivals and self._arrivals[0].at <= self.events:
-                self._arrive(self._arrivals.pop(0).worker)
+                self.arrived(self._arrivals.pop(0).worker)
             if self.events > limit:
                 raise Hang(f"no end after {limit} events; waiting: {self._waiting()}")
         if self.processes:
@@ -278,41 +280,18 @@ class Simulation:
     # Newcomers.
 
     def _arrive(self, worker: WorkerId) -> None:
-        """The launcher has the first member that lives bring it in."""
+        """Without a launcher: the first member that lives brings it in at once."""
         members = [w for w in self._ring if w in self.processes]
         if members:
-            process = Process(self.newcomer(worker), None, sponsor=members[0], waiting=None)
-            self.processes[worker] = self._newcomers[worker] = process
             self._tell(worker, f"comes, to {members[0]}")
-            self.after(self.delays.compute, self._advance, worker, None)
+            self.come(worker, members[0])
 
-    def _turn_away(self, newcomer: WorkerId) -> None:
-        """It is not admitted, or will never learn that it was."""
-        process = self.processes.get(newcomer)
-        if process is not None and process.sponsor is not None:
-            process.sponsor = None
-            if isinstance(process.waiting, Knock | Meet):
-                process.waiting = None
-                self.reply(newcomer, PeersLost("turned away"))
-            else:
-                self._kill(newcomer)
-
-    def _orphan(self, sponsor: WorkerId) -> None:
-        for newcomer, process in self._newcomers.items():
-            if process.sponsor == sponsor:
-                self.after(self.delays.notice, self._turn_away, newcomer)
-
-    def _welcome(self, newcomer: WorkerId, charter: bytes) -> None:
-        process = self.processes.get(newcomer)
-        if (
-            process is not None
-            and isinstance(process.waiting, Knock)
-            and process.sponsor is not None
-        ):
-            process.sponsor = None
-            process.waiting = None
-            del self._newcomers[newcomer]
-            self.reply(newcomer, charter)
+    def come(self, worker: WorkerId, sponsor: WorkerId | None = None) -> None:
+        """A newcomer begins; until it has a sponsor it waits for one."""
+        process = Process(self.newcomer(worker), None, sponsor=sponsor, waiting=None)
+        self.processes[worker] = process
+        self.newcomers.come(worker, process)
+        self.after(self.delays.compute, self._advance, worker, None)
 
     # Scheduling.
 
@@ -357,7 +336,7 @@ class Simulation:
             self.returned[worker] = stop.value
             self._remove(worker)
             self._tell(worker, "returns")
-            self._orphan(worker)
+            self.ended(worker, False)
             # A worker that left without a word looks to MPI like one that died. Usually all
             # leave together, and nobody is there to be told by the time that one could be.
             self._at(self.now + self.delays.collective, self._gone, worker)
@@ -372,7 +351,7 @@ class Simulation:
     def _remove(self, worker: WorkerId) -> Process | None:
         """It is there no more; return what it was."""
         process = self.processes.pop(worker, None)
-        self._newcomers.pop(worker, None)
+        self.newcomers.gone(worker)
         if process is not None and process.data is not None and worker not in self._build:
             self._awaited -= 1
         return process
@@ -389,7 +368,7 @@ class Simulation:
             tickets = [t for t, to in self._in_flight[worker].items() if to == receiver]
             for ticket in tickets[self.random.randint(0, len(tickets)) :]:
                 del self._in_flight[worker][ticket]
-        self._orphan(worker)
+        self.ended(worker, True)
         self._gone(worker)
 
     def _gone(self, worker: WorkerId) -> None:
@@ -437,12 +416,10 @@ class Simulation:
                 self._awaited -= 1
                 self._try_build()
             case Welcome(newcomer, charter):
-                self.after(self.delays.message, self._welcome, newcomer, charter)
+                self.newcomers.welcome(worker, newcomer, charter)
                 self.reply(worker)
             case Knock() | Meet():
-                if process.sponsor is None or process.sponsor not in self.processes:
-                    process.sponsor = None
-                    self.reply(worker, PeersLost("no sponsor"))
+                self.newcomers.wait(worker, process)
         return LATER
 
     def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:
@@ -525,11 +502,12 @@ class Simulation:
                 sealed
                 and guest is not None
                 and guest.sponsor == change.sponsor
+                and not guest.alone
                 and isinstance(guest.waiting, Knock)
             )
             if not sealed:
                 self._turned_away += 1
-                self._turn_away(newcomer)
+                self.newcomers.turn_away(newcomer)
         admitted = newcomer if sealed else None
         order = [
             w for w in self._ring if w in alive and w not in (change.leaving if sealed else ())

@@ -98,6 +98,8 @@ class Process:
     """Tokens, since the last seal."""
     sponsor: WorkerId | None = None
     """Of a newcomer that has no charter yet."""
+    alone: bool = False
+    """Nothing will come of this newcomer: it has lost its sponsor, or was let go."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +115,8 @@ class Delays:
     """Before each data collective, as a stand-in for the gradient."""
     write: float = 0.005
     """Of what is done in the background."""
+    spawn: float = 0.02
+    """Until a newcomer is connected with its sponsor."""
 
 
 USUAL = Delays()

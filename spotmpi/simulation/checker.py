@@ -105,6 +105,10 @@ class Checker:
         self._published = 0
         self._whole = True
         """No step is missing in the trace."""
+        self._requests: dict[WorkerId, str] = {}
+        """What newcomers were started for."""
+        self._waits: dict[tuple[WorkerId, WorkerId, str], int] = {}
+        """Steps and changes that a sponsor may yet see while a newcomer waits for it."""
         self._ended = False
         self._kept: dict[int, WorkerId] = {}
         """Checkpoints that were written: their steps, and who wrote them."""
@@ -226,6 +230,9 @@ class Checker:
             raise Violation(f"workers {sorted(back)} have left, and are members again")
         if seal.change and seal.lost:
             raise Violation(f"{seal.change} is carried out while {[*seal.lost]} are lost")
+        asked = [self._requests[one] for one in seal.members if one in self._requests]
+        if len(asked) > len(set(asked)):
+            raise Violation(f"{seal.members} are members, of whom two came for one request")
         self._changes += seal.members != self._seals[-1]
         self._seals.append(seal.members)
         self._agreed = None
@@ -312,6 +319,26 @@ class Checker:
         if self._whole and not self._unused[samples].all():
             raise Violation(f"step {step}: worker {worker} used a sample again: {samples}")
         self._unused[samples] = False
+
+    # Newcomers.
+
+    def asked_for(self, newcomer: WorkerId, request: str) -> None:
+        """One is started; another one for the same request only if this one comes to nothing."""
+        self._requests[newcomer] = request
+
+    def sponsored(self, sponsor: WorkerId, waiting: Iterable[tuple[WorkerId, object]]) -> None:
+        """A step is over, and these newcomers wait for their sponsor to do something."""
+        script, before = self._scripts[sponsor], self._waits
+        kept = {key: rest for key, rest in before.items() if key[0] != sponsor}
+        for newcomer, what in waiting:
+            key = sponsor, newcomer, type(what).__name__
+            rest = before.get(key, PATIENCE + 1) - 1 + self._changes - script.changes
+            if rest < 0:
+                raise Violation(
+                    f"newcomer {newcomer} waits for worker {sponsor} and its answer to {key[2]}"
+                )
+            kept[key] = rest
+        self._waits = kept
 
     # What is kept.
 

@@ -24,6 +24,11 @@ KINDS = ("asks", "arrivals", "notices", "kills")
 _STEPS = 6
 """Of a whole run, more or less."""
 
+_PASSES = 2
+
+_TO_TRAIN = 80
+"""Events of each worker until a newcomer has learnt, more or less."""
+
 _KNOWN = 16
 """The length of runs of more workers follows from that of runs of so many."""
 
@@ -50,6 +55,8 @@ class Schedule:
     min_workers: int = 1
     size: int = SMALL
     """Parameters of the model."""
+    passes: int = _PASSES
+    """Over the samples: three steps each, more or less."""
     checkpoint_every: int | None = None
     """A checkpoint is due whenever so many steps are done; None: none is written, ever."""
     asks: tuple[Ask, ...] = ()
@@ -93,8 +100,8 @@ class Schedule:
         return ", ".join(said) or "nothing happens at all"
 
 
-Length = Callable[[int], int]
-"""How many events a run of so many workers takes to which nothing happens."""
+Length = Callable[[int, int], int]
+"""How many events a run of so many workers and passes takes to which nothing happens."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +123,12 @@ class Campaign:
         chance = random.Random(f"{self.seed}/{number}")
         # Small rings more often: there most goes wrong, and fastest.
         workers = min(chance.randint(self.least, self.most) for _ in range(2))
-        events = _events(workers, length)
-        calm = Schedule(workers, chance.randrange(1 << 32))
+        plans = self.losses is None and chance.random() < PLANS
+        # A job of few workers has few events, and would be over before anybody could join.
+        passes = _PASSES + (1 + _STEPS // workers if plans else 0)
+        known = min(workers, _KNOWN)
+        events = length(known, passes) * workers // known
+        calm = Schedule(workers, chance.randrange(1 << 32), passes=passes)
         moment = chance.randrange(events)
         if self.losses is not None:
             victims = chance.sample(range(workers), min(self.losses, workers))
@@ -126,7 +137,7 @@ class Campaign:
             moment = max(0, events - 1 - chance.randrange(30 * workers))
         kills, moment = _kills(workers, events, moment, chance)
         schedule = replace(calm, kills=kills)
-        if chance.random() < PLANS:
+        if plans:
             schedule = _with_plans(schedule, chance, moment, events)
         if chance.random() < 0.05:
             schedule = replace(schedule, stop=chance.randrange(events))
@@ -135,11 +146,6 @@ class Campaign:
         if chance.random() < KEEPING:
             schedule = _with_checkpoints(schedule, chance, moment, events)
         return schedule
-
-
-def _events(workers: int, length: Length) -> int:
-    known = min(workers, _KNOWN)
-    return length(known) * workers // known
 
 
 def _kills(
@@ -179,16 +185,16 @@ def _with_checkpoints(
 
 def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: int) -> Schedule:
     """Newcomers as well, some of whom die or are told to leave, or lose the member that brings
-    them in; and members who are told to leave."""
+    them in, or all members; and members who are told to leave."""
     workers = schedule.workers
     arrivals, kills, notices = [], list(schedule.kills), []
     for number in range(chance.choice((0, 1, 1, 2, 3))):
         at = chance.randrange(events)
         if chance.random() < 0.5:  # around the loss
-            at = max(0, moment - chance.randrange(40 * workers))
+            at = max(0, moment - chance.randrange(_TO_TRAIN * workers))
         newcomer = Arrival(workers + number, at)
         arrivals.append(newcomer)
-        soon = at + chance.randrange(60 * workers)
+        soon = at + chance.randrange(_TO_TRAIN * workers)
         fate = chance.random()
         if fate < 0.25:
             kills.append(Kill(newcomer.worker, soon))
@@ -196,6 +202,9 @@ def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: 
             notices.append(LeaveNotice(newcomer.worker, soon))
         elif fate < 0.5 and workers > 1:  # the first member is the sponsor, if it lives
             kills.append(Kill(0, soon))
+        elif fate < 0.6:  # soon after it has learnt it is alone
+            soon = at + chance.randrange(_TO_TRAIN // 2, 2 * _TO_TRAIN) * workers
+            kills += (Kill(one, soon + chance.randrange(8 * workers)) for one in range(workers))
     if arrivals and chance.random() < 0.1:
         schedule = replace(schedule, size=LARGE)
     for worker in range(workers):

@@ -15,8 +15,9 @@ from spotmpi.fabric.sim import Simulation
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker
+from spotmpi.simulation.launcher import Launcher
 from spotmpi.simulation.schedules import KINDS, Campaign, Schedule
-from spotmpi.simulation.training import PASSES, Book, Trainee, samples
+from spotmpi.simulation.training import Book, Trainee, samples
 from spotmpi.trace.records import Trace
 
 __all__ = ["Finding", "Outcome", "execute", "outcome_of", "length", "search", "shrink"]
@@ -61,19 +62,24 @@ def execute(
     simulation.transcript = transcript
     members = simulation.membership.ids
     every = schedule.checkpoint_every
-    checker = Checker(members, samples(schedule.workers), PASSES, simulation.deaths, every)
+    checker = Checker(members, samples(schedule.workers), schedule.passes, simulation.deaths, every)
     simulation.sealed = checker.sealed
     file = Trace(trace_to, simulation.clock)
     book = Book(checker, file)
 
-    def script(worker: WorkerId, newcomer: WorkerId | None) -> Steps[None]:
+    launcher = Launcher(simulation, checker) if schedule.arrivals else None
+
+    def script(worker: WorkerId, newcomer: WorkerId | None) -> Steps[int]:
         settings = Settings(
             newcomer=newcomer,
             min_workers=schedule.min_workers,
             checkpoint=None if every is None else _NOWHERE,
             checkpoint_every=every,
         )
-        return Trainee(worker, simulation, checker, book, settings, schedule, __version__).script()
+        trainee = Trainee(
+            worker, simulation, checker, book, settings, schedule, launcher, __version__
+        )
+        return trainee.script()
 
     simulation.newcomer = lambda worker: script(worker, worker)
     for worker in members:
@@ -98,9 +104,9 @@ def execute(
 
 
 @cache
-def length(workers: int) -> int:
-    """Events of a run of so many workers to which nothing happens."""
-    return execute(Schedule(workers, 0)).events
+def length(workers: int, passes: int) -> int:
+    """Events of a run of so many workers and passes to which nothing happens."""
+    return execute(Schedule(workers, 0, passes=passes)).events
 
 
 def search(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.errors import Left, Stopped
+from spotmpi.errors import EXIT_REQUEUE, Left, Stopped
 from spotmpi.fabric import Steps
 from spotmpi.fabric.sim import Seat, Simulation
 from spotmpi.launcher_channel import LauncherChannel, Order
@@ -15,6 +15,7 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker, Violation, question
+from spotmpi.simulation.launcher import Launcher
 from spotmpi.simulation.model import RATE, first_params, gradient
 from spotmpi.simulation.schedules import Schedule
 from spotmpi.strategies import SSGD
@@ -25,7 +26,6 @@ from spotmpi.training.replica import Replica
 from spotmpi.training.session import Place, Session
 
 BATCH = 3
-PASSES = 2
 STEPS = 3
 """Training steps of one pass, more or less: losses add some."""
 _SEED = 7
@@ -68,23 +68,25 @@ class Book(Trace):
 
 
 class Board(LauncherChannel):
-    """The launcher's side: orders are the schedule's, and nobody has to be told anything."""
+    """One worker's link to the launcher, if the job has one: nothing else joins newcomers."""
 
-    def __init__(self, simulation: Simulation) -> None:
+    def __init__(self, me: WorkerId, simulation: Simulation, launcher: Launcher | None) -> None:
+        self._me = me
         self._simulation = simulation
+        self._launcher = launcher
+        self._told: set[tuple[str, int]] = set()
 
-    def tell(self, event: str, **fields: object) -> None:
-        """No launcher listens."""
+    def tell(self, event: str, **fields: Any) -> None:
+        """What it says arrives later."""
+        if self._launcher is not None:
+            self._launcher.hear(self._me, event, fields)
 
     def progressed(self, worker: int, rounds: int, steps: int, doing: int) -> None:
-        """Nor does it watch."""
+        """Nobody watches."""
 
     def death_of(self, worker: int) -> float | None:
         """When ``worker`` died, None if it lives."""
         return self._simulation.deaths.get(worker)
-
-    def tell_once(self, event: str, newcomer: int, **fields: object) -> None:
-        """No launcher listens."""
 
     def confirm(self, workers: Collection[int]) -> None:
         """Nobody who lives is taken for dead."""
@@ -93,8 +95,10 @@ class Board(LauncherChannel):
             raise Violation(f"a membership without {living}, who live, is about to be sealed")
 
     def order_for(self, worker: int) -> Order | None:
-        """As the schedule has it."""
-        return Order(self._simulation.stopping, self._simulation.noticed(worker))
+        """The launcher's, and the schedule's."""
+        stop, leave = self._simulation.stopping, self._simulation.noticed(worker)
+        order = Order() if self._launcher is None else self._launcher.order_for(worker)
+        return order._replace(stop=stop or order.stop, leave=leave or order.leave)
 
 
 class Trainee:
@@ -108,26 +112,35 @@ class Trainee:
         trace: Trace,
         settings: Settings,
         schedule: Schedule,
+        launcher: Launcher | None,
         version: str,
     ) -> None:
         """A newcomer is told so by its settings."""
         self.me = me
         self._simulation = simulation
         self._checker = checker
-        self._samples = samples(len(simulation.membership))
+        self._samples, self._passes = samples(len(simulation.membership)), schedule.passes
         optimizer = Momentum(lr=RATE)
         replica = Replica([first_params(me, schedule.size)], optimizer, SSGD())
         self._training = Training(replica, _SEED, Rate(optimizer, None, True), False)
         self._params = replica.params[0]
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
         self._place = Place(
-            Seat(me, simulation), Board(simulation), settings, trace, version, self._keep
+            Seat(me, simulation),
+            Board(me, simulation, launcher),
+            settings,
+            trace,
+            version,
+            self._keep,
         )
         self._seat: Session[Any] | Visitor[Any]
 
-    def script(self) -> Steps[None]:
-        """Train to the end, or as long as this worker may."""
-        checker, stopped = self._checker, False
+    def script(self) -> Steps[int]:
+        """Train to the end, or as long as this worker may; the code that its process ends with."""
+        checker, stopped, channel = self._checker, False, self._place.channel
+        channel.tell("begin")
+        if self._place.settings.newcomer is not None:
+            channel.tell("waiting")
         try:
             self._seat = yield from enter(self._place, self._training)
             if isinstance(self._seat, Session):
@@ -136,14 +149,15 @@ class Trainee:
             yield from self._seat.finish("finished")
         except Left:
             checker.left(self.me, self._told)
-            return
+            return 0
         except Stopped:
             stopped = True
         checker.ended(self.me, self._steps, self._params, stopped)
+        return EXIT_REQUEUE if stopped else 0
 
     def _train(self) -> Steps[None]:
         training = self._training
-        number = training.position.open(self._samples, BATCH, PASSES, _SEED)
+        number = training.position.open(self._samples, BATCH, self._passes, _SEED)
         training.position.enter()
         try:
             while (batch := self._seat.next_batch(number)) is not None:
@@ -166,6 +180,7 @@ class Trainee:
             self._checker.wants(self.me, self._steps)
         self._checker.gradient(self.me, self._steps, batch, grads)
         yield from seat.step([grads], 1.0)
+        self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
         self._checker.stepped(self.me, seat.driver.membership, self._steps, self._params, told)
 
     def _keep(

@@ -10,7 +10,9 @@ import pytest
 from spotmpi.errors import UsageError
 from spotmpi.protocol.recovery import DoorState, Lost, Recovery
 from spotmpi.simulation import protocol
-from spotmpi.simulation.training import PASSES, samples
+from spotmpi.simulation.schedules import Campaign
+from spotmpi.simulation.search import length
+from spotmpi.simulation.training import samples
 from spotmpi.trace import records as trace
 from spotmpi.trace.replay import check_exactly_once, check_replicas
 
@@ -53,7 +55,8 @@ def test_a_trace_is_like_that_of_a_real_run(tmp_path: Path) -> None:
         assert records[0]["event"] == "start"
         finished = any(record.get("outcome") == "finished" for record in records)
         if finished and (recoveries := [r for r in records if r["event"] == "recovery"]):
-            check_exactly_once(records, samples(4), PASSES)
+            passes = Campaign(4, 4, seed).schedule(2, length).passes
+            check_exactly_once(records, samples(4), passes)
             assert check_replicas(records) > 0
             assert all(record["total_ms"] > 0 for record in recoveries)
             return

@@ -1,0 +1,457 @@
+"""Promises broken on purpose, one line each: a search that did not find them would be worthless."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotmpi.arrays.registry import Registry
+from spotmpi.fabric.sim import Seat, Simulation
+from spotmpi.fabric.sim_newcomers import Newcomers
+from spotmpi.launch.head.membership_changes import MembershipChanges
+from spotmpi.protocol import recovery
+from spotmpi.protocol.joining import Stage
+from spotmpi.protocol.ledger import Ledger, Settlement
+from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.recovery import (
+    ControlRevoked,
+    DoorState,
+    Lost,
+    PlannedChange,
+    Recovery,
+    Stamp,
+    Survey,
+    TokenKind,
+    Verdict,
+)
+from spotmpi.protocol.sampler import Dealer, Indices, Lease
+from spotmpi.protocol.state_pages import PageOrder
+from spotmpi.training.checkpoints import Checkpoints
+from spotmpi.training.registered import Rate
+from spotmpi.training.session import Session
+from spotmpi.training.teaching import Teaching
+
+Patch = pytest.MonkeyPatch
+
+
+# Each mutation breaks one line of the protocol. A search that did not find it would be worthless.
+
+
+def transition(patch: Patch, state: DoorState, event: object, action: Callable[..., list]) -> None:
+    patch.setattr(Recovery, "TRANSITIONS", {**Recovery.TRANSITIONS, (state, event): action})
+
+
+def a_prepared_worker_ignores_a_loss(patch: Patch) -> None:
+    transition(patch, DoorState.PREPARED, Lost, lambda self, event: [])
+
+
+def nobody_follows_into_the_build(patch: Patch) -> None:
+    for state in (DoorState.PREPARED, DoorState.RECONCILING):
+        transition(patch, state, ControlRevoked, lambda self, event: [])
+
+
+def a_worker_gives_up_in_silence(patch: Patch) -> None:
+    patch.setattr(Recovery, "_give_up", Recovery._build_without_verdict)
+
+
+def a_token_with_an_older_view_is_stamped(patch: Patch) -> None:
+    def reconcile(self: Recovery, event: recovery.Received) -> list:
+        token, known = event.token, self.view
+        self._grow(token.lost)
+        if token.origin == self.me and known == token.lost:
+            return self._accept_own(token)
+        return [self._pass_on(replace(token, survey=token.survey.add(self.me, self._stamped())))]
+
+    transition(patch, DoorState.RECONCILING, TokenKind.RECONCILE, reconcile)
+
+
+def a_verdict_is_accepted_without_matching_the_view(patch: Patch) -> None:
+    def accept(self: Recovery, event: recovery.Received) -> list:
+        self._prepare(event.token)
+        return [self._pass_on(event.token)]
+
+    transition(patch, DoorState.RECONCILING, TokenKind.ACCEPT, accept)
+
+
+def the_restart_is_not_passed_on(patch: Patch) -> None:
+    transition(patch, DoorState.PREPARED, TokenKind.RESTART, lambda self, event: self._build())
+
+
+def everybody_starts_a_token(patch: Patch) -> None:
+    start = Recovery._start
+
+    def start_anyway(self: Recovery) -> list:
+        patch.setattr(recovery, "starter", lambda ring, lost: self.me)
+        return start(self)
+
+    patch.setattr(Recovery, "_start", start_anyway)
+
+
+def a_view_is_started_again_whenever_it_is_heard_of(patch: Patch) -> None:
+    start = Recovery._start
+
+    def start_again(self: Recovery) -> list:
+        self._started = None
+        return start(self)
+
+    patch.setattr(Recovery, "_start", start_again)
+
+
+def surveying(**wrong: Callable[[Survey, Stamp], object]) -> Callable[[Patch], None]:
+    """A survey that gets some fields wrong, made from the survey before and the stamp."""
+    add = Survey.add
+
+    def mutation(patch: Patch) -> None:
+        def add_wrongly(self: Survey, worker: int, stamp: Stamp) -> Survey:
+            fields = {name: rule(self, stamp) for name, rule in wrong.items()}
+            return replace(add(self, worker, stamp), **fields)
+
+        patch.setattr(Survey, "add", add_wrongly)
+
+    return mutation
+
+
+def a_repair_commits_in_the_wrong_generation(patch: Patch) -> None:
+    patch.setattr(Ledger, "repair", lambda self, verdict: self._close(self._generation))
+
+
+def a_retry_counts_the_lost_as_contributors(patch: Patch) -> None:
+    def adopt(self: Ledger, membership: Membership) -> None:
+        self._members[membership.generation] = membership
+
+    patch.setattr(Ledger, "adopt", adopt)
+
+
+def the_ledger_forgets_earlier_memberships(patch: Patch) -> None:
+    def adopt(self: Ledger, membership: Membership) -> None:
+        self._members = {membership.generation: membership}
+        self._generation = membership.generation
+
+    patch.setattr(Ledger, "adopt", adopt)
+
+
+def the_dealer_forgets_whose_deal_stands(patch: Patch) -> None:
+    def resume(self: Dealer, dealt: int, dealt_for: Membership | None) -> None:
+        if dealt <= self.committed:
+            self._basis = None
+
+    patch.setattr(Dealer, "resume", resume)
+
+
+def the_seal_ignores_who_the_members_are(patch: Patch) -> None:
+    try_build = Simulation._try_build
+
+    def seal_anyway(self: Simulation) -> None:
+        alive = frozenset(self.processes)
+        for worker, request in self._build.items():
+            if request.members is not None:
+                self._build[worker] = replace(request, members=alive)
+        try_build(self)
+
+    patch.setattr(Simulation, "_try_build", seal_anyway)
+
+
+def a_step_is_published_before_it_is_stable(patch: Patch) -> None:
+    after_round = Session._after_round
+
+    def tell(self: Session[Any]) -> Any:
+        yield from after_round(self)
+        self._journal.stable(self.driver.ledger.committed, self.driver.membership.ids[0])
+
+    patch.setattr(Session, "_after_round", tell)
+
+
+def losses_of_a_failed_build_are_held_against_strangers(patch: Patch) -> None:
+    def grow(self: Recovery, workers: frozenset[int]) -> None:
+        self.view |= workers
+
+    patch.setattr(Recovery, "_grow", grow)
+
+
+def a_newcomer_is_admitted_beside_a_loss(patch: Patch) -> None:
+    patch.setattr(Verdict, "change", property(lambda self: self.survey.plan))
+
+
+def whoever_leaves_is_still_counted(patch: Patch) -> None:
+    without = Membership.without
+
+    def staying(self: Membership, gone: Any, generation: int, newcomer: Any = None) -> Membership:
+        lost = [worker for worker in gone if worker % 2]
+        return without(self, lost, generation, newcomer)
+
+    patch.setattr(Membership, "without", staying)
+
+
+def a_newcomer_trains_before_it_has_all_parts(patch: Patch) -> None:
+    def hasty(self: PageOrder, rest: bool) -> tuple[int, ...]:
+        self.part = (self.part + 1) % self.parts
+        done = tuple(self._had) if rest else ()
+        self.forget(done)
+        return done
+
+    patch.setattr(PageOrder, "last_due", property(lambda self: bool(self._had)))
+    patch.setattr(PageOrder, "given", hasty)
+
+
+def a_part_is_not_what_it_was_before_the_round(patch: Patch) -> None:
+    bring = Teaching.bring
+
+    def bring_late(self: Teaching, *given: Any) -> None:
+        bring(self, *given)
+        self._page[-1] += self.me == given[0][-1]
+
+    patch.setattr(Teaching, "bring", bring_late)
+
+
+def a_page_goes_with_a_round_as_long_as_somebody_learns(patch: Patch) -> None:
+    def open_now(self: Teaching) -> None:
+        self._open = bool(self._lessons.learning)
+
+    patch.setattr(Teaching, "open", open_now)
+
+
+def some_do_not_forget_a_newcomer_that_is_lost(patch: Patch) -> None:
+    forget = Teaching.forget
+
+    def forget_not(self: Teaching, workers: frozenset[int]) -> None:
+        if self.me % 2:
+            forget(self, workers)
+
+    patch.setattr(Teaching, "forget", forget_not)
+
+
+def whoever_leaves_is_not_in_the_plan(patch: Patch) -> None:
+    due = Session.due
+
+    def stay(self: Session[Any]) -> PlannedChange | None:
+        plan = due(self)
+        return plan and replace(plan, leaving=frozenset())
+
+    patch.setattr(Session, "due", stay)
+
+
+def a_newcomer_takes_the_rate_of_its_own(patch: Patch) -> None:
+    take = Rate.take
+    patch.setattr(Rate, "take", lambda self, told: take(self, [told[0], told[1] / 2]))
+
+
+def what_a_newcomer_was_dealt_while_it_learnt_counts(patch: Patch) -> None:
+    count = Dealer.count
+    patch.setattr(Dealer, "count", lambda self, full: count(self, self._drawn._lease.slots))
+
+
+def a_committed_round_is_tried_again(patch: Patch) -> None:
+    settle = Ledger.settle
+
+    def retry(self: Ledger, verdict: Verdict) -> Settlement:
+        found = settle(self, verdict)
+        return Settlement.RETRY if found is Settlement.RECEIVE else found
+
+    patch.setattr(Ledger, "settle", retry)
+
+
+def what_the_lost_were_dealt_never_comes_back(patch: Patch) -> None:
+    patch.setattr(Lease, "without", lambda self, workers: [])
+
+
+def two_workers_are_dealt_the_same(patch: Patch) -> None:
+    batch = Lease.batch
+
+    def like_the_first(self: Lease, worker: int, step: int) -> Indices:
+        return batch(self, self.slots[0] if worker == self.slots[-1] else worker, step)
+
+    patch.setattr(Lease, "batch", like_the_first)
+
+
+def the_lost_count_in_the_mean(patch: Patch) -> None:
+    def adopt(self: Ledger, membership: Membership) -> None:
+        self._members[membership.generation] = self._members[self._generation]
+        self._generation = membership.generation
+
+    patch.setattr(Ledger, "adopt", adopt)
+
+
+def who_lacks_a_step_computes_another_gradient(patch: Patch) -> None:
+    note = Session._note
+
+    def note_less(self: Session[Any], *given: Any) -> None:
+        note(self, *given)
+        if self.driver.membership.generation and self.me % 2:
+            self.training.progress.steps -= 1
+
+    patch.setattr(Session, "_note", note_less)
+
+
+def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
+    patch.setattr("spotmpi.training.rounds.Begin.commit", lambda self, *given: [])
+
+
+def keeping(**wrong: bool) -> Callable[[Patch], None]:
+    """Keepers that are told of each round something that is not so."""
+    committed = Checkpoints.committed
+
+    def mutation(patch: Patch) -> None:
+        def commit(self: Checkpoints, *given: Any) -> None:
+            named = dict(
+                zip(("number", "step", "wanted", "confirmed", "leader"), given, strict=True)
+            )
+            committed(self, **{**named, **wrong})
+
+        patch.setattr(Checkpoints, "committed", commit)
+
+    return mutation
+
+
+def a_checkpoint_is_what_the_parameters_are_when_it_is_written(patch: Patch) -> None:
+    copied = Registry.checkpoint
+
+    def live(self: Registry) -> dict[str, Any]:
+        return copied(self) | {name: array for name, _, array in self._arrays_by_name()}
+
+    patch.setattr(Registry, "checkpoint", live)
+
+
+def a_checkpoint_is_written_before_its_round_is_stable(patch: Patch) -> None:
+    committed = Checkpoints.committed
+
+    def commit(self: Checkpoints, *given: Any) -> None:
+        committed(self, *given)
+        if self._copy is not None:
+            self._write(*self._copy)
+            self.wait()
+
+    patch.setattr(Checkpoints, "committed", commit)
+
+
+def a_checkpoint_counts_as_written_when_it_is_begun(patch: Patch) -> None:
+    write = Checkpoints._write
+
+    def begin(self: Checkpoints, *given: Any) -> None:
+        write(self, *given)
+        self.published = True
+
+    patch.setattr(Checkpoints, "_write", begin)
+
+
+def whoever_ends_does_not_wait_for_what_it_writes(patch: Patch) -> None:
+    patch.setattr(Checkpoints, "finish", lambda self, *given, **named: None)
+
+
+def a_sponsor_shows_nobody_the_way(patch: Patch) -> None:
+    patch.setattr(Newcomers, "brief", lambda self, sponsor, prospectus: None)
+
+
+def whoever_knocks_is_not_in_the_plan(patch: Patch) -> None:
+    due = Session.due
+
+    def stay(self: Session[Any]) -> PlannedChange | None:
+        plan = due(self)
+        return plan and replace(plan, newcomer=None, sponsor=None)
+
+    patch.setattr(Session, "due", stay)
+
+
+def a_second_one_is_started_when_the_first_one_takes_long(patch: Patch) -> None:
+    watch = MembershipChanges._watch_over
+
+    def impatient(self: MembershipChanges, newcomer: int) -> None:
+        watch(self, newcomer)
+        if self._growth.stage(newcomer) is Stage.CONNECTED:
+            self._crew.recruit(self._verdict.host_of(newcomer))
+
+    patch.setattr(MembershipChanges, "_watch_over", impatient)
+
+
+def a_knock_is_not_heard(patch: Patch) -> None:
+    patch.setattr(Seat, "guest", lambda self: None)
+
+
+def a_newcomer_takes_no_checkpoint_for_due(patch: Patch) -> None:
+    patch.setattr(Checkpoints, "joins", lambda self, number: None)
+
+
+KEEPING: dict[str, Callable[[Patch], None]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        a_checkpoint_is_what_the_parameters_are_when_it_is_written,
+        a_checkpoint_is_written_before_its_round_is_stable,
+        a_checkpoint_counts_as_written_when_it_is_begun,
+        whoever_ends_does_not_wait_for_what_it_writes,
+        a_newcomer_takes_no_checkpoint_for_due,
+    )
+} | {
+    "a_new_leader_believes_that_the_last_one_has_written": keeping(confirmed=True),
+    "nobody_writes_what_is_asked_for": keeping(wanted=False),
+}
+
+PLANNED: dict[str, Callable[[Patch], None]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        a_newcomer_is_admitted_beside_a_loss,
+        whoever_leaves_is_still_counted,
+        a_newcomer_trains_before_it_has_all_parts,
+        a_part_is_not_what_it_was_before_the_round,
+        a_page_goes_with_a_round_as_long_as_somebody_learns,
+        what_a_newcomer_was_dealt_while_it_learnt_counts,
+        some_do_not_forget_a_newcomer_that_is_lost,
+        whoever_leaves_is_not_in_the_plan,
+        a_newcomer_takes_the_rate_of_its_own,
+        a_sponsor_shows_nobody_the_way,
+        whoever_knocks_is_not_in_the_plan,
+        a_second_one_is_started_when_the_first_one_takes_long,
+        a_knock_is_not_heard,
+    )
+}
+
+PLANS_OF = {**dict.fromkeys(PLANNED, 1.0), a_newcomer_takes_no_checkpoint_for_due.__name__: 1.0}
+"""Where newcomers are needed to find it."""
+
+MUTATIONS: dict[str, Callable[[Patch], None]] = (
+    PLANNED
+    | KEEPING
+    | {
+        mutation.__name__: mutation
+        for mutation in (
+            a_prepared_worker_ignores_a_loss,
+            nobody_follows_into_the_build,
+            a_worker_gives_up_in_silence,
+            a_token_with_an_older_view_is_stamped,
+            a_verdict_is_accepted_without_matching_the_view,
+            the_restart_is_not_passed_on,
+            everybody_starts_a_token,
+            a_view_is_started_again_whenever_it_is_heard_of,
+            a_repair_commits_in_the_wrong_generation,
+            a_retry_counts_the_lost_as_contributors,
+            the_ledger_forgets_earlier_memberships,
+            the_dealer_forgets_whose_deal_stands,
+            the_seal_ignores_who_the_members_are,
+            a_step_is_published_before_it_is_stable,
+            losses_of_a_failed_build_are_held_against_strangers,
+            a_committed_round_is_tried_again,
+            what_the_lost_were_dealt_never_comes_back,
+            two_workers_are_dealt_the_same,
+            the_lost_count_in_the_mean,
+            who_lacks_a_step_computes_another_gradient,
+            a_worker_keeps_the_parameters_that_it_came_with,
+        )
+    }
+    | {
+        "the_survey_forgets_the_low_mark": surveying(
+            low=lambda before, stamp: max(before.high, stamp.progress)
+        ),
+        "the_survey_never_lowers_the_low_mark": surveying(low=lambda before, stamp: before.low),
+        "the_survey_keeps_its_first_source": surveying(source=lambda before, stamp: before.source),
+        "the_survey_keeps_who_committed_first": surveying(
+            committed_in=lambda before, stamp: before.committed_in
+        ),
+        "the_survey_keeps_the_first_deal": surveying(
+            dealt_in=lambda before, stamp: before.dealt_in
+        ),
+        "one_worker_that_ends_ends_all": surveying(
+            ending=lambda before, stamp: before.ending or stamp.ending
+        ),
+    }
+)
