@@ -123,7 +123,7 @@ USUAL = Delays()
 
 
 class World(Protocol):
-    """What the data path needs of the simulation that it is part of."""
+    """What the data path and newcomers need of the simulation that they are part of."""
 
     random: random.Random
     delays: Delays

@@ -6,14 +6,12 @@ is let go by it, is told so where it waits.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Knock, Meet
-from spotmpi.fabric.sim_data import Delays, Process
+from spotmpi.fabric.sim_data import Process, World
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Newcomers"]
@@ -28,20 +26,6 @@ class _Guest:
 
     failure: str | None = None
     admitted: bool = False
-
-
-class World(Protocol):
-    """What newcomers need of the simulation that they are part of."""
-
-    random: random.Random
-    delays: Delays
-    processes: dict[WorkerId, Process]
-
-    def after(self, longest: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Let it happen, within so many seconds."""
-
-    def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
-        """Let the worker go on with this reply."""
 
 
 class Newcomers:
