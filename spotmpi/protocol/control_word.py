@@ -3,8 +3,7 @@
 All workers read the same sums, so all decide the same at the same round without a message of its
 own. The word is a small array of float64 in the memory of the host, and no plane narrows it: every
 field is a count or a whole number that float64 adds exactly for up to `MOST_WORKERS` workers (but
-for the loss, which is a measurement). Behind it, in the same array, is room for the numbers of a
-mean (`exact_means`). Pure.
+for the loss, which is a measurement). Pure.
 
 Every step makes one and reads one, when the caches hold nothing but gradients: hence plain numbers
 and tuples, which take a tenth of the time that arrays of this size do.
