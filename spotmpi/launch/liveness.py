@@ -11,7 +11,6 @@ from __future__ import annotations
 __all__ = [
     "BEATS",
     "CALM",
-    "FENCE",
     "MARGIN",
     "MEMORY",
     "MOST",
@@ -22,11 +21,6 @@ __all__ = [
     "beat_every",
     "bounds",
 ]
-
-FENCE = 30.0
-"""Seconds of a silent head, after which an agent ends its workers; and seconds in which nothing is
-heard from anybody, after which a head does. They cost nothing but waiting: who is excluded cannot
-go on (`Channel.confirm`)."""
 
 CALM, MOST = 0.2, 2.0
 """Seconds that a host may be silent: where it is calm, and where it is not at most."""
@@ -78,12 +72,12 @@ class Hearing:
     a chance to be heard: connections that got no answer for a second may wait for another one.
 
     The head looks once each ``beat`` seconds at least. With nothing heard from anybody for ``deaf``
-    seconds it may be deaf.
+    seconds it may be deaf. It waits for ``fence`` seconds more at most.
     """
 
-    def __init__(self, now: float, beat: float, deaf: float) -> None:
+    def __init__(self, now: float, beat: float, deaf: float, fence: float) -> None:
         self._awake = Awake(now, 1.25 * beat)
-        self._deaf = deaf
+        self._deaf, self._fence = deaf, fence
         self._unheard = 0.0
         self._away = 0.0
         self._trusts_from = now
@@ -115,7 +109,7 @@ class Hearing:
         return now >= self._trusts_from and not self._away
 
     def _trust_later(self, now: float, seconds: float) -> None:
-        self._trusts_from = max(self._trusts_from, now + min(seconds, FENCE))
+        self._trusts_from = max(self._trusts_from, now + min(seconds, self._fence))
 
 
 class Pulse:

@@ -358,6 +358,8 @@ class Assignment(Message, event="welcome"):
     """Variables of the launcher's that travel, and spotmpi's settings."""
     detect_ms: Annotated[int, Within(1, 1 << 31)] | None
     """A host that is silent for so long is lost; None: that is found out."""
+    fence: Seconds
+    """Of a silent head, after which the agent ends its workers."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-__all__ = ["PATIENCE", "SPONSORED", "TABLE", "Stage", "after"]
+__all__ = ["SPONSORED", "TABLE", "Stage", "after"]
 
 
 class Stage(Enum):
@@ -32,10 +32,6 @@ class Stage(Enum):
 
 SPONSORED = frozenset({Stage.CHOSEN, Stage.SPAWNED, Stage.CONNECTED, Stage.BRIEFED, Stage.KNOCKING})
 """Where it needs its sponsor, and ends with it."""
-
-PATIENCE: Mapping[Stage, float] = {Stage.SPAWNED: 30.0}
-"""Seconds that it may stay where only MPI has something to do. Everywhere else somebody's script is
-at work, which may take as long as it likes."""
 
 _NEW = frozenset({Stage.ASKED, Stage.STARTED})
 _UNKNOWN_TO_MPI = frozenset({Stage.CHOSEN, Stage.SPAWNED})

@@ -17,6 +17,7 @@ from spotmpi.launch import messages
 from spotmpi.launch.decoding import decode
 from spotmpi.launch.head.job_state import EXIT_BUG, JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
+from spotmpi.launch.limits import Limits
 from spotmpi.launcher_channel import Order
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.simulation.checker import Checker, Violation
@@ -42,7 +43,9 @@ class Launcher:
         self._simulation = simulation
         self._checker = checker
         self._state = JobState()
-        self._changes = MembershipChanges(self, self._state, self._after, 0, False, keeps=True)
+        self._changes = MembershipChanges(
+            self, self._state, self._after, 0, False, keeps=True, limits=Limits()
+        )
         self._began = False
         self._words: dict[WorkerId, deque[tuple[str, dict[str, Any]]]] = defaultdict(deque)
         self._given: dict[WorkerId, Order] = {}

@@ -22,9 +22,11 @@ SCRIPT = Path(__file__).parent.parent / "launch" / "scripts" / "learner.py"
 
 
 class Training:
-    """A training on hosts of a network, one worker each."""
+    """A training on hosts of a network, one worker each. ``hurried``: its limits are over soon."""
 
-    def __init__(self, network: Network, hosts: tuple[str, ...], *options: object) -> None:
+    def __init__(
+        self, network: Network, hosts: tuple[str, ...], *options: object, hurried: bool = False
+    ) -> None:
         self.network = network
         self.running: list[Running] = []
         self.trace = network.folder / "trace.jsonl"
@@ -32,11 +34,12 @@ class Training:
             "run",
             *("--hosts", network.hosts_file(*hosts), "--trace", self.trace, *options),
             *(SCRIPT, 60),
+            program="tests.hurried" if hurried else "spotmpi",
         )
 
-    def command(self, *arguments: object) -> Running:
+    def command(self, *arguments: object, program: str = "spotmpi") -> Running:
         """A command on the head."""
-        command = self.network.in_head(sys.executable, "-m", "spotmpi", *arguments)
+        command = self.network.in_head(sys.executable, "-m", program, *arguments)
         self.running.append(Running(command, self.network.folder, environ=self.network.environ))
         return self.running[-1]
 
@@ -68,8 +71,8 @@ def train(network: Callable[[int], Network]) -> Iterator[Callable[..., Training]
     """``train(3, ("h1", "h2"))`` trains on two of three hosts."""
     made: list[Training] = []
 
-    def start(hosts: int, of: tuple[str, ...], *options: object) -> Training:
-        made.append(Training(network(hosts), of, *options))
+    def start(hosts: int, of: tuple[str, ...], *options: object, hurried: bool = False) -> Training:
+        made.append(Training(network(hosts), of, *options, hurried=hurried))
         return made[-1]
 
     yield start
@@ -174,7 +177,7 @@ def test_a_notice_and_then_death_before_the_boundary(train) -> None:
 def test_with_keep_alive_the_job_waits_for_hosts_and_goes_on(train, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     options = ("--keep-alive", "--checkpoint", kept, "--checkpoint-every", 20)
-    training = train(2, ("h1", "h2"), *options).until_step(200)
+    training = train(2, ("h1", "h2"), *options, hurried=True).until_step(200)
     for name in ("h1", "h2"):
         training.network.link(name, "down")
     training.job.until("waiting for hosts, to go on from its newest checkpoint")

@@ -24,15 +24,20 @@ SCRIPT = Path(__file__).parent.parent / "chaos" / "script.py"
 
 
 class Training:
-    """A training on all hosts of a network, and what its trace says."""
+    """A training on all hosts of a network, and what its trace says.
 
-    def __init__(self, network: Network, *options: object, passes: int = 60) -> None:
+    ``hurried``: its limits are over soon.
+    """
+
+    def __init__(
+        self, network: Network, *options: object, passes: int = 60, hurried: bool = False
+    ) -> None:
         self.passes = passes
         self.trace = network.folder / "trace.jsonl"
         hosts = network.hosts_file(*(f"{name} slots=2" for name in network.names))
         command = network.in_head(
-            *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", self.trace),
-            *(*options, SCRIPT, "--passes", passes),
+            *(sys.executable, "-m", "tests.hurried" if hurried else "spotmpi", "run"),
+            *("--hosts", hosts, "--trace", self.trace, *options, SCRIPT, "--passes", passes),
         )
         self.running = Running(command, network.folder, environ=network.environ)
 
@@ -90,7 +95,7 @@ def test_a_killed_host_costs_its_workers_only(train, victim: str) -> None:
 
 
 def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> None:
-    network, training = train(3)
+    network, training = train(3, hurried=True)
     training.until_step(20)
     there = network.processes("h2", "agent") + network.processes("h2", "wrapper")
     assert len(there) >= 3
@@ -138,7 +143,7 @@ def test_a_host_lost_during_the_recovery_from_another(train) -> None:
 
 
 def test_one_side_of_a_partition_trains_on_and_it_is_the_head_s(train) -> None:
-    network, training = train(3, "--min-workers", 2, "--checkpoint", "checkpoints")
+    network, training = train(3, "--min-workers", 2, "--checkpoint", "checkpoints", hurried=True)
     training.until_step(20)
     apart = [pid for name in ("h2", "h3") for pid in network.processes(name, "wrapper")]
     watched = [os.pidfd_open(pid) for pid in apart]
@@ -173,7 +178,7 @@ def test_a_training_whose_hosts_never_reach_each_other_says_so_and_ends(network)
 
 
 def test_a_head_cut_off_from_all_hosts_ends_and_so_do_they(train) -> None:
-    network, training = train(2)
+    network, training = train(2, hurried=True)
     training.until_step(20)
     there = [pid for name in network.names for pid in network.processes(name, "wrapper")]
     watched = [os.pidfd_open(pid) for pid in there]

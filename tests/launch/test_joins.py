@@ -15,6 +15,7 @@ import pytest
 
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
+from spotmpi.launch.limits import Limits
 from spotmpi.launcher_channel import Order
 from tests.saying import said
 
@@ -37,7 +38,7 @@ class World:
         self.mute = False
         self.verdict = JobState()
         self.turnover = MembershipChanges(
-            self, self.verdict, self.later, spares=0, replace=False, keeps=True
+            self, self.verdict, self.later, spares=0, replace=False, keeps=True, limits=Limits()
         )
         self.verdict.expect(["h0", "h1", "h2"])
         self.living = {0, 1, 2}

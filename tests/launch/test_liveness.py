@@ -9,7 +9,6 @@ import pytest
 
 from spotmpi.launch.liveness import (
     CALM,
-    FENCE,
     MARGIN,
     MEMORY,
     MOST,
@@ -20,6 +19,7 @@ from spotmpi.launch.liveness import (
 )
 
 BEAT = 0.025
+FENCE = 30.0
 
 
 class Head:
@@ -27,7 +27,7 @@ class Head:
 
     def __init__(self, *hosts: str) -> None:
         self.now = 100.0
-        self.hearing = Hearing(self.now, BEAT, CALM / 2)
+        self.hearing = Hearing(self.now, BEAT, CALM / 2, FENCE)
         self.pulses = {host: Pulse(0.0, CALM, MOST) for host in hosts}
         self.lost: dict[str, float] = {}
         """And when."""

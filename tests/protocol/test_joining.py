@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from spotmpi.protocol.joining import PATIENCE, SPONSORED, TABLE, Stage, after
+from spotmpi.protocol.joining import TABLE, Stage, after
 
 IN_ORDER = (
     "begin",
@@ -60,7 +60,3 @@ def test_the_sponsor_s_word_may_come_after_the_newcomer_s() -> None:
 def test_nobody_is_brought_in_unless_somebody_was_chosen_to() -> None:
     for event in IN_ORDER[3:9]:
         assert after(Stage.READY, event) is Stage.READY
-
-
-def test_only_what_mpi_does_alone_is_timed() -> None:
-    assert set(PATIENCE) <= SPONSORED

@@ -18,7 +18,8 @@ from pathlib import Path
 from spotmpi import __version__
 from spotmpi.errors import UsageError
 from spotmpi.launch import job_folder, processes
-from spotmpi.launch.liveness import BEATS, CALM, FENCE, MOST
+from spotmpi.launch.limits import Limits
+from spotmpi.launch.liveness import BEATS, CALM, MOST
 from spotmpi.launch.start import private_network, slurm
 from spotmpi.launch.start.installation import NO_MPI, Installation, InstallationSearch, search
 from spotmpi.options import exit_codes
@@ -38,7 +39,7 @@ _DETECTOR = (
 )
 _LOST_AFTER = (
     f"a silent host: {CALM * 1e3:.0f} ms where it is calm ({BEATS} beats), at most "
-    f"{MOST * 1e3:.0f} ms; it ends its own workers after {FENCE:.0f} s. A stopped worker: "
+    f"{MOST * 1e3:.0f} ms; it ends its own workers after {Limits().fence:.0f} s. A stopped worker: "
     f"{DETECT_MS} ms (--detect-ms)"
 )
 _FENCED = "mpirun has a network of its own; only your workers are let in"

@@ -18,6 +18,7 @@ from spotmpi.launch.head.job import STALL_TIMEOUT, JobOptions
 from spotmpi.launch.head.job_state import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch.head.launching import JobPlan, ListenOptions
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
+from spotmpi.launch.limits import Limits
 from spotmpi.launch.start import slurm, ssh
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.hosts_file import HostLine
@@ -27,6 +28,8 @@ from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
 
 __all__ = ["add_arguments", "main"]
+
+_USUAL = Limits()
 
 _DESCRIPTION = """\
 Train with N workers on this host, or on the hosts of a file; inside a Slurm job, if neither is
@@ -130,7 +133,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def main(options: argparse.Namespace) -> int:
+def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     """Check everything that can be checked beforehand, then run the job. Blocking."""
     allocation = _allocation(options)
     roster = _roster(options, allocation)
@@ -194,7 +197,17 @@ def main(options: argparse.Namespace) -> int:
         roster = WantedHosts([HostLine("localhost", workers)])
     door = None if options.listen is None else _door(options, workers)
     way: AgentStarter = allocation or ssh
-    plan = JobPlan(script, arguments, roster, found.found, door, manner, way, alone=not elsewhere)
+    plan = JobPlan(
+        script,
+        arguments,
+        roster,
+        found.found,
+        door,
+        manner,
+        way,
+        alone=not elsewhere,
+        limits=limits,
+    )
     return launching.launch(plan, settings)
 
 

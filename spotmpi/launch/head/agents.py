@@ -28,6 +28,7 @@ from spotmpi.launch.head.host_beats import HostBeats
 from spotmpi.launch.head.partitions import Partitions
 from spotmpi.launch.head.server_check import ServerCheck
 from spotmpi.launch.host.wrappers import WorkerEvent, Wrappers, in_order
+from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import Hearing, beat_every, bounds
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start import mpi_variables, mpirun
@@ -100,6 +101,7 @@ class Agents:
         say: Callable[[str], None],
         socket: Callable[[], Socket],
         log: Callable[[str, bytes], None],
+        limits: Limits,
     ) -> None:
         self._loop = loop
         self._assignment = assignment
@@ -127,7 +129,7 @@ class Agents:
         self._heard: list[WorkerEvent] = []
         self._progress: dict[int, Progress] = {}
         self._pmix: int | None = None
-        self._check = ServerCheck(loop, socket, self._hear_check)
+        self._check = ServerCheck(loop, socket, self._hear_check, limits)
         self.mute = False
         """Whether mpirun does not answer, so that nobody can be brought in."""
         self._names: dict[int, messages.MpiName] = {}
@@ -143,7 +145,8 @@ class Agents:
         """Whether hosts were there when all were let go."""
         calm, _ = bounds(assignment.detect_ms)
         self._beat = beat_every(assignment.detect_ms)
-        self._hearing = Hearing(time.monotonic(), self._beat, calm / 2)
+        self._fence = limits.fence
+        self._hearing = Hearing(time.monotonic(), self._beat, calm / 2, limits.fence)
         self._next_beat = 0.0
 
     # Hosts come.
@@ -225,7 +228,9 @@ class Agents:
     def _take_in(self, link: trunk.HostLink, offer: messages.Offer, near: bool) -> None:
         name = self._free_name(offer.name)
         connections = relay.Relay(self._loop, link.relay)
-        beats = HostBeats(name, self._loop, link, self._hearing, self._assignment.detect_ms)
+        beats = HostBeats(
+            name, self._loop, link, self._hearing, self._assignment.detect_ms, self._fence
+        )
         host = Registered(name, offer.slots, link, connections, beats, near)
         link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
         _LOG.info("%s is a host of the job, with %d slots", name, offer.slots)

@@ -6,7 +6,7 @@ import logging
 
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.link import AT_START, HostLink
-from spotmpi.launch.liveness import FENCE, Hearing, Pulses, bounds
+from spotmpi.launch.liveness import Hearing, Pulses, bounds
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.udp_beats import UdpBeats
 
@@ -24,15 +24,23 @@ _LINK, _UDP = "link", "udp"
 class HostBeats:
     """The beats of one host, ``name``, judged in the time of the head's `Hearing`.
 
-    ``detect_ms`` is how long it may be silent; None: that is found out.
+    ``detect_ms`` is how long it may be silent; None: that is found out. After ``fence`` seconds
+    without its link it is lost in any case.
     """
 
     def __init__(
-        self, name: str, loop: Loop, link: HostLink, hearing: Hearing, detect_ms: int | None
+        self,
+        name: str,
+        loop: Loop,
+        link: HostLink,
+        hearing: Hearing,
+        detect_ms: int | None,
+        fence: float,
     ) -> None:
         self._name = name
         self._link = link
         self._hearing = hearing
+        self._fence = fence
         self._pulses = Pulses(*bounds(detect_ms))
         self._pulses.beat(_LINK, hearing.time)
         self._heard = self._heard_by_udp = 0.0
@@ -84,9 +92,9 @@ class HostBeats:
         lost = certain and self._pulses.lost(self._hearing.time, least)
         longest = self.settled and self.silences.news(silence, now)
         # What has come but was not read yet is the head's own delay, and no silence.
-        if not (longest or lost or unheard > FENCE) or self._link.readable:
+        if not (longest or lost or unheard > self._fence) or self._link.readable:
             return None
-        if unheard > FENCE:
+        if unheard > self._fence:
             return unheard
         self.udp.hear()
         if self.udp.heard != self._heard_by_udp:

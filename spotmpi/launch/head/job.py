@@ -25,6 +25,7 @@ from spotmpi.launch.head.output import Output
 from spotmpi.launch.head.stalls import Stalls
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.host.wrappers import WorkerEvent
+from spotmpi.launch.limits import Limits
 from spotmpi.launch.notices import NoticeListener
 from spotmpi.launch.processes import read
 from spotmpi.launch.signal_events import as_events
@@ -164,7 +165,9 @@ class Job:
     Whatever else takes part is called back by ``loop``. ``task`` is the script and its arguments.
     """
 
-    def __init__(self, task: Sequence[str], settings: Settings, manner: JobOptions) -> None:
+    def __init__(
+        self, task: Sequence[str], settings: Settings, manner: JobOptions, limits: Limits
+    ) -> None:
         self._folder = Path()
         self._crew: Workers
         self._verdict = JobState(again=manner.keep_alive)
@@ -178,6 +181,7 @@ class Job:
         self._requests: ControlRequests
         self._desk: ControlSocket | None = None
         self._spares, self._replace = manner.spares, manner.replace
+        self._limits = limits
         self._stall_timeout = manner.stall_timeout
         self._stalls = Stalls(manner.stall_timeout)
         self._condemned: dict[int, float] = {}
@@ -233,7 +237,13 @@ class Job:
         """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
         self._crew = crew
         self._turnover = MembershipChanges(
-            crew, self._verdict, self.loop.after, self._spares, self._replace, self._keeps
+            crew,
+            self._verdict,
+            self.loop.after,
+            self._spares,
+            self._replace,
+            self._keeps,
+            self._limits,
         )
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals

@@ -19,6 +19,7 @@ from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.job_state import EXIT_ALL_REVOKED
 from spotmpi.launch.head.starting_hosts import StartingHosts
 from spotmpi.launch.head.wanted_hosts import WantedHosts
+from spotmpi.launch.limits import Limits
 from spotmpi.launch.output_lines import Outlet
 from spotmpi.launch.start import mpirun, private_network
 from spotmpi.launch.start.agent_command import AgentStarter
@@ -68,6 +69,7 @@ class JobPlan:
     way: AgentStarter
     alone: bool
     """The launcher's own host is the only one, and no other can come."""
+    limits: Limits
 
 
 def launch(plan: JobPlan, settings: Settings) -> int:
@@ -112,8 +114,9 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
         task=(str(plan.script), *task),
         environ=travelling | settings.to_environ(),
         detect_ms=settings.detect_ms,
+        fence=plan.limits.fence,
     )
-    job = Job([str(plan.script), *task], settings, manner)
+    job = Job([str(plan.script), *task], settings, manner, plan.limits)
     if patient:
         where = (
             "its newest checkpoint" if settings.resume else "the beginning: it has no checkpoint"
@@ -145,6 +148,7 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
         job.console.say,
         network.socket,
         job.console.log,
+        plan.limits,
     )
     if door is not None:
         host, port, *_ = door.listener.getsockname()

@@ -15,8 +15,9 @@ from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.admission_queue import Growth
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.worker_orders import Orders
+from spotmpi.launch.limits import Limits
 from spotmpi.launcher_channel import Order
-from spotmpi.protocol.joining import PATIENCE
+from spotmpi.protocol.joining import Stage
 
 __all__ = ["Crewed", "MembershipChanges"]
 
@@ -71,6 +72,7 @@ class MembershipChanges:
         spares: int,
         replace: bool,
         keeps: bool,
+        limits: Limits,
     ) -> None:
         self.orders = Orders(crew.order)
         self._crew = crew
@@ -79,6 +81,7 @@ class MembershipChanges:
         self._spares = spares
         self._replace = replace
         self._keeps = keeps
+        self._patience = limits.spawn
         self._mute = False
         self._growth = Growth()
         self._paired: tuple[int, int] | None = None
@@ -202,15 +205,15 @@ class MembershipChanges:
 
     def _watch_over(self, newcomer: int) -> None:
         """What only MPI has to do for it must not take for ever."""
-        stage = self._growth.stage(newcomer)
-        if (patience := PATIENCE.get(stage)) is not None:
+        if self._growth.stage(newcomer) is not Stage.SPAWNED:
+            return
 
-            def look() -> None:
-                if self._growth.stage(newcomer) is stage:
-                    why = f"MPI did not bring it in within {patience:.0f} s"
-                    self._dismiss(self._growth.failed(newcomer), why)
+        def look() -> None:
+            if self._growth.stage(newcomer) is Stage.SPAWNED:
+                why = f"MPI did not bring it in within {self._patience:.0f} s"
+                self._dismiss(self._growth.failed(newcomer), why)
 
-            self._after(patience, f"{stage.name} {newcomer}", look)
+        self._after(self._patience, f"spawned {newcomer}", look)
 
     def _stop(self) -> None:
         """All stop together, with a checkpoint."""

@@ -11,14 +11,9 @@ import socket
 from collections.abc import Callable
 
 from spotmpi.launch.event_loop import WRITE, Loop
+from spotmpi.launch.limits import Limits
 
-__all__ = ["EVERY", "MUTE", "ServerCheck"]
-
-EVERY = 20.0
-"""Seconds from an answer to the next question."""
-
-MUTE = 20.0
-"""Seconds after which an answer is overdue: busy cores, or a head that was stopped, need some."""
+__all__ = ["ServerCheck"]
 
 
 class ServerCheck:
@@ -32,10 +27,12 @@ class ServerCheck:
         loop: Loop,
         make: Callable[[], socket.socket],
         told: Callable[[bool], None],
+        limits: Limits,
     ) -> None:
         self._loop = loop
         self._make = make
         self._told = told
+        self._limits = limits
         self._link: socket.socket | None = None
         self._asked: float | None = None
         self._next: float | None = None
@@ -44,11 +41,11 @@ class ServerCheck:
     def tend(self, port: int, now: float) -> None:
         """Ask, if it is time to; see how long there was no answer. Does not block."""
         if self._next is None:
-            self._next = now + EVERY
+            self._next = now + self._limits.question
         if self._link is None and now >= self._next:
             self._ask(port)
             self._asked = now
-        elif self._asked is not None and now - self._asked > MUTE and not self._mute:
+        elif self._asked is not None and now - self._asked > self._limits.answer and not self._mute:
             self._mute = True
             self._told(True)
 

@@ -36,7 +36,7 @@ from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.host.worker import TASK
 from spotmpi.launch.host.wrappers import WorkerEvent, Wrappers
-from spotmpi.launch.liveness import FENCE, Awake, Pulse, beat_every
+from spotmpi.launch.liveness import Awake, beat_every
 from spotmpi.launch.notices import NoticeListener
 from spotmpi.launch.processes import cores, read
 from spotmpi.launch.signal_events import as_events
@@ -131,8 +131,9 @@ class Agent:
         self._gone: set[int] = set()
         """Workers that were started and are no more."""
         self._awake = Awake(time.monotonic(), _MOST_BETWEEN_TURNS)
-        self._head = Pulse(0.0, FENCE, FENCE)
         self._heard = time.monotonic()
+        self._heard_awake = 0.0
+        """For how long the agent had been awake when it heard of the head last."""
         self._introduced = False
         self._end_log: Callable[[], None] = lambda: None
 
@@ -173,14 +174,13 @@ class Agent:
             self._next_report = now + _BETWEEN_REPORTS
             self._report()
         if not self._near:
-            self._judge_head()
+            self._judge_head(self._assignment.fence)
 
-    def _judge_head(self) -> None:
+    def _judge_head(self, fence: float) -> None:
         if self._trunk.heard != self._heard:
-            self._heard = self._trunk.heard
-            self._head.beat(self._awake.time)
-        silence = self._head.silence(self._awake.time)
-        if silence > self._head.limit and not self._trunk.readable:
+            self._heard, self._heard_awake = self._trunk.heard, self._awake.time
+        silence = self._awake.time - self._heard_awake
+        if silence > fence and not self._trunk.readable:
             self._cut(f"the head was silent for {silence:.0f} s")
 
     def _pause(self) -> float:

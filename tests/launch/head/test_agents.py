@@ -17,6 +17,7 @@ from spotmpi.launch.auth import Frame, Role, Seal
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.agents import Agents
+from spotmpi.launch.limits import Limits
 from spotmpi.launch.link import HostLink, read
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.tcp_connections import TcpConnection
@@ -42,7 +43,7 @@ class Host:
         self.resting: list[str] = []
         self.fleet = Agents(
             self.loop,
-            messages.Assignment("/", ("script",), {}, 60_000),
+            messages.Assignment("/", ("script",), {}, 60_000, 30.0),
             lambda *_: None,
             lambda: False,
             lambda host, notice: self.notices.append((host, notice)),
@@ -51,6 +52,7 @@ class Host:
             self.said.append,
             socket.socket,
             lambda process, data: self.logged.append((process, data)),
+            Limits(),
         )
         self.agent = self.come("h2", self.take, pytest.fail)
 

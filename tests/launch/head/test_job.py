@@ -20,6 +20,7 @@ from spotmpi.launch.decoding import Message
 from spotmpi.launch.head import job as job_module
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.host.wrappers import WorkerEvent
+from spotmpi.launch.limits import Limits
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start import private_network
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order, Progress
@@ -91,7 +92,7 @@ class Run:
         self.crew = Crew()
         self.mpirun = mpirun
         self.settings = Settings()
-        self.job = Job(["train.py"], self.settings, options)
+        self.job = Job(["train.py"], self.settings, options, Limits())
         self.begin: Callable[[], MpirunStart | None] = self.start
         _, self.folder, self.lock = job_folder.create(3)
 

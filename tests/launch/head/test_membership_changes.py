@@ -8,9 +8,11 @@ import pytest
 
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
+from spotmpi.launch.limits import Limits
 from spotmpi.launcher_channel import Order
-from spotmpi.protocol.joining import PATIENCE, Stage
 from tests.saying import said
+
+LIMITS = Limits(spawn=12.0)
 
 KILLED = 9
 """A process's end, as waitpid() has it."""
@@ -29,7 +31,9 @@ class Job:
         self.stays: dict[str, int] = {}
         self.later: list[tuple[float, Callable[[], None]]] = []
         self.verdict = JobState()
-        self.turnover = MembershipChanges(self, self.verdict, self.after, spares, replace, keeps)
+        self.turnover = MembershipChanges(
+            self, self.verdict, self.after, spares, replace, keeps, LIMITS
+        )
         self.verdict.expect(["h1", "h1", "h2"])
 
     def begin(self) -> Job:
@@ -139,12 +143,12 @@ def test_what_mpi_has_to_do_for_a_newcomer_must_not_take_for_ever(job: Job) -> N
     assert job.later == []
     job.turnover.spawning(3)
     ((seconds, look),) = job.later
-    assert seconds == PATIENCE[Stage.SPAWNED]
+    assert seconds == LIMITS.spawn
     job.later.clear()
     look()
     assert job.revoked == [3]
     job.end(3)
-    assert "worker 3 on h3 did not join: MPI did not bring it in within 30 s" in job.verdict.lines
+    assert "worker 3 on h3 did not join: MPI did not bring it in within 12 s" in job.verdict.lines
     job.later.pop()[1]()
     assert job.orders[1] == Order(newcomer=4)
     assert job.orders[0] == Order()
@@ -155,7 +159,8 @@ def test_what_scripts_have_to_do_may_take_as_long_as_they_like(job: Job) -> None
     job.turnover.spawning(worker)
     for event in ("connected", "ready", "knocks", "admitted", "trains"):
         job.tell(worker, event)
-    _, look = job.later[0]
+    (spawned, look), (lasts, _) = job.later
+    assert spawned == LIMITS.spawn < lasts
     look()
     assert job.revoked == []
     assert job.states[worker] == "training"

@@ -8,7 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from spotmpi.launch.event_loop import Loop
-from spotmpi.launch.head.server_check import EVERY, MUTE, ServerCheck
+from spotmpi.launch.head.server_check import ServerCheck
+from spotmpi.launch.limits import Limits
+
+EVERY, MUTE = 20.0, 10.0
 
 
 class Asked:
@@ -20,7 +23,9 @@ class Asked:
         self.server.settimeout(30)
         self.port: int = self.server.getsockname()[1]
         self.told: list[bool] = []
-        self.check = ServerCheck(self.loop, socket.socket, self.told.append)
+        self.check = ServerCheck(
+            self.loop, socket.socket, self.told.append, Limits(question=EVERY, answer=MUTE)
+        )
 
     def at(self, now: float) -> None:
         """Tend it, and deal with what has come by now."""

@@ -21,6 +21,7 @@ from spotmpi.launch.event_loop import Action, Loop
 from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.head.starting_hosts import StartingHosts
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
+from spotmpi.launch.limits import Limits
 from spotmpi.launch.messages import Assignment
 from spotmpi.launch.start.hosts_file import HostLine, parse
 from spotmpi.settings import Watch
@@ -79,7 +80,7 @@ class Hosts:
         self.too_few_are_there = ""
         self.fleet = Agents(
             self.loop,
-            Assignment("/", ("script",), {}, 10_000_000),
+            Assignment("/", ("script",), {}, 10_000_000, 30.0),
             lambda *_: None,
             lambda: False,
             lambda *_: None,
@@ -88,6 +89,7 @@ class Hosts:
             self.said.append,
             socket.socket,
             lambda *_: None,
+            Limits(),
         )
         self.gathering: StartingHosts
 

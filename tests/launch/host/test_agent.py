@@ -105,7 +105,7 @@ class Head:
         self.until(lambda: self.link.open)
         environ = {"COLOUR": "blue"}
         task = (script, "an argument")
-        self.link.tell(messages.Assignment(str(folder or self.folder), task, environ, None))
+        self.link.tell(messages.Assignment(str(folder or self.folder), task, environ, None, 30.0))
 
     def begin(self, text: str) -> Head:
         """Give it a script; return when it is fit to run it."""
