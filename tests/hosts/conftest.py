@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spotmpi.bench.network import Network, missing
+from tests.hosts.training import Training
 
 
 @pytest.fixture
@@ -26,3 +28,17 @@ def network(tmp_path: Path) -> Iterator[Callable[[int], Network]]:
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def train(network: Callable[[int], Network]) -> Iterator[Callable[..., Training]]:
+    """``train(3, of=("h1", "h2"))`` trains on two of three hosts."""
+    made: list[Training] = []
+
+    def start(hosts: int, *options: object, **more: Any) -> Training:
+        made.append(Training(network(hosts), *options, **more))
+        return made[-1]
+
+    yield start
+    for training in made:
+        training.close()

@@ -4,84 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from spotmpi.bench.network import Network
-from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas
-from tests.running import Running
-
-_SAMPLES = 331
-"""Of the script's data, tests/chaos/model.py."""
-
-SCRIPT = Path(__file__).parent.parent / "launch" / "scripts" / "learner.py"
-
-
-class Training:
-    """A training on hosts of a network, one worker each. ``hurried``: its limits are over soon."""
-
-    def __init__(
-        self, network: Network, hosts: tuple[str, ...], *options: object, hurried: bool = False
-    ) -> None:
-        self.network = network
-        self.running: list[Running] = []
-        self.trace = network.folder / "trace.jsonl"
-        self.job = self.command(
-            "run",
-            *("--hosts", network.hosts_file(*hosts), "--trace", self.trace, *options),
-            *(SCRIPT, 60),
-            program="tests.hurried" if hurried else "spotmpi",
-        )
-
-    def command(self, *arguments: object, program: str = "spotmpi") -> Running:
-        """A command on the head."""
-        command = self.network.in_head(sys.executable, "-m", program, *arguments)
-        self.running.append(Running(command, self.network.folder, environ=self.network.environ))
-        return self.running[-1]
-
-    def close(self) -> None:
-        """Let go of all commands."""
-        for running in self.running:
-            running.close()
-
-    def until_step(self, step: int) -> Training:
-        """Wait until the trace has so many."""
-        while not self.trace.exists() or self.trace.read_text().count('"event":"step"') < step:
-            assert self.job.alive, self.job.wait()
-        return self
-
-    def check(self, *survivors: int) -> None:
-        """They have finished, with equal replicas; every sample counted once in each pass."""
-        (self.network.folder / "enough").touch()
-        assert self.job.wait() == 0, self.job.output
-        finals = [line.split() for line in self.job.output.splitlines() if "FINAL" in line]
-        assert {int(words[2]) for words in finals} == set(survivors), self.job.output
-        ((_, passes),) = {(words[3], int(words[4])) for words in finals}
-        records = list(trace.read(self.trace))
-        check_exactly_once(records, _SAMPLES, passes)
-        check_replicas(records)
-
-
-@pytest.fixture
-def train(network: Callable[[int], Network]) -> Iterator[Callable[..., Training]]:
-    """``train(3, ("h1", "h2"))`` trains on two of three hosts."""
-    made: list[Training] = []
-
-    def start(hosts: int, of: tuple[str, ...], *options: object, hurried: bool = False) -> Training:
-        made.append(Training(network(hosts), of, *options, hurried=hurried))
-        return made[-1]
-
-    yield start
-    for training in made:
-        training.close()
+WORK = 60
+"""Times that each gradient is computed: others have time to come."""
 
 
 def test_a_host_that_was_cut_off_joins_again_when_the_split_heals(train) -> None:
-    training = train(3, ("h1", "h2", "h3")).until_step(20)
+    training = train(3, of=("h1", "h2", "h3"), work=WORK).until_step(20)
     for lost, back in ((1, 3), (3, 4)):
         training.network.link("h2", "down")
         training.job.until(f"worker {lost} on h2 was revoked")
@@ -95,7 +27,7 @@ def test_a_host_that_came_later_and_is_lost_for_good_costs_its_workers_only(
     train, fault: str
 ) -> None:
     """No packet of it ever comes again: no reset tells the others, as it would if it came back."""
-    training = train(3, ("h1", "h2")).until_step(20)
+    training = train(3, of=("h1", "h2"), work=WORK).until_step(20)
     assert training.command("grow", "--host", "h3").wait() == 0
     training.job.until("worker 2 on h3 has joined")
     if fault == "silent":
@@ -109,7 +41,7 @@ def test_a_host_that_came_later_and_is_lost_for_good_costs_its_workers_only(
 
 
 def test_hosts_of_all_kinds_that_fall_silent_at_once_cost_their_workers_only(train) -> None:
-    training = train(5, ("h1", "h2", "h3")).until_step(20)
+    training = train(5, of=("h1", "h2", "h3"), work=WORK).until_step(20)
     for number, name in enumerate(("h4", "h5"), start=3):
         assert training.command("grow", "--host", name).wait() == 0
         training.job.until(f"worker {number} on {name} has joined")
@@ -120,7 +52,7 @@ def test_hosts_of_all_kinds_that_fall_silent_at_once_cost_their_workers_only(tra
 
 
 def test_a_host_is_lost_while_mpirun_does_not_answer(train) -> None:
-    training = train(3, ("h1", "h2", "h3")).until_step(20)
+    training = train(3, of=("h1", "h2", "h3"), work=WORK).until_step(20)
     mpirun = training.job.started("prterun")
     os.kill(mpirun, signal.SIGSTOP)
     try:
@@ -132,7 +64,7 @@ def test_a_host_is_lost_while_mpirun_does_not_answer(train) -> None:
 
 
 def test_a_host_is_asked_for_while_others_train_and_lost_while_it_learns(train) -> None:
-    training = train(3, ("h1", "h2")).until_step(20)
+    training = train(3, of=("h1", "h2"), work=WORK).until_step(20)
     asked = training.command("grow", "--host", "h3", "--slots", 2)
     assert asked.wait() == 0, asked.output
     assert "h3 is asked for 2 workers" in asked.output
@@ -143,7 +75,7 @@ def test_a_host_is_asked_for_while_others_train_and_lost_while_it_learns(train) 
 
 
 def test_a_newcomer_that_does_not_reach_one_of_the_others_is_let_go(train) -> None:
-    training = train(3, ("h1", "h2")).until_step(20)
+    training = train(3, of=("h1", "h2"), work=WORK).until_step(20)
     training.network.rift("h1", "h3")
     assert training.command("grow", "--host", "h3").wait() == 0
     training.job.until("host h3 does not reach h1, though the head does")
@@ -151,7 +83,7 @@ def test_a_newcomer_that_does_not_reach_one_of_the_others_is_let_go(train) -> No
 
 
 def test_a_host_that_is_added_to_the_file_joins(train) -> None:
-    training = train(3, ("h1", "h2")).until_step(20)
+    training = train(3, of=("h1", "h2"), work=WORK).until_step(20)
     training.network.hosts_file("h1", "h2", "h3")
     training.job.until("hosts was read again; asked for 1 worker: h3")
     training.job.until("worker 2 on h3 has joined")
@@ -159,7 +91,7 @@ def test_a_host_that_is_added_to_the_file_joins(train) -> None:
 
 
 def test_a_spare_waits_until_a_host_is_lost(train) -> None:
-    training = train(3, ("h1", "h2", "h3"), "--spares", 1).until_step(100)
+    training = train(3, "--spares", 1, of=("h1", "h2", "h3"), work=WORK).until_step(100)
     assert "h3" not in training.job.output
     training.network.kill("h1")
     training.job.until("worker 2 on h3 has joined")
@@ -167,7 +99,7 @@ def test_a_spare_waits_until_a_host_is_lost(train) -> None:
 
 
 def test_a_notice_and_then_death_before_the_boundary(train) -> None:
-    training = train(3, ("h1", "h2", "h3"), "--notice", "signal").until_step(20)
+    training = train(3, "--notice", "signal", of=("h1", "h2", "h3"), work=WORK).until_step(20)
     for agent in training.network.processes("h2", "--pipe"):
         os.kill(agent, signal.SIGUSR1)
     training.network.kill("h2")
@@ -177,13 +109,13 @@ def test_a_notice_and_then_death_before_the_boundary(train) -> None:
 def test_with_keep_alive_the_job_waits_for_hosts_and_goes_on(train, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     options = ("--keep-alive", "--checkpoint", kept, "--checkpoint-every", 20)
-    training = train(2, ("h1", "h2"), *options, hurried=True).until_step(200)
+    training = train(2, *options, hurried=True, of=("h1", "h2"), work=WORK).until_step(50)
     for name in ("h1", "h2"):
         training.network.link(name, "down")
     training.job.until("waiting for hosts, to go on from its newest checkpoint")
     for name in ("h1", "h2"):
         training.network.link(name, "up")
-    while '"event":"resume"' not in (text := training.trace.read_text()):
+    while '"event":"resume"' not in training.trace.read_text():
         assert training.job.alive, training.job.wait()
-    training.until_step(text.count('"event":"step"') + 20)  # it is past what the checkpoint had
+    training.go_on()  # past what the checkpoint had
     training.check(0, 1)

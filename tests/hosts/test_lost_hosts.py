@@ -5,118 +5,57 @@ from __future__ import annotations
 import os
 import select
 import signal
-import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
-from spotmpi.bench.network import Network
-from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas
-from tests.running import LIMIT, Running
-
-_SAMPLES = 331
-"""Of the script's data, tests/chaos/model.py."""
-
-SCRIPT = Path(__file__).parent.parent / "chaos" / "script.py"
-
-
-class Training:
-    """A training on all hosts of a network, and what its trace says.
-
-    ``hurried``: its limits are over soon.
-    """
-
-    def __init__(
-        self, network: Network, *options: object, passes: int = 60, hurried: bool = False
-    ) -> None:
-        self.passes = passes
-        self.trace = network.folder / "trace.jsonl"
-        hosts = network.hosts_file(*(f"{name} slots=2" for name in network.names))
-        command = network.in_head(
-            *(sys.executable, "-m", "tests.hurried" if hurried else "spotmpi", "run"),
-            *("--hosts", hosts, "--trace", self.trace, *options, SCRIPT, "--passes", passes),
-        )
-        self.running = Running(command, network.folder, environ=network.environ)
-
-    def until_step(self, step: int) -> None:
-        """Wait until the trace has this step."""
-        while self.steps() <= step:
-            assert self.running.alive, self.running.wait()
-
-    def steps(self) -> int:
-        """Steps in the trace so far."""
-        text = self.trace.read_text() if self.trace.exists() else ""
-        return text.count('"event": "step"') + text.count('"event":"step"')
-
-    def check(self, survivors: set[int]) -> None:
-        """They finished, with equal replicas; every sample counted once."""
-        assert self.running.wait() == 0, self.running.output
-        finals = [line.split() for line in self.running.output.splitlines() if "FINAL" in line]
-        assert {int(words[2]) for words in finals} == survivors, self.running.output
-        assert len({words[3] for words in finals}) == 1
-        records = list(trace.read(self.trace))
-        assert records[-1]["event"] == "end"
-        check_exactly_once(records, _SAMPLES, self.passes)
-        check_replicas(records)
-
-
-@pytest.fixture
-def train(network: Callable[[int], Network]) -> Iterator[Callable[..., tuple[Network, Training]]]:
-    """``train(3)`` trains on three hosts."""
-    made: list[Training] = []
-
-    def start(hosts: int, *options: object, **more: int) -> tuple[Network, Training]:
-        there = network(hosts)
-        made.append(Training(there, *options, **more))
-        return there, made[-1]
-
-    yield start
-    for training in made:
-        training.running.close()
+from tests.hosts.training import Training
+from tests.running import LIMIT
 
 
 def test_workers_on_three_hosts_train_together(train) -> None:
-    network, training = train(3, passes=3)
-    training.check({0, 1, 2, 3, 4, 5})
-    assert "[5] FINAL 5" in training.running.output
+    training = train(3, slots=2)
+    network = training.network
+    training.check(0, 1, 2, 3, 4, 5)
+    assert "[5] FINAL 5" in training.job.output
     assert all(network.processes(name, "spotmpi agent") == [] for name in network.names)
 
 
 @pytest.mark.parametrize("victim", ["h1", "h3"])
 def test_a_killed_host_costs_its_workers_only(train, victim: str) -> None:
-    network, training = train(3)
+    training = train(3, slots=2)
+    network = training.network
     training.until_step(20)
     network.kill(victim)
-    training.check({2, 3, 4, 5} if victim == "h1" else {0, 1, 2, 3})
-    assert f"host {victim}" in training.running.output
+    training.check(*((2, 3, 4, 5) if victim == "h1" else (0, 1, 2, 3)))
+    assert f"host {victim}" in training.job.output
 
 
 def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> None:
-    network, training = train(3, hurried=True)
+    training = train(3, hurried=True, slots=2)
+    network = training.network
     training.until_step(20)
     there = network.processes("h2", "agent") + network.processes("h2", "wrapper")
     assert len(there) >= 3
     watched = [os.pidfd_open(pid) for pid in there]
     network.link("h2", "down")
-    training.check({0, 1, 4, 5})
-    assert "host h2 was silent for" in training.running.output
+    training.check(0, 1, 4, 5)
+    assert "host h2 was silent for" in training.job.output
     for descriptor in watched:
         assert select.select([descriptor], [], [], LIMIT)[0], "a worker outlived its exclusion"
         os.close(descriptor)
 
 
 def test_a_frozen_host_is_lost_and_does_not_come_back_to_life(train) -> None:
-    network, training = train(2)
+    training = train(2, slots=2)
+    network = training.network
     training.until_step(20)
     frozen = network.processes("h2", "")
     watched = [os.pidfd_open(pid) for pid in network.processes("h2", "wrapper")]
     assert len(watched) == 4
     for pid in frozen:
         os.kill(pid, signal.SIGSTOP)
-    training.check({0, 1})
+    training.check(0, 1)
     for pid in frozen:
         with suppress(ProcessLookupError):  # the agent, woken before it, has ended it already
             os.kill(pid, signal.SIGCONT)
@@ -126,42 +65,46 @@ def test_a_frozen_host_is_lost_and_does_not_come_back_to_life(train) -> None:
 
 
 def test_two_hosts_lost_almost_at_once(train) -> None:
-    network, training = train(3)
+    training = train(3, slots=2)
+    network = training.network
     training.until_step(20)
     network.kill("h1")
     network.kill("h3")
-    training.check({2, 3})
+    training.check(2, 3)
 
 
 def test_a_host_lost_during_the_recovery_from_another(train) -> None:
-    network, training = train(3)
+    training = train(3, slots=2)
+    network = training.network
     training.until_step(20)
     network.link("h2", "down")
-    training.running.until("host h2 was silent")  # and the others have just begun to recover
+    training.job.until("host h2 was silent")  # and the others have just begun to recover
     network.kill("h3")
-    training.check({0, 1})
+    training.check(0, 1)
 
 
 def test_one_side_of_a_partition_trains_on_and_it_is_the_head_s(train) -> None:
-    network, training = train(3, "--min-workers", 2, "--checkpoint", "checkpoints", hurried=True)
+    training = train(3, "--min-workers", 2, "--checkpoint", "checkpoints", hurried=True, slots=2)
+    network = training.network
     training.until_step(20)
     apart = [pid for name in ("h2", "h3") for pid in network.processes(name, "wrapper")]
     watched = [os.pidfd_open(pid) for pid in apart]
     network.separate("h2", "h3")
-    training.check({0, 1})
+    training.check(0, 1)
     for descriptor in watched:
         assert select.select([descriptor], [], [], LIMIT)[0], "two trainings"
         os.close(descriptor)
 
 
 def test_of_two_hosts_that_do_not_reach_each_other_one_goes(train) -> None:
-    network, training = train(3)
+    training = train(3, slots=2)
+    network = training.network
     training.until_step(20)
     network.rift("h1", "h2")
-    (told,) = training.running.until("worker [02] on (h[12]) .*though the head does")
+    (told,) = training.job.until("worker [02] on (h[12]) .*though the head does")
     gone, other = told[1], "h1" if told[1] == "h2" else "h2"
     assert f"host {gone} does not reach {other}" in told[0]
-    training.check({2, 3, 4, 5} if gone == "h1" else {0, 1, 4, 5})
+    training.check(*((2, 3, 4, 5) if gone == "h1" else (0, 1, 4, 5)))
     assert network.processes(gone, "agent") == []
     assert network.processes(gone, "wrapper") == []
 
@@ -169,44 +112,47 @@ def test_of_two_hosts_that_do_not_reach_each_other_one_goes(train) -> None:
 def test_a_training_whose_hosts_never_reach_each_other_says_so_and_ends(network) -> None:
     there = network(3)
     there.rift("h2", "h3")
-    training = Training(there)
+    training = Training(there, slots=2)
     try:
-        assert training.running.wait() == 71, training.running.output
+        assert training.job.wait() == 71, training.job.output
     finally:
-        training.running.close()
-    training.running.until(r"host (h3|h2) does not reach (?!\1)h[23], though the head does")
+        training.close()
+    training.job.until(r"host (h3|h2) does not reach (?!\1)h[23], though the head does")
 
 
 def test_a_head_cut_off_from_all_hosts_ends_and_so_do_they(train) -> None:
-    network, training = train(2, hurried=True)
+    training = train(2, hurried=True, slots=2)
+    network = training.network
     training.until_step(20)
     there = [pid for name in network.names for pid in network.processes(name, "wrapper")]
     watched = [os.pidfd_open(pid) for pid in there]
     for name in network.names:
         network.link(name, "down")
-    assert training.running.wait() == 69, training.running.output
+    assert training.job.wait() == 69, training.job.output
     for descriptor in watched:
         assert select.select([descriptor], [], [], LIMIT)[0]
         os.close(descriptor)
 
 
 def test_a_stutter_shorter_than_the_limit_loses_nobody(train) -> None:
-    network, training = train(3, "--detect-ms", 3000)
+    training = train(3, "--detect-ms", 3000, slots=2)
+    network = training.network
     training.until_step(20)
     network.stutter(0.5, "h2")
-    training.check({0, 1, 2, 3, 4, 5})
-    assert "revoked" not in training.running.output
+    training.go_on().check(0, 1, 2, 3, 4, 5)
+    assert "revoked" not in training.job.output
 
 
 def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -> None:
     """Its workers see the others go, and nobody is awake there who could end them."""
-    network, training = train(2)
+    training = train(2, slots=2)
+    network = training.network
     training.until_step(20)
     agent = network.processes("h2", "agent")
     workers = [os.pidfd_open(pid) for pid in network.workers("h2")]
     for pid in agent:
         os.kill(pid, signal.SIGSTOP)
-    training.check({0, 1})
+    training.check(0, 1)
     written = training.trace.read_bytes()
     assert not select.select(workers, [], [], 3)[0], "it finished a training of its own"
     for pid in agent:
@@ -218,11 +164,12 @@ def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -
 
 
 def test_a_host_whose_ssh_waits_for_a_core_is_heard_by_its_datagrams(train) -> None:
-    network, training = train(2, "--detect-ms", 1000)  # others' work on these cores is no silence
+    training = train(2, "--detect-ms", 1000, slots=2)  # others' work on these cores is no silence
+    network = training.network
     training.until_step(20)
-    network.pause(3, training.running.started(r"ssh .*\bh2\b"))
-    training.check({0, 1, 2, 3})
-    assert "revoked" not in training.running.output
+    network.pause(3, training.job.started(r"ssh .*\bh2\b"))
+    training.go_on().check(0, 1, 2, 3)
+    assert "revoked" not in training.job.output
 
 
 @pytest.mark.parametrize("from_the_start", [True, False])
@@ -233,59 +180,63 @@ def test_a_host_whose_datagrams_are_kept_back_is_heard_by_its_ssh(
     if from_the_start:
         there.keep_datagrams("h2")
     # On busy cores ssh was silent for more than a second.
-    training = Training(there, "--detect-ms", 3000, passes=100_000)
+    training = Training(there, "--detect-ms", 3000, slots=2)
     try:
         training.until_step(20)
         if not from_the_start:
             there.keep_datagrams("h2")
         # For longer than a host may be silent; h1 is heard by its datagrams meanwhile.
-        there.pause(5, training.running.started(r"ssh .*\bh1\b"))
-        assert training.running.alive
-        assert "revoked" not in training.running.output
+        there.pause(5, training.job.started(r"ssh .*\bh1\b"))
+        assert training.job.alive
+        assert "revoked" not in training.job.output
         there.link("h2", "down")
-        training.running.until("host h2 was silent for")
-        os.kill(training.running.pid, signal.SIGTERM)
-        assert training.running.wait() == 143
+        training.job.until("host h2 was silent for")
+        os.kill(training.job.pid, signal.SIGTERM)
+        assert training.job.wait() == 143
     finally:
-        training.running.close()
+        training.close()
 
 
 @pytest.mark.parametrize("seconds", [3, 12])
 def test_a_head_that_pauses_loses_nobody(train, seconds: int) -> None:
-    network, training = train(2)
+    training = train(2, slots=2)
+    network = training.network
     training.until_step(20)
-    network.pause(seconds, training.running.pid)
-    training.check({0, 1, 2, 3})
-    assert "revoked" not in training.running.output
+    network.pause(seconds, training.job.pid)
+    training.go_on().check(0, 1, 2, 3)
+    assert "revoked" not in training.job.output
 
 
 def test_a_head_that_pauses_while_its_hosts_start_loses_none(train) -> None:
-    network, training = train(2, passes=3)
+    training = train(2, slots=2)
+    network = training.network
     while not all(network.processes(name, "agent") for name in network.names):
-        assert training.running.alive, training.running.wait()
-    network.pause(3, training.running.pid)
+        assert training.job.alive, training.job.wait()
+    network.pause(3, training.job.pid)
     while not any(network.workers(name) for name in network.names):
-        assert training.running.alive, training.running.wait()
-    network.pause(7, training.running.pid)
-    training.check({0, 1, 2, 3})
-    assert "revoked" not in training.running.output
+        assert training.job.alive, training.job.wait()
+    network.pause(7, training.job.pid)
+    training.go_on().check(0, 1, 2, 3)
+    assert "revoked" not in training.job.output
 
 
 def test_a_worker_that_dies_while_the_head_pauses_is_all_that_is_lost(train) -> None:
-    network, training = train(3)
+    training = train(3, slots=2)
+    network = training.network
     training.until_step(20)
-    os.kill(training.running.pid, signal.SIGSTOP)
+    os.kill(training.job.pid, signal.SIGSTOP)
     os.kill(min(network.workers("h2")), signal.SIGKILL)
-    network.pause(3, training.running.pid)
-    assert training.running.wait() == 0, training.running.output
-    finals = [line.split() for line in training.running.output.splitlines() if "FINAL" in line]
-    assert len(finals) == 5, training.running.output
+    network.pause(3, training.job.pid)
+    assert training.finish() == 0, training.job.output
+    finals = [line.split() for line in training.job.output.splitlines() if "FINAL" in line]
+    assert len(finals) == 5, training.job.output
     assert len({words[3] for words in finals}) == 1
 
 
 def test_a_head_that_is_cut_off_from_all_hosts_for_a_while_loses_none(train) -> None:
-    network, training = train(3, "--detect-ms", 800)  # the others' work on these cores is no outage
+    training = train(3, "--detect-ms", 800, slots=2)  # the others' work on these cores is no outage
+    network = training.network
     training.until_step(20)
     network.stutter(3, *network.names)
-    training.check({0, 1, 2, 3, 4, 5})
-    assert "revoked" not in training.running.output
+    training.go_on().check(0, 1, 2, 3, 4, 5)
+    assert "revoked" not in training.job.output
