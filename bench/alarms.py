@@ -31,11 +31,12 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from spotmpi import job_folder
 from spotmpi.bench import load, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import UsageError
-from spotmpi.launch import job_folder, processes
+from spotmpi.launch import processes
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import Gone
 from spotmpi.launch.commands.status_table import numbers

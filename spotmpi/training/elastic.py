@@ -254,14 +254,17 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
         # Whatever could be done without the others is done: now the launcher may have one of them
         # bring this worker in, and then says as which process MPI will know it.
         os.environ.update(channel.admission(given.newcomer))
-    from spotmpi.fabric.deaths import Deaths
-    from spotmpi.fabric.mpi import MpiFabric
+    from spotmpi.fabric.segments import unnamed
 
-    me = given.rank if given.newcomer is None else given.newcomer
-    # On one host mpirun has started all of them together, and tells them of each other.
-    obituaries = channel.obituaries(me or 0) if given.stand_in else None
-    follow = None if obituaries is None else Deaths(obituaries).follow
-    fabric = MpiFabric(given.stand_in, given.newcomer, follow)
+    with unnamed():
+        from spotmpi.fabric.deaths import Deaths
+        from spotmpi.fabric.mpi import MpiFabric  # this starts MPI, which `Deaths` needs
+
+        me = given.rank if given.newcomer is None else given.newcomer
+        # On one host mpirun has started all of them together, and tells them of each other.
+        obituaries = channel.obituaries(me or 0) if given.stand_in else None
+        follow = None if obituaries is None else Deaths(obituaries).follow
+        fabric = MpiFabric(given.stand_in, given.newcomer, follow)
     if given.newcomer is not None:
         channel.tell("connected")
     return fabric

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.launch import job_folder
+from spotmpi import job_folder
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAINING, LOADERS = SCRIPTS / "training.py", SCRIPTS / "loaders.py"

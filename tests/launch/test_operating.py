@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.launch import job_folder
+from spotmpi import job_folder
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import ask, until_end
 from spotmpi.launch.head.control_socket import DESK

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+from spotmpi import job_folder
 from spotmpi.bench import network as hosts
-from spotmpi.launch import job_folder, processes
+from spotmpi.launch import processes
 from tests.running import LIMIT, Running
 from tests.slurm import cgroups
 

@@ -12,8 +12,9 @@ import sys
 import time
 from pathlib import Path
 
+from spotmpi import job_folder
 from spotmpi.errors import UsageError
-from spotmpi.launch import job_folder, job_token, notices, processes
+from spotmpi.launch import job_token, notices, processes
 from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.host.agent import Agent, ServiceEnd
 from spotmpi.launch.messages import MOST_NAME, MOST_SLOTS

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from spotmpi import job_folder
 from spotmpi.errors import SpotmpiError, UsageError
-from spotmpi.launch import job_folder, messages
+from spotmpi.launch import messages
 from spotmpi.launch.decoding import Malformed, Message, decode, encode
 from spotmpi.launch.head.control_socket import DESK
 from spotmpi.launch.host.wrappers import peer

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from spotmpi import __version__
+from spotmpi import __version__, job_folder
 from spotmpi.errors import UsageError
-from spotmpi.launch import job_folder, processes
+from spotmpi.launch import processes
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import BEATS, CALM, MOST
 from spotmpi.launch.start import private_network, slurm

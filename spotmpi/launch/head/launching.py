@@ -12,7 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from spotmpi.launch import job_folder, messages, processes
+from spotmpi import job_folder
+from spotmpi.launch import messages, processes
 from spotmpi.launch.head.agent_listener import AgentListener
 from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart

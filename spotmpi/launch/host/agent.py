@@ -21,9 +21,8 @@ from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 
-from spotmpi import __version__
+from spotmpi import __version__, job_folder
 from spotmpi.launch import (
-    job_folder,
     link,
     log_lines,
     messages,

@@ -24,7 +24,8 @@ if __name__ == "__main__":
 
 from pathlib import Path
 
-from spotmpi.launch import job_folder, processes
+from spotmpi import job_folder
+from spotmpi.launch import processes
 from spotmpi.launch import wrapper_socket as wire
 from spotmpi.launch.start import mpi_variables
 

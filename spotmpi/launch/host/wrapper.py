@@ -29,7 +29,8 @@ if __name__ == "__main__":
 
 from pathlib import Path  # noqa: E402 - the path must be right first
 
-from spotmpi.launch import job_folder, log_lines, processes  # noqa: E402
+from spotmpi import job_folder  # noqa: E402
+from spotmpi.launch import log_lines, processes  # noqa: E402
 from spotmpi.launch import wrapper_socket as wire  # noqa: E402
 from spotmpi.launch.host import worker  # noqa: E402
 from spotmpi.launcher_channel import record_death  # noqa: E402

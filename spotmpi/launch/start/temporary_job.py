@@ -18,7 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from spotmpi.launch import job_folder, processes
+from spotmpi import job_folder
+from spotmpi.launch import processes
 
 __all__ = ["ended_by_signals", "last_words", "private_folder", "started"]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi import job_folder
 from spotmpi.economy import reading
 from spotmpi.economy.models import ring, step_times, trials
-from spotmpi.launch import job_folder
 from tests.running import LIMIT, Running
 
 RunSpotmpi = Callable[..., "subprocess.CompletedProcess[str]"]

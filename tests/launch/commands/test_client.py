@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi import job_folder
 from spotmpi.errors import UsageError
-from spotmpi.launch import job_folder, messages
+from spotmpi.launch import messages
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import Gone, ask, find, until_end
 from spotmpi.launch.decoding import encode

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi.launch import job_folder, messages, processes
+from spotmpi import job_folder
+from spotmpi.launch import messages, processes
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head import job as job_module
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from spotmpi import __version__
-from spotmpi.launch import job_folder, messages
+from spotmpi import __version__, job_folder
+from spotmpi.launch import messages
 from spotmpi.launch.auth import NONCE_BYTES, Frame, Role, Seal
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.event_loop import Loop

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.launch import job_folder
+from spotmpi import job_folder
 from spotmpi.launch import wrapper_socket as wire
 from spotmpi.launch.host.worker import TASK
 from spotmpi.launch.start import mpirun

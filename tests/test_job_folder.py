@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.launch import job_folder
+from spotmpi import job_folder
 
 
 @pytest.fixture(autouse=True)
