@@ -49,6 +49,8 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Who is cut off (`timeout`, a CI service) ends by its fixtures, which leave nothing behind.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 # pytest keeps its own folders (tmp_path) where they always are, for a look after a failure.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
