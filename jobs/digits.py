@@ -96,9 +96,12 @@ def train(arguments: argparse.Namespace) -> None:
             workers = trainer.workers
             if trainer.leader and (changed or trainer.steps % REPORT_EVERY == 0):
                 say(f"step {trainer.steps:4d}  loss {trainer.loss:.4f}  {worker_list(workers)}")
-        if trainer.leader:
+
+        def test() -> None:
             accuracy = Network.accuracy(trainer.params, *held_out)
             say(f"trained {trainer.steps} steps; test accuracy {accuracy:.4f}")
+
+        trainer.once(test)
 
 
 def worker_list(workers: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@
     |-- ScriptError         the script is wrong on this or another worker; the job must end
     |   |-- LeftAlone       one worker left the training loop while others go on
     |   `-- ReplicaMismatch replicas that must be equal are not
+    |-- OnceError           what `once` ran on one worker raised: on all workers alike
     |-- PeersLost           a fabric operation met a dead peer or a revoked fabric (internal: the
     |                       driver turns it into a recovery, users never see it)
     `-- InvalidTransition   the protocol got an event that its state does not know (a bug of ours;
@@ -29,6 +30,7 @@ __all__ = [
     "Left",
     "LeftAlone",
     "NoAnswer",
+    "OnceError",
     "PeersLost",
     "ReplicaMismatch",
     "ScriptError",
@@ -72,6 +74,10 @@ class LeftAlone(ScriptError):
 
 class ReplicaMismatch(ScriptError):
     """Replicas, or what workers feed into one round, differ where they must be equal."""
+
+
+class OnceError(SpotmpiError):
+    """What `once` ran on one worker raised. Raised on all workers alike, and training may go on."""
 
 
 class PeersLost(SpotmpiError):

@@ -64,6 +64,7 @@ __all__ = [
     "Steps",
     "Wait",
     "Welcome",
+    "Work",
 ]
 
 T = TypeVar("T")
@@ -119,6 +120,16 @@ class Knock:
     """Wait to be admitted, as a newcomer; replies the charter's bytes."""
 
 
+@dataclass(frozen=True)
+class Work:
+    """Do ``work``, for as long as it takes; replies what it returns. Local.
+
+    Of what is a script's and may be done in vain: this worker can die in the middle of it.
+    """
+
+    work: Callable[[], Any]
+
+
 Request = (
     Start
     | Wait
@@ -133,6 +144,7 @@ Request = (
     | Welcome
     | Meet
     | Knock
+    | Work
 )
 Steps = Generator[Request, Any, T]
 """What the driver and the trainer are made of: a generator of requests that returns a T."""

@@ -44,6 +44,7 @@ from spotmpi.fabric import (
     Start,
     Wait,
     Welcome,
+    Work,
 )
 from spotmpi.fabric.doorbell import Doorbell
 from spotmpi.fabric.mpi_calls import (
@@ -217,6 +218,8 @@ class MpiFabric(Fabric):
                 return self._await(_PROSPECTUS)
             case Knock():
                 return self._knock()
+            case Work(work):
+                return work()
         return None
 
     def _sum(self, part: Part) -> None:

@@ -41,6 +41,7 @@ from spotmpi.fabric import (
     Steps,
     Wait,
     Welcome,
+    Work,
 )
 from spotmpi.fabric.plane import private_arena
 from spotmpi.fabric.sim_background import Errand
@@ -317,6 +318,11 @@ class Simulation:
         if worker in self.processes:
             errand.do()
 
+    def _work(self, worker: WorkerId, work: Callable[[], Any]) -> None:
+        """What is done is done, whether its worker lives to tell of it or not."""
+        if worker in self.processes:
+            self.reply(worker, work(), self.delays.compute)
+
     def _advance(self, worker: WorkerId, reply: Any) -> None:
         process = self.processes.get(worker)
         if process is None:
@@ -420,6 +426,8 @@ class Simulation:
                 self.reply(worker)
             case Knock() | Meet():
                 self.newcomers.wait(worker, process)
+            case Work(work):
+                self.after(self.delays.compute, self._work, worker, work)
         return LATER
 
     def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:

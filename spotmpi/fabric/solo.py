@@ -20,6 +20,7 @@ from spotmpi.fabric import (
     Share,
     Start,
     Wait,
+    Work,
 )
 from spotmpi.fabric.plane import Plain
 from spotmpi.protocol.membership import Membership
@@ -45,6 +46,8 @@ class SoloFabric(Fabric):
                 return Built(members is not None, frozenset({self.me}))
             case Start(part):
                 return self._plane.start(part)
+            case Work(work):
+                return work()
             case Reduce() | Share() | Revoke() | Wait() | Cancel():
                 pass
             case _:

@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 16
+WORDS = 17
 MOST_WORKERS = 1 << 20
 _PIECE = 32
 _PIECES = 2
 
-STEP, MEAN, END = 0, 1, 2
-KINDS = ("step()", "mean()", "the end of the training")
-_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(3, 10)
-_LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(10, 15)
+STEP, MEAN, ONCE, END = range(4)
+KINDS = ("step()", "mean()", "once()", "the end of the training")
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(4, 11)
+_LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(11, 16)
 
 
 class ControlWord(NamedTuple):
@@ -48,7 +48,7 @@ class ControlWord(NamedTuple):
     loss: float = 0.0
     loss_weight: float = 0.0
     numbers: int = 0
-    """How many a mean is asked of."""
+    """How many a mean is asked of; of whoever has the value of a `once`, its bytes."""
     digest: int | None = None
     """Of the parameters before this round."""
 
@@ -80,7 +80,7 @@ class ControlSum(NamedTuple):
     @property
     def kind(self) -> int:
         """What round it was: for who learns."""
-        return END if self.over else max((STEP, MEAN, END), key=self.values.__getitem__)
+        return END if self.over else max(range(len(KINDS)), key=self.values.__getitem__)
 
     @property
     def over(self) -> bool:
@@ -118,6 +118,11 @@ class ControlSum(NamedTuple):
         return int(self.values[_NUMBERS]) // max(1, self.workers)
 
     @property
+    def size(self) -> int:
+        """Bytes of the value that one worker has for all; 0 if nobody has one."""
+        return int(self.values[_NUMBERS])
+
+    @property
     def loss(self) -> float | None:
         """The workers' mean loss, weighted as their gradients are; None if nobody gave one."""
         weight = self.values[_LOSS_WEIGHT]
@@ -127,9 +132,8 @@ class ControlSum(NamedTuple):
         """All workers are in the same kind of round, or the script is wrong: say how."""
         if self.values[kind] == self.workers or self.over:
             return
-        counts = [int(self.values[k]) for k in (STEP, MEAN, END)]
-        enders = counts[END]
-        if enders == 1:
+        counts = [int(self.values[kind]) for kind in range(len(KINDS))]
+        if counts[END] == 1:
             raise LeftAlone(
                 f"worker {int(self.values[_ENDER])} left the training loop in round {number} while "
                 f"the other {self.workers - 1} go on: every worker must take every step; leave "
@@ -138,7 +142,7 @@ class ControlSum(NamedTuple):
         calls = ", ".join(f"{count} in {KINDS[k]}" for k, count in enumerate(counts) if count)
         raise LeftAlone(
             f"the {self.workers} workers have come to different calls in round {number}: {calls}. "
-            "Every worker must make the same calls in the same order; do not put step() or mean() "
+            "Every worker must make the same calls in the same order; do not put them "
             "behind a condition that differs between workers (such as trainer.leader)"
         )
 

@@ -116,6 +116,8 @@ class Checker:
         """The last step after which somebody wanted one, as far as that cannot be taken back."""
         self._wishes: dict[WorkerId, int] = {}
         """Who has wanted one after which step, and has not seen it stable."""
+        self._worked: dict[object, dict[WorkerId, bytes]] = {}
+        """What was done once at some moment, by whom, and what came of it."""
         self._digests: dict[int, int] = {}
         """Of the replicated state after each step in the trace."""
         self._truth: Model | None = None
@@ -171,6 +173,21 @@ class Checker:
         self._see(worker, ("mean", script.steps, label), answer)
         if not any(abs(answer - mean) <= 1e-5 * mean for mean in self._means(script.steps, since)):
             raise Violation(f"worker {worker} was told {answer}, which is nobody's mean")
+
+    def works(self, worker: WorkerId, moment: object) -> bytes:
+        """It does what is to be done once, which others do again only if it dies. What comes of it
+        is of another size on each worker."""
+        before = self._worked.setdefault(moment, {})
+        if living := before.keys() - self._deaths.keys():
+            raise Violation(f"worker {worker} does what {[*living]} have done: {moment}")
+        before[worker] = f"{moment} is done by {worker}".encode() + bytes(worker % 7)
+        return before[worker]
+
+    def told(self, worker: WorkerId, moment: object, said: bytes) -> None:
+        """It was told what came of what was done once."""
+        self._see(worker, ("once", moment), said)
+        if said not in self._worked.get(moment, {}).values():
+            raise Violation(f"worker {worker} was told {said!r}, which nobody has done: {moment}")
 
     def _means(self, steps: int, since: int) -> list[float]:
         """All that may be right: of any membership ``since``, with whoever may have learnt."""

@@ -30,7 +30,7 @@ STEPS = 3
 """Training steps of one pass, more or less: losses add some."""
 _SEED = 7
 _EVERY = 3
-"""Steps between two questions."""
+"""Steps between two questions, and between two things that are done once."""
 
 
 def samples(workers: int) -> int:
@@ -157,16 +157,20 @@ class Trainee:
 
     def _train(self) -> Steps[None]:
         training = self._training
+        yield from self._once("before the loop")
         number = training.position.open(self._samples, BATCH, self._passes, _SEED)
         training.position.enter()
         try:
             while (batch := self._seat.next_batch(number)) is not None:
                 training.batch = batch
+                if self._steps % _EVERY == 1:
+                    yield from self._once(("in the loop", self._steps))
                 yield from self._step(batch)
                 if self._steps % _EVERY == 0:
                     yield from self._ask("in the loop")
         finally:
             self._seat.leave_batches(number)
+        yield from self._once("after the loop")
         yield from self._ask("after it")
 
     def _step(self, batch: Indices) -> Steps[None]:
@@ -195,9 +199,15 @@ class Trainee:
 
     def _ask(self, label: str) -> Steps[None]:
         seat = self._seat
-        if self._training.position.recall() is None and isinstance(seat, Session):
+        if self._training.position.recall(list) is None and isinstance(seat, Session):
             answer = yield from seat.mean(question(self.me))
             self._checker.mean(self.me, seat.driver.membership, label, answer)
+
+    def _once(self, moment: object) -> Steps[None]:
+        said = self._training.position.recall(bytes)
+        if said is None:
+            said = yield from self._seat.once(lambda: self._checker.works(self.me, moment))
+        self._checker.told(self.me, moment, said)
 
     @property
     def _steps(self) -> int:

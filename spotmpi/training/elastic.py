@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -22,6 +22,7 @@ from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training.entering import Visitor, enter
+from spotmpi.training.once import answer_of, outcome_of
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
 from spotmpi.version import version
@@ -52,6 +53,8 @@ class Elastic(Generic[P]):
         self._training = training
         self._seat: Session[P] | Visitor[P] | None = None
         self._inside = False
+        self._works = False
+        """It runs what was given to `once`."""
 
     @property
     def _membership(self) -> Membership:
@@ -78,9 +81,10 @@ class Elastic(Generic[P]):
 
     @property
     def leader(self) -> bool:
-        """Whether once-only work (printing, evaluating) is this worker's. Local.
+        """Whether this worker is the one that speaks for all. Local.
 
-        Just one worker of each membership is the leader; if it is lost, another one is.
+        Just one worker of each membership is the leader; if it is lost, another one is, and what
+        only the lost one was doing is lost with it: `once` has it done again.
         """
         return self.workers[0] == self.worker
 
@@ -133,17 +137,41 @@ class Elastic(Generic[P]):
         """
         seat = self._connected("mean()")
         x = in_host_memory(x)
-        known = self._training.position.recall()
+        known = self._training.position.recall(list)
         if known is not None:
             return like(x, known)
         return self._run(seat.mean(x))
+
+    def once(self, work: Callable[[], Any]) -> Any:
+        """Run ``work`` on one worker and return its value on all of them. Collective, blocking.
+
+        On the leader; if that dies before all have the value, on the next one, from the beginning:
+        what it writes must bear that. The value: numbers, strings, bytes, booleans, None, arrays,
+        and lists, tuples and dicts of these; each worker gets a copy of its own. What ``work``
+        raises, all raise as `OnceError`. It may take as long as it likes, and must not call what
+        all workers must call. Costs about as much as the all-reduce of one step, and one of the
+        size of the value.
+        """
+        seat = self._connected("once()")
+        said = self._training.position.recall(bytes)
+        if said is None:
+            said = self._run(seat.once(lambda: self._outcome(work)))
+        return answer_of(said)
+
+    def _outcome(self, work: Callable[[], Any]) -> bytes:
+        self._works = True
+        try:
+            where = f"{self._call}.once() failed on worker {self.worker} at step {self.steps}"
+            return outcome_of(work, where)
+        finally:
+            self._works = False
 
     def save(self) -> None:
         """Ask for a checkpoint at the end of the step to come (or of the training). Local.
 
         Enough if one worker asks. It is written by whoever leads then, into ``--checkpoint DIR``.
         """
-        seat = self._connected("save()")
+        seat = self._connected("save()", alone=True)
         if seat.place.settings.checkpoint is None:
             raise UsageError(
                 f"{self._call}.save() has no place to write to: start with --checkpoint DIR "
@@ -211,7 +239,13 @@ class Elastic(Generic[P]):
             self._inside = False
             raise
 
-    def _connected(self, call: str) -> Session[P] | Visitor[P]:
+    def _connected(self, call: str, alone: bool = False) -> Session[P] | Visitor[P]:
+        """The seat, for a call that needs all workers, or that one may make ``alone``."""
+        if self._works and not alone:
+            raise UsageError(
+                f"{self._call}.{call} needs all workers, and what {self._call}.once() runs is run "
+                f"by one of them alone: call it before or after {self._call}.once()"
+            )
         if self._seat is None or not self._inside:
             name = type(self).__name__
             raise UsageError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -155,6 +156,17 @@ class Visitor(Generic[P]):
         yield from ()
         return like(x, numbers_of(x))
 
+    def once(self, work: Callable[[], bytes]) -> Asks[bytes]:
+        """What the others were told since their last step. Raises Left if it cannot know that."""
+        said = self.training.position.recall_of_turn()
+        if said is None:
+            raise self._turned_away(
+                f"its script calls once() at step {self.training.progress.steps}, and the others' "
+                "did not; call it on what is equal on all workers, such as trainer.steps"
+            )
+        yield from ()
+        return said
+
     def finish(self, outcome: str) -> Asks[None]:
         """What stands after the block must not see a model that knows nothing. Raises Left."""
         why = f"worker {self.me} came after the last step"
@@ -171,6 +183,6 @@ class Visitor(Generic[P]):
     def _check_followed(self) -> None:
         if self.training.position.lost:
             raise self._turned_away(
-                "its script has asked for more numbers, by trainer.mean() outside of batches(), "
-                "than are kept for newcomers; ask for fewer, or inside of batches()"
+                "its script has asked for more, by mean() and once() outside of batches(), than "
+                "is kept for newcomers; ask for less, or inside of batches()"
             )

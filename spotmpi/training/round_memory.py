@@ -1,7 +1,8 @@
 """The memory of one worker's rounds: which arenas the open round is made of, and the last one was.
 
-A round of the model's size carries a gradient's place, and a page while somebody learns; one that
-carries the numbers of a mean carries only those. The control word goes with each. All is local.
+A round of the model's size carries a gradient's place, and a page while somebody learns. One that
+carries the numbers of a mean, or the value of a `once`, carries only those, and one in which all
+wait for such a value nothing at all. The control word goes with each. All is local.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class RoundMemory:
         self._last: Sequence[Arena] = ()
         self._word = arena_of([Shape("float64", control_word.WORDS)])
         self._alone: Arena | None = None
+        self._answering = False
 
     @property
     def parts(self) -> list[Part]:
@@ -56,7 +58,7 @@ class RoundMemory:
     def open(self) -> None:
         """The next round begins."""
         self._school.open()
-        self._open = (self._alone or self._data, *self._school.arena)
+        self._open = (self._data if self._alone is None else self._alone, *self._school.arena)
 
     def bring_nothing(self) -> None:
         """Nothing to add to the open round's sums."""
@@ -79,12 +81,12 @@ class RoundMemory:
         """The sum of the last round's control words."""
         return control_word.total(self._word.record[0], workers)
 
-    # Rounds that carry one array alone.
+    # Rounds that carry one array alone, or none.
 
     @property
     def numbers(self) -> int:
         """Words that go alone with the open round, or the next one; 0 if the model's size does."""
-        return 0 if self._alone is None else len(self._alone.record[0])
+        return 0 if self._alone is None else sum(len(flat) for flat in self._alone.record)
 
     @property
     def alone(self) -> Arena:
@@ -92,15 +94,28 @@ class RoundMemory:
         assert self._alone is not None
         return self._alone
 
-    def expect(self, shape: Shape | None) -> None:
-        """The next round carries this and nothing else; None: it is a usual one."""
-        self._alone = None if shape is None else self._arena_of([shape])
+    @property
+    def answering(self) -> bool:
+        """The next round belongs to the call of `once` that the last one belonged to."""
+        return self._answering
+
+    def expect(self, *shapes: Shape) -> None:
+        """The next round carries these and nothing else."""
+        self._alone = self._arena_of(shapes)
 
     def expect_numbers(self, words: int) -> None:
         """The next round carries so many words of a mean's numbers, if any, and nothing else."""
-        self.expect(Shape("float64", words) if words else None)
+        self._alone = None
+        if words:
+            self.expect(Shape("float64", words))
 
     def follow(self, word: control_word.ControlSum) -> None:
-        """After a round with this word: do the numbers of a mean come next?"""
-        asked = word.kind == control_word.MEAN and self._alone is None
-        self.expect_numbers(word.numbers * exact_means.WORDS if asked else 0)
+        """After a round with this word: does what was asked for come next?"""
+        last, self._alone, self._answering = self._alone, None, False
+        if word.kind == control_word.MEAN and last is None:
+            self.expect_numbers(word.numbers * exact_means.WORDS)
+        elif word.kind == control_word.ONCE and not (
+            word.size and last is not None and last.record
+        ):
+            self._answering = True
+            self.expect(*[Shape("uint8", word.size)] * bool(word.size))

@@ -228,6 +228,42 @@ class Mean(Round):
         return None
 
 
+class Once(Round):
+    """Rounds until all have a value that one worker has for them.
+
+    One that says that all wait for it, as many as it takes in which nothing is brought until
+    somebody has one and says how large it is, and one that carries it. If who had it is lost, the
+    next one has another.
+    """
+
+    kind = control_word.ONCE
+
+    def __init__(self, memory: RoundMemory) -> None:
+        super().__init__(memory)
+        self.mine: bytes | None = None
+        """The value, packed, if this worker has it."""
+        self.answer: bytes | None = None
+
+    def bring(self) -> None:
+        """The value, if it is due and here."""
+        if self.mine is not None and self.memory.answering and self.memory.numbers:
+            self.memory.alone.contributions[0][:] = memoryview(self.mine)
+        else:
+            super().bring()
+
+    def word(self, word: ControlWord) -> ControlWord:
+        """How large it is."""
+        return word._replace(numbers=0 if self.mine is None else len(self.mine))
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> Taken | None:
+        """The value, if whoever had it has lived to bring it."""
+        if self.memory.answering and self.memory.numbers and word.size:
+            self.answer = self.memory.alone.record[0].tobytes()
+        return None
+
+
 class End(Round):
     """The last: nothing is brought, and only the door is left."""
 

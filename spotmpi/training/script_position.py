@@ -2,19 +2,29 @@
 
 Equal on all workers at every boundary. A newcomer runs the same script from its beginning, and gets
 to where the others are without their help: batches that are used up yield nothing, and a mean that
-was asked for outside of any batches is answered as it was then.
+was asked for outside of any batches, or what was done once there, is answered as it was then. In
+its first batch it is told what was done once since the others' last step.
 """
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Dealer, Lease, Sampler
 
-_MOST_NUMBERS = 2048
-"""In answers that are kept; a script that asks for more is not one that newcomers can follow."""
+A = TypeVar("A", list[float], bytes)
+
+Answer = list[float] | bytes
+"""The numbers of a mean, or the packed value of what was done once."""
+
+_MOST = 16384
+"""Bytes of answers that are kept; a script that asks for more newcomers cannot follow."""
+
+_MOST_IN_TURN = 1 << 20
+"""Bytes of what is done once between two steps, for newcomers to be told of it."""
 
 
 class ScriptPosition:
@@ -29,12 +39,14 @@ class ScriptPosition:
         """Samplers whose batches the script has left, used up or not."""
         self._inside = 0
         """Loops over batches that the script is in."""
-        self._answers: list[tuple[int, list[float]]] = []
-        """Means outside of loops: samplers opened before, and the numbers."""
+        self._answers: list[tuple[int, Answer]] = []
+        """Outside of loops: samplers opened before, and what was answered."""
         self._told = 0
         """Of these, those that this worker's script has had."""
         self._loose = False
         """Steps are taken outside of batches: means are asked for between them, by no rule."""
+        self._turn: list[bytes] = []
+        """What was done once since the last step, in a loop or where steps are loose."""
         self.lost = False
         """An answer is kept no more: a newcomer cannot get here."""
 
@@ -71,25 +83,41 @@ class ScriptPosition:
 
     # Answers.
 
-    def remember(self, numbers: list[float]) -> None:
+    def remember(self, answer: Answer) -> None:
         """All workers were told the same, now."""
         if self._inside or self._loose:
+            if isinstance(answer, bytes):
+                self._turn.append(answer)
             return
-        self._answers.append((len(self._samplers), numbers))
+        self._answers.append((len(self._samplers), answer))
         self._told = len(self._answers)
-        if sum(len(known) for _, known in self._answers) > _MOST_NUMBERS:
+        if sum(_size(known) for _, known in self._answers) > _MOST:
             self._answers, self._told = [], 0
             self.lost = True
 
-    def recall(self) -> list[float] | None:
-        """What the others were told where this script is now; None if they have yet to be."""
+    def recall(self, kind: type[A]) -> A | None:
+        """What the others were told where this script is now; None if they have yet to be, or
+        were told something else there."""
         if self._inside or self._told == len(self._answers):
             return None
-        opened, numbers = self._answers[self._told]
-        if opened != len(self._samplers):
+        opened, answer = self._answers[self._told]
+        if opened != len(self._samplers) or not isinstance(answer, kind):
             return None
         self._told += 1
-        return numbers
+        return answer
+
+    def recall_of_turn(self) -> bytes | None:
+        """What the others were told next since their last step; None if that is not known."""
+        return self._turn.pop(0) if self._turn else None
+
+    @property
+    def tellable(self) -> bool:
+        """Whether a newcomer can be told all that it needs for its first batch."""
+        return sum(map(_size, self._turn)) <= _MOST_IN_TURN
+
+    def stepped(self) -> None:
+        """A step is over."""
+        self._turn.clear()
 
     def loosen(self) -> None:
         """A step is taken outside of batches: no later answer can be told from others."""
@@ -117,9 +145,10 @@ class ScriptPosition:
     def told(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
         """Plain values for a newcomer; after the step drawn, if its ``contributors`` are given."""
         return {
-            "samplers": [self._plain(sampler, contributors) for sampler in self._samplers],
+            "samplers": [self._of(sampler, contributors) for sampler in self._samplers],
             "closed": sorted(self._closed),
-            "answers": self._answers,
+            "answers": [(opened, _plain(answer)) for opened, answer in self._answers],
+            "turn": [_plain(answer) for answer in self._turn] if contributors is None else [],
             "loose": self._loose,
             "lost": self.lost,
             "dealer": self.dealer.after(),
@@ -132,12 +161,26 @@ class ScriptPosition:
             if number in self._kept:
                 sampler.restore(self._kept[number])
         self._closed = set(state["closed"])
-        self._answers = [(int(opened), list(numbers)) for opened, numbers in state["answers"]]
+        self._answers = [(int(opened), _answer(said)) for opened, said in state["answers"]]
+        self._turn = [base64.b64decode(said) for said in state["turn"]]
         self._told = min(self._told, len(self._answers))
         self._loose, self.lost = bool(state["loose"]), bool(state["lost"])
         self.dealer.restore(int(state["dealer"]))
 
-    def _plain(self, sampler: Sampler, contributors: Iterable[WorkerId] | None) -> dict[str, Any]:
+    def _of(self, sampler: Sampler, contributors: Iterable[WorkerId] | None) -> dict[str, Any]:
         counts = contributors is not None and self.dealer.drawn is sampler
         found = sampler.after(contributors or ()) if counts else sampler.state()
         return {**found, "pool": found["pool"].tolist()}
+
+
+def _size(answer: Answer) -> int:
+    """In bytes, more or less."""
+    return len(answer) * (1 if isinstance(answer, bytes) else 8)
+
+
+def _plain(answer: Answer) -> Any:
+    return base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer
+
+
+def _answer(said: Any) -> Answer:
+    return base64.b64decode(said) if isinstance(said, str) else list(said)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from spotmpi.errors import Left, Stopped
-from spotmpi.fabric import Fabric
+from spotmpi.fabric import Fabric, Work
 from spotmpi.fabric import Steps as Asks
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, LauncherChannel
 from spotmpi.protocol import control_word
@@ -34,7 +34,7 @@ from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.journal import Journal
 from spotmpi.training.registered import Training
 from spotmpi.training.round_memory import RoundMemory
-from spotmpi.training.rounds import Begin, End, Learn, Mean, Round, Step, Taken, Turn
+from spotmpi.training.rounds import Begin, End, Learn, Mean, Once, Round, Step, Taken, Turn
 from spotmpi.training.teaching import Teaching
 
 _LOG = logging.getLogger(__name__)
@@ -100,6 +100,8 @@ class Session(Generic[P]):
         """What this worker says in its control words: all should stop, it is to leave."""
         self._stopping = self._due = False
         """What all have read from theirs: training stops, a plan is due."""
+        self._owed = False
+        """What was done once is done, and not all scripts have come to know it."""
         self._digest: int | None = None
         """Of the replicated state, if it has been digested since it changed."""
         self._digest_due = False
@@ -172,6 +174,7 @@ class Session(Generic[P]):
             self._turn = Turn(training.replica.strategy.steps)
         else:
             training.progress.steps += 1
+        training.position.stepped()
         training.batch = None
         return self
 
@@ -183,6 +186,21 @@ class Session(Generic[P]):
             yield from self._perform(answer)
         self.training.position.remember(answer.answer)
         return like(x, answer.answer)
+
+    def once(self, work: Callable[[], bytes]) -> Asks[bytes]:
+        """What ``work`` comes to, which one worker does for all.
+
+        It begins when all have come to this call. Until all know its end nobody leaves or is
+        admitted, so only a death can have it done again.
+        """
+        answer = Once(self.memory)
+        yield from self._perform(answer)
+        while answer.answer is None:
+            if answer.mine is None and self._first == self.me and not self._owed:
+                answer.mine = yield Work(work)
+            yield from self._perform(answer)
+        self.training.position.remember(answer.answer)
+        return answer.answer
 
     def finish(self, outcome: str) -> Asks[None]:
         """Leave together with all others; returns when nobody waits for this worker."""
@@ -203,7 +221,7 @@ class Session(Generic[P]):
     # Rounds.
 
     def _perform(self, what: Round) -> Asks[None]:
-        if self._stopping and what.kind != control_word.END:
+        if self._stopping and self._unkept is not None and what.kind != control_word.END:
             yield from self._stop()
         self._round = what
         try:
@@ -219,8 +237,10 @@ class Session(Generic[P]):
         if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
             self._digest = self.training.registry.digest()
             self._journal.digested(self._digest)
-        # A result that is the script's to apply must be in what is kept: it stops a round later.
-        if self._stopping and not self.driver.ledger.ending and self._unkept is None:
+        # It stops a round later if all scripts have yet to be told what was done once, or to apply
+        # a result that must be in what is kept.
+        later = self._owed or self._unkept is not None
+        if self._stopping and not later and not self.driver.ledger.ending:
             yield from self._stop()
 
     def _stop(self) -> Asks[None]:
@@ -323,10 +343,12 @@ class Session(Generic[P]):
         if graduates and not self._school.learns:
             self._compare_after = number
         self.memory.follow(word)
+        self._owed = word.kind == control_word.ONCE and word.size > 0
         everybody = word.leaving >= len(full) + len(graduates)
         self._stopping = self._stopping or word.stop or everybody
         # Not when somebody has just learnt: it cannot tell of this step if all who can leave.
-        self._due = (word.leaving > 0 or word.newcomer) and not (self._stopping or graduates)
+        wait = self._stopping or graduates or self.memory.answering
+        self._due = (word.leaving > 0 or word.newcomer) and not wait
         traced = taken is not None and self.place.trace.active
         self._digest_due = traced or number == self._compare_after
         # After the last round all wait for each other once more.
@@ -394,6 +416,11 @@ class Session(Generic[P]):
     def _leads(self) -> bool:
         return self.driver.membership.ids[0] == self.me
 
+    @property
+    def _first(self) -> WorkerId:
+        """Of those who know everything."""
+        return self._school.full(self.driver.membership.ids)[0]
+
     def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
         self.keeper.committed(number, steps, wanted, confirmed, self._leads)
 
@@ -409,7 +436,8 @@ class Session(Generic[P]):
             channel.tell_once("spawning", order.newcomer)
         if failure is not None:
             channel.tell_once("gave_up", order.newcomer, why=failure)
-        if self._round.kind == control_word.STEP:  # else an answer that its script needs is to come
+        # In no other round: an answer that its script needs may be to come.
+        if self._round.kind == control_word.STEP and self.training.position.tellable:
             fabric.brief(self._prospectus)
 
     def _prospectus(self) -> bytes:

@@ -3,7 +3,11 @@
 ``CHAOS`` holds deaths as ``WORKER:MOMENT:COUNT``, comma-separated: that worker kills itself with
 SIGKILL right before it performs its COUNT-th request of the kind MOMENT (a class of
 spotmpi.fabric or spotmpi.protocol.recovery; counted from 1, recoveries only for Send, Poll, Rebuild
-and Share), or before its COUNT-th call of ``save`` (writing a checkpoint).
+and Share), or before its COUNT-th call of ``save`` (writing a checkpoint); or in the middle of what
+it does once (``work``), or right after that (``worked``).
+
+``--once loop`` does something once in every third step and after the loop, ``--once end`` only
+after the loop: it writes a file to the folder ``kept``, as docs/once.md says.
 
 With ``--vague`` MPI never says that a call broke because of a death, only that it broke.
 """
@@ -12,6 +16,7 @@ import argparse
 import os
 import signal
 from collections import Counter
+from pathlib import Path
 
 import model
 import others
@@ -28,6 +33,7 @@ parser.add_argument("--means", action="store_true", help="a mean() in every step
 parser.add_argument("--plane", default="Plain", help="the data plane, of spotmpi.fabric.plane")
 parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
+parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
 
 deaths = {
@@ -62,6 +68,28 @@ mpi.PLANE = getattr(plane, arguments.plane)
 if arguments.vague:
     mpi_calls._FAILURES = frozenset()  # so that each of its classes looks like any other
 
+
+def keep(moment):
+    """What is done once."""
+    path = Path("kept") / moment
+    half = path.with_suffix(f".by-{trainer.worker}")
+    half.write_text("half of it")
+    die_at(trainer.worker, "work")
+    half.write_text(f"{trainer.worker} kept {moment}")
+    os.replace(half, path)
+    print("KEPT", moment, "by", trainer.worker, flush=True)
+    die_at(trainer.worker, "worked")
+    return {"by": trainer.worker, "step": trainer.steps, "params": dict(trainer.params)}
+
+
+def do_once(moment):
+    """All are told what came of it, whoever has done it."""
+    found = trainer.once(lambda: keep(moment))
+    assert found["step"] == trainer.steps
+    assert found["by"] == trainer.workers[0]
+    assert model.fingerprint(found["params"]) == model.fingerprint(trainer.params)
+
+
 gradients = 0
 with spotmpi.Trainer(
     model.params(),
@@ -77,5 +105,9 @@ with spotmpi.Trainer(
         trainer.step(grads, loss=loss)
         if arguments.means:
             assert trainer.mean(3.0) == 3.0
+        if arguments.once == "loop" and trainer.steps % 3 == 0:
+            do_once(f"step-{trainer.steps}")
+    if arguments.once:
+        do_once("end")
 final = trainer.worker, model.fingerprint(trainer.params), gradients, trainer.steps
 print("FINAL", *final, *(repr(float(value)) for value in model.values(trainer.params)))

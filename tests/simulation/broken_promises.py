@@ -31,6 +31,7 @@ from spotmpi.protocol.sampler import Dealer, Indices, Lease
 from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.training.checkpoints import Checkpoints
 from spotmpi.training.registered import Rate
+from spotmpi.training.rounds import Once
 from spotmpi.training.session import Session
 from spotmpi.training.teaching import Teaching
 
@@ -289,6 +290,28 @@ def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
     patch.setattr("spotmpi.training.rounds.Begin.commit", lambda self, *given: [])
 
 
+def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:
+    patch.setattr(Session, "_first", property(lambda self: self.me))
+
+
+def a_value_that_was_lost_with_its_worker_counts(patch: Patch) -> None:
+    def commit(self: Once, *given: Any) -> None:
+        if self.memory.answering and self.memory.numbers:
+            self.answer = self.memory.alone.record[0].tobytes()
+
+    patch.setattr(Once, "commit", commit)
+
+
+def whoever_is_told_to_leaves_in_the_middle_of_what_it_does_once(patch: Patch) -> None:
+    commit = Session.commit
+
+    def plan(self: Session[Any], *given: Any) -> None:
+        commit(self, *given)
+        self._due = self._due or (self.memory.answering and not self._stopping)
+
+    patch.setattr(Session, "commit", plan)
+
+
 def keeping(**wrong: bool) -> Callable[[Patch], None]:
     """Keepers that are told of each round something that is not so."""
     committed = Checkpoints.committed
@@ -402,6 +425,7 @@ PLANNED: dict[str, Callable[[Patch], None]] = {
         a_sponsor_shows_nobody_the_way,
         whoever_knocks_is_not_in_the_plan,
         a_second_one_is_started_when_the_first_one_takes_long,
+        whoever_is_told_to_leaves_in_the_middle_of_what_it_does_once,
         a_knock_is_not_heard,
     )
 }
@@ -436,6 +460,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = (
             the_lost_count_in_the_mean,
             who_lacks_a_step_computes_another_gradient,
             a_worker_keeps_the_parameters_that_it_came_with,
+            everybody_does_what_is_to_be_done_once,
+            a_value_that_was_lost_with_its_worker_counts,
         )
     }
     | {

@@ -15,6 +15,7 @@ from spotmpi.launch.head.admission_queue import Growth
 from spotmpi.protocol.recovery import MESSAGES_PER_LOSS
 from spotmpi.simulation.schedules import Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, outcome_of, search, shrink
+from spotmpi.training.session import Session
 from tests.simulation.broken_promises import KEEPING, MUTATIONS, PLANS_OF, Patch
 
 
@@ -112,6 +113,27 @@ def test_a_leader_that_leaves_alone_with_a_newcomer_leaves_no_step_untold() -> N
     calm = Schedule(1, 7, arrivals=(Arrival(1, 10),))
     for at in range(execute(calm).events):
         execute(replace(calm, notices=(LeaveNotice(0, at),)))
+
+
+def lost_on_the_way() -> list[str]:
+    """What goes wrong if the first leader dies, at any event at all."""
+    runs = (
+        Schedule(3, seed, (Kill(0, at),), passes=1) for seed in (3, 4) for at in range(length(3, 1))
+    )
+    return [outcome for outcome in map(outcome_of, runs) if isinstance(outcome, str)]
+
+
+def test_a_leader_dies_at_any_event_of_what_it_does_once() -> None:
+    assert lost_on_the_way() == []
+
+
+def test_a_second_leader_that_does_not_wait_for_the_first_ones_value_is_found(
+    monkeypatch: Patch,
+) -> None:
+    """It is on its way in a round of its own size, though who has done it is dead."""
+    owed = property(lambda self: False, lambda self, value: None)
+    monkeypatch.setattr(Session, "_owed", owed, raising=False)
+    assert lost_on_the_way()
 
 
 HISTORY = """

@@ -114,25 +114,25 @@ def test_answers_come_in_order_and_where_they_were_given() -> None:
     loop(others)
     others.remember([2.0, 3.0])
     others.remember([4.0])
-    assert others.recall() is None
+    assert others.recall(list) is None
     newcomer = arrived(others)
-    assert newcomer.recall() == [1.0]
-    assert newcomer.recall() is None  # the script asks where none of the others has
+    assert newcomer.recall(list) == [1.0]
+    assert newcomer.recall(list) is None  # the script asks where none of the others has
     newcomer.open(8, 2, 1, 7)
-    assert newcomer.recall() == [2.0, 3.0]
-    assert newcomer.recall() == [4.0]
-    assert newcomer.recall() is None
+    assert newcomer.recall(list) == [2.0, 3.0]
+    assert newcomer.recall(list) == [4.0]
+    assert newcomer.recall(list) is None
 
 
 def test_what_was_told_later_does_not_begin_anew_for_who_has_had_some() -> None:
     others = ScriptPosition()
     others.remember([1.0])
     newcomer = arrived(others)
-    assert newcomer.recall() == [1.0]
+    assert newcomer.recall(list) == [1.0]
     others.remember([2.0])
     newcomer.take(json.loads(json.dumps(others.told())))
-    assert newcomer.recall() == [2.0]
-    assert newcomer.recall() is None
+    assert newcomer.recall(list) == [2.0]
+    assert newcomer.recall(list) is None
 
 
 def test_answers_in_loops_are_not_kept_and_none_is_given_there() -> None:
@@ -145,9 +145,9 @@ def test_answers_in_loops_are_not_kept_and_none_is_given_there() -> None:
     newcomer = arrived(others)
     newcomer.open(8, 2, 1, 7)
     newcomer.enter()
-    assert newcomer.recall() is None
+    assert newcomer.recall(list) is None
     newcomer.leave(0)
-    assert newcomer.recall() == [2.0]
+    assert newcomer.recall(list) == [2.0]
 
 
 def test_answers_from_before_the_first_step_outside_of_batches_stay_and_later_ones_do_not() -> None:
@@ -155,30 +155,30 @@ def test_answers_from_before_the_first_step_outside_of_batches_stay_and_later_on
     others = ScriptPosition()
     others.remember([1.0])
     early = arrived(others)
-    assert early.recall() == [1.0]
+    assert early.recall(list) == [1.0]
     others.loosen()
     others.remember([2.0])
     late = arrived(others)
-    assert late.recall() == [1.0]
-    assert late.recall() is None
+    assert late.recall(list) == [1.0]
+    assert late.recall(list) is None
     early.take(json.loads(json.dumps(others.told())))
-    assert early.recall() is None
+    assert early.recall(list) is None
     early.remember([3.0])
-    assert early.recall() is None
+    assert early.recall(list) is None
 
 
 def test_more_answers_than_are_kept_are_none_and_nobody_can_follow() -> None:
     others = ScriptPosition()
     others.remember([0.5] * 1000)
     early = arrived(others)
-    assert early.recall() == [0.5] * 1000
+    assert early.recall(list) == [0.5] * 1000
     assert not early.lost
     others.remember([0.5] * 1100)
     assert others.lost
     assert arrived(others).lost
     early.take(json.loads(json.dumps(others.told())))
     assert early.lost
-    assert early.recall() is None
+    assert early.recall(list) is None
 
 
 def test_a_checkpoint_s_samplers_are_those_of_the_batches_that_the_script_will_open() -> None:
