@@ -1,4 +1,4 @@
-"""Rehearsed revocations: ``--revoke 2,5@40`` makes workers die as a provider would end them."""
+"""Rehearsed revocations: workers die as a provider would end them."""
 
 from __future__ import annotations
 
@@ -20,27 +20,32 @@ class FaultInjection:
 
     def __init__(self, revocations: Sequence[Revocation], me: WorkerId) -> None:
         self._steps = {r.step for r in revocations if me in r.workers}
-        self._armed = False
+        self._end: threading.Timer | None = None
         self._usual = _FIRST_GUESS
 
     def arm(self, steps: range) -> None:
         """About to enter the all-reduce of these ``steps``: if one is its last, start the clock.
 
         The moment is drawn anew each time, over the usual length of an all-reduce: the worker
-        dies before it has sent anything, in the middle, or when all its peers have the result.
+        dies before it has sent anything, or in the middle.
         """
-        if self._armed or self._steps.isdisjoint(steps):
+        if self._end is not None or self._steps.isdisjoint(steps):
             return
-        self._armed = True
         delay = random.SystemRandom().uniform(0, self._usual)
-        timer = threading.Timer(delay, _die)
-        timer.daemon = True
-        timer.start()
+        self._end = threading.Timer(delay, _die)
+        self._end.daemon = True
+        self._end.start()
+
+    def hold(self) -> None:
+        """About to start what completes the all-reduce: whoever is to die in it waits for that.
+
+        Else others might have the step already, and would meet the loss in the next one.
+        """
+        if self._end is not None:
+            self._end.join()
 
     def reduced(self, seconds: float) -> None:
-        """An all-reduce is through; whoever is to die in it does not live to commit it."""
-        if self._armed:
-            _die()
+        """An all-reduce is through, and took so long."""
         self._usual = seconds
 
 

@@ -300,6 +300,7 @@ class Session(Generic[P]):
 
     def speak(self, membership: Membership) -> None:
         """Write the control word."""
+        self.rehearsal.hold()
         what = self._round
         if what.kind is None:
             self.memory.speak(ControlWord(None, self.me))

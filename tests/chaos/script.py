@@ -9,6 +9,7 @@ it does once (``work``), or right after that (``worked``).
 ``--once loop`` does something once in every third step and after the loop, ``--once end`` only
 after the loop: it writes a file to the folder ``kept``, as docs/once.md says.
 
+With ``--late`` whoever is to die by --revoke may die as late as when all others have the result.
 With ``--vague`` MPI never says that a call broke because of a death, only that it broke.
 """
 
@@ -25,6 +26,7 @@ import spotmpi
 from spotmpi.fabric import mpi, mpi_calls, plane
 from spotmpi.optimizers import Momentum
 from spotmpi.training import checkpoint_file
+from spotmpi.training.fault_injection import FaultInjection
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
@@ -33,6 +35,7 @@ parser.add_argument("--means", action="store_true", help="a mean() in every step
 parser.add_argument("--plane", default="Plain", help="the data plane, of spotmpi.fabric.plane")
 parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
+parser.add_argument("--late", action="store_true", help="rehearsed deaths may come later")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
 
@@ -65,6 +68,11 @@ def save_or_die(*args, **kwargs):
 mpi.MpiFabric.perform = perform_or_die
 checkpoint_file.save = save_or_die
 mpi.PLANE = getattr(plane, arguments.plane)
+if arguments.late:
+    # So others may have committed the step, all or some of them: then it is not tried again.
+    hold = FaultInjection.hold
+    FaultInjection.hold = lambda rehearsal: None
+    FaultInjection.reduced = lambda rehearsal, seconds: hold(rehearsal)
 if arguments.vague:
     mpi_calls._FAILURES = frozenset()  # so that each of its classes looks like any other
 

@@ -175,6 +175,7 @@ class Job:
         self.console = Output(self.loop, manner.quiet, manner.log_dir, manner.verbose)
         self._standing = StatusReport(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
+        self._rehearsed = settings.revoke
         self.growing: Growing | None = None
         """Where more workers come from, if any can."""
         self._turnover: MembershipChanges
@@ -441,6 +442,8 @@ class Job:
                 self.console.say(f"mpirun said:\n{complaints}")
         if ending.text:
             self.console.say(ending.text.rstrip("\n"))
+        for line in self._verdict.unrevoked(self._rehearsed):
+            self.console.say(line)
         if ending.sentence:
             self.console.say(ending.sentence)
 

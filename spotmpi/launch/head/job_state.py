@@ -29,6 +29,7 @@ from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.processes import was_revoked
 from spotmpi.launch.wording import count, remaining, signal_name
+from spotmpi.settings import Revocation
 
 __all__ = [
     "JobEnding",
@@ -377,6 +378,19 @@ class JobState:
     def interrupted(self, number: int) -> None:
         """End the job because the launcher got a signal."""
         self._end(128 + number, f"{signal_name(number)}: the job was ended, and every worker in it")
+
+    def unrevoked(self, revocations: Iterable[Revocation]) -> list[str]:
+        """Return what to say of rehearsals whose step never came, once every worker has ended."""
+        ends = [worker.end for worker in self._workers]
+        said = []
+        for one in revocations:
+            if living := [w for w in one.workers if ends[w] in ("finished", "requeue")]:
+                names = f"worker{'s' * (len(living) > 1)} {', '.join(map(str, living))}"
+                said.append(
+                    f"{names} did not die in step {one.step} (--revoke {one}): the training was "
+                    "over before, or began after it; steps count from 0"
+                )
+        return said
 
     def conclude(self) -> JobEnding:
         """Return how the job ended, once every worker has."""

@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from spotmpi.launch.head.job_state import JobEnding, JobState
+from spotmpi.settings import Revocation
 from tests.saying import said
 
 
@@ -427,3 +428,14 @@ def test_of_workers_that_do_not_reach_each_other_those_go_who_are_fewer() -> Non
     assert verdict.to_part(0, [1, 2, 3]) == {0: "it does not reach 3 workers, though the head does"}
     assert verdict.to_part(0, [4, 99]) == {}
     assert verdict.to_part(4, [0]) == {}
+
+
+def test_a_rehearsal_whose_step_never_came_is_named() -> None:
+    verdict = started(4)
+    for worker in (0, 2, 3):
+        verdict.told(worker, said("done"))
+        verdict.ended(worker, exited(0))
+    verdict.ended(1, signal.SIGKILL)
+    asked = [Revocation(500, (0, 1, 3)), Revocation(40, (1,))]
+    (line,) = verdict.unrevoked(asked)
+    assert line.startswith("workers 0, 3 did not die in step 500 (--revoke 0,1,3@500)")
