@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from spotmpi.bench.network import Network
-from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas
+from tests import learning
 from tests.running import Running
-
-_SAMPLES = 331
-"""Of the script's data, tests/chaos/model.py."""
-
-SCRIPT = Path(__file__).parent.parent / "launch" / "scripts" / "learner.py"
 
 
 class Training:
@@ -36,7 +29,7 @@ class Training:
         self._running: list[Running] = []
         hosts = network.hosts_file(*(f"{name} slots={slots}" for name in of or network.names))
         self.job = self.command(
-            *("run", "--hosts", hosts, "--trace", self.trace, *options, SCRIPT, work),
+            *("run", "--hosts", hosts, "--trace", self.trace, *options, learning.SCRIPT, work),
             program="tests.hurried" if hurried else "spotmpi",
         )
 
@@ -49,7 +42,7 @@ class Training:
     @property
     def steps(self) -> int:
         """In the trace so far."""
-        return self.trace.read_text().count('"event":"step"') if self.trace.exists() else 0
+        return learning.steps(self.trace)
 
     def until_step(self, step: int) -> Training:
         """Wait until the trace has so many."""
@@ -73,13 +66,7 @@ class Training:
     def check(self, *survivors: int) -> None:
         """They finish, with equal replicas; every sample counted once in each pass."""
         assert self.finish() == 0, self.job.output
-        finals = [line.split() for line in self.job.output.splitlines() if "FINAL" in line]
-        assert {int(words[2]) for words in finals} == set(survivors), self.job.output
-        ((_, passes),) = {(words[3], int(words[4])) for words in finals}
-        records = list(trace.read(self.trace))
-        assert records[-1]["event"] == "end"
-        check_exactly_once(records, _SAMPLES, passes)
-        check_replicas(records)
+        learning.check(self.job.output, self.trace, survivors)
 
     def close(self) -> None:
         """Let go of all commands."""

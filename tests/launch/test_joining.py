@@ -12,13 +12,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas
+from tests import learning
 from tests.running import Running
-
-_SAMPLES = 331
-"""Of the script's data, tests/chaos/model.py."""
-
-SCRIPT = Path(__file__).parent / "scripts" / "learner.py"
 
 
 class Training:
@@ -30,7 +25,7 @@ class Training:
         self.job = start(
             *("run", "--listen", "127.0.0.1:0", "--token-file", self.token, "-n", 2),
             # No host here falls silent but because this machine is busy.
-            *("--detect-ms", 3000, "--trace", self.trace, *options, SCRIPT, 40),
+            *("--detect-ms", 3000, "--trace", self.trace, *options, learning.SCRIPT, 40),
             command=("-m", "tests.hurried"),
         )
         (told,) = self.job.until(r"waiting for 2 workers at (127\.0\.0\.1:\d+)")
@@ -49,7 +44,7 @@ class Training:
         for name in "ab":
             self.host(name)
             self.job.until(f"{name} is here")
-        while not self.trace.exists() or self.trace.read_text().count('"event":"step"') < 20:
+        while learning.steps(self.trace) < 20:
             assert self.job.alive, self.job.wait()
         return self
 
@@ -57,14 +52,7 @@ class Training:
         """They have finished, with equal replicas, and every sample counted once in each pass."""
         (self.folder / "enough").touch()
         assert self.job.wait() == 0, self.job.output
-        finals = [line.split() for line in self.job.output.splitlines() if "FINAL" in line]
-        assert {int(words[2]) for words in finals} == set(survivors), self.job.output
-        ((_, passes),) = {(words[3], int(words[4])) for words in finals}
-        records = list(trace.read(self.trace))
-        assert records[-1]["event"] == "end"
-        check_exactly_once(records, _SAMPLES, passes)
-        check_replicas(records)
-        return records
+        return learning.check(self.job.output, self.trace, survivors)
 
 
 @pytest.fixture
@@ -186,11 +174,9 @@ def test_an_agent_that_was_told_to_go_and_loses_its_head_says_that_it_was_told(
 def test_all_noticed_is_a_checkpoint_and_a_requeue(start, tmp_path: Path) -> None:
     running = start(
         *("run", "--notice", "signal", "-n", 3, "--checkpoint", tmp_path / "kept"),
-        *("--trace", tmp_path / "trace.jsonl", SCRIPT, 1),
+        *("--trace", tmp_path / "trace.jsonl", learning.SCRIPT, 1),
     )
-    while not (tmp_path / "trace.jsonl").exists() or (
-        (tmp_path / "trace.jsonl").read_text().count('"event":"step"') < 20
-    ):
+    while learning.steps(tmp_path / "trace.jsonl") < 20:
         assert running.alive, running.wait()
     os.kill(running.pid, signal.SIGTERM)
     assert running.wait() == 75, running.output

@@ -9,13 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas
-
-_SAMPLES = 331
-"""Of the script's data, tests/chaos/model.py."""
-
-SCRIPT = Path(__file__).parent / "scripts" / "learner.py"
+from tests import learning
 
 
 class Training:
@@ -24,11 +18,11 @@ class Training:
     def __init__(self, start: Callable[..., object], folder: Path, *options: object) -> None:
         self.start, self.folder = start, folder
         self.trace = folder / "trace.jsonl"
-        self.job = start("run", "--trace", self.trace, *options, SCRIPT, 40)
+        self.job = start("run", "--trace", self.trace, *options, learning.SCRIPT, 40)
 
     def until_step(self, step: int) -> Training:
         """Wait until the trace has so many lines of steps."""
-        while not self.trace.exists() or self.trace.read_text().count('"event":"step"') < step:
+        while learning.steps(self.trace) < step:
             assert self.job.alive, self.job.wait()
         return self
 
@@ -57,14 +51,7 @@ class Training:
         """They have finished with equal replicas; every sample counted once in each pass."""
         (self.folder / "enough").touch()
         assert self.job.wait() == 0, self.job.output
-        finals = [line.split() for line in self.job.output.splitlines() if "FINAL" in line]
-        found = {int(words[words.index("FINAL") + 1]) for words in finals}
-        assert found == set(survivors), self.job.output
-        ((_, passes),) = {(words[-2], int(words[-1])) for words in finals}
-        records = list(trace.read(self.trace))
-        assert records[-1]["event"] == "end"
-        check_exactly_once(records, _SAMPLES, passes)
-        check_replicas(records)
+        learning.check(self.job.output, self.trace, survivors)
 
 
 @pytest.fixture
