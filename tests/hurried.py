@@ -12,7 +12,7 @@ from argparse import ArgumentParser
 from spotmpi.launch.commands import run
 from spotmpi.launch.limits import Limits
 
-LIMITS = Limits(fence=5.0, question=0.5, answer=5.0, spawn=8.0)
+LIMITS = Limits(fence=5.0, question=0.5, answer=5.0, spawn=8.0, reader=2.0)
 
 if __name__ == "__main__":
     parser = ArgumentParser()

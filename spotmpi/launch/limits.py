@@ -29,3 +29,6 @@ class Limits:
     spawn: float = 30.0
     """For MPI to bring a newcomer in, where nobody's script is at work; scripts may take as long as
     they like."""
+
+    reader: float = 5.0
+    """Without a reader of the launcher's own output, after which what is too much is dropped."""

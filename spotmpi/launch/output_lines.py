@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-__all__ = ["PATIENCE", "Lines", "Outlet", "Sink", "Written"]
+__all__ = ["Lines", "Outlet", "Sink", "Written"]
 
 _LONGEST = 1 << 20
 """Bytes of a line without an end that are kept back before they are passed on as they are; and
@@ -20,9 +20,6 @@ _CHUNK = 1 << 16
 _RETRY = 0.05
 """Seconds until a terminal is tried again that had less room than poll() said: a newline may need
 two bytes, and poll() promises one."""
-
-PATIENCE = 5.0
-"""Seconds without a reader after which output is dropped."""
 
 
 class Written(Protocol):
@@ -36,11 +33,13 @@ class Sink:
     """One of the launcher's own streams, written to without ever blocking the launcher.
 
     What nobody reads waits. When that is much, workers should wait too (``full``), but not for
-    longer than `PATIENCE`: then what they write is dropped and counted, until somebody reads on.
+    longer than ``patience`` seconds: then what they write is dropped and counted, until somebody
+    reads on.
     """
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, patience: float) -> None:
         self._shared = descriptor
+        self._patience = patience
         self.descriptor = _reopened(descriptor)
         """To be watched for room."""
         file = stat.S_ISREG(os.fstat(descriptor).st_mode)  # which never blocks
@@ -74,12 +73,12 @@ class Sink:
         if not self.waiting:
             return None
         at = [self._not_before] if not self.ready else []
-        at += [self._read + PATIENCE] if self.full else []
+        at += [self._read + self._patience] if self.full else []
         return max(0.0, min(at) - time.monotonic()) if at else None
 
     def look(self) -> None:
         """Give up a reader that has not read for long, until it reads on."""
-        if self.full and time.monotonic() >= self._read + PATIENCE:
+        if self.full and time.monotonic() >= self._read + self._patience:
             self._dropping = True
 
     def write(self, data: bytes) -> None:
@@ -125,7 +124,7 @@ class Sink:
             if room.poll(1e3 * max(0.0, until - time.monotonic())):
                 self.push()
             if len(self._waiting) < before:
-                until = max(until, time.monotonic() + PATIENCE)
+                until = max(until, time.monotonic() + self._patience)
             elif time.monotonic() >= until:
                 return
 

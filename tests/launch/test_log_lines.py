@@ -149,7 +149,7 @@ def test_a_pipe_whose_reader_is_gone_is_no_failure() -> None:
 
 def test_the_log_has_one_file_which_names_the_process_of_each_line(tmp_path: Path) -> None:
     loop = Loop()
-    output = Output(loop, log_dir=tmp_path)
+    output = Output(loop, 5.0, log_dir=tmp_path)
     LOG.info("the launcher's own")
     output.log("worker 3 on h2", b"in two ")
     output.log("agent on h2", b"\x1b[2Jat once\n")
@@ -173,7 +173,7 @@ def test_without_being_asked_for_there_is_no_log(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     loop = Loop()
-    output = Output(loop)
+    output = Output(loop, 5.0)
     LOG.warning("hello")
     with output.closing():
         pass

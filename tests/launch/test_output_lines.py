@@ -13,13 +13,15 @@ import pytest
 from spotmpi.launch import output_lines
 from spotmpi.launch.output_lines import Lines, Sink
 
+PATIENCE = 5.0
+
 
 class Pipe:
     def __init__(self) -> None:
         self.reading, self.writing = os.pipe()
         os.set_blocking(self.reading, False)
         os.set_blocking(self.writing, False)
-        self.sink = Sink(self.writing)
+        self.sink = Sink(self.writing, PATIENCE)
 
     def shown(self) -> bytes:
         while self.sink.waiting:
@@ -94,8 +96,8 @@ def test_a_reader_that_stays_away_costs_what_is_too_much_and_is_told(
     pipe.sink.write(b"x\n" * (1 << 20))
     pipe.sink.push()
     assert pipe.sink.full
-    assert pipe.sink.pause() == output_lines.PATIENCE
-    now += output_lines.PATIENCE
+    assert pipe.sink.pause() == PATIENCE
+    now += PATIENCE
     pipe.sink.look()
     assert not pipe.sink.full  # nobody has to wait for it any more
     pipe.sink.write(b"1\n2\n3\n")
@@ -115,7 +117,7 @@ def test_a_reader_that_is_slow_loses_nothing(pipe: Pipe, monkeypatch: pytest.Mon
     monkeypatch.setattr(output_lines.time, "monotonic", lambda: now)
     pipe.sink.write(b"x\n" * (1 << 20))
     while pipe.sink.full:
-        now += 0.9 * output_lines.PATIENCE
+        now += 0.9 * PATIENCE
         pipe.sink.push()
         pipe.sink.look()
         pipe.shown_now(1 << 12)
@@ -127,7 +129,7 @@ def test_a_stream_that_cannot_be_opened_again_is_blocking_for_others_only(
 ) -> None:
     here, there = socket.socketpair()  # as a service manager gives it
     with here, there:
-        sink = Sink(here.fileno())
+        sink = Sink(here.fileno(), PATIENCE)
         sink.write(b"x" * (1 << 22))
         for _ in range(100):
             sink.push()
@@ -137,7 +139,7 @@ def test_a_stream_that_cannot_be_opened_again_is_blocking_for_others_only(
 
 def test_a_file_is_written_to_where_others_have_come_to(tmp_path: Path) -> None:
     with (tmp_path / "log").open("wb", buffering=0) as log:
-        sink = Sink(log.fileno())
+        sink = Sink(log.fileno(), PATIENCE)
         log.write(b"one\n")
         sink.write(b"two\n")
         sink.push()

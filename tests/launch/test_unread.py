@@ -43,7 +43,7 @@ class Terminal:
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a job that writes to the terminal only."""
         self.job = subprocess.Popen(
-            [sys.executable, "-m", "spotmpi", "run", *arguments],
+            [sys.executable, "-m", "tests.hurried", "run", *arguments],
             cwd=self.folder,
             stdin=subprocess.DEVNULL,
             stdout=self.other,

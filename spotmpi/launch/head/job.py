@@ -172,7 +172,9 @@ class Job:
         self._crew: Workers
         self._verdict = JobState(again=manner.keep_alive)
         self.loop = Loop()
-        self.console = Output(self.loop, manner.quiet, manner.log_dir, manner.verbose)
+        self.console = Output(
+            self.loop, limits.reader, manner.quiet, manner.log_dir, manner.verbose
+        )
         self._standing = StatusReport(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
         self._rehearsed = settings.revoke

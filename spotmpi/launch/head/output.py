@@ -12,7 +12,7 @@ from spotmpi.launch.decoding import shown
 from spotmpi.launch.event_loop import WRITE, Loop
 from spotmpi.launch.head.worker_logs import Logs
 from spotmpi.launch.log_lines import keep
-from spotmpi.launch.output_lines import PATIENCE, Lines, Outlet, Sink, Written
+from spotmpi.launch.output_lines import Lines, Outlet, Sink, Written
 
 __all__ = ["Output"]
 
@@ -23,19 +23,22 @@ _LONGEST = 1 << 16
 class Output:
     """Passes on what workers write, line by line, and never blocks the launcher.
 
-    ``quiet`` workers are not shown; ``verbose`` shows log lines; in ``log_dir`` each worker has a
-    file, and all log lines have one.
+    After ``patience`` seconds without a reader what is too much is dropped. ``quiet`` workers are
+    not shown; ``verbose`` shows log lines; in ``log_dir`` each worker has a file, and all log lines
+    have one.
     """
 
     def __init__(
         self,
         loop: Loop,
+        patience: float,
         quiet: bool = False,
         log_dir: Path | None = None,
         verbose: bool = False,
     ) -> None:
         self._loop = loop
-        self._sinks = (Sink(1), Sink(2))
+        self._patience = patience
+        self._sinks = (Sink(1, patience), Sink(2, patience))
         self._quiet = quiet
         self._logs = None if log_dir is None else Logs(log_dir, self.say)
         self._held = False
@@ -100,7 +103,7 @@ class Output:
         if self._logs is not None:
             self._logs.close()
         yield
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + self._patience
         for sink in self._sinks:
             sink.drain(until)
             sink.close()
