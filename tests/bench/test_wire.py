@@ -28,8 +28,9 @@ def test_the_page_says_which_predictions_hold() -> None:
 
 
 @pytest.mark.skipif(network.missing() is not None, reason=str(network.missing()))
-def test_hosts_are_measured_and_left(tmp_path: Path) -> None:
+def test_hosts_are_measured_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "wire.json"
+    monkeypatch.setattr(wire, "_STEPS", 10)
     arguments = ["--hosts", "1", "2", "--predict", "3", "--turns", "1", "--json", str(file)]
     assert cli.main(["bench", "wire", *arguments]) == 0
     answer = json.loads(file.read_text())
