@@ -260,6 +260,18 @@ class LauncherChannel:
             return cls(None, Path(), None)  # the job is over, and this process no worker of it
         return cls(settings.channel_fd, folder, deaths, *boards)
 
+    def close(self) -> None:
+        """Let go of the boards: from now on nothing is told and nothing is known.
+
+        The connection stays, which is the process's: it may tell how its script ends.
+        """
+        for board in (self._orders, self._progress):
+            if board is not None:
+                board.close()
+        if self._deaths is not None:
+            os.close(self._deaths)
+        self._descriptor = self._deaths = self._orders = self._progress = None
+
     def tell(self, event: str, **fields: Any) -> None:
         """Send one event. Returns at once unless the launcher is stopped; never raises."""
         if self._descriptor is None:

@@ -274,15 +274,22 @@ class Job:
             **self.environ,
         }
         traces: list[trace.Trace] = []
+        channels: list[LauncherChannel] = []
+        of_settings = LauncherChannel.open
 
         def opened(path: Path | None) -> trace.Trace:
             traces.append(trace.Trace(path))
             return traces[-1]
 
+        def channel(given: Settings) -> LauncherChannel:
+            channels.append(of_settings(given))
+            return channels[-1]
+
         with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as files:
             # A worker that is killed closes nothing: its process would.
-            files.callback(lambda: [one.close() for one in traces])
+            files.callback(lambda: [one.close() for one in (*traces, *channels)])
             patch.setattr(elastic, "Trace", opened)
+            patch.setattr(LauncherChannel, "open", channel)
             for name, value in environ.items():
                 patch.setenv(name, value)
             patch.setattr(elastic, "_connect", Seat.mine)

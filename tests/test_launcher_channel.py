@@ -73,6 +73,26 @@ def test_an_event_that_is_too_long_arrives_without_its_fields(
     assert json.loads(ends[0].recv(LIMIT)) == {"event": "failed"}
 
 
+def test_a_channel_that_is_closed_holds_nothing_and_leaves_the_connection_alone(
+    tmp_path: Path, ends: tuple[socket.socket, socket.socket]
+) -> None:
+    (tmp_path / DEATHS).write_bytes(bytes(16))
+    for board in BOARDS:
+        (tmp_path / board).touch()
+    before = os.listdir("/proc/self/fd")
+    channel = LauncherChannel.open(Settings(job_dir=tmp_path, channel_fd=ends[1].fileno()))
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 3
+    channel.close()
+    channel.close()
+    assert os.listdir("/proc/self/fd") == before
+    channel.tell("begin")
+    channel.progressed(0, 1, 1, IN_ROUND)
+    assert channel.order_for(0) is channel.death_of(0) is None
+    channel.confirm([1])
+    ends[1].send(b"the script's end")
+    assert ends[0].recv(LIMIT) == b"the script's end"
+
+
 def test_a_launcher_that_is_gone_is_no_error(channel: LauncherChannel, ends) -> None:
     ends[0].close()
     channel.tell("done")

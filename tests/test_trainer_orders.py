@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,8 @@ def test_a_worker_that_is_told_to_stop_keeps_its_state_and_asks_for_a_requeue(
     for name, value in (("JOB_DIR", boards), ("CHANNEL", NOBODY), ("CHECKPOINT", tmp_path / "c")):
         monkeypatch.setenv(f"SPOTMPI_{name}", str(value))
     trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD())
+    checkpoint_file.check_writable(tmp_path)  # what it opens for good, it has opened now
+    before = os.listdir("/proc/self/fd")
     board = progress(boards)
 
     def train() -> None:
@@ -64,6 +67,7 @@ def test_a_worker_that_is_told_to_stop_keeps_its_state_and_asks_for_a_requeue(
     assert said is not None
     assert said[:3] == (6, 4, IN_ROUND)
     board.close()
+    assert os.listdir("/proc/self/fd") == before
     assert checkpoint_file.load_latest(tmp_path / "c", pytest.fail).step == 4
 
 

@@ -217,6 +217,7 @@ class Session(Generic[P]):
             trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
         trace.close()
         self.place.channel.tell("done")
+        self.place.channel.close()
 
     # Rounds.
 
@@ -230,6 +231,7 @@ class Session(Generic[P]):
             self.place.trace.close()
             self.keeper.wait()
             self.place.channel.tell("parted")
+            self.place.channel.close()
             raise
         yield from self._after_round()
 
@@ -261,6 +263,7 @@ class Session(Generic[P]):
         """The training is over, wherever this worker's script is."""
         yield from self.driver.finish()
         self.place.channel.tell("parted")
+        self.place.channel.close()
         raise Left(f"worker {self.me}: {why}")
 
     # The driver's exchange.
