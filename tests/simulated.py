@@ -12,7 +12,7 @@ import queue
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -341,14 +341,8 @@ def check(result: Result) -> None:
     assert Counter(record["step"] for record in result.of("step")) == dict.fromkeys(
         range(len(done)), 1
     )
-    for worker, final in finals.items():
-        dealt = [
-            record["step"]
-            for record in done
-            for part in record["contributions"]
-            if part["worker"] == worker
-        ]
-        assert final.gradients == Counter(dealt)
+    check_gradients(result)
+    for final in finals.values():
         assert set(final.losses) <= {1.0}
         assert final.means == (2.0,) * job.passes
     for record in done:
@@ -360,6 +354,45 @@ def check(result: Result) -> None:
     for record in result.of("recovered"):
         assert record["settlement"] in ("retried", "received", "gave")
     assert len(result.of("end")) <= 1
+
+
+def check_gradients(result: Result) -> None:
+    """Survivors computed a gradient for each step that they contributed to, and no other."""
+    for worker, final in result.finals.items():
+        contributed = [
+            record["step"]
+            for record in steps(result.records)
+            for part in record["contributions"]
+            if part["worker"] == worker
+        ]
+        assert final.gradients == Counter(contributed)
+
+
+def campaign(
+    calm: Job,
+    seeds: range,
+    changes: Callable[[int, int], Mapping[str, Any]],
+    holds: Callable[[Result], None] = check,
+) -> list[Result]:
+    """Seeded runs of one kind of job; each is checked.
+
+    ``changes(events, seed)``: what happens in it, as fields of `Job`. ``calm``, in which nothing
+    does, tells how many events there are.
+    """
+    calm.folder.mkdir(parents=True)
+    events = calm.run().events
+    results = []
+    for seed in seeds:
+        drawn = changes(events, seed)
+        job = replace(calm, folder=calm.folder / f"{seed}", seed=seed, **drawn)
+        job.folder.mkdir()
+        try:
+            result = job.run()
+            holds(result)
+        except Exception as error:
+            raise AssertionError(f"{calm.workers} workers, seed {seed}, {drawn}") from error
+        results.append(result)
+    return results
 
 
 def deaths(workers: int, events: int, seed: int, at_most: int | None = None) -> tuple[Kill, ...]:

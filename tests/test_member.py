@@ -20,6 +20,7 @@ from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import check_replicas, steps
+from tests import simulated
 from tests.simulated import Final, Job, Result, bits, check, gradient, params
 
 
@@ -64,20 +65,11 @@ def campaign(
     calm: Job, runs: int, first: int = 0, holds: Callable[[Result], None] = check
 ) -> list[Result]:
     """Seeded runs of one kind of job, each with other changes; each is checked."""
-    calm.folder.mkdir(parents=True)
-    events = calm.run().events
-    results = []
-    for seed in range(first, first + runs):
-        drawn = Changes.draw(calm.workers, events, seed)
-        job = replace(calm, folder=calm.folder / f"{seed}", seed=seed, **vars(drawn))
-        job.folder.mkdir()
-        try:
-            result = job.run()
-            holds(result)
-        except Exception as error:
-            raise AssertionError(f"{calm.workers} workers, seed {seed}, {drawn}") from error
-        results.append(result)
-    return results
+
+    def draw(events: int, seed: int) -> dict[str, Any]:
+        return vars(Changes.draw(calm.workers, events, seed))
+
+    return simulated.campaign(calm, range(first, first + runs), draw, holds)
 
 
 def joined(results: Sequence[Result]) -> list[int]:

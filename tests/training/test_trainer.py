@@ -14,6 +14,7 @@ from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.trace.replay import check_exactly_once, replay, steps
 from spotmpi.training import checkpoint_file
+from tests import simulated
 from tests.simulated import Job, Result, bits, check, deaths, gradient, params
 
 
@@ -21,21 +22,12 @@ def campaign(
     folder: Path, workers: int, runs: int, first: int = 0, at_most: int | None = None, **fields: Any
 ) -> list[Result]:
     """Seeded runs of one kind of job; each is checked."""
+
+    def dying(events: int, seed: int) -> dict[str, Any]:
+        return {"kills": deaths(workers, events, seed, at_most)}
+
     calm = Job(folder / "calm", workers, **fields)
-    calm.folder.mkdir()
-    events = calm.run().events
-    results = []
-    for seed in range(first, first + runs):
-        kills = deaths(workers, events, seed, at_most)
-        job = replace(calm, folder=folder / f"{seed}", seed=seed, kills=kills)
-        job.folder.mkdir()
-        try:
-            result = job.run()
-            check(result)
-        except Exception as error:
-            raise AssertionError(f"a run of {workers} workers, seed {seed}, {kills}") from error
-        results.append(result)
-    return results
+    return simulated.campaign(calm, range(first, first + runs), dying)
 
 
 def test_a_job_that_nobody_leaves(tmp_path: Path) -> None:
