@@ -18,6 +18,7 @@ from spotmpi.fabric import Poll, Steps
 from spotmpi.fabric.sim import Simulation
 from spotmpi.launch.start import installation, mpirun
 from spotmpi.protocol.membership import Membership
+from spotmpi.settings import Settings
 from tests.fabric import contract
 from tests.fabric.contract import SCENARIOS, WORKERS, Die, Go, deadly, expected, performed
 
@@ -71,7 +72,7 @@ def over_mpi(folder: Path, plane: str, *names: str) -> Iterator[tuple[str, dict[
     program = [sys.executable, contract.__file__, str(folder), plane, *names]
     with subprocess.Popen(
         mpirun.command(mpi(), WORKERS, program),
-        env={**mpi().environment(os.environ), "OMPI_MCA_coll": "^han,cuda"},
+        env=mpirun.environment(mpi(), WORKERS, Settings(job_dir=folder), os.environ, cores=1),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,8 +17,8 @@ SOAK = Path(__file__).with_name("soak.py")
 LIMIT = 100
 
 
-def over_mpi(folder: Path, workers: int, *program: str) -> str:
-    """What these say under mpirun, which uses this folder; each must end well."""
+def over_mpi(folder: Path, workers: int, *program: str, code: int | None = 0) -> str:
+    """What these say under mpirun, which uses this folder and ends with this code, if any."""
     found = installation.search(os.environ).found
     assert found is not None, installation.NO_MPI
     done = subprocess.run(
@@ -30,7 +30,7 @@ def over_mpi(folder: Path, workers: int, *program: str) -> str:
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert code in (None, done.returncode), done.stdout + done.stderr
     return done.stdout
 
 
@@ -80,3 +80,89 @@ def test_no_newcomer_is_brought_in_if_mpi_was_not_started_for_threads(tmp_path: 
         "print(MpiFabric(('/bin/false',)).sponsor(7), flush=True); os._exit(0)"
     )
     assert "MPI was not started with MPI_THREAD_MULTIPLE" in over_mpi(tmp_path, 1, "-c", program)
+
+
+GUEST = """
+import os, sys
+from spotmpi.fabric import Welcome, mpi
+from spotmpi.fabric.mpi_calls import MPI, take, told
+
+fabric = mpi.MpiFabric(("stand-in",))
+bridge, both = (MPI.COMM_WORLD.Dup() for _ in range(2))
+bridge.Set_errhandler(MPI.ERRORS_RETURN)
+me, (what,) = fabric.me, sys.argv[1:]
+# The sponsor's thread, once MPI has brought the newcomer in.
+mpi._spawn = lambda guest, program, known: setattr(guest, "bridge", bridge)
+
+def until(call):
+    while not (found := call()):
+        os.sched_yield()
+    return found
+
+def heard(tag):
+    try:
+        return until(lambda: take(bridge, 0, tag)).decode()
+    except MPI.Exception as error:
+        return type(told(error, bridge)).__name__
+
+def briefed(asked=[]):
+    fabric.brief(lambda: asked.append(7) or b"the way")
+    return asked
+
+if me == 0:  # the sponsor
+    assert fabric.sponsor(7) is None
+    assert fabric.guest() is None
+    until(briefed)
+    assert briefed() == briefed() == [7], "it is briefed once"
+    assert fabric.guest() is None, "it has not knocked"
+    both.Barrier()
+    if what == "comes in":
+        assert until(fabric.guest) == fabric.guest() == 7
+        fabric.perform(Welcome(7, b"charter"))
+        assert fabric.guest() is None, "it is one of the others now"
+    if what == "is gone":
+        until(lambda: fabric.guest() or fabric.sponsor(7))
+        assert fabric.guest() is None
+        print("SAID", fabric.sponsor(7), flush=True)
+        os._exit(0)
+    if what == "is another":
+        mpi._spawn = lambda guest, program, known: None
+        assert fabric.sponsor(8) is None
+        assert briefed() == [7], "nobody is there yet"
+    else:
+        fabric.sponsor(None)
+    assert fabric.guest() is None
+else:
+    print("HEARD", heard(mpi._PROSPECTUS), flush=True)
+    both.Barrier()
+    if what == "comes in":
+        bridge.Send([b"", MPI.BYTE], 0, mpi._READY)
+    if what == "is gone":
+        os.kill(os.getpid(), 9)
+    print("HEARD", heard(mpi._CHARTER), flush=True)
+both.Barrier()
+print("REVOKED", bridge.Is_revoked(), flush=True)
+both.Barrier()
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "heard", "revoked"),
+    [
+        ("comes in", ["the way", "charter"], False),
+        ("is given up", ["the way", "PeersLost"], True),
+        ("is another", ["the way", "PeersLost"], True),
+    ],
+)
+def test_a_sponsor_s_newcomer(what: str, heard: list[str], revoked: bool, tmp_path: Path) -> None:
+    """It is briefed once, and knocks; or it learns from the bridge that it is given up."""
+    said = over_mpi(tmp_path, 2, "-c", GUEST, what)
+    assert re.findall(r"^HEARD (.*)$", said, re.MULTILINE) == heard
+    assert said.count(f"REVOKED {revoked}\n") == 2, said
+
+
+def test_a_newcomer_that_dies_before_it_knocks_is_said_by_its_sponsor(tmp_path: Path) -> None:
+    said = over_mpi(tmp_path, 2, "-c", GUEST, "is gone", code=None)
+    assert re.findall(r"^HEARD (.*)$", said, re.MULTILINE) == ["the way"]
+    assert "SAID MPI_ERR_PROC_FAILED" in said
