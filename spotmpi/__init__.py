@@ -21,6 +21,7 @@ from spotmpi.errors import (
 
 if TYPE_CHECKING:
     from spotmpi.training.group import Group
+    from spotmpi.training.saved_model import load
     from spotmpi.training.trainer import Trainer
 
     __version__: str
@@ -35,6 +36,7 @@ __all__ = [
     "Stopped",
     "Trainer",
     "UsageError",
+    "load",
 ]
 
 
@@ -43,6 +45,8 @@ def __getattr__(name: str) -> Any:
     # and to look up its own version would be a quarter of what a worker's start costs.
     if name in ("Group", "Trainer"):
         return getattr(import_module(f"spotmpi.training.{name.lower()}"), name)
+    if name == "load":
+        return import_module("spotmpi.training.saved_model").load
     if name == "__version__":
         return import_module("spotmpi.version").version()
     raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")

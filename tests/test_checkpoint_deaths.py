@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import CheckpointError, UsageError
-from spotmpi.training import checkpoint_file
-from spotmpi.training.checkpoint_file import Value, check_writable, load_latest, save
+from spotmpi.training import checkpoint_folder
+from spotmpi.training.checkpoint_file import Value, load_latest, save
+from spotmpi.training.checkpoint_folder import check_writable
 
 STATE: dict[str, Value] = {
     **{f"params/{i}": np.full((i, 3), i, dtype=np.float32) for i in range(6)},
@@ -149,13 +150,13 @@ def test_temporaries_of_dead_writers_go_and_those_of_live_ones_stay(
     tmp_path: Path, host: Callable[[str], None]
 ) -> None:
     host("near")
-    dead, fd = checkpoint_file._open_temporary(tmp_path, 1)
+    dead, fd = checkpoint_folder.open_temporary(tmp_path, 1)
     os.close(fd)
-    live, live_fd = checkpoint_file._open_temporary(tmp_path, 1)
+    live, live_fd = checkpoint_folder.open_temporary(tmp_path, 1)
     host("far.away")
-    recent, fd = checkpoint_file._open_temporary(tmp_path, 1)
+    recent, fd = checkpoint_folder.open_temporary(tmp_path, 1)
     os.close(fd)
-    old, fd = checkpoint_file._open_temporary(tmp_path, 1)
+    old, fd = checkpoint_folder.open_temporary(tmp_path, 1)
     os.close(fd)
     os.utime(old, (0, 0))
     os.utime(live, (0, 0))
@@ -187,7 +188,7 @@ def test_a_temporary_taken_for_a_dead_one_at_birth_is_replaced(
         lock(fd, how)
 
     monkeypatch.setattr(fcntl, "flock", meddle)
-    path, fd = checkpoint_file._open_temporary(tmp_path, 1)
+    path, fd = checkpoint_folder.open_temporary(tmp_path, 1)
     assert len(seen) == 3
     assert path.stat().st_ino == os.fstat(fd).st_ino
     os.close(fd)
@@ -200,7 +201,7 @@ def test_a_file_system_without_locks_will_do(
         raise OSError(errno.ENOLCK, "no locks")
 
     monkeypatch.setattr(fcntl, "flock", no_locks)
-    other, fd = checkpoint_file._open_temporary(tmp_path, 1)
+    other, fd = checkpoint_folder.open_temporary(tmp_path, 1)
     save(tmp_path, 2, simple(2))
     assert other.exists(), "nobody knows whether its writer lives"
     os.close(fd)
@@ -261,7 +262,7 @@ FORKS = """
 import json, os, random, select, signal, sys
 from pathlib import Path
 import numpy as np
-from spotmpi.training import checkpoint_file as checkpoint
+from spotmpi.training import checkpoint_file as checkpoint, checkpoint_folder
 from spotmpi.training.checkpoint_file import load_latest, save
 
 folder = Path(sys.argv[1])
@@ -311,7 +312,7 @@ for point in range(1000):
         break
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
     deaths[Path(sys.argv[2]).read_text()] = good(1)
-    checkpoint._tidy(folder, 1, 0.0)
+    checkpoint_folder.tidy(folder, 1, 0.0)
     left = [name for name in os.listdir(folder) if name.endswith(".tmp")]
     assert not left, left
     save(folder, 0, state(0)), save(folder, 1, state(1))

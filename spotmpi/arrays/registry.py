@@ -101,6 +101,13 @@ class Registry:
             for key, what in layout.described.items()
         }
 
+    def structure(self) -> dict[str, Any]:
+        """In what structures the user has the arrays that a checkpoint holds; values of JSON."""
+        return {
+            name: {"kind": layout.kind.__name__, "keys": list(layout.keys)}
+            for name, layout, _ in self._replicated()
+        }
+
     def checkpoint(self) -> dict[str, Any]:
         """All that one holds, as it is now: copies in the memory of the host."""
         found: dict[str, Any] = {}

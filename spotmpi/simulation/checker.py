@@ -20,9 +20,14 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import most_messages
 from spotmpi.protocol.sampler import Indices
 from spotmpi.simulation.model import RATE, Array, Model, first_params, whose
+from spotmpi.training.session import MOST_TRIES
 
 PATIENCE = 3
 """Steps that a worker may yet take once it is told to leave, and one more for each change."""
+
+
+TO_KEEP = 4
+"""Steps after which a checkpoint that was due is there, if nothing happens."""
 
 
 class Violation(AssertionError):
@@ -92,7 +97,8 @@ class Checker:
         self._keeps = keeps
         self._seals: list[tuple[WorkerId, ...]] = [tuple(members)]
         self._changes = 0
-        """Seals that changed who is a member."""
+        """Seals that changed who is a member, and checkpoints that could not be written: while a
+        job tries to stop, nobody joins or leaves."""
         self._generation = 0
         self._agreed: Membership | None = None
         """The last seal's, as some worker named it."""
@@ -110,8 +116,12 @@ class Checker:
         self._waits: dict[tuple[WorkerId, WorkerId, str], int] = {}
         """Steps and changes that a sponsor may yet see while a newcomer waits for it."""
         self._ended = False
-        self._kept: dict[int, WorkerId] = {}
-        """Checkpoints that were written: their steps, and who wrote them."""
+        self._kept: dict[int, bool] = {}
+        """Checkpoints that were written: steps, and whether they say that training is over."""
+        self._refused = 0
+        """How often in a row none could be written."""
+        self._sealed_after = 0
+        """Steps that had been taken when a membership was made last."""
         self._due = 0
         """The last step after which somebody wanted one, as far as that cannot be taken back."""
         self._wishes: dict[WorkerId, int] = {}
@@ -250,6 +260,8 @@ class Checker:
         asked = [self._requests[one] for one in seal.members if one in self._requests]
         if len(asked) > len(set(asked)):
             raise Violation(f"{seal.members} are members, of whom two came for one request")
+        taken = (one.steps for one in self._scripts.values())
+        self._sealed_after = max(taken, default=0)
         self._changes += seal.members != self._seals[-1]
         self._seals.append(seal.members)
         self._agreed = None
@@ -370,8 +382,17 @@ class Checker:
             self._due = max(self._due, wish)
             del self._wishes[worker]
 
-    def kept(self, step: int, state: Mapping[str, Any], writer: WorkerId) -> None:
-        """A checkpoint is there: of a step that nobody can take back, and as it was after it."""
+    def refused(self) -> None:
+        """The disk takes no checkpoint now."""
+        self._refused += 1
+        self._changes += 1
+
+    def kept(self, step: int, state: Mapping[str, Any], writer: WorkerId, complete: bool) -> None:
+        """A checkpoint is there: of a step that nobody can take back, and as it was after it.
+
+        ``complete``: it says that training is over.
+        """
+        self._refused = 0
         if writer in self._deaths:
             raise Violation(f"worker {writer} is dead and writes a checkpoint")
         if state["steps"] != step:
@@ -381,7 +402,9 @@ class Checker:
             raise Violation(f"the checkpoint of step {step} is not what the steps lead to")
         # None, as for the trace: no death takes it back.
         self._see(None, ("step", step), arrays[0].tobytes())
-        self._kept[step] = writer
+        if self._kept.get(step, False) > complete:
+            raise Violation(f"step {step} was the last one, and is not")
+        self._kept[step] = complete
 
     # At the end.
 
@@ -418,12 +441,19 @@ class Checker:
                 )
 
     def _check_kept(self, end: End) -> None:
-        """What was wanted is there, or something newer; and the very end, if the job goes on."""
-        if self._keeps is None:
+        """The very end is there, unless the job has tried for long; and nobody stops without it.
+
+        One that was due before is there as well, if there was time, and nobody was lost.
+        """
+        if self._keeps is None or (self._refused >= MOST_TRIES and not end.stopped):
             return
-        due = end.steps if end.stopped else max(self._due, end.steps // self._keeps * self._keeps)
-        if max(self._kept, default=0) < due:
-            raise Violation(f"a checkpoint was due at step {due}: {[*self._kept]} were written")
+        if self._kept.get(end.steps) is not (not end.stopped):
+            raise Violation(f"{end} was to be kept, and these are: {self._kept}")
+        before = end.steps - TO_KEEP
+        due = max(before // self._keeps * self._keeps, self._due if self._due <= before else 0)
+        on_the_way = [step for step, complete in self._kept.items() if not complete]
+        if self._sealed_after <= before and not self._refused and max(on_the_way, default=0) < due:
+            raise Violation(f"a checkpoint was due at step {due}: {self._kept} were written")
 
 
 def question(worker: WorkerId) -> float:

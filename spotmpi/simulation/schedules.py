@@ -18,7 +18,7 @@ PLANS = 0.5
 KEEPING = 0.5
 """Of all schedules: those that keep checkpoints."""
 
-KINDS = ("asks", "arrivals", "notices", "kills")
+KINDS = ("asks", "refusals", "arrivals", "notices", "kills")
 """What can be dropped from a schedule, one by one."""
 
 _STEPS = 6
@@ -42,6 +42,14 @@ class Ask:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """From one event to another no checkpoint can be written: the disk is full."""
+
+    begin: int
+    end: int
+
+
+@dataclass(frozen=True)
 class Schedule:
     """One run: everything about it follows from these."""
 
@@ -60,6 +68,7 @@ class Schedule:
     checkpoint_every: int | None = None
     """A checkpoint is due whenever so many steps are done; None: none is written, ever."""
     asks: tuple[Ask, ...] = ()
+    refusals: tuple[Refusal, ...] = ()
 
     @property
     def membership(self) -> Membership:
@@ -77,7 +86,7 @@ class Schedule:
         return Delays(**longest)
 
     def without(self, fault: object) -> Schedule:
-        """The same less one of its kills, arrivals, notices or asks."""
+        """The same less one of its kills, arrivals, notices, asks or refusals."""
         kept: dict[str, Any] = {
             kind: tuple(one for one in getattr(self, kind) if one is not fault) for kind in KINDS
         }
@@ -94,6 +103,9 @@ class Schedule:
             said.append(f"a checkpoint is due after every {self.checkpoint_every} steps")
         said += [
             f"worker {one.worker} asks for a checkpoint after step {one.steps}" for one in self.asks
+        ]
+        said += [
+            f"the disk is full from event {one.begin} to event {one.end}" for one in self.refusals
         ]
         if self.min_workers > 1:
             said.append(f"fewer than {self.min_workers} workers stop")
@@ -171,7 +183,7 @@ def _with_checkpoints(
     schedule: Schedule, chance: random.Random, moment: int, events: int
 ) -> Schedule:
     """Checkpoints after every so many steps, or whenever somebody asks; and often the first leader
-    dies, who would write them."""
+    dies, who would write them, or the disk is full."""
     workers = schedule.workers
     many = chance.choice((0, 0, 1, 2, 3))
     asks = tuple(Ask(chance.randrange(workers), chance.randrange(_STEPS)) for _ in range(many))
@@ -180,7 +192,11 @@ def _with_checkpoints(
     if workers > 1 and chance.random() < 0.5:
         near = max(0, moment + chance.randrange(-20 * workers, 20 * workers))
         kills = *kills, Kill(0, chance.choice((near, chance.randrange(events))))
-    return replace(schedule, kills=kills, asks=asks, checkpoint_every=every)
+    refusals: tuple[Refusal, ...] = ()
+    if chance.random() < 0.3:  # at some time, or from when all that is left is to keep the end
+        begin = chance.randrange(events)
+        refusals = (Refusal(begin, begin + chance.randrange(2 * events)),)
+    return replace(schedule, kills=kills, asks=asks, checkpoint_every=every, refusals=refusals)
 
 
 def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: int) -> Schedule:

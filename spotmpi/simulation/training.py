@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from spotmpi.errors import EXIT_REQUEUE, Left, Stopped
+from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, Stopped
 from spotmpi.fabric import Steps
 from spotmpi.fabric.sim import Seat, Simulation
 from spotmpi.launcher_channel import LauncherChannel, Order
@@ -132,7 +132,9 @@ class Trainee:
             trace,
             version,
             self._keep,
+            lambda seconds: None,
         )
+        self._refusals = schedule.refusals
         self._seat: Session[Any] | Visitor[Any]
 
     def script(self) -> Steps[int]:
@@ -191,7 +193,11 @@ class Trainee:
         self, folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any]
     ) -> Path:
         """In the place of a disk: the checker looks at it."""
-        self._checker.kept(step, state, about["written_by"])
+        now = self._simulation.events
+        if any(one.begin <= now < one.end for one in self._refusals):
+            self._checker.refused()
+            raise CheckpointError("the disk is full")
+        self._checker.kept(step, state, about["written_by"], about["complete"])
         return folder / str(step)
 
     def _begins(self, session: Session[Any]) -> None:

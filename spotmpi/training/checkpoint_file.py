@@ -33,13 +33,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
 import resource
-import socket
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -52,15 +50,15 @@ import numpy.typing as npt
 from h5py import h5d, h5g, h5l, h5o, h5p, h5s, h5t
 
 from spotmpi.errors import CheckpointError, UsageError
+from spotmpi.training import checkpoint_folder
+from spotmpi.training.checkpoint_folder import STEP_DIGITS, why
 
 __all__ = [
     "Checkpoint",
     "Value",
     "check_arrays",
-    "check_unused",
-    "check_writable",
+    "load_file",
     "load_latest",
-    "published",
     "save",
 ]
 
@@ -68,16 +66,7 @@ Value = npt.NDArray[Any] | np.generic | bool | int | float | str | bytes
 """What can be kept. Arrays hold booleans, integers or floats of 1 to 8 bytes, of either byte order;
 a NumPy scalar comes back as an array without dimensions; everything else as the type it had."""
 
-KEPT = 2
-"""How many checkpoints stay in a folder."""
-
 HEADER_BYTES = 512
-STEP_DIGITS = 12
-ABANDONED_SECONDS = 24 * 3600
-"""Age from which a temporary file of another host, whose locks may not be visible, is dead."""
-
-_NAME = re.compile(rf"checkpoint-(\d{{{STEP_DIGITS}}})\.h5", re.ASCII)
-_TEMPORARY = re.compile(r"\.checkpoint-\d+\.(?P<host>.*)\.[0-9a-f]{16}\.tmp", re.ASCII)
 _NUMBERS = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")
 _STORED = {
     np.dtype(name): h5t.py_create(np.dtype(name), logical=True)
@@ -104,43 +93,6 @@ class Checkpoint:
 # ------------------------------------------------------------------------------------- writing
 
 
-def check_writable(folder: Path) -> None:
-    """Creates the folder if need be and proves that a checkpoint can be put there.
-
-    Raises UsageError with what to do. Blocking; meant for the start of a run, not for its end.
-    """
-    try:
-        missing = [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-        for place in missing:
-            _flush_folder(place.parent)
-        temporary, fd = _open_temporary(folder, 0)
-        try:
-            os.write(fd, b"\0")
-        finally:
-            os.close(fd)
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"no checkpoint can be written into {folder}: {_why(error)}; "
-            "name a folder on a disk that this user may write to and that has space"
-        ) from error
-
-
-def check_unused(folder: Path) -> None:
-    """UsageError if the folder holds checkpoints: a run that does not resume must not add its own,
-    because the later steps of the earlier run would be taken for its newest."""
-    try:
-        newest = published(folder)[:1]
-    except OSError:
-        return  # check_writable has more to say
-    if newest:
-        raise UsageError(
-            f"{folder} holds checkpoints of an earlier run, the last of step {_step_of(newest[0])}:"
-            " resume it, or name an empty folder"
-        )
-
-
 def check_arrays(described: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
     """UsageError if `save` would refuse arrays of these names, dtypes and shapes."""
     _entries({n: np.broadcast_to(np.zeros((), d), s) for n, (d, s) in described.items()})
@@ -162,9 +114,9 @@ def save(
         raise UsageError(f"a checkpoint's step is 0 to {10**STEP_DIGITS - 1}, got {step}")
     entries = _entries(state)
     entries["about"] = np.frombuffer(_to_json(about or {}), dtype=np.uint8)
-    path = folder / f"checkpoint-{step:0{STEP_DIGITS}}.h5"
+    path = checkpoint_folder.path_of(folder, step)
     try:
-        temporary, fd = _open_temporary(folder, step)
+        temporary, fd = checkpoint_folder.open_temporary(folder, step)
         try:
             _write(fd, step, entries)
             temporary.replace(path)
@@ -175,13 +127,13 @@ def save(
         finally:
             now = os.fstat(fd).st_mtime
             os.close(fd)
-        _flush_folder(folder)
+        checkpoint_folder.flush(folder)
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
-            f"the checkpoint of step {step} could not be written into {folder}: {_why(error)}; "
+            f"the checkpoint of step {step} could not be written into {folder}: {why(error)}; "
             "those that were there are untouched, make room or name another folder"
         ) from error
-    _tidy(folder, step, now)
+    checkpoint_folder.tidy(folder, step, now)
     return path
 
 
@@ -310,32 +262,6 @@ def _pieces(
     yield memoryview(os.pread(layout, size - at, at))
 
 
-def _open_temporary(folder: Path, step: int) -> tuple[Path, int]:
-    """A new private file that no other writer has, locked for as long as this process lives.
-
-    The lock is what tells a live writer's file from a dead one's: the kernel drops it with the
-    process, where a process id could be somebody else's by then.
-    """
-    while True:
-        host = socket.gethostname().replace("/", "_")[:64]
-        name = f".checkpoint-{step:0{STEP_DIGITS}}.{host}.{os.urandom(8).hex()}.tmp"
-        fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        # Between the two calls another writer may have locked the file, taking it for a dead
-        # one's, or have removed it already: then it is not ours any more, and we take another.
-        if _lock(fd) is not False and os.fstat(fd).st_nlink == 1:
-            return folder / name, fd
-        os.close(fd)
-
-
-def _lock(fd: int) -> bool | None:
-    """True if the lock is ours now, False if somebody alive has it, None without locks here."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return False if error.errno in (errno.EAGAIN, errno.EACCES) else None
-    return True
-
-
 def _title(step: int, size: int) -> bytes:
     return f"spotmpi checkpoint 1\nstep {step:0{STEP_DIGITS}}\nbytes {size:015}\n".encode()
 
@@ -344,56 +270,7 @@ def _header(title: bytes, checksum: str) -> bytes:
     return (title + f"sha256 {checksum}\n".encode()).ljust(HEADER_BYTES, b"\0")
 
 
-def _flush_folder(folder: Path) -> None:
-    """Makes the names in a folder durable: a rename is only on the disk after this."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _tidy(folder: Path, step: int, now: float) -> None:
-    """Removes what ``step`` has made superfluous, and what dead writers left.
-
-    Only checkpoints *before* ``step`` are ever removed. A later one can be there if it was damaged
-    and the run went on from an earlier one: counting it among the two would remove a good one in
-    its favour. ``now`` is the file system's clock, which may not be this host's.
-    """
-    with contextlib.suppress(OSError):
-        older = [path for path in published(folder) if _step_of(path) < step]
-        for path in older[KEPT - 1 :]:
-            path.unlink(missing_ok=True)
-    with contextlib.suppress(OSError):
-        for path in list(folder.iterdir()):
-            with contextlib.suppress(OSError):
-                _remove_if_dead(path, now)
-
-
-def _remove_if_dead(path: Path, now: float) -> None:
-    match = _TEMPORARY.fullmatch(path.name)
-    if match is None:
-        return
-    fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        locked = _lock(fd)
-        here = locked and match["host"] == socket.gethostname().replace("/", "_")[:64]
-        abandoned = locked is not False and now - os.fstat(fd).st_mtime > ABANDONED_SECONDS
-        if here or abandoned:
-            path.unlink()
-    finally:
-        os.close(fd)
-
-
 # ------------------------------------------------------------------------------------- reading
-
-
-def published(folder: Path) -> list[Path]:
-    """The checkpoints in a folder by their names, newest step first, whether usable or not.
-
-    Raises OSError if the folder cannot be listed.
-    """
-    return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
 
 
 def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
@@ -405,15 +282,15 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
     while True:
         faults: list[str] = []
         try:
-            paths = published(folder)
+            paths = checkpoint_folder.published(folder)
         except OSError as error:
             raise CheckpointError(
-                f"there is no checkpoint to resume from: {folder}: {_why(error)}; "
+                f"there is no checkpoint to resume from: {folder}: {why(error)}; "
                 "name the folder of an earlier run, or start without --resume"
             ) from None
         for path in paths:
             try:
-                checkpoint = _load(path)
+                checkpoint = _load(path, checkpoint_folder.step_of(path))
             except _Damaged as damage:
                 faults.append(f"{path.name} is not usable ({damage})")
                 continue
@@ -437,6 +314,14 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
             )
 
 
+def load_file(path: Path) -> Checkpoint:
+    """Reads one checkpoint, whatever its file is called. Blocking. Raises CheckpointError."""
+    try:
+        return _load(path, None)
+    except (_Damaged, OSError) as fault:
+        raise CheckpointError(f"the checkpoint {path} cannot be read: {why(fault)}") from None
+
+
 class _Damaged(Exception):
     """Why one file is not usable."""
 
@@ -445,16 +330,17 @@ def _refuse(why: str) -> NoReturn:
     raise _Damaged(why)
 
 
-def _load(path: Path) -> Checkpoint:
+def _load(path: Path, step: int | None) -> Checkpoint:
+    """``step``: that it must be of. Raises FileNotFoundError if there is no such file."""
     try:
         # O_NONBLOCK: a named pipe under this name must not make us wait for its writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _Damaged(_why(error)) from None
+        raise _Damaged(why(error)) from None
     try:
-        _verify(fd, _step_of(path))
+        step = _verify(fd, step)
         # The same open file, not the same name: what was verified is what is parsed.
         with h5py.File(f"/proc/self/fd/{fd}", "r", locking=False) as file:
             datasets = dict(_datasets(file.id, os.fstat(fd).st_size))
@@ -468,14 +354,15 @@ def _load(path: Path) -> Checkpoint:
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError) as error:
         if not os.fstat(fd).st_nlink:  # HDF5 wants a name, even where it opens another
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
-        raise _Damaged(_why(error)) from error
+        raise _Damaged(why(error)) from error
     finally:
         os.close(fd)
-    return Checkpoint(_step_of(path), state, path, about)
+    return Checkpoint(step, state, path, about)
 
 
-def _verify(fd: int, step: int) -> None:
-    """The header in the file must be, to the bit, the one that belongs to the file's bytes."""
+def _verify(fd: int, step: int | None) -> int:
+    """The header in the file must be, to the bit, the one that belongs to the file's bytes; the
+    step that it names, which must be this one, if any is given."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         _refuse("it is not a regular file")
@@ -488,9 +375,10 @@ def _verify(fd: int, step: int) -> None:
     if int(match[2]) != status.st_size:
         how = "truncated" if status.st_size < int(match[2]) else "too long"
         _refuse(f"{how}: {status.st_size} bytes where {int(match[2])} were written")
-    if int(match[1]) != step:
-        _refuse(f"it was written for step {int(match[1])} and renamed")
-    title = _title(step, status.st_size)
+    written = int(match[1])
+    if step is not None and written != step:
+        _refuse(f"it was written for step {written} and renamed")
+    title = _title(written, status.st_size)
     checksum = hashlib.sha256(title)
     buffer = bytearray(_CHUNK)
     at = HEADER_BYTES
@@ -499,6 +387,7 @@ def _verify(fd: int, step: int) -> None:
         at += count
     if found != _header(title, checksum.hexdigest()):
         _refuse("its checksum does not match: the file was changed or the disk is failing")
+    return written
 
 
 def _datasets(root: h5g.GroupID, size: int) -> Iterator[tuple[str, h5d.DatasetID]]:
@@ -583,16 +472,3 @@ def _decode(path: str, array: npt.NDArray[Any]) -> tuple[str, Value]:
         scalar: bool | int | float = array.item()
         return name, scalar
     _refuse(f"{path!r} is not a {kind}")
-
-
-def _step_of(path: Path) -> int:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None, path
-    return int(match[1])
-
-
-def _why(error: BaseException) -> str:
-    """A reason in few words."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror + (f" ({error.filename})" if error.filename else "")
-    return str(error) or type(error).__name__

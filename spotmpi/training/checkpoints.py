@@ -5,6 +5,9 @@ complete that state is stable, and the copy is written in the background, while 
 Once it is on the disk, the next control word says so to all; a checkpoint that was never confirmed,
 because its writer died, is written by the next leader with the state of its own day. Whoever ends
 its part in the training, in whatever way, waits for what it is writing.
+
+When training ends or stops, nobody goes before the last state is on the disk: all are in a round
+meanwhile, and a leader that dies in it has a successor.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class _Writing(NamedTuple):
 
     due: int
     step: int
+    complete: bool
     work: Background[tuple[Path, float]]
     """What comes of it: its path, and the seconds that it took."""
 
@@ -57,7 +61,9 @@ class Checkpoints:
         trace: Trace,
         channel: LauncherChannel,
         fabric: Fabric,
+        about: Mapping[str, Any],
     ) -> None:
+        """``about``: what a reader needs beside the state, in the values of JSON."""
         self.folder = folder
         self.asked = False
         """The script asks for a checkpoint: goes out with the next control word."""
@@ -69,12 +75,14 @@ class Checkpoints:
         self._trace = trace
         self._channel = channel
         self._fabric = fabric
+        self._about = about
         self._due: int | None = None
         """Round at whose end a checkpoint was due that nobody has confirmed yet."""
         self._copy: tuple[int, int, Mapping[str, Any]] | None = None
         """Round at which it was due, its step and the state, until that is stable."""
         self._writing: _Writing | None = None
-        self._last: int | None = None
+        self._last: tuple[int, bool] | None = None
+        """Step of the one that this worker has written last, and whether training was over."""
 
     def due(self, before: int, after: int) -> bool:
         """A checkpoint belongs to one of the steps ``before`` .. ``after``, without anybody
@@ -110,22 +118,18 @@ class Checkpoints:
         if self.folder is not None:
             self._due = number
 
-    def finish(self, step: int, leader: bool, must: bool = False) -> None:
-        """All is stable now: write what is still due, and return when it is on the disk.
+    def keep(self, step: int, complete: bool) -> bool:
+        """Write the state as it is, if that is not done; whether it is on the disk. Blocking.
 
-        ``must``: raise if it cannot be written.
+        For the leader, when all are at the boundary before ``step`` and nothing of it can be taken
+        back. ``complete``: training is over.
         """
+        self._copy = None
         self.wait()
-        if self.folder is None or self._due is None or not leader or self.published:
-            return
-        if self._last != step:
-            self._write(*(self._copy or (self._due, step, self._state())))
+        if self._last != (step, complete):
+            self._write(-1, step, self._state(), complete)
             self.wait()
-        if must and self._last != step:
-            raise CheckpointError(
-                f"the job stops at step {step} but its checkpoint could not be written into "
-                f"{self.folder}: see the warning above"
-            )
+        return self._last == (step, complete)
 
     def wait(self) -> None:
         """Return when nothing is being written any more; raise what went wrong with it."""
@@ -147,7 +151,7 @@ class Checkpoints:
             warnings.warn(what, RuntimeWarning, stacklevel=3)
             return
         _LOG.info("step %d: %s was written in %.3f s", step, path, seconds)
-        self._last = step
+        self._last = step, writing.complete
         self._trace.write("checkpoint", step=step, path=str(path), seconds=seconds, worker=me)
         self._channel.tell("checkpoint", step=step, path=str(path), worker=me)
 
@@ -155,14 +159,14 @@ class Checkpoints:
     def _is_writing(self) -> bool:
         return self._writing is not None and self._writing.due == self._due
 
-    def _write(self, due: int, step: int, state: Mapping[str, Any]) -> None:
+    def _write(self, due: int, step: int, state: Mapping[str, Any], complete: bool = False) -> None:
         assert self.folder is not None
         self._copy = None
         self.wait()
-        about = {"step": step, "written_by": self._fabric.me}
+        about = {**self._about, "step": step, "written_by": self._fabric.me, "complete": complete}
         save = partial(self._save, self.folder, step, state, about)
         clock, begin = self._fabric.clock, self._fabric.clock()
         work = self._fabric.background(
             lambda: (save(), clock() - begin), f"spotmpi-checkpoint-{step}"
         )
-        self._writing = _Writing(due, step, work)
+        self._writing = _Writing(due, step, complete, work)

@@ -21,6 +21,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
+from spotmpi.training import checkpoint_folder
 from spotmpi.training.entering import Visitor, enter
 from spotmpi.training.once import answer_of, outcome_of
 from spotmpi.training.registered import Training
@@ -188,10 +189,7 @@ class Elastic(Generic[P]):
             if given.newcomer is None:
                 settings.check(given, given.world_size or 1)
             if given.checkpoint is not None:
-                # HDF5 takes a tenth of a second to import: only for those who need it.
-                from spotmpi.training import checkpoint_file
-
-                checkpoint_file.check_writable(given.checkpoint)
+                checkpoint_folder.check_writable(given.checkpoint)
             trace = Trace(given.trace)
             fabric = _connect(given, channel)
         except UsageError as error:

@@ -22,6 +22,7 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.protocol.state_pages import unpack
 from spotmpi.settings import Settings
+from spotmpi.training import checkpoint_folder
 from spotmpi.training.handshake import check_facts, shake_hands
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
@@ -74,11 +75,11 @@ def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
 def _resume(given: Settings, training: Training[Any]) -> Checkpoint | None:
     if given.checkpoint is None:
         return None
+    if not given.resume:
+        checkpoint_folder.check_unused(given.checkpoint)
+        return None
     from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
 
-    if not given.resume:
-        checkpoint_file.check_unused(given.checkpoint)
-        return None
     warn = partial(warnings.warn, category=RuntimeWarning, stacklevel=5)
     found = checkpoint_file.load_latest(given.checkpoint, warn)
     training.registry.resume({**found.state, "steps": found.step}, str(found.path))

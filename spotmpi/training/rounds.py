@@ -15,7 +15,6 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.protocol.control_word import ControlSum, ControlWord
-from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Lease
 from spotmpi.training.journal import described
@@ -264,20 +263,25 @@ class Once(Round):
         return None
 
 
+Reached = Callable[[ControlSum], None]
+"""Takes it that all have come to the end, with what their control words say."""
+
+
 class End(Round):
-    """The last: nothing is brought, and only the door is left."""
+    """All have come to the end: nothing is brought. The last round is one, and so may be some
+    before it."""
 
     kind = control_word.END
 
-    def __init__(self, memory: RoundMemory, ledger: Ledger) -> None:
+    def __init__(self, memory: RoundMemory, reached: Reached) -> None:
         super().__init__(memory)
-        self._ledger = ledger
+        self._reached = reached
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """It was the last."""
-        self._ledger.end()
+        """The session knows what is left to do."""
+        self._reached(word)
         return None
 
 
@@ -287,10 +291,10 @@ class Learn(Round):
 
     kind = None
 
-    def __init__(self, memory: RoundMemory, training: Training[Any], ledger: Ledger) -> None:
+    def __init__(self, memory: RoundMemory, training: Training[Any], reached: Reached) -> None:
         super().__init__(memory)
         self._training = training
-        self._ledger = ledger
+        self._reached = reached
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
@@ -302,5 +306,5 @@ class Learn(Round):
                 self._training.replica.follow(page["rate"], page["total"])
             self._training.progress.loss = word.loss if page["total"] else page["loss"]
         elif word.kind == control_word.END:
-            self._ledger.end()
+            self._reached(word)
         return None

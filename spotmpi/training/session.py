@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,12 @@ _LOG = logging.getLogger(__name__)
 
 P = TypeVar("P")
 
+MOST_TRIES = 60
+"""How often the last checkpoint is tried to be written, if the disk refuses: for ten minutes."""
+
+_LONGEST_PAUSE = 10.0
+"""Seconds between two of these; it begins with one."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -54,6 +61,8 @@ class Place:
     """Of spotmpi; for the trace."""
     save: Save = save
     """What puts a checkpoint where it is kept."""
+    rest: Callable[[float], None] = time.sleep
+    """Waits for so many seconds."""
 
 
 class Session(Generic[P]):
@@ -88,8 +97,9 @@ class Session(Generic[P]):
             place.trace,
             channel,
             fabric,
+            {"structure": training.registry.structure()},
         )
-        self._round: Round = End(self.memory, self.driver.ledger)
+        self._round: Round = End(self.memory, self._reached)
         """The open one, or the last."""
         self._turn = Turn(replica.strategy.steps)
         self._gradients = 0
@@ -102,6 +112,12 @@ class Session(Generic[P]):
         """What all have read from theirs: training stops, a plan is due."""
         self._owed = False
         """What was done once is done, and not all scripts have come to know it."""
+        self._settled = False
+        """All have come to the end, nothing can be taken back, and it is to be kept."""
+        self._closing = False
+        """This worker is on its way through the last rounds."""
+        self._tries = 0
+        """How often it could not be kept when training was over."""
         self._digest: int | None = None
         """Of the replicated state, if it has been digested since it changed."""
         self._digest_due = False
@@ -124,7 +140,7 @@ class Session(Generic[P]):
         self.memory.expect_numbers(charter["numbers"])
         ledger = self.driver.ledger
         while self._school.learns:
-            self._round = Learn(self.memory, self.training, ledger)
+            self._round = Learn(self.memory, self.training, self._reached)
             yield from self.driver.round()
             if ledger.ending:
                 yield from self._leave_with_all("the training was over before it had learnt")
@@ -169,7 +185,7 @@ class Session(Generic[P]):
         self._gradients += weight > 0
         if has_round:
             yield from self._perform(Step(self.memory, training, turn, self.me))
-            if self.driver.ledger.ending:
+            if self.driver.ledger.ending or self._settled:
                 yield from self._leave_with_all("the others have finished")
             self._turn = Turn(training.replica.strategy.steps)
         else:
@@ -204,7 +220,8 @@ class Session(Generic[P]):
 
     def finish(self, outcome: str) -> Asks[None]:
         """Leave together with all others; returns when nobody waits for this worker."""
-        yield from self._perform(End(self.memory, self.driver.ledger))
+        while not self.driver.ledger.ending:
+            yield from self._close()
         yield from self.driver.finish()
         # Nobody waits for this worker any more. Should the leader be among the lost, the next
         # one does what it left undone.
@@ -212,7 +229,6 @@ class Session(Generic[P]):
         leader, number = self._leads, self.driver.ledger.committed
         steps, trace = self.training.progress.steps, self.place.trace
         self._journal.stable(number + 1, self.driver.membership.ids[0])
-        self.keeper.finish(steps, leader, must=self._stopping)
         if leader:
             trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
         trace.close()
@@ -222,7 +238,7 @@ class Session(Generic[P]):
     # Rounds.
 
     def _perform(self, what: Round) -> Asks[None]:
-        if self._stopping and self._unkept is not None and what.kind != control_word.END:
+        if self._may_stop and self._unkept is not None and what.kind != control_word.END:
             yield from self._stop()
         self._round = what
         try:
@@ -242,11 +258,17 @@ class Session(Generic[P]):
         # It stops a round later if all scripts have yet to be told what was done once, or to apply
         # a result that must be in what is kept.
         later = self._owed or self._unkept is not None
-        if self._stopping and not later and not self.driver.ledger.ending:
+        if self._may_stop and not later and not self._closing:
             yield from self._stop()
 
+    @property
+    def _may_stop(self) -> bool:
+        """All are to stop, and not in the middle of a mean: they may have to go on from there."""
+        return self._stopping and not self.memory.numbers
+
     def _stop(self) -> Asks[None]:
-        """End with all others, with a checkpoint. Raises Stopped."""
+        """End with all others, with a checkpoint. Raises Stopped; returns if none can be written:
+        then all go on."""
         remain, least = len(self.driver.membership.ids), self.place.settings.min_workers
         why = f"workers that remain: {remain}, fewer than the {least} asked for"
         if remain >= least:
@@ -255,12 +277,41 @@ class Session(Generic[P]):
         if self.place.settings.checkpoint is not None:
             step = self.training.progress.steps
             kept = f"a checkpoint of step {step} is in {self.place.settings.checkpoint}"
-        self.keeper.asked = True
+        yield from self._close()
+        if not self.driver.ledger.ending:
+            return
         yield from self.finish("stopped")
         raise Stopped(f"{why}; {kept}")
 
+    def _close(self) -> Asks[None]:
+        """The last rounds: one after which nothing can be taken back; and if there is a place for
+        it, one in which the leader of the day writes the last state. If it cannot, they are not the
+        last."""
+        self._closing, over = True, False
+        while not over:
+            yield from self._perform(End(self.memory, self._reached))
+            over = self.driver.ledger.ending or not self._settled
+        self._closing = False
+
+    def _reached(self, word: control_word.ControlSum) -> None:
+        """All have come to the end, or to a stop."""
+        if self.keeper.folder is None:
+            self.driver.ledger.end()
+        elif not self._settled:
+            self._settled = True
+        elif word.published:
+            self.driver.ledger.end()
+        elif self._stopping:
+            self._settled = self._stopping = False
+        else:
+            self._tries += 1
+            if self._tries == MOST_TRIES:
+                self.driver.ledger.end()
+
     def _leave_with_all(self, why: str) -> Asks[None]:
         """The training is over, wherever this worker's script is."""
+        while not self.driver.ledger.ending:
+            yield from self._close()
         yield from self.driver.finish()
         self.place.channel.tell("parted")
         self.place.channel.close()
@@ -311,11 +362,15 @@ class Session(Generic[P]):
         if what.obeys:
             self._obey()
         few = len(self._school.full(membership.ids)) < self.place.settings.min_workers
+        published = self.keeper.published
+        if self._settled:
+            # All others wait in this round. If this worker dies in it, another one leads.
+            published = self._leads and self._keep_now()
         word = ControlWord(
             kind=what.kind,
             worker=self.me,
             save=self.keeper.asked,
-            published=self.keeper.published,
+            published=published,
             stop=self._told_to_stop or few,
             leaves=self._leaving,
             newcomer=self.place.fabric.guest() is not None,
@@ -349,24 +404,23 @@ class Session(Generic[P]):
         self.memory.follow(word)
         self._owed = word.kind == control_word.ONCE and word.size > 0
         everybody = word.leaving >= len(full) + len(graduates)
-        self._stopping = self._stopping or word.stop or everybody
+        if not word.over:
+            self._stopping = self._stopping or word.stop or everybody
         # Not when somebody has just learnt: it cannot tell of this step if all who can leave.
-        wait = self._stopping or graduates or self.memory.answering
+        wait = self._stopping or graduates or self.memory.answering or word.over
         self._due = (word.leaving > 0 or word.newcomer) and not wait
         traced = taken is not None and self.place.trace.active
         self._digest_due = traced or number == self._compare_after
         # After the last round all wait for each other once more.
-        doing = IN_ROUND if ledger.ending or self._school.learns else IN_SCRIPT
+        doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
         self.place.channel.progressed(self.me, number + 1, steps, doing)
-        if not learner:
+        if not learner and not word.over:
             wanted = word.save or (taken is not None and self.keeper.due(before, steps))
             if taken and not self.training.replica.elementwise:
                 self._unkept = partial(self._keep, number, steps, wanted, word.published)
             else:
                 self._keep(number, steps, wanted, word.published)
-            if ledger.ending:
-                self.keeper.finish(steps, self._leads, must=self._stopping)
 
     def dealt(self) -> tuple[int, int]:
         """Rounds dealt to this worker so far, and the generation that the last was dealt for."""
@@ -428,6 +482,13 @@ class Session(Generic[P]):
     def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
         self.keeper.committed(number, steps, wanted, confirmed, self._leads)
 
+    def _keep_now(self) -> bool:
+        """Write the last state, if that can be done."""
+        steps, complete = self.training.progress.steps, not self._stopping
+        if self._tries and not self._stopping:
+            self.place.rest(min(2.0 ** (self._tries - 1), _LONGEST_PAUSE))
+        return self.keeper.keep(steps, complete)
+
     def _obey(self) -> None:
         fabric, channel = self.place.fabric, self.place.channel
         order = channel.order_for(self.me)
@@ -471,7 +532,7 @@ class Session(Generic[P]):
         if word.save:
             self.keeper.asked = False
         if word.over and self._round.kind != control_word.END:
-            self._round = End(self.memory, self.driver.ledger)
+            self._round = End(self.memory, self._reached)
 
     def _note(self, number: int, full: Sequence[WorkerId], taken: Taken, now: float) -> None:
         """Steps are committed: for the trace."""

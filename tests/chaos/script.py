@@ -3,8 +3,10 @@
 ``CHAOS`` holds deaths as ``WORKER:MOMENT:COUNT``, comma-separated: that worker kills itself with
 SIGKILL right before it performs its COUNT-th request of the kind MOMENT (a class of
 spotmpi.fabric or spotmpi.protocol.recovery; counted from 1, recoveries only for Send, Poll, Rebuild
-and Share), or before its COUNT-th call of ``save`` (writing a checkpoint); or in the middle of what
-it does once (``work``), or right after that (``worked``).
+and Share), or before its COUNT-th call of ``save`` (writing a checkpoint), or in the middle of
+that, before the COUNT-th ``piece`` of all that it writes; or in the middle of what it does once
+(``work``), or right after that (``worked``). With ``WORKER:MOMENT:COUNT:VICTIM`` it kills another
+worker then.
 
 ``--once loop`` does something once in every third step and after the loop, ``--once end`` only
 after the loop: it writes a file to the folder ``kept``, as docs/once.md says.
@@ -15,7 +17,6 @@ With ``--vague`` MPI never says that a call broke because of a death, only that 
 
 import argparse
 import os
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -40,19 +41,24 @@ parser.add_argument("--once", choices=["loop", "end"], help="something is done o
 arguments = parser.parse_args()
 
 deaths = {
-    (int(worker), moment, int(count))
-    for worker, moment, count in (
+    (int(worker), moment, int(count)): int(victim[0] if victim else worker)
+    for worker, moment, count, *victim in (
         death.split(":") for death in os.environ.get("CHAOS", "").split(",") if death
     )
 }
 seen: Counter[str] = Counter()
-perform, save = mpi.MpiFabric.perform, checkpoint_file.save
+perform, save, pieces = mpi.MpiFabric.perform, checkpoint_file.save, checkpoint_file._pieces
 
 
 def die_at(worker: int, moment: str) -> None:
     seen[moment] += 1
-    if (worker, moment, seen[moment]) in deaths:
-        os.kill(os.getpid(), signal.SIGKILL)
+    victim = deaths.get((worker, moment, seen[moment]))
+    if victim is not None:
+        os.kill(os.getpid() if victim == worker else int(pid_of(victim).read_text()), 9)
+
+
+def pid_of(worker: int) -> Path:
+    return Path(f"{os.environ['SPOTMPI_JOB']}-{worker}.pid")
 
 
 def perform_or_die(fabric, request):
@@ -65,8 +71,15 @@ def save_or_die(*args, **kwargs):
     return save(*args, **kwargs)
 
 
+def pieces_or_die(*args):
+    for piece in pieces(*args):
+        die_at(trainer.worker, "piece")
+        yield piece
+
+
 mpi.MpiFabric.perform = perform_or_die
 checkpoint_file.save = save_or_die
+checkpoint_file._pieces = pieces_or_die
 mpi.PLANE = getattr(plane, arguments.plane)
 if arguments.late:
     # So others may have committed the step, all or some of them: then it is not tried again.
@@ -105,6 +118,8 @@ with spotmpi.Trainer(
     strategy=others.STRATEGIES[arguments.strategy](),
     seed=7,
 ) as trainer:
+    if "SPOTMPI_JOB" in os.environ:
+        pid_of(trainer.worker).write_text(str(os.getpid()))
     for batch in trainer.batches(
         model.SAMPLES, batch_size=arguments.batch_size, passes=arguments.passes
     ):

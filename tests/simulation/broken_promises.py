@@ -359,8 +359,35 @@ def a_checkpoint_counts_as_written_when_it_is_begun(patch: Patch) -> None:
     patch.setattr(Checkpoints, "_write", begin)
 
 
-def whoever_ends_does_not_wait_for_what_it_writes(patch: Patch) -> None:
-    patch.setattr(Checkpoints, "finish", lambda self, *given, **named: None)
+def nobody_waits_for_the_last_one(patch: Patch) -> None:
+    patch.setattr(Checkpoints, "keep", lambda self, *given: True)
+
+
+def the_last_one_is_the_first_leaders_alone(patch: Patch) -> None:
+    keep = Checkpoints.keep
+
+    def or_not(self: Checkpoints, *given: Any) -> bool:
+        return self._fabric.me != 0 or keep(self, *given)
+
+    patch.setattr(Checkpoints, "keep", or_not)
+
+
+def a_job_stops_though_nothing_could_be_kept(patch: Patch) -> None:
+    keep = Checkpoints.keep
+
+    def pretend(self: Checkpoints, step: int, complete: bool) -> bool:
+        return keep(self, step, complete) or not complete
+
+    patch.setattr(Checkpoints, "keep", pretend)
+
+
+def the_last_one_is_tried_once(patch: Patch) -> None:
+    keep = Checkpoints.keep
+
+    def pretend(self: Checkpoints, step: int, complete: bool) -> bool:
+        return keep(self, step, complete) or complete
+
+    patch.setattr(Checkpoints, "keep", pretend)
 
 
 def a_sponsor_shows_nobody_the_way(patch: Patch) -> None:
@@ -402,7 +429,10 @@ KEEPING: dict[str, Callable[[Patch], None]] = {
         a_checkpoint_is_what_the_parameters_are_when_it_is_written,
         a_checkpoint_is_written_before_its_round_is_stable,
         a_checkpoint_counts_as_written_when_it_is_begun,
-        whoever_ends_does_not_wait_for_what_it_writes,
+        nobody_waits_for_the_last_one,
+        the_last_one_is_the_first_leaders_alone,
+        a_job_stops_though_nothing_could_be_kept,
+        the_last_one_is_tried_once,
         a_newcomer_takes_no_checkpoint_for_due,
     )
 } | {

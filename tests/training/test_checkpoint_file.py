@@ -18,14 +18,8 @@ import pytest
 
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.training import checkpoint_file
-from spotmpi.training.checkpoint_file import (
-    Value,
-    check_arrays,
-    check_unused,
-    load_latest,
-    published,
-    save,
-)
+from spotmpi.training.checkpoint_file import Value, check_arrays, load_latest, save
+from spotmpi.training.checkpoint_folder import check_unused, published
 
 NANS = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0x80000000], dtype=np.uint32).view(np.float32)
 STATE: dict[str, Value] = {
@@ -300,11 +294,11 @@ def test_a_checkpoint_removed_by_a_newer_one_meanwhile_is_looked_for_again(
     save(tmp_path, 1, simple(1))
     verify = checkpoint_file._load
 
-    def late(path: Path) -> checkpoint_file.Checkpoint:
+    def late(path: Path, step: int | None) -> checkpoint_file.Checkpoint:
         monkeypatch.setattr(checkpoint_file, "_load", verify)
         path.unlink()
         save(tmp_path, 2, simple(2))
-        return verify(path)
+        return verify(path, step)
 
     monkeypatch.setattr(checkpoint_file, "_load", late)
     assert load_latest(tmp_path, nowhere).step == 2

@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.errors import CheckpointError
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training import checkpoint_file
+from spotmpi.training import checkpoint_file, checkpoint_folder
 from spotmpi.training.checkpoints import Checkpoints
 
 
@@ -71,6 +70,7 @@ class Crew:
                 Trace(None),
                 LauncherChannel.open(Settings()),
                 Alone(worker),
+                {"made_by": "a test"},
             )
             for worker in range(workers)
         ]
@@ -102,7 +102,7 @@ class Crew:
         """Steps of the checkpoints in the folder, newest first, when nothing is being written."""
         for keeper in self.keepers:
             keeper.wait()
-        return [int(path.stem.split("-")[1]) for path in checkpoint_file.published(self.folder)]
+        return [int(path.stem.split("-")[1]) for path in checkpoint_folder.published(self.folder)]
 
 
 def test_a_checkpoint_holds_the_boundary_that_it_was_due_at_and_waits_until_it_is_stable(
@@ -123,15 +123,14 @@ def test_it_is_written_once_and_not_again_by_anybody(tmp_path: Path) -> None:
     crew.commit(wanted=True)
     crew.commit()
     assert crew.kept == [1]
-    written = checkpoint_file.published(tmp_path)[0].stat().st_mtime_ns
+    written = checkpoint_folder.published(tmp_path)[0].stat().st_mtime_ns
     for _ in range(5):
         crew.commit()
     crew.alive = [1]
     for _ in range(3):
         crew.commit()
-    crew.keepers[1].finish(crew.steps, leader=True)
     assert crew.kept == [1]
-    assert checkpoint_file.published(tmp_path)[0].stat().st_mtime_ns == written
+    assert checkpoint_folder.published(tmp_path)[0].stat().st_mtime_ns == written
 
 
 def test_a_new_leader_writes_the_one_that_died_with_its_writer(tmp_path: Path) -> None:
@@ -170,7 +169,6 @@ def test_a_newcomer_hears_as_all_do_that_none_is_due(tmp_path: Path) -> None:
     crew.alive = [1]
     for _ in range(3):
         crew.commit()
-    crew.keepers[1].finish(crew.steps, leader=True)
     assert crew.kept == [1]
 
 
@@ -182,12 +180,29 @@ def test_what_one_worker_asks_for_the_leader_writes(tmp_path: Path) -> None:
     assert crew.kept == [1]
 
 
-def test_the_end_writes_what_is_still_due(tmp_path: Path) -> None:
+@pytest.mark.parametrize("due", [True, False])
+def test_the_last_state_is_kept_whether_one_is_due_or_not(tmp_path: Path, due: bool) -> None:
+    crew = Crew(tmp_path)
+    crew.commit(wanted=due)
+    assert crew.keepers[0].keep(crew.steps, complete=True)
+    assert crew.kept == [1]
+    found = checkpoint_file.load_latest(tmp_path, pytest.fail)
+    assert found.about == {"made_by": "a test", "step": 1, "written_by": 0, "complete": True}
+
+
+def test_what_is_kept_already_is_not_written_again(tmp_path: Path, disk: Disk) -> None:
+    """Unless training is over, which the file must say."""
     crew = Crew(tmp_path)
     crew.commit(wanted=True)
-    for keeper in crew.keepers:
-        keeper.finish(crew.steps, leader=keeper is crew.keepers[0])
-    assert crew.kept == [1]
+    crew.commit()
+    for _ in range(2):
+        disk.go_on()
+    crew.keepers[0].wait()
+    crew.keepers[0].published = False
+    assert crew.keepers[0].keep(1, complete=False)
+    assert disk.begun.qsize() == 1
+    assert crew.keepers[0].keep(1, complete=True)
+    assert disk.begun.qsize() == 2
 
 
 def test_training_goes_on_while_one_is_written_and_all_hear_when_it_is_there(
@@ -198,7 +213,7 @@ def test_training_goes_on_while_one_is_written_and_all_hear_when_it_is_there(
     for _ in range(4):
         crew.commit()
         assert not crew.keepers[0].published
-        assert not checkpoint_file.published(tmp_path)
+        assert not checkpoint_folder.published(tmp_path)
     assert disk.begun.get(timeout=20) == (1, "spotmpi-checkpoint-1")
     disk.go_on()
     assert crew.kept == [1]
@@ -236,7 +251,7 @@ def test_a_second_one_waits_for_the_first_and_is_confirmed_for_itself(
     crew.commit(wanted=True)
     disk.go_on()
     crew.commit()
-    assert checkpoint_file.published(tmp_path)[0].name == "checkpoint-000000000001.h5"
+    assert checkpoint_folder.published(tmp_path)[0].name == "checkpoint-000000000001.h5"
     assert not crew.keepers[0].published, "the first was taken for the second"
     disk.go_on()
     assert crew.kept == [3, 1]
@@ -253,19 +268,19 @@ def test_whoever_ends_its_part_waits_for_what_it_writes(
     disk.begun.get(timeout=20)
     keeper = crew.keepers[0]
     leaving = threading.Thread(
-        target=keeper.wait if how == "leave" else partial(keeper.finish, crew.steps, leader=True)
+        target=keeper.wait if how == "leave" else partial(keeper.keep, crew.steps, complete=True)
     )
     leaving.start()
     assert leaving.is_alive()
-    disk.go_on()
+    for _ in range(2):
+        disk.go_on()
     leaving.join(20)
     assert not leaving.is_alive()
-    assert [path.name for path in checkpoint_file.published(tmp_path)] == [
-        "checkpoint-000000000001.h5"
-    ]
+    last = checkpoint_folder.published(tmp_path)[0].name
+    assert last == f"checkpoint-{1 if how == 'leave' else 2:012}.h5"
 
 
-@pytest.mark.parametrize("call", ["committed", "finish"])
+@pytest.mark.parametrize("call", ["committed", "keep"])
 def test_a_bug_in_writing_is_raised_in_the_next_call(tmp_path: Path, disk: Disk, call: str) -> None:
     crew = Crew(tmp_path)
     crew.commit(wanted=True)
@@ -273,8 +288,8 @@ def test_a_bug_in_writing_is_raised_in_the_next_call(tmp_path: Path, disk: Disk,
     disk.go_on(MemoryError("no room for a layout"))
 
     def go_on() -> None:
-        if call == "finish":
-            crew.keepers[0].finish(crew.steps, leader=True)
+        if call == "keep":
+            crew.keepers[0].keep(crew.steps, complete=True)
         while True:
             crew.commit()
 
@@ -284,9 +299,10 @@ def test_a_bug_in_writing_is_raised_in_the_next_call(tmp_path: Path, disk: Disk,
 
 def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:
     channel = LauncherChannel.open(Settings())
-    keeper = Checkpoints(None, 1, dict, checkpoint_file.save, Trace(None), channel, SoloFabric())
+    save = checkpoint_file.save
+    keeper = Checkpoints(None, 1, dict, save, Trace(None), channel, SoloFabric(), {})
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
-    keeper.finish(1, leader=True, must=True)
+    keeper.wait()
     assert not list(tmp_path.iterdir())
 
 
@@ -299,8 +315,7 @@ def test_training_goes_on_when_one_cannot_be_written_but_a_stop_must_not_pretend
     with pytest.warns(RuntimeWarning, match="worker 0, step 1: "):
         crew.keepers[0].wait()
     crew.commit(wanted=True)
-    with (
-        pytest.warns(RuntimeWarning, match="worker 0, step 3: "),
-        pytest.raises(CheckpointError, match="stops at step 3 but its checkpoint could not"),
-    ):
-        crew.keepers[0].finish(crew.steps, leader=True, must=True)
+    with pytest.warns(RuntimeWarning, match="worker 0, step 3: "):
+        assert not crew.keepers[0].keep(crew.steps, complete=False)
+    (tmp_path / "gone").mkdir()
+    assert crew.keepers[0].keep(crew.steps, complete=False)

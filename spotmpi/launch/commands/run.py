@@ -26,6 +26,7 @@ from spotmpi.launch.start.installation import search
 from spotmpi.launch.wording import count
 from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
+from spotmpi.training import checkpoint_folder
 
 __all__ = ["add_arguments", "main"]
 
@@ -180,11 +181,7 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     if settings.checkpoint is not None:
         _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
         if not settings.resume:
-            from spotmpi.training.checkpoint_file import (
-                check_unused,  # HDF5: only for those who need it
-            )
-
-            check_unused(settings.checkpoint)
+            checkpoint_folder.check_unused(settings.checkpoint)
     manner = _manner(options)
     found = search(os.environ)
     elsewhere = roster.hosts or options.listen is not None

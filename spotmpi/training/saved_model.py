@@ -1,0 +1,81 @@
+"""What a checkpoint holds, given back in the structures that the script had: without MPI."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spotmpi.errors import CheckpointError
+from spotmpi.training import checkpoint_file
+
+__all__ = ["SavedModel", "load"]
+
+_KINDS = {"dict": dict, "list": list, "tuple": tuple}
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model as a checkpoint holds it. The arrays are the caller's to change."""
+
+    params: Any
+    """The parameters, in the structure that the script gave them in."""
+    step: int
+    """Steps done."""
+    complete: bool
+    """Training was over: this is its last state."""
+    optimizer: dict[str, Any]
+    """What the optimizer remembers, by name (``velocity``): each in the structure of ``params``."""
+    rest: dict[str, Any]
+    """All else, by name: the seed, the place in the data, what a strategy remembers."""
+    path: Path
+    """The file that it came from."""
+
+
+def load(path: str | os.PathLike[str]) -> SavedModel:
+    """Read a checkpoint: a file, or the newest whole one of a folder. Local, blocking.
+
+    Needs neither MPI nor a launcher, and changes nothing; a job may be writing into the folder.
+    Warns (RuntimeWarning) of newer ones in the folder that are damaged. Raises CheckpointError.
+    """
+    place = Path(path)
+    if place.is_dir():
+        warn = partial(warnings.warn, category=RuntimeWarning, stacklevel=2)
+        found = checkpoint_file.load_latest(place, warn)
+    else:
+        found = checkpoint_file.load_file(place)
+    structure = found.about.get("structure")
+    if not isinstance(structure, dict) or "params" not in structure:
+        raise CheckpointError(
+            f"{found.path} does not say in what structure its parameters were: it was not written "
+            "by a trainer of this version"
+        )
+    rest: dict[str, Any] = dict(found.state)
+    trees = {name: _tree(rest, name, how, found.path) for name, how in structure.items()}
+    params = trees.pop("params")
+    memory = {name: tree for name, tree in trees.items() if name.startswith("optimizer/")}
+    rest.update((name, tree) for name, tree in trees.items() if name not in memory)
+    rest.pop("steps", None)
+    return SavedModel(
+        params=params,
+        step=found.step,
+        complete=found.about.get("complete") is True,
+        optimizer={name.removeprefix("optimizer/"): tree for name, tree in memory.items()},
+        rest=rest,
+        path=found.path,
+    )
+
+
+def _tree(state: dict[str, Any], name: str, how: Any, path: Path) -> Any:
+    """The arrays of this name, taken out of ``state``, as the user had them."""
+    try:
+        kind = _KINDS[how["kind"]]
+        arrays = {key: state.pop(f"{name}/{key}") for key in how["keys"]}
+    except (KeyError, TypeError) as wrong:
+        raise CheckpointError(
+            f"{path} does not hold what it says of {name}: it was not written by spotmpi"
+        ) from wrong
+    return arrays if kind is dict else kind(arrays.values())
