@@ -90,6 +90,14 @@ class Checkpoint(Message, event="checkpoint"):
 
 
 @dataclass(frozen=True)
+class Unsaved(Message, event="unsaved"):
+    """A checkpoint could not be written."""
+
+    step: Count
+    why: Annotated[str, Shown(4096)]
+
+
+@dataclass(frozen=True)
 class Done(Message, event="done"):
     """Training is sealed; ordinary code follows."""
 
@@ -224,7 +232,7 @@ class Garbled(Message, event="garbled"):
 
 
 _OF_TRAINING = (
-    *(Begin, Ready, Underway, Recovery, Change, Checkpoint, Done, Failed, Left, Parted),
+    *(Begin, Ready, Underway, Recovery, Change, Checkpoint, Unsaved, Done, Failed, Left, Parted),
     *(Waiting, Connected, Knocks, Admitted, Trains, Withdrawn, Spawning, GaveUp, Misses),
 )
 FROM_STRANGER = table(Met)

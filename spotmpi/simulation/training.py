@@ -76,6 +76,11 @@ class Board(LauncherChannel):
         self._launcher = launcher
         self._told: set[tuple[str, int]] = set()
 
+    @property
+    def mute(self) -> bool:
+        """Never."""
+        return False
+
     def tell(self, event: str, **fields: Any) -> None:
         """What it says arrives later."""
         if self._launcher is not None:

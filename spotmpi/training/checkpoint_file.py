@@ -131,7 +131,7 @@ def save(
     except (OSError, RuntimeError) as error:
         raise CheckpointError(
             f"the checkpoint of step {step} could not be written into {folder}: {why(error)}; "
-            "those that were there are untouched, make room or name another folder"
+            "those that were there are untouched"
         ) from error
     checkpoint_folder.tidy(folder, step, now)
     return path
@@ -233,6 +233,7 @@ def _lay_out(
     creation.set_layout(h5d.CONTIGUOUS)
     creation.set_alloc_time(h5d.ALLOC_TIME_EARLY)
     creation.set_fill_time(h5d.FILL_TIME_NEVER)
+    creation.set_obj_track_times(False)  # the same state is the same bytes
     link = h5p.create(h5p.LINK_CREATE)
     link.set_create_intermediate_group(True)
     link.set_char_encoding(h5t.CSET_UTF8)

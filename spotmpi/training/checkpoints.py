@@ -3,8 +3,9 @@
 At the boundary where one is due the leader takes a copy of the state. When the next round is
 complete that state is stable, and the copy is written in the background, while training goes on.
 Once it is on the disk, the next control word says so to all; a checkpoint that was never confirmed,
-because its writer died, is written by the next leader with the state of its own day. Whoever ends
-its part in the training, in whatever way, waits for what it is writing.
+because its writer died, is written by the next leader with the state of its own day. One that the
+disk refused is tried again later, likewise with the state of that day. Whoever ends its part in the
+training, in whatever way, waits for what it is writing.
 
 When training ends or stops, nobody goes before the last state is on the disk: all are in a round
 meanwhile, and a leader that dies in it has a successor.
@@ -25,6 +26,9 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.trace.records import Trace
 
 _LOG = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
+"""Seconds until a checkpoint is tried again that the disk refused; each time twice as many."""
 
 State = Callable[[], Mapping[str, Any]]
 """Makes a copy of the state, in the memory of the host."""
@@ -81,6 +85,8 @@ class Checkpoints:
         self._copy: tuple[int, int, Mapping[str, Any]] | None = None
         """Round at which it was due, its step and the state, until that is stable."""
         self._writing: _Writing | None = None
+        self._again = self._pause = 0.0
+        """When one may be tried again that the disk refused, and for how long that was put off."""
         self._last: tuple[int, bool] | None = None
         """Step of the one that this worker has written last, and whether training was over."""
 
@@ -109,7 +115,7 @@ class Checkpoints:
             self._due, self.published = number, False
         if self._due is None or not leader:
             self._copy = None
-        elif not self.published and not self._is_writing:
+        elif not self.published and not self._is_writing and self._fabric.clock() >= self._again:
             self._copy = self._due, step, self._state()
 
     def joins(self, number: int) -> None:
@@ -132,24 +138,28 @@ class Checkpoints:
         return self._last == (step, complete)
 
     def wait(self) -> None:
-        """Return when nothing is being written any more; raise what went wrong with it."""
+        """Return when nothing is being written any more; raise what went wrong with it.
+
+        But a disk that refuses is said, and no more: training is worth more than one checkpoint,
+        and the last good one is untouched.
+        """
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        failure = None
+        step, me = writing.step, self._fabric.me
         try:
             path, seconds = writing.work.wait()
         except CheckpointError as error:
-            failure = error
-        # Also if it failed: training is worth more than one checkpoint, and the last good one is
-        # untouched. But not if another is due by now.
-        self.published = self.published or writing.due == self._due
-        step, me = writing.step, self._fabric.me
-        if failure is not None:
-            what = f"worker {me}, step {step}: {failure}"
+            self._pause = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+            self._again = self._fabric.clock() + self._pause
+            what = f"worker {me}, step {step}: {error}"
             _LOG.info("%s", what)
-            warnings.warn(what, RuntimeWarning, stacklevel=3)
+            self._channel.tell("unsaved", step=step, why=str(error))
+            if self._channel.mute:
+                warnings.warn(what, RuntimeWarning, stacklevel=3)
             return
+        self._again = self._pause = 0.0
+        self.published = self.published or writing.due == self._due  # another may be due by now
         _LOG.info("step %d: %s was written in %.3f s", step, path, seconds)
         self._last = step, writing.complete
         self._trace.write("checkpoint", step=step, path=str(path), seconds=seconds, worker=me)

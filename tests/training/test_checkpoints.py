@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spotmpi.errors import CheckpointError
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
@@ -52,6 +53,11 @@ class Alone(SoloFabric):
     def __init__(self, me: int) -> None:
         super().__init__()
         self.me = me
+        self.now = 0.0
+
+    def clock(self) -> float:
+        """The test's."""
+        return self.now
 
 
 class Crew:
@@ -61,6 +67,7 @@ class Crew:
         self.folder = folder
         self.steps = 0
         self.alive = list(range(workers))
+        self.fabrics = [Alone(worker) for worker in range(workers)]
         self.keepers = [
             Checkpoints(
                 folder,
@@ -69,7 +76,7 @@ class Crew:
                 checkpoint_file.save,
                 Trace(None),
                 LauncherChannel.open(Settings()),
-                Alone(worker),
+                self.fabrics[worker],
                 {"made_by": "a test"},
             )
             for worker in range(workers)
@@ -306,6 +313,43 @@ def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_one_that_the_disk_refuses_is_tried_again_less_and_less_often(
+    tmp_path: Path, disk: Disk
+) -> None:
+    """And written with the state of that day, when there is room again."""
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    refused = CheckpointError("the disk is full")
+    tries = []
+    for _ in range(7):
+        disk.go_on(refused)
+
+    def go_on_for(seconds: int) -> None:
+        for second in range(seconds):
+            crew.fabrics[0].now = float(second)
+            for _ in range(3):
+                crew.commit(wanted=second == 20)
+                for keeper in crew.keepers:
+                    keeper.wait()
+            while not disk.begun.empty():
+                disk.begun.get()
+                tries.append(second)
+
+    with pytest.warns(RuntimeWarning, match="worker 0, step .*: the disk is full"):
+        go_on_for(70)
+    assert tries == [0, 1, 3, 7, 15, 31, 63]
+    assert crew.kept == []
+    crew.fabrics[0].now = 200.0
+    disk.go_on()
+    for _ in range(2):
+        crew.commit()
+    assert crew.kept == [crew.steps - 1]
+    for _ in range(5):
+        crew.commit()
+    assert crew.kept == [crew.steps - 6], "it was written again"
+    assert crew.keepers[0].published
+
+
 def test_training_goes_on_when_one_cannot_be_written_but_a_stop_must_not_pretend(
     tmp_path: Path,
 ) -> None:
@@ -314,8 +358,8 @@ def test_training_goes_on_when_one_cannot_be_written_but_a_stop_must_not_pretend
     crew.commit()
     with pytest.warns(RuntimeWarning, match="worker 0, step 1: "):
         crew.keepers[0].wait()
-    crew.commit(wanted=True)
-    with pytest.warns(RuntimeWarning, match="worker 0, step 3: "):
+    assert not crew.keepers[0].published
+    with pytest.warns(RuntimeWarning, match="worker 0, step 2: "):
         assert not crew.keepers[0].keep(crew.steps, complete=False)
     (tmp_path / "gone").mkdir()
     assert crew.keepers[0].keep(crew.steps, complete=False)

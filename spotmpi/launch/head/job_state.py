@@ -126,6 +126,8 @@ class JobState:
         self._started = False
         self._generations: set[int] = set()
         self._checkpoints: set[messages.Checkpoint] = set()
+        self._unsaved: str | None = None
+        """Why the last checkpoint could not be written."""
         self._asked = False
         self.ending: JobEnding | None = None
         self.lines: list[str] = []
@@ -273,6 +275,8 @@ class JobState:
                 self._recovered(said)
             case messages.Checkpoint():
                 self._saved(said)
+            case messages.Unsaved():
+                self._not_saved(said)
             case messages.Garbled(why=why) if not state.garbled:
                 state.garbled = True  # once: it may be a loop that says so
                 self.lines.append(
@@ -485,9 +489,15 @@ class JobState:
             + f": {remaining(said.workers)} ({said.verdict}, generation {said.generation})"
         )
 
+    def _not_saved(self, said: messages.Unsaved) -> None:
+        if self._unsaved is None:  # each try says so
+            self.lines.append(f"{said.why}; make room: it is tried again, and training goes on")
+        self._unsaved = said.why
+
     def _saved(self, said: messages.Checkpoint) -> None:
         if said not in self._checkpoints:
             self._checkpoints.add(said)
+            self._unsaved = None
             self.lines.append(f"checkpoint of step {said.step} written to {said.path}")
 
 
