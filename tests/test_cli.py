@@ -126,7 +126,7 @@ def test_a_folder_with_an_earlier_runs_checkpoints_is_refused_before_anything_st
     save(tmp_path / "c", 8, {"steps": 8})
     done = run_spotmpi(["run", "-n", "2", "--checkpoint", "c", str(script)])
     assert done.returncode == 2
-    assert "an earlier run, the last of step 8: resume it, or name an empty folder" in done.stderr
+    assert "an earlier run, the last of step 8: go on from there" in done.stderr
     assert done.stderr.count("\n") == 1
 
 
@@ -143,7 +143,7 @@ def test_relative_places_are_meant_from_where_the_command_was_given(
     revoke = ["--revoke", "1@5", "--revoke", "0@6"]
     done = run_spotmpi(["run", "-n", "2", *options.split(), *revoke, "script.py"])
     assert done.returncode == 0, done.stderr
-    expected = [f"{tmp_path}/t/x.jsonl {tmp_path}/c 7 True", "2 1@5 0@6"]
+    expected = [f"{tmp_path}/t/x.jsonl {tmp_path}/c 7 False", "2 1@5 0@6"]
     assert sorted(done.stdout.splitlines()) == sorted(expected * 2)
     assert (tmp_path / "t").is_dir()
     assert list((tmp_path / "c").iterdir()) == []

@@ -98,6 +98,13 @@ class Unsaved(Message, event="unsaved"):
 
 
 @dataclass(frozen=True)
+class Unable(Message, event="unable"):
+    """It cannot begin, through no fault of its script."""
+
+    why: Annotated[str, Page()]
+
+
+@dataclass(frozen=True)
 class Done(Message, event="done"):
     """Training is sealed; ordinary code follows."""
 
@@ -232,7 +239,20 @@ class Garbled(Message, event="garbled"):
 
 
 _OF_TRAINING = (
-    *(Begin, Ready, Underway, Recovery, Change, Checkpoint, Unsaved, Done, Failed, Left, Parted),
+    *(
+        Begin,
+        Ready,
+        Underway,
+        Recovery,
+        Change,
+        Checkpoint,
+        Unsaved,
+        Unable,
+        Done,
+        Failed,
+        Left,
+        Parted,
+    ),
     *(Waiting, Connected, Knocks, Admitted, Trains, Withdrawn, Spawning, GaveUp, Misses),
 )
 FROM_STRANGER = table(Met)

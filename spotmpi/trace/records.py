@@ -58,6 +58,7 @@ the host.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -71,7 +72,7 @@ import numpy as np
 
 from spotmpi.errors import TraceError, UsageError
 
-__all__ = ["Record", "Trace", "read"]
+__all__ = ["Record", "Trace", "check", "read"]
 
 Record = dict[str, Any]
 
@@ -180,16 +181,33 @@ def read(path: str | os.PathLike[str]) -> Iterator[Record]:
         raise TraceError(f"the trace {path} cannot be read: {error.strerror}") from error
 
 
-def _open(path: Path) -> int:
+def check(path: Path) -> None:
+    """UsageError if a run may not write its trace there: a new run replaces what it finds, and
+    that must be a trace (or nothing) then."""
     try:
         if path.exists() and not path.is_file():
             raise OSError(0, "it is not a regular file")
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            found = file.read(_TAIL).lstrip(b" ")
+            if found and not (found.startswith(_START) or _START.startswith(found)):
+                raise OSError(0, "it holds something else, which would be lost")
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _open(path: Path) -> int:
+    check(path)
+    try:
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
     except OSError as error:
-        raise UsageError(
-            f"the trace {path} cannot be written: {error.strerror}; name a file in a folder that "
-            "exists and that this user may write to"
-        ) from error
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> UsageError:
+    return UsageError(
+        f"the trace {path} cannot be written: {error.strerror}; name a new file, in a folder that "
+        "exists and that this user may write to"
+    )
 
 
 def _to_json(value: object) -> str:

@@ -274,8 +274,10 @@ def _header(title: bytes, checksum: str) -> bytes:
 # ------------------------------------------------------------------------------------- reading
 
 
-def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
+def load_latest(folder: Path, warn: Callable[[str], None], arrays: bool = True) -> Checkpoint:
     """Reads the newest checkpoint that is whole. Blocking; changes nothing in the folder.
+
+    Without ``arrays`` all is verified likewise, and the state left out.
 
     Each newer one that is damaged is passed over, and ``warn`` is told so in one sentence that
     names it, its fault and the one used. CheckpointError if none is usable, with what was tried.
@@ -287,11 +289,11 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
         except OSError as error:
             raise CheckpointError(
                 f"there is no checkpoint to resume from: {folder}: {why(error)}; "
-                "name the folder of an earlier run, or start without --resume"
+                "name the folder of an earlier run"
             ) from None
         for path in paths:
             try:
-                checkpoint = _load(path, checkpoint_folder.step_of(path))
+                checkpoint = _load(path, checkpoint_folder.step_of(path), arrays)
             except _Damaged as damage:
                 faults.append(f"{path.name} is not usable ({damage})")
                 continue
@@ -307,11 +309,11 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> Checkpoint:
             if not faults:
                 raise CheckpointError(
                     f"there is no checkpoint to resume from: {folder} holds none; "
-                    "name the folder of an earlier run, or start without --resume"
+                    "name the folder of an earlier run, the same one on all hosts"
                 )
             raise CheckpointError(
                 f"no checkpoint in {folder} is usable: {', '.join(faults)}; restore the folder "
-                "from a copy, or move it away and start without --resume"
+                "from a copy, or move it away to start from the beginning"
             )
 
 
@@ -331,7 +333,7 @@ def _refuse(why: str) -> NoReturn:
     raise _Damaged(why)
 
 
-def _load(path: Path, step: int | None) -> Checkpoint:
+def _load(path: Path, step: int | None, arrays: bool = True) -> Checkpoint:
     """``step``: that it must be of. Raises FileNotFoundError if there is no such file."""
     try:
         # O_NONBLOCK: a named pipe under this name must not make us wait for its writer.
@@ -348,6 +350,8 @@ def _load(path: Path, step: int | None) -> Checkpoint:
             about = json.loads(bytes(_read(datasets.pop("about", None))))
             if not isinstance(about, dict):
                 _refuse("its 'about' is not a JSON object")
+            if not arrays:
+                datasets.clear()
             state = dict(_decode(name, _read(dataset)) for name, dataset in datasets.items())
             if len(state) != len(datasets):
                 _refuse("it holds a name twice")

@@ -23,6 +23,7 @@ __all__ = [
     "open_temporary",
     "path_of",
     "published",
+    "some",
     "step_of",
     "tidy",
     "why",
@@ -59,6 +60,14 @@ def published(folder: Path) -> list[Path]:
     return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
 
 
+def some(folder: Path) -> bool:
+    """Whether there is any, usable or not."""
+    try:
+        return bool(published(folder))
+    except OSError:
+        return False
+
+
 def check_writable(folder: Path) -> None:
     """Creates the folder if need be and proves that a checkpoint can be put there.
 
@@ -92,7 +101,7 @@ def check_unused(folder: Path) -> None:
     if newest:
         raise UsageError(
             f"{folder} holds checkpoints of an earlier run, the last of step {step_of(newest[0])}:"
-            " resume it, or name an empty folder"
+            " go on from there (--resume), or name an empty folder"
         )
 
 

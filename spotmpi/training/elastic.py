@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from spotmpi import settings
+from spotmpi import locks, settings
 from spotmpi.arrays.backend import in_host_memory
 from spotmpi.errors import Left, Stopped, UsageError
 from spotmpi.fabric import Fabric, Steps
@@ -56,6 +56,8 @@ class Elastic(Generic[P]):
         self._inside = False
         self._works = False
         """It runs what was given to `once`."""
+        self._locks: list[locks.Lock] = []
+        """On what is written, where no launcher holds them."""
 
     @property
     def _membership(self) -> Membership:
@@ -188,21 +190,37 @@ class Elastic(Generic[P]):
         try:
             if given.newcomer is None:
                 settings.check(given, given.world_size or 1)
-            if given.checkpoint is not None:
-                checkpoint_folder.check_writable(given.checkpoint)
-            trace = Trace(given.trace)
+            trace = self._prepare(given, channel)
             fabric = _connect(given, channel)
-        except UsageError as error:
+            if given.job is None and fabric.me == fabric.membership.ids[0]:
+                self._locks = locks.hold(given.checkpoint, given.trace, script=sys.argv[0])
+        except (UsageError, locks.InUse) as error:
             self._end_job(error, given)
             raise
         place = Place(fabric, channel, given, trace, version())
         try:
             self._seat = fabric.run(enter(place, self._training))
         except Exception as error:
+            self._let_go()
             self._end_job(error, given)
             raise
         self._inside = True
         return self
+
+    @staticmethod
+    def _prepare(given: Settings, channel: LauncherChannel) -> Trace:
+        """What is written must have a place. Raises UsageError."""
+        try:
+            if given.checkpoint is not None:
+                checkpoint_folder.check_writable(given.checkpoint)
+            return Trace(given.trace)
+        except UsageError as error:
+            channel.tell("unable", why=str(error))
+            raise
+
+    def _let_go(self) -> None:
+        locks.release(self._locks)
+        self._locks = []
 
     def __exit__(
         self,
@@ -212,6 +230,13 @@ class Elastic(Generic[P]):
     ) -> None:
         assert self._seat is not None
         given = self._seat.place.settings
+        try:
+            self._leave(error, given)
+        finally:
+            self._let_go()
+
+    def _leave(self, error: BaseException | None, given: Settings) -> None:
+        assert self._seat is not None
         if isinstance(error, Stopped):
             if self.leader and given.job is None:  # a launcher would say it
                 print(f"spotmpi: {error}", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from spotmpi.errors import Left, PeersLost
+from spotmpi.errors import CheckpointError, Left, PeersLost, UsageError
 from spotmpi.fabric import Knock, Meet
 from spotmpi.fabric import Steps as Asks
 from spotmpi.protocol.exact_means import like, numbers_of
@@ -47,7 +47,11 @@ def enter(place: Place, training: Training[P]) -> Asks[Session[P] | Visitor[P]]:
 
 def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
     fabric, given, channel = place.fabric, place.settings, place.channel
-    found = _resume(given, training)
+    try:
+        found = _resume(given, training)
+    except (CheckpointError, UsageError) as error:
+        channel.tell("unable", why=str(error))
+        raise
     if given.checkpoint is not None:
         from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
 
@@ -75,7 +79,9 @@ def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
 def _resume(given: Settings, training: Training[Any]) -> Checkpoint | None:
     if given.checkpoint is None:
         return None
-    if not given.resume:
+    # A launcher has looked before, and says so only if there is something.
+    begins = given.job is None and not checkpoint_folder.some(given.checkpoint)
+    if begins or not given.resume:
         checkpoint_folder.check_unused(given.checkpoint)
         return None
     from spotmpi.training import checkpoint_file  # HDF5: only for those who need it

@@ -224,7 +224,7 @@ def test_a_new_run_does_not_mix_its_checkpoints_with_those_of_an_earlier_one(
     check_unused(tmp_path / "missing")
     for step in (7, 8):
         save(tmp_path, step, simple(step))
-    with pytest.raises(UsageError, match="an earlier run, the last of step 8: resume it, or"):
+    with pytest.raises(UsageError, match="an earlier run, the last of step 8: go on from there"):
         check_unused(tmp_path)
 
 

@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
-from spotmpi.errors import UsageError
+from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.launch import job_token, notices
 from spotmpi.launch.commands.agent import parse_address
 from spotmpi.launch.commands.doctor import problems
@@ -23,9 +24,12 @@ from spotmpi.launch.start import slurm, ssh
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.hosts_file import HostLine
 from spotmpi.launch.start.installation import search
+from spotmpi.launch.start.job_files import JobFiles
 from spotmpi.launch.wording import count
+from spotmpi.locks import InUse
 from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
+from spotmpi.trace import records
 from spotmpi.training import checkpoint_folder
 
 __all__ = ["add_arguments", "main"]
@@ -43,6 +47,13 @@ example:
   spotmpi run --hosts hosts.txt --min-workers 4 --checkpoint /shared/run1 train.py
 
 """
+
+_COMPLETE = (
+    "the training is complete: {kept.step} steps, in {kept.path}; nothing is left to do. "
+    'spotmpi.load("{folder}") gives the model; to train anew, name an empty folder'
+)
+_ANEW = "there is no checkpoint in {folder} yet: training starts from the beginning"
+_ON = "training goes on from step {kept.step}: {kept.path}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,7 +138,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
     parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
     parser.add_argument(
-        "--resume", action="store_true", help="go on from the newest usable checkpoint in DIR"
+        "--resume",
+        action="store_true",
+        help="go on from the newest usable checkpoint in DIR, if there is one: the same command "
+        "starts a training, goes on with it, and says when it is complete",
     )
     parser.add_argument(
         "command", metavar="SCRIPT [ARGS...]", nargs=argparse.REMAINDER, help="what to run"
@@ -180,8 +194,8 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
         _must_take_files(settings.trace.parent, f"--trace {options.trace}")
     if settings.checkpoint is not None:
         _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
-        if not settings.resume:
-            checkpoint_folder.check_unused(settings.checkpoint)
+    if settings.trace is not None:
+        records.check(settings.trace)
     manner = _manner(options)
     found = search(os.environ)
     elsewhere = roster.hosts or options.listen is not None
@@ -194,18 +208,37 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
         roster = WantedHosts([HostLine("localhost", workers)])
     door = None if options.listen is None else _door(options, workers)
     way: AgentStarter = allocation or ssh
-    plan = JobPlan(
-        script,
-        arguments,
-        roster,
-        found.found,
-        door,
-        manner,
-        way,
-        alone=not elsewhere,
-        limits=limits,
-    )
-    return launching.launch(plan, settings)
+    try:
+        with JobFiles(settings, script, arguments, _say) as files:
+            if settings.resume:
+                kept = files.newest()
+                if kept is not None and kept.finished:
+                    _say(_COMPLETE.format(kept=kept, folder=options.checkpoint))
+                    return 0
+                _say((_ANEW if kept is None else _ON).format(kept=kept, folder=options.checkpoint))
+                settings = replace(settings, resume=kept is not None)
+            elif settings.checkpoint is not None:
+                checkpoint_folder.check_unused(settings.checkpoint)
+            plan = JobPlan(
+                script,
+                arguments,
+                roster,
+                found.found,
+                door,
+                manner,
+                way,
+                alone=not elsewhere,
+                limits=limits,
+                files=files,
+            )
+            return launching.launch(plan, settings)
+    except (CheckpointError, InUse) as error:
+        print(f"spotmpi run: {error}", file=sys.stderr)
+        return EXIT_NOT_STARTED
+
+
+def _say(sentence: str) -> None:
+    print(f"spotmpi: {sentence}", file=sys.stderr, flush=True)
 
 
 def _manner(options: argparse.Namespace) -> JobOptions:

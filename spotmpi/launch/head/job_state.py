@@ -263,6 +263,8 @@ class JobState:
                 for one in self._workers:
                     one.ready = one.ready or not one.newcomer
                 self._started = True
+            case messages.Unable(why=why):
+                self._unable(worker, why)
             case messages.Done():
                 state.done = True
             case messages.Left(code=code):
@@ -488,6 +490,13 @@ class JobState:
             + (f" in {said.total_ms:.1f} ms" if said.total_ms is not None else "")
             + f": {remaining(said.workers)} ({said.verdict}, generation {said.generation})"
         )
+
+    def _unable(self, worker: int, why: str) -> None:
+        """Nothing is trained yet, and nothing wrong with the script."""
+        if self._workers[worker].newcomer:
+            self._workers[worker].why = why
+        else:
+            self._end(EXIT_NOT_STARTED, f"{self._named(worker)} cannot begin: {why}")
 
     def _not_saved(self, said: messages.Unsaved) -> None:
         if self._unsaved is None:  # each try says so

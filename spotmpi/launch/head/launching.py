@@ -25,6 +25,7 @@ from spotmpi.launch.output_lines import Outlet
 from spotmpi.launch.start import mpirun, private_network
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.installation import Installation
+from spotmpi.launch.start.job_files import JobFiles
 from spotmpi.launch.wording import count
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
@@ -71,6 +72,8 @@ class JobPlan:
     alone: bool
     """The launcher's own host is the only one, and no other can come."""
     limits: Limits
+    files: JobFiles
+    """What the job writes; held by whoever launches it."""
 
 
 def launch(plan: JobPlan, settings: Settings) -> int:
@@ -91,9 +94,10 @@ def launch(plan: JobPlan, settings: Settings) -> int:
                 file=sys.stderr,
             )
             break
-        kept = settings.checkpoint is not None and any(settings.checkpoint.glob("*.h5"))
-        settings = replace(settings, resume=kept)
+        settings = replace(settings, resume=plan.files.newest() is not None)
         run = _run(plan, settings, patient=True)
+    if run.code == 0:
+        plan.files.finished()
     return run.code
 
 
@@ -183,6 +187,7 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
             name, folder, lock = job_folder.create(0)
             stack.callback(os.close, lock)
             stack.callback(job_folder.remove, folder)
+            plan.files.named(name)
             placed = fleet.place(names, folder, manner.spares)
             within = replace(settings, job=name, job_dir=folder)
             # How its workers share its cores is each host's own affair.

@@ -1,0 +1,114 @@
+"""What a job writes for its user, checkpoints and a trace: its own alone, and looked at before any
+worker starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from spotmpi import locks
+from spotmpi.settings import Settings
+from spotmpi.training import checkpoint_folder
+
+__all__ = ["JobFiles", "Kept"]
+
+_FINISHED = "finished.json"
+"""In a folder of checkpoints: what ended there with code 0."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The newest checkpoint that is whole."""
+
+    step: int
+    path: Path
+    finished: bool
+    """The same command, of the same script, ended with it: nothing is left to do."""
+
+
+class JobFiles:
+    """Of one job. A context manager: nobody else writes them meanwhile; raises `locks.InUse`.
+
+    ``say`` is given what the user should know of them.
+    """
+
+    def __init__(
+        self, settings: Settings, script: Path, arguments: Sequence[str], say: Callable[[str], None]
+    ) -> None:
+        self._folder = settings.checkpoint
+        self._trace = settings.trace
+        self._script = script
+        self._arguments = arguments
+        self._say = say
+        self._locks: list[locks.Lock] = []
+
+    def __enter__(self) -> JobFiles:
+        self._locks = locks.hold(self._folder, self._trace, script=self._script.name)
+        for lock in self._locks:
+            if not lock.guarded:
+                self._say(
+                    f"{lock.path.parent} is on a file system without locks: see to it that no "
+                    "other job writes there"
+                )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        locks.release(self._locks)
+        self._locks = []
+
+    def named(self, job: str) -> None:
+        """The job has a name now, which others may be told."""
+        for lock in self._locks:
+            lock.note(job=job)
+
+    def newest(self) -> Kept | None:
+        """What a job can go on from; None if there is no checkpoint. Blocking: it is verified.
+
+        Raises CheckpointError if there are some and none is usable.
+        """
+        folder = self._folder
+        if folder is None or not checkpoint_folder.some(folder):
+            return None
+        from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
+
+        found = checkpoint_file.load_latest(folder, self._say, arrays=False)
+        finished = found.about.get("complete") is True and self._said() == self._end(found.step)
+        return Kept(found.step, found.path, finished)
+
+    def finished(self) -> None:
+        """The job has ended with code 0: with the last checkpoint, if there is any."""
+        folder = self._folder
+        if folder is None or not checkpoint_folder.some(folder):
+            return
+        step = checkpoint_folder.step_of(checkpoint_folder.published(folder)[0])
+        temporary = folder / f".{_FINISHED}.tmp"
+        try:
+            temporary.write_text(json.dumps(self._end(step)))
+            temporary.replace(folder / _FINISHED)
+        except OSError as error:
+            self._say(
+                f"that the training is complete could not be written into {folder}: "
+                f"{error.strerror}; started again, its script runs once more"
+            )
+
+    def _end(self, step: int) -> dict[str, object]:
+        """What tells this end from that of another script, or of other arguments."""
+        task = hashlib.sha256(self._script.read_bytes())
+        task.update(json.dumps(list(self._arguments)).encode())
+        return {"step": step, "task": task.hexdigest()}
+
+    def _said(self) -> object:
+        assert self._folder is not None
+        try:
+            return json.loads((self._folder / _FINISHED).read_text())
+        except (OSError, ValueError):
+            return None
