@@ -15,9 +15,9 @@ from spotmpi.bench import alarms, load
 from spotmpi.bench.alarms import Alarm, Found
 from spotmpi.bench.network import missing
 from spotmpi.errors import UsageError
+from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.job_state import WorkerState
 from spotmpi.launch.head.status_report import StatusReport
-from spotmpi.launch.messages import Report
 from spotmpi.launch.silences import WINDOW
 
 

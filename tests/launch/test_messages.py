@@ -11,14 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from spotmpi.launch import control_messages, messages
 from spotmpi.launch import link as trunk
-from spotmpi.launch import messages
 from spotmpi.launch.auth import Frame
 from spotmpi.launch.decoding import Malformed, Table, decode, encode
 
 TABLES: dict[str, Table] = {
     name: value for name, value in vars(messages).items() if name.startswith("FROM_")
-} | {"QUESTIONS": messages.QUESTIONS, "ANSWERS": messages.ANSWERS}
+} | {"QUESTIONS": control_messages.QUESTIONS, "ANSWERS": control_messages.ANSWERS}
 
 SCALARS = st.one_of(
     st.none(),
@@ -89,7 +89,7 @@ def test_what_decodes_is_sound_and_travels_unchanged(name: str, data: st.DataObj
     assert decode(encode(found), table) == found
 
 
-REPORT = messages.Report(
+REPORT = control_messages.Report(
     job="spotmpi-00",
     script="train.py",
     arguments=("--passes", "\udcff"),
@@ -99,14 +99,14 @@ REPORT = messages.Report(
     seconds=753.2,
     generation=1,
     step=None,
-    checkpoint=messages.SavedAt(120, "/runs/a"),
+    checkpoint=control_messages.SavedAt(120, "/runs/a"),
     stopping=False,
     workers=(
-        messages.WorkerReport(0, "h1", "training", None, None, 3, "round", 0.5, None),
-        messages.WorkerReport(1, "h2", "revoked", "SIGKILL", "14:10", 2, None, None, 1.5),
+        control_messages.WorkerReport(0, "h1", "training", None, None, 3, "round", 0.5, None),
+        control_messages.WorkerReport(1, "h2", "revoked", "SIGKILL", "14:10", 2, None, None, 1.5),
     ),
-    hosts=(messages.HostReport("h2", 40.0, None, 200.0),),
-    ending=messages.EndReport(69, "every worker was revoked", "start it again"),
+    hosts=(control_messages.HostReport("h2", 40.0, None, 200.0),),
+    ending=control_messages.EndReport(69, "every worker was revoked", "start it again"),
 )
 
 
@@ -131,19 +131,19 @@ def test_a_report_with_anything_in_any_place_is_sound_or_refused(data: st.DataOb
     else:
         within[key] = data.draw(VALUES)
     try:
-        found = decode(json.dumps(value).encode(), messages.ANSWERS)
+        found = decode(json.dumps(value).encode(), control_messages.ANSWERS)
     except Malformed as wrong:
         printable(wrong)
         return
     sound(found)
-    assert decode(encode(found), messages.ANSWERS) == found
+    assert decode(encode(found), control_messages.ANSWERS) == found
 
 
 def test_a_report_of_all_workers_that_a_long_job_has_had_travels_unchanged() -> None:
     workers = tuple(dataclasses.replace(REPORT.workers[0], worker=one) for one in range(5000))
     report = dataclasses.replace(REPORT, workers=workers)
-    assert decode(encode(report), messages.ANSWERS) == report
-    assert decode(encode(REPORT), messages.ANSWERS) == REPORT
+    assert decode(encode(report), control_messages.ANSWERS) == report
+    assert decode(encode(REPORT), control_messages.ANSWERS) == REPORT
 
 
 @given(payload=st.binary(max_size=60), kind=st.integers(0, 255))

@@ -21,8 +21,8 @@ import pytest
 from spotmpi import job_folder
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import ask, until_end
+from spotmpi.launch.control_messages import AskStop, Report, Said
 from spotmpi.launch.head.control_socket import DESK
-from spotmpi.launch.messages import AskStop, Report, Said
 from tests.running import LIMIT, Running
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from spotmpi import job_folder
 from spotmpi.errors import SpotmpiError, UsageError
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Malformed, Message, decode, encode
 from spotmpi.launch.head.control_socket import DESK
 from spotmpi.launch.host.wrappers import peer
@@ -92,15 +92,15 @@ def ask(folder: Path, question: Message, kind: type[Expected]) -> Expected:
         return _receive(folder, link, kind)
 
 
-def status(folder: Path) -> messages.Report:
+def status(folder: Path) -> control_messages.Report:
     """Ask how the job stands. Blocking, as `ask`; raises as it."""
-    return ask(folder, messages.AskStatus(), messages.Report)
+    return ask(folder, control_messages.AskStatus(), control_messages.Report)
 
 
 def request(job: str | None, question: Message) -> None:
     """Ask a job (``--job``) one thing, and show what it said. Blocking, as `ask`; raises as it."""
     folder = find(job)
-    print(f"{folder.name}: {ask(folder, question, messages.Said).said}")
+    print(f"{folder.name}: {ask(folder, question, control_messages.Said).said}")
 
 
 class JobEnd:
@@ -110,14 +110,14 @@ class JobEnd:
         self._folder = folder
         self._link = link
 
-    def wait(self, seconds: float | None = None) -> messages.Report | None:
+    def wait(self, seconds: float | None = None) -> control_messages.Report | None:
         """Return how the job ended, None if it has not yet. Raises Gone. Blocking."""
         poll = select.poll()
         poll.register(self._link, select.POLLIN)
         if not poll.poll(None if seconds is None else 1e3 * seconds):
             return None
         try:
-            return _receive(self._folder, self._link, messages.Report)
+            return _receive(self._folder, self._link, control_messages.Report)
         except Gone as gone:
             raise Gone(
                 f"the launcher of {self._folder.name} was killed, and the job with it"
@@ -128,7 +128,7 @@ class JobEnd:
 def until_end(folder: Path) -> Iterator[JobEnd]:
     """Inside, the end of the job can be waited for. Raises Gone if it cannot be reached."""
     with _connect(folder) as link:
-        _send(link, messages.AskEnd())
+        _send(link, control_messages.AskEnd())
         yield JobEnd(folder, link)
 
 
@@ -160,8 +160,8 @@ def _answers(folder: Path) -> bool:
 def _described(folder: Path) -> str:
     try:
         with _connect(folder, _FOR_A_LIST) as link:
-            _send(link, messages.AskStatus())
-            found = _receive(folder, link, messages.Report)
+            _send(link, control_messages.AskStatus())
+            found = _receive(folder, link, control_messages.Report)
         return f"{folder.name}  {found.script}, since {found.since}"
     except Gone:
         return f"{folder.name}  (does not answer)"
@@ -195,7 +195,7 @@ def _receive(folder: Path, link: socket.socket, kind: type[Expected]) -> Expecte
             if not data:
                 raise Gone(f"{folder.name} ended without an answer")
             line += data
-        answer = decode(bytes(line), messages.ANSWERS)
+        answer = decode(bytes(line), control_messages.ANSWERS)
     except TimeoutError as error:
         raise Gone(
             f"{folder.name} does not answer: its launcher is stopped, or this host is overloaded"
@@ -204,7 +204,7 @@ def _receive(folder: Path, link: socket.socket, kind: type[Expected]) -> Expecte
         raise Gone(f"{folder.name} broke off in its answer: {error}") from error
     except Malformed as wrong:
         raise Gone(f"{folder.name} gives no answer that can be understood: {wrong}") from wrong
-    if isinstance(answer, messages.Wrong):
+    if isinstance(answer, control_messages.Wrong):
         raise UsageError(answer.wrong)
     if not isinstance(answer, kind):
         raise Gone(f"{folder.name} answers something else than it was asked ({answer.event})")

@@ -6,7 +6,8 @@ import argparse
 
 from spotmpi.errors import UsageError
 from spotmpi.launch.commands.client import ASKED, add_job_argument, request
-from spotmpi.launch.messages import MOST_SLOTS, AskGrow, AskMore
+from spotmpi.launch.control_messages import AskGrow, AskMore
+from spotmpi.launch.messages import MOST_SLOTS
 from spotmpi.launch.start.hosts_file import parse
 from spotmpi.options import exit_codes
 

@@ -6,7 +6,7 @@ import argparse
 
 from spotmpi.errors import UsageError
 from spotmpi.launch.commands.client import ASKED, add_job_argument, request
-from spotmpi.launch.messages import AskShrink
+from spotmpi.launch.control_messages import AskShrink
 from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]

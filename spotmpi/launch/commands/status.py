@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import cast
 
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import Gone, add_job_argument, find, until_end
 from spotmpi.launch.commands.status_table import table
@@ -92,7 +92,7 @@ class _Page:
         self._above = 0
         """Lines that the next status replaces, or follows."""
 
-    def show(self, status: messages.Report) -> None:
+    def show(self, status: control_messages.Report) -> None:
         """Show how the job stands now."""
         if self._json:
             print(json.dumps(fields(status)), flush=True)

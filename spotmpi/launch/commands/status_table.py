@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from spotmpi.launch.messages import Report, WorkerReport
+from spotmpi.launch.control_messages import Report, WorkerReport
 
 __all__ = ["duration", "numbers", "table"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spotmpi.launch.commands.client import ASKED, Gone, add_job_argument, ask, find, until_end
-from spotmpi.launch.messages import AskStop, Said
+from spotmpi.launch.control_messages import AskStop, Said
 from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]

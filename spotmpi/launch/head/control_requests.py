@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.job_state import JobEnding, JobState
 from spotmpi.launch.head.status_report import StatusReport
@@ -68,7 +68,7 @@ class ControlRequests:
         self._standing = standing
         self._keeps = keeps
 
-    def report(self, ending: JobEnding | None = None) -> messages.Report:
+    def report(self, ending: JobEnding | None = None) -> control_messages.Report:
         """How the job stands, as `StatusReport` has it; ``ending`` if it has come to that."""
         fates, progress = self._verdict.fates, self._crew.progress()
         if ending is not None:
@@ -78,19 +78,19 @@ class ControlRequests:
         return self._standing.report(self._job, fates, progress, silences, ending)
 
     def answer(self, question: Message) -> Message:
-        """The answer to one of `messages.QUESTIONS`. Raises UsageError with what is wrong in it."""
-        if not isinstance(question, messages.AskStatus):  # --watch asks every second
+        """The answer to one of `control_messages.QUESTIONS`. Raises UsageError: what is wrong."""
+        if not isinstance(question, control_messages.AskStatus):  # --watch asks every second
             _LOG.info("the user asks: %r", question)
         match question:
-            case messages.AskStop():
-                return messages.Said(self._stop())
-            case messages.AskShrink(worker=worker):
-                return messages.Said(self._shrink(worker))
-            case messages.AskGrow(line=line):
+            case control_messages.AskStop():
+                return control_messages.Said(self._stop())
+            case control_messages.AskShrink(worker=worker):
+                return control_messages.Said(self._shrink(worker))
+            case control_messages.AskGrow(line=line):
                 (host,) = parse([line], "spotmpi grow")
-                return messages.Said(self._room().add(host))
-            case messages.AskMore(workers=workers, host=name):
-                return messages.Said(self._room().widen(name, workers))
+                return control_messages.Said(self._room().add(host))
+            case control_messages.AskMore(workers=workers, host=name):
+                return control_messages.Said(self._room().widen(name, workers))
         return self.report()
 
     def _stop(self) -> str:

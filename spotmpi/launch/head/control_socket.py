@@ -1,8 +1,8 @@
 """Where a running job is asked things: a private socket in its folder, served by the launcher.
 
-A question is one line of JSON, an object whose key ``ask`` names it (`messages.QUESTIONS`); so is
-the answer (`messages.ANSWERS`), and the connection is closed behind it. ``{"ask": "end"}`` is
-answered when the job has ended, with how it did.
+A question is one line of JSON, an object whose key ``ask`` names it
+(`control_messages.QUESTIONS`); so is the answer (`control_messages.ANSWERS`), and the connection is
+closed behind it. ``{"ask": "end"}`` is answered when the job has ended, with how it did.
 
 The launcher computes for nobody and waits for nobody: who says nothing, says too much or does not
 read is left, and only a few are listened to at a time. Only this user gets in: the folder and
@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Malformed, Message, decode, encode
 from spotmpi.launch.event_loop import WRITE, Loop
 from spotmpi.launch.host.wrappers import peer
@@ -139,21 +139,21 @@ class ControlSocket:
 
     def _reply(self, client: _Client, line: bytes) -> None:
         try:
-            question = decode(line, messages.QUESTIONS, "ask")
-            if not isinstance(question, messages.AskEnd):
+            question = decode(line, control_messages.QUESTIONS, "ask")
+            if not isinstance(question, control_messages.AskEnd):
                 answer = self._answer(question)
             elif len(self._waiting) < _MOST_WAITING:
                 self._have_wait(client)
                 return
             else:
-                answer = messages.Wrong("too many wait for the end of this job already")
+                answer = control_messages.Wrong("too many wait for the end of this job already")
         except Malformed as wrong:
-            known = ", ".join(sorted(messages.QUESTIONS))
-            answer = messages.Wrong(
+            known = ", ".join(sorted(control_messages.QUESTIONS))
+            answer = control_messages.Wrong(
                 f"this is no question: {wrong} (a job is asked one of: {known})"
             )
         except UsageError as error:
-            answer = messages.Wrong(str(error))
+            answer = control_messages.Wrong(str(error))
         client.answer += encode(answer) + b"\n"
         self._send(client)
 

@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Mapping, Sequence
 
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.job_state import MEANINGS, JobEnding, WorkerState
 from spotmpi.launch.head.stalls import waited_for
@@ -26,7 +26,7 @@ class StatusReport:
         self._arguments = tuple(arguments)
         self._since = time.time()
         self._generation = 0
-        self._checkpoint: messages.SavedAt | None = None
+        self._checkpoint: control_messages.SavedAt | None = None
         self._progress: dict[int, Progress] = {}
         self._gone: dict[int, float] = {}
         self._stopping = False
@@ -37,7 +37,7 @@ class StatusReport:
             case messages.Recovery() | messages.Change():
                 self._generation = max(self._generation, said.generation)
             case messages.Checkpoint():
-                self._checkpoint = messages.SavedAt(said.step, said.path)
+                self._checkpoint = control_messages.SavedAt(said.step, said.path)
 
     def gone(self, worker: int) -> None:
         """A worker has come to its end now."""
@@ -54,7 +54,7 @@ class StatusReport:
         progress: Mapping[int, Progress],
         silences: Mapping[str, Silences],
         ending: JobEnding | None = None,
-    ) -> messages.Report:
+    ) -> control_messages.Report:
         """Return all that is known.
 
         ``progress`` is of workers that live, ``silences`` of hosts that are there.
@@ -67,7 +67,7 @@ class StatusReport:
             if worker < len(fates) and fates[worker].state == "training"
         }
         waits = {one.worker: one.waited for one in waited_for(training, now)}
-        return messages.Report(
+        return control_messages.Report(
             job=job,
             script=self._script,
             arguments=self._arguments,
@@ -84,7 +84,9 @@ class StatusReport:
                 for worker, fate in enumerate(fates)
             ),
             hosts=tuple(
-                messages.HostReport(host, _ms(one.longest), _ms_if(one.recent), _ms(one.allowed))
+                control_messages.HostReport(
+                    host, _ms(one.longest), _ms_if(one.recent), _ms(one.allowed)
+                )
                 for host, one in silences.items()
             ),
             ending=None if ending is None else _end(ending),
@@ -97,9 +99,9 @@ class StatusReport:
         doing: Progress | None,
         waited: float | None,
         now: float,
-    ) -> messages.WorkerReport:
+    ) -> control_messages.WorkerReport:
         last, gone = self._progress.get(worker), self._gone.get(worker)
-        return messages.WorkerReport(
+        return control_messages.WorkerReport(
             worker=worker,
             host=fate.host,
             state=fate.state,
@@ -112,9 +114,9 @@ class StatusReport:
         )
 
 
-def _end(ending: JobEnding) -> messages.EndReport:
+def _end(ending: JobEnding) -> control_messages.EndReport:
     meaning = MEANINGS.get(ending.code, f"ended by signal {ending.code - 128}")
-    return messages.EndReport(ending.code, meaning, ending.sentence)
+    return control_messages.EndReport(ending.code, meaning, ending.sentence)
 
 
 def _ms(seconds: float) -> float:

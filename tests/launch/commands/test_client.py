@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi import job_folder
 from spotmpi.errors import UsageError
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import Gone, ask, find, until_end
 from spotmpi.launch.decoding import encode
@@ -182,6 +182,6 @@ def test_a_launcher_that_is_stopped_is_not_waited_for_for_ever(
 def test_what_is_wrong_with_a_question_is_the_user_s_to_know(job: Serve) -> None:
     folder = job("00", b'{"event": "wrong", "wrong": "there is no worker 9"}\n')
     with pytest.raises(UsageError, match="there is no worker 9"):
-        ask(folder, messages.AskShrink(9), messages.Said)
+        ask(folder, control_messages.AskShrink(9), control_messages.Said)
     with until_end(folder) as end, pytest.raises(UsageError, match="there is no worker 9"):
         end.wait()

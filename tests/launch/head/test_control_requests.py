@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Malformed, decode
 from spotmpi.launch.head.control_requests import ControlRequests
 from spotmpi.launch.head.job_state import JobState
@@ -95,9 +95,11 @@ class Asked:
 
     def ask(self, what: str, **fields: Any) -> str:
         """What the answer says."""
-        question = decode(json.dumps({"ask": what, **fields}).encode(), messages.QUESTIONS, "ask")
+        question = decode(
+            json.dumps({"ask": what, **fields}).encode(), control_messages.QUESTIONS, "ask"
+        )
         answer = self.requests.answer(question)
-        assert isinstance(answer, messages.Said)
+        assert isinstance(answer, control_messages.Said)
         return answer.said
 
     def end(self, worker: int, status: int) -> None:
@@ -271,7 +273,7 @@ def test_a_report_has_all_that_is_known() -> None:
     }
     report = asked.requests.report()
     assert (report.job, report.generation, report.step) == ("spotmpi-00", 1, 12)
-    assert report.checkpoint == messages.SavedAt(10, "/runs/step-10")
+    assert report.checkpoint == control_messages.SavedAt(10, "/runs/step-10")
     assert report.ending is None
     assert [one.state for one in report.workers] == ["training", "revoked", "training"]
     assert [one.doing for one in report.workers] == ["round", None, "script"]
@@ -289,7 +291,7 @@ def test_a_report_says_how_silent_the_hosts_were() -> None:
     one.saw(0.0481)
     asked.workers.hosts = {"h2": one}
     (said,) = asked.requests.report().hosts
-    assert said == messages.HostReport("h2", 48.1, None, 0.0)
+    assert said == control_messages.HostReport("h2", 48.1, None, 0.0)
 
 
 def test_states_follow_the_workers() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spotmpi.errors import UsageError
-from spotmpi.launch import messages
+from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head import control_socket as desk_module
@@ -25,18 +25,18 @@ LONG = "x" * (1 << 22)
 """More than a socket takes while nobody reads."""
 
 ECHO = {"event": "said", "said": "AskStatus()"}
-OVER = messages.Said("over")
+OVER = control_messages.Said("over")
 OVER_HEARD = {"event": "said", "said": "over"}
 
 
 def answer(question: Message) -> Message:
     """Long to `stop`, an echo to `shrink`, and nothing to `grow`."""
     match question:
-        case messages.AskStop():
-            return messages.Said(LONG)
-        case messages.AskGrow(line=line):
+        case control_messages.AskStop():
+            return control_messages.Said(LONG)
+        case control_messages.AskGrow(line=line):
             raise UsageError(f"not {line}")
-    return messages.Said(str(question))
+    return control_messages.Said(str(question))
 
 
 class Served:
@@ -214,7 +214,7 @@ def test_so_many_may_wait_for_the_end_and_no_more(served: Served) -> None:
 def test_who_waits_for_the_end_and_does_not_read_delays_it_by_little(served: Served) -> None:
     hanging, other = (served.client(b'{"ask": "end"}\n') for _ in range(2))
     before = time.monotonic()
-    served.desk.close(messages.Said(LONG))
+    served.desk.close(control_messages.Said(LONG))
     assert time.monotonic() - before < 30
     assert served.watched == 0
     assert hanging.recv(10) == other.recv(10) == b'{"event": '
