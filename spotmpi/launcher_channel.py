@@ -7,13 +7,15 @@ a launcher every call does nothing.
 Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabric is up),
 ``underway`` (a round is over, so that all were ready, even where that is not known yet: what is
 said on several hosts arrives in any order), ``recovery``, ``checkpoint``, ``unsaved`` (the disk
-refuses one), ``unable`` (to begin, through no fault of its script), ``done`` (training is sealed;
-ordinary code follows), ``failed`` (the script raised; with its traceback) and ``left`` (it ends
-with this code); ``parted`` (it left the others on request); ``misses`` (workers that MPI takes for
-dead, and of whose death nothing is known). Of a newcomer: ``waiting`` (for what MPI must know),
-``connected`` (with its sponsor), ``knocks``, ``admitted``, ``trains`` (it has learnt; these lead
-through `joining`), ``withdrawn`` (with the reason why it was never one of the others); and of its
-sponsor ``spawning`` (it has asked MPI for the newcomer) and ``gave_up`` (nothing will come of it).
+refuses one), ``unable`` (to begin, through no fault of its script), ``goes_on`` (it was to end, but
+nothing could be kept), ``unkept`` (training is over, and its end could not be kept), ``done``
+(training is sealed; ordinary code follows), ``failed`` (the script raised; with its traceback) and
+``left`` (it ends with this code); ``parted`` (it left the others on request); ``misses`` (workers
+that MPI takes for dead, and of whose death nothing is known). Of a newcomer: ``waiting`` (for what
+MPI must know), ``connected`` (with its sponsor), ``knocks``, ``admitted``, ``trains`` (it has
+learnt; these lead through `joining`), ``withdrawn`` (with the reason why it was never one of the
+others); and of its sponsor ``spawning`` (it has asked MPI for the newcomer) and ``gave_up``
+(nothing will come of it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
 (to workers) and ``progress`` (of workers). They cost a microsecond or two and wake nobody up. Where

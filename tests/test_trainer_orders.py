@@ -14,7 +14,7 @@ from spotmpi.launcher_channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, Order,
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import check_exactly_once, replay, steps
-from spotmpi.training import checkpoint_file
+from spotmpi.training import checkpoint_file, checkpoint_folder
 from tests.simulated import Job, bits, deaths, gradient, params
 
 NOBODY = "987"
@@ -45,7 +45,7 @@ def test_a_worker_that_is_told_to_stop_keeps_its_state_and_asks_for_a_requeue(
     for name, value in (("JOB_DIR", boards), ("CHANNEL", NOBODY), ("CHECKPOINT", tmp_path / "c")):
         monkeypatch.setenv(f"SPOTMPI_{name}", str(value))
     trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD())
-    checkpoint_file.check_writable(tmp_path)  # what it opens for good, it has opened now
+    checkpoint_folder.check_writable(tmp_path)  # what it opens for good, it has opened now
     before = os.listdir("/proc/self/fd")
     board = progress(boards)
 

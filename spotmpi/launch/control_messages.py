@@ -18,7 +18,9 @@ class AskStatus(Message, event="status"):
 
 @dataclass(frozen=True)
 class AskStop(Message, event="stop"):
-    """Have all workers stop, with a checkpoint."""
+    """Have all workers stop, with a checkpoint; or end the job without one, ``now``."""
+
+    now: bool = False
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ class Report(Message, event="report"):
     generation: Count
     step: Count | None
     checkpoint: SavedAt | None
+    unsaved: Text | None
+    """Why no checkpoint could be written since."""
     stopping: bool
     workers: Annotated[tuple[WorkerReport, ...], Most(1 << 20)]
     hosts: Annotated[tuple[HostReport, ...], Most(1 << 20)]

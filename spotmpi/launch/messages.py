@@ -99,6 +99,16 @@ class Unsaved(Message, event="unsaved"):
 
 
 @dataclass(frozen=True)
+class GoesOn(Message, event="goes_on"):
+    """It was to end, but as nothing could be kept it goes on."""
+
+
+@dataclass(frozen=True)
+class Unkept(Message, event="unkept"):
+    """Training is over, and its end could not be kept."""
+
+
+@dataclass(frozen=True)
 class Unable(Message, event="unable"):
     """It cannot begin, through no fault of its script."""
 
@@ -248,6 +258,8 @@ _OF_TRAINING = (
         Change,
         Checkpoint,
         Unsaved,
+        GoesOn,
+        Unkept,
         Unable,
         Done,
         Failed,

@@ -27,7 +27,7 @@ PATIENCE = 3
 
 
 TO_KEEP = 4
-"""Steps after which a checkpoint that was due is there, if nothing happens."""
+"""Steps after a change in which one that was due is begun again, by whoever leads then."""
 
 
 class Violation(AssertionError):
@@ -119,11 +119,13 @@ class Checker:
         self._kept: dict[int, bool] = {}
         """Checkpoints that were written: steps, and whether they say that training is over."""
         self._refused = 0
-        """How often in a row none could be written."""
-        self._sealed_after = 0
-        """Steps that had been taken when a membership was made last."""
-        self._due = 0
-        """The last step after which somebody wanted one, as far as that cannot be taken back."""
+        """How often in a row none could be written ..."""
+        self._refusals = 0
+        """... and in all."""
+        self._changed_after = 0
+        """Steps that had been taken when the members changed last."""
+        self._due: set[int] = set()
+        """Steps after which somebody wanted one, as far as that cannot be taken back."""
         self._wishes: dict[WorkerId, int] = {}
         """Who has wanted one after which step, and has not seen it stable."""
         self._worked: dict[object, dict[WorkerId, bytes]] = {}
@@ -260,9 +262,10 @@ class Checker:
         asked = [self._requests[one] for one in seal.members if one in self._requests]
         if len(asked) > len(set(asked)):
             raise Violation(f"{seal.members} are members, of whom two came for one request")
-        taken = (one.steps for one in self._scripts.values())
-        self._sealed_after = max(taken, default=0)
-        self._changes += seal.members != self._seals[-1]
+        if seal.members != self._seals[-1]:
+            taken = (one.steps for one in self._scripts.values())
+            self._changed_after = max(taken, default=0)
+            self._changes += 1
         self._seals.append(seal.members)
         self._agreed = None
         losses = len(seal.lost)
@@ -379,12 +382,13 @@ class Checker:
         """What ``worker`` has asked for is known to whoever took all of these steps."""
         wish = self._wishes.get(worker, steps + 1)
         if wish <= steps:
-            self._due = max(self._due, wish)
+            self._due.add(wish)
             del self._wishes[worker]
 
     def refused(self) -> None:
         """The disk takes no checkpoint now."""
         self._refused += 1
+        self._refusals += 1
         self._changes += 1
 
     def kept(self, step: int, state: Mapping[str, Any], writer: WorkerId, complete: bool) -> None:
@@ -449,11 +453,13 @@ class Checker:
             return
         if self._kept.get(end.steps) is not (not end.stopped):
             raise Violation(f"{end} was to be kept, and these are: {self._kept}")
-        before = end.steps - TO_KEEP
-        due = max(before // self._keeps * self._keeps, self._due if self._due <= before else 0)
+        if self._changed_after > end.steps - TO_KEEP or self._refusals:
+            return
         on_the_way = [step for step, complete in self._kept.items() if not complete]
-        if self._sealed_after <= before and not self._refused and max(on_the_way, default=0) < due:
-            raise Violation(f"a checkpoint was due at step {due}: {self._kept} were written")
+        for due in (*self._due, *range(self._keeps, end.steps, self._keeps)):
+            latest = max(due, self._changed_after) + 2
+            if due < end.steps and not any(due <= step <= latest for step in on_the_way):
+                raise Violation(f"a checkpoint was due at step {due}: {self._kept} were written")
 
 
 def question(worker: WorkerId) -> float:

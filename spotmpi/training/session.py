@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from spotmpi.errors import Left, Stopped
+from spotmpi.errors import CheckpointError, Left, Stopped
 from spotmpi.fabric import Fabric, Work
 from spotmpi.fabric import Steps as Asks
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, LauncherChannel
@@ -115,7 +115,9 @@ class Session(Generic[P]):
         self._settled = False
         """All have come to the end, nothing can be taken back, and it is to be kept."""
         self._closing = False
-        """This worker is on its way through the last rounds."""
+        """This worker is on its way through the last rounds ..."""
+        self._finishing = False
+        """... at the end of its training."""
         self._tries = 0
         """How often it could not be kept when training was over."""
         self._digest: int | None = None
@@ -220,6 +222,7 @@ class Session(Generic[P]):
 
     def finish(self, outcome: str) -> Asks[None]:
         """Leave together with all others; returns when nobody waits for this worker."""
+        self._finishing = outcome == "finished"
         while not self.driver.ledger.ending:
             yield from self._close()
         yield from self.driver.finish()
@@ -232,8 +235,16 @@ class Session(Generic[P]):
         if leader:
             trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
         trace.close()
+        unkept, mute = self._tries == MOST_TRIES, self.place.channel.mute
+        if unkept:
+            self.place.channel.tell("unkept")
         self.place.channel.tell("done")
         self.place.channel.close()
+        if unkept and mute:
+            raise CheckpointError(
+                f"the training is over, but its end could not be kept in {self.keeper.folder}: see "
+                "the warnings above"
+            )
 
     # Rounds.
 
@@ -301,9 +312,11 @@ class Session(Generic[P]):
             self._settled = True
         elif word.published:
             self.driver.ledger.end()
-        elif self._stopping:
-            self._settled = self._stopping = False
         else:
+            self.place.channel.tell("goes_on")
+            if self._stopping:
+                self._settled = self._stopping = False
+                return
             self._tries += 1
             if self._tries == MOST_TRIES:
                 self.driver.ledger.end()
@@ -484,7 +497,7 @@ class Session(Generic[P]):
 
     def _keep_now(self) -> bool:
         """Write the last state, if that can be done."""
-        steps, complete = self.training.progress.steps, not self._stopping
+        steps, complete = self.training.progress.steps, self._finishing or not self._stopping
         if self._tries and not self._stopping:
             self.place.rest(min(2.0 ** (self._tries - 1), _LONGEST_PAUSE))
         return self.keeper.keep(steps, complete)

@@ -12,11 +12,16 @@ worker then.
 after the loop: it writes a file to the folder ``kept``, as docs/once.md says.
 
 With ``--late`` whoever is to die by --revoke may die as late as when all others have the result.
+With ``--refuse N`` each worker finds the disk full when it writes its first N checkpoints; with
+``--terminate STEP`` the launcher gets SIGTERM in that step.
+
 With ``--vague`` MPI never says that a call broke because of a death, only that it broke.
 """
 
 import argparse
+import errno
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -35,6 +40,8 @@ parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
 parser.add_argument("--plane", default="Plain", help="the data plane, of spotmpi.fabric.plane")
 parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
+parser.add_argument("--refuse", type=int, default=0, help="so many checkpoints of each worker")
+parser.add_argument("--terminate", type=int, help="the step in which the launcher gets SIGTERM")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
 parser.add_argument("--late", action="store_true", help="rehearsed deaths may come later")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
@@ -54,7 +61,9 @@ def die_at(worker: int, moment: str) -> None:
     seen[moment] += 1
     victim = deaths.get((worker, moment, seen[moment]))
     if victim is not None:
-        os.kill(os.getpid() if victim == worker else int(pid_of(victim).read_text()), 9)
+        os.kill(
+            os.getpid() if victim == worker else int(pid_of(victim).read_text()), signal.SIGKILL
+        )
 
 
 def pid_of(worker: int) -> Path:
@@ -71,7 +80,17 @@ def save_or_die(*args, **kwargs):
     return save(*args, **kwargs)
 
 
+def launcher() -> int:
+    """The process above all workers of this host."""
+    pid = os.getpid()
+    while "run" not in Path(f"/proc/{pid}/cmdline").read_text().split("\0"):
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
+
+
 def pieces_or_die(*args):
+    if seen["save"] <= arguments.refuse:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     for piece in pieces(*args):
         die_at(trainer.worker, "piece")
         yield piece
@@ -125,6 +144,8 @@ with spotmpi.Trainer(
     ):
         loss, grads = model.gradient(trainer.params, batch)
         gradients += 1
+        if trainer.leader and trainer.steps == arguments.terminate:
+            os.kill(launcher(), signal.SIGTERM)
         trainer.step(grads, loss=loss)
         if arguments.means:
             assert trainer.mean(3.0) == 3.0

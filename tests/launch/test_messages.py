@@ -100,6 +100,7 @@ REPORT = control_messages.Report(
     generation=1,
     step=None,
     checkpoint=control_messages.SavedAt(120, "/runs/a"),
+    unsaved="the disk is full",
     stopping=False,
     workers=(
         control_messages.WorkerReport(0, "h1", "training", None, None, 3, "round", 0.5, None),

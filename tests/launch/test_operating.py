@@ -99,7 +99,7 @@ def test_workers_that_are_asked_to_stop_keep_a_checkpoint(
     assert stop.wait() == 0, stop.output
     assert "the workers stop after this step, with a checkpoint" in stop.output
     assert (
-        "ended with code 75: stopped below --min-workers, by a notice or spotmpi stop"
+        "ended with code 75: stopped below --min-workers, by a notice, SIGTERM or spotmpi stop"
         in stop.output
     )
     assert running.wait() == 75
@@ -218,7 +218,10 @@ def test_watching_ends_with_the_job(start) -> None:
     assert watch.wait() == 0, watch.output
     assert running.wait() == 75
     last = watch.output.rpartition("\njob ")[2]
-    assert "ended       code 75: stopped below --min-workers, by a notice or spotmpi stop" in last
+    assert (
+        "ended       code 75: stopped below --min-workers, by a notice, SIGTERM or spotmpi stop"
+        in last
+    )
     assert "workers     2: 2 stopped" in last
     assert "checkpoint  step" in last
     assert "\x1b" not in watch.output

@@ -103,7 +103,7 @@ def test_what_is_not_a_number_text_or_list_is_refused(path: Path, value: object)
 @pytest.mark.parametrize("place", ["file/trace", "missing/trace", ".", "/dev/full", "/proc/trace"])
 def test_a_place_where_no_trace_can_be_is_a_clear_error(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=r"the trace .* cannot be written: .*; name a file"):
+    with pytest.raises(UsageError, match=r"the trace .* cannot be written: .*; name a new file"):
         Trace(tmp_path / place)
 
 
@@ -166,7 +166,7 @@ def test_a_resume_makes_later_steps_void(path: Path) -> None:
 
 
 def test_only_as_much_of_the_end_is_read_as_must_be(path: Path) -> None:
-    append(path, "x" * 1000 + "\n")  # would not be understood
+    append(path, '{"event":"start","at":0}\n' + "x" * 1000 + "\n")  # would not be understood
     append(path, '{"event":"step","at":0,"step":7}\n')
     for _ in range(3000):
         append(path, '{"event":"recovered","at":0,"step":9,"pad":"' + "y" * 50 + '"}\n')

@@ -261,7 +261,7 @@ def test_none_usable_says_what_was_tried_and_what_to_do(tmp_path: Path) -> None:
     said = str(caught.value)
     assert "checkpoint-000000000001.h5" in said
     assert "checkpoint-000000000002.h5" in said
-    assert "without --resume" in said
+    assert "move it away to start from the beginning" in said
 
 
 def test_an_empty_or_missing_folder_is_said_to_be_so(tmp_path: Path) -> None:
@@ -294,11 +294,11 @@ def test_a_checkpoint_removed_by_a_newer_one_meanwhile_is_looked_for_again(
     save(tmp_path, 1, simple(1))
     verify = checkpoint_file._load
 
-    def late(path: Path, step: int | None) -> checkpoint_file.Checkpoint:
+    def late(path: Path, step: int | None, arrays: bool) -> checkpoint_file.Checkpoint:
         monkeypatch.setattr(checkpoint_file, "_load", verify)
         path.unlink()
         save(tmp_path, 2, simple(2))
-        return verify(path, step)
+        return verify(path, step, arrays)
 
     monkeypatch.setattr(checkpoint_file, "_load", late)
     assert load_latest(tmp_path, nowhere).step == 2

@@ -66,6 +66,8 @@ def _head(status: Report) -> Iterable[str]:
     stopping = ", stopping" if status.stopping and ending is None else ""
     yield f"training    {step}, generation {status.generation}{stopping}"
     yield "checkpoint  " + ("none" if kept is None else f"step {kept.step} in {kept.path}")
+    if status.unsaved is not None:
+        yield f"            {status.unsaved}"
     yield f"workers     {len(workers)}: {said}"
     if ending is not None:
         yield f"ended       code {ending.code}: {ending.meaning}"

@@ -82,8 +82,8 @@ class ControlRequests:
         if not isinstance(question, control_messages.AskStatus):  # --watch asks every second
             _LOG.info("the user asks: %r", question)
         match question:
-            case control_messages.AskStop():
-                return control_messages.Said(self._stop())
+            case control_messages.AskStop(now=now):
+                return control_messages.Said(self._end_now() if now else self._stop())
             case control_messages.AskShrink(worker=worker):
                 return control_messages.Said(self._shrink(worker))
             case control_messages.AskGrow(line=line):
@@ -108,8 +108,21 @@ class ControlRequests:
         if not told:
             raise UsageError("no order can be written into the job's folder; end it with Ctrl-C")
         self._verdict.asked_to_stop()
-        self._standing.stopping()
+        self._standing.stopping(True)
         return "the workers stop after this step, with a checkpoint"
+
+    def _end_now(self) -> str:
+        """All end at once, whatever is kept."""
+        if self._verdict.ending is not None:
+            raise UsageError("the job is ending already")
+        self._verdict.ended_by_request("spotmpi stop --now", unkept=self._keeps)
+        return "the job is ended at once"
+
+    def refused(self) -> None:
+        """The workers could not keep a checkpoint, and train on: they are not to stop any more."""
+        for worker in self._verdict.training:
+            self._orders.give(worker, stop=False)
+        self._standing.stopping(False)
 
     def _room(self) -> Growing:
         """Where workers may come from now. Raises UsageError if none can come."""

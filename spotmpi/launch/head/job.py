@@ -178,6 +178,8 @@ class Job:
         self._standing = StatusReport(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
         self._rehearsed = settings.revoke
+        self._terminated = False
+        """SIGTERM has come once, which is a notice where a checkpoint can be kept."""
         self.growing: Growing | None = None
         """Where more workers come from, if any can."""
         self._turnover: MembershipChanges
@@ -264,8 +266,17 @@ class Job:
         return ending.code
 
     def _signalled(self, number: int) -> None:
-        if self._lookout is None or not self._lookout.take(number):
-            self._verdict.interrupted(number)
+        if self._lookout is not None and self._lookout.take(number):
+            return
+        if number == signal.SIGTERM and self._keeps and not self._terminated:
+            self._terminated = True
+            if self._verdict.started and self._verdict.training:
+                self._verdict.asked_to_stop(
+                    "SIGTERM (a second one ends the job at once, without a checkpoint)"
+                )
+                self._turnover.noticed(None)
+                return
+        self._verdict.interrupted(number)
 
     def _over(self) -> bool:
         if self._verdict.ending is not None and not self._ending:
@@ -323,6 +334,10 @@ class Job:
                 self._gone(worker)
             case messages.Misses(workers=missed):
                 self._part(worker, missed)
+            case messages.GoesOn():
+                self._verdict.refused_to_stop(again=self._turnover.must_stop)
+                if not self._turnover.must_stop:
+                    self._requests.refused()
             case messages.Spawning(newcomer=newcomer):
                 self._turnover.spawning(newcomer)
             case messages.GaveUp(newcomer=newcomer, why=why):

@@ -9,6 +9,8 @@ Code Meaning
 2    wrong arguments (`spotmpi.cli`)
 69   every worker was revoked
 71   the job could not start: mpirun failed, or a worker was lost before all were ready
+74   the job ended in order, and its last steps are in no checkpoint: the disk refused it for long
+     after the training, or the user did not want to wait for one
 75   the workers stopped with a checkpoint written: too few were left, or all were told to
      leave; a batch system may requeue the job
 128+ the launcher was ended by a signal: 130 is Ctrl-C, or a stop without a checkpoint
@@ -21,6 +23,7 @@ else is a bug of the script, and a bug ends the job before any survivor starts t
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -41,6 +44,8 @@ __all__ = [
 EXIT_BUG = 1
 EXIT_ALL_REVOKED = 69
 EXIT_NOT_STARTED = 71
+EXIT_UNKEPT = 74
+"""EX_IOERR."""
 EXIT_ENDED = 130
 
 MEANINGS = {
@@ -49,11 +54,18 @@ MEANINGS = {
     2: "wrong arguments",
     EXIT_ALL_REVOKED: "every worker was revoked",
     EXIT_NOT_STARTED: "the job could not start",
+    EXIT_UNKEPT: (
+        "ended, and the last steps are in no checkpoint: the disk refused it, or spotmpi stop --now"
+    ),
     EXIT_REQUEUE: (
-        "stopped below --min-workers, by a notice or spotmpi stop, "
+        "stopped below --min-workers, by a notice, SIGTERM or spotmpi stop, "
         "with a checkpoint to --resume from"
     ),
+    128 + signal.SIGHUP: "SIGHUP: the terminal was closed",
     EXIT_ENDED: "Ctrl-C, or spotmpi stop of a job without --checkpoint",
+    128 + signal.SIGQUIT: "SIGQUIT",
+    128
+    + signal.SIGTERM: "SIGTERM without --checkpoint or before the training, or a second SIGTERM",
 }
 """Of the exit codes, as users are told."""
 
@@ -128,6 +140,8 @@ class JobState:
         self._checkpoints: set[messages.Checkpoint] = set()
         self._unsaved: str | None = None
         """Why the last checkpoint could not be written."""
+        self._unkept = False
+        """Training is over, and its end could not be kept."""
         self._asked = False
         self.ending: JobEnding | None = None
         self.lines: list[str] = []
@@ -213,11 +227,21 @@ class JobState:
             f"`spotmpi grow --host {host} --workers 1`"
         )
 
-    def asked_to_stop(self) -> None:
+    def asked_to_stop(self, why: str = "asked to stop") -> None:
         """Take the news that the workers were ordered to stop."""
         if not self._asked:
-            self.lines.append("asked to stop: the workers stop after this step, with a checkpoint")
+            self.lines.append(f"{why}: the workers stop after this step, with a checkpoint")
         self._asked = True
+
+    def refused_to_stop(self, again: bool) -> None:
+        """Take the news that they go on, as they could keep nothing. ``again``: they try again
+        after each step."""
+        if self._asked and not again:
+            self._asked = False
+            self.lines.append(
+                f"the workers did not stop: {self._unsaved}; they train on. Make room and say "
+                "`spotmpi stop` again, or end the job without a checkpoint: `spotmpi stop --now`"
+            )
 
     def mute(self, on: bool) -> None:
         """Take the news that mpirun does not answer any more, or that it does again."""
@@ -227,9 +251,11 @@ class JobState:
             else "mpirun answers again"
         )
 
-    def ended_by_request(self, why: str) -> None:
-        """End the job at once because somebody asked for it."""
-        self._end(EXIT_ENDED, f"{why}; the job was ended, and every worker in it")
+    def ended_by_request(self, why: str, unkept: bool = False) -> None:
+        """End the job at once because somebody asked for it; ``unkept``: without a checkpoint that
+        there could have been."""
+        code, how = (EXIT_UNKEPT, ", without a checkpoint") if unkept else (EXIT_ENDED, "")
+        self._end(code, f"{why}; the job was ended{how}, and every worker in it")
 
     def told(self, worker: int, said: Message) -> None:
         """Take what a worker said."""
@@ -263,6 +289,8 @@ class JobState:
                 for one in self._workers:
                     one.ready = one.ready or not one.newcomer
                 self._started = True
+            case messages.Unkept():
+                self._unkept = True
             case messages.Unable(why=why):
                 self._unable(worker, why)
             case messages.Done():
@@ -419,6 +447,12 @@ class JobState:
             advice = ", and the job ended; start it again, with --resume if it has a checkpoint"
             return JobEnding(
                 EXIT_ALL_REVOKED, "every worker was revoked" + ("" if self._again else advice)
+            )
+        if self._unkept:
+            return JobEnding(
+                EXIT_UNKEPT,
+                f"the training is over, but its end could not be kept: {self._unsaved}; what was "
+                "trained since the last checkpoint is lost",
             )
         finished, revoked, left = map(ends.count, ("finished", "revoked", "left"))
         if revoked or left:

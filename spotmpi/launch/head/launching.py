@@ -187,7 +187,7 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
             name, folder, lock = job_folder.create(0)
             stack.callback(os.close, lock)
             stack.callback(job_folder.remove, folder)
-            plan.files.named(name)
+            plan.files.begins(name)
             placed = fleet.place(names, folder, manner.spares)
             within = replace(settings, job=name, job_dir=folder)
             # How its workers share its cores is each host's own affair.

@@ -89,6 +89,8 @@ class MembershipChanges:
         """Which stay of a host its last newcomer belongs to."""
         self._taken: set[str | None] = set()
         """Hosts that are to be taken away; None is the launcher's own."""
+        self.must_stop = False
+        """All workers are to stop, and cannot stay if that is put off."""
         self._unwanted: set[int] = set()
         """Workers that were told to go, and are neither replaced nor tried again."""
         self._before: dict[int, int] = {}
@@ -197,6 +199,7 @@ class MembershipChanges:
         self._dismiss(learning, _TAKEN)
         training = set(self._verdict.training) if self._verdict.started else set()
         if noticed >= training:  # nobody would be left
+            self.must_stop = bool(training)
             for worker in training:
                 self.orders.give(worker, stop=True)
         else:
@@ -217,6 +220,7 @@ class MembershipChanges:
 
     def _stop(self) -> None:
         """All stop together, with a checkpoint."""
+        self.must_stop = True
         self._verdict.asked_to_stop()
         for worker in self._verdict.training:
             self.orders.give(worker, stop=True)

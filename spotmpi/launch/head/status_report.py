@@ -27,6 +27,7 @@ class StatusReport:
         self._since = time.time()
         self._generation = 0
         self._checkpoint: control_messages.SavedAt | None = None
+        self._unsaved: str | None = None
         self._progress: dict[int, Progress] = {}
         self._gone: dict[int, float] = {}
         self._stopping = False
@@ -38,14 +39,17 @@ class StatusReport:
                 self._generation = max(self._generation, said.generation)
             case messages.Checkpoint():
                 self._checkpoint = control_messages.SavedAt(said.step, said.path)
+                self._unsaved = None
+            case messages.Unsaved(why=why):
+                self._unsaved = why
 
     def gone(self, worker: int) -> None:
         """A worker has come to its end now."""
         self._gone.setdefault(worker, time.time())
 
-    def stopping(self) -> None:
-        """The workers were ordered to stop."""
-        self._stopping = True
+    def stopping(self, on: bool) -> None:
+        """The workers were ordered to stop, or the order was taken back."""
+        self._stopping = on
 
     def report(
         self,
@@ -78,6 +82,7 @@ class StatusReport:
             generation=self._generation,
             step=max((one.steps for one in self._progress.values()), default=None),
             checkpoint=self._checkpoint,
+            unsaved=self._unsaved,
             stopping=self._stopping,
             workers=tuple(
                 self._worker(worker, fate, training.get(worker), waits.get(worker), now)

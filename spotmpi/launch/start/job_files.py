@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -65,10 +66,14 @@ class JobFiles:
         locks.release(self._locks)
         self._locks = []
 
-    def named(self, job: str) -> None:
-        """The job has a name now, which others may be told."""
+    def begins(self, job: str) -> None:
+        """The job begins, under this name, which others may be told; what ended before it did not
+        end with it."""
         for lock in self._locks:
             lock.note(job=job)
+        if self._folder is not None:
+            with suppress(OSError):
+                (self._folder / _FINISHED).unlink()
 
     def newest(self) -> Kept | None:
         """What a job can go on from; None if there is no checkpoint. Blocking: it is verified.

@@ -127,6 +127,37 @@ def test_a_stop_is_an_order_to_all_that_train() -> None:
     assert "stopped on request" in ending.sentence
 
 
+def test_workers_that_could_keep_nothing_are_not_to_stop_any_more() -> None:
+    asked = trained()
+    asked.ask("stop")
+    asked.tell("unsaved", 0, step=7, why="the disk is full")
+    for _ in range(3):  # each worker says that it goes on
+        asked.verdict.refused_to_stop(again=False)
+        asked.requests.refused()
+    assert asked.workers.orders == dict.fromkeys(range(3), Order())
+    assert asked.requests.report().unsaved == "the disk is full"
+    assert not asked.requests.report().stopping
+    assert len(asked.verdict.lines) == 3
+    assert asked.verdict.lines[-1].startswith("the workers did not stop: the disk is full; they")
+    asked.ask("stop")
+    asked.tell("checkpoint", 0, step=8, path="/kept/8")
+    report = asked.requests.report()
+    assert (report.stopping, report.unsaved) == (True, None)
+
+
+@pytest.mark.parametrize(("keeps", "code"), [(True, 74), (False, 130)])
+def test_whoever_does_not_want_to_wait_ends_the_job_without_a_checkpoint(
+    keeps: bool, code: int
+) -> None:
+    asked = trained(keeps=keeps)
+    assert "ended at once" in asked.ask("stop", now=True)
+    assert asked.workers.orders == {}
+    assert asked.verdict.ending is not None
+    assert asked.verdict.ending.code == code
+    with pytest.raises(UsageError, match="ending already"):
+        asked.ask("stop", now=True)
+
+
 def test_a_second_stop_is_said_no_second_time() -> None:
     asked = trained()
     asked.ask("stop")
