@@ -81,6 +81,9 @@ class Board(LauncherChannel):
         """Never."""
         return False
 
+    def close(self) -> None:
+        """It holds nothing."""
+
     def tell(self, event: str, **fields: Any) -> None:
         """What it says arrives later."""
         if self._launcher is not None:
