@@ -77,9 +77,7 @@ class Lock:
         self.path = path
         self._about = about
         while True:
-            # No link: it may lie where others can put files, and is written to.
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._descriptor = os.open(self.path, flags, 0o666)
+            self._descriptor = _opened(self.path)
             try:
                 self.guarded = self._take()
                 """The file system has locks; else only holders on this host are found."""
@@ -128,6 +126,15 @@ class Lock:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+
+def _opened(path: Path) -> int:
+    # No link: it may lie where others can put files, and is written to.
+    how = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | how, 0o666)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY | how)  # another user's, which can be locked all the same
 
 
 def _described(known: dict[str, Any]) -> str:

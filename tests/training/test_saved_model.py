@@ -84,6 +84,15 @@ def test_a_checkpoint_on_the_way_is_no_complete_training(folder: Path) -> None:
     assert [(one.step, one.complete) for one in found] == [(4, False), (5, True)]
 
 
+def test_what_a_script_makes_of_the_last_average_is_kept(folder: Path) -> None:
+    with spotmpi.Group([np.zeros(2)]) as group:
+        for _ in range(3):
+            group.state[0][...] += group.average([np.ones(2)])[0]
+    found = spotmpi.load(folder)
+    assert found.params[0].tolist() == [3.0, 3.0]
+    assert found.optimizer == {}
+
+
 def test_a_damaged_one_is_said_and_the_one_before_it_given(folder: Path) -> None:
     test_a_checkpoint_on_the_way_is_no_complete_training(folder)
     os.truncate(folder / "checkpoint-000000000005.h5", 700)

@@ -123,6 +123,29 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "mine").read_text() == "precious"
 
 
+def test_another_user_s_lock_counts_as_well(
+    elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, path = elsewhere
+    open_it = os.open
+
+    def as_another_user(name: Any, flags: int, *mode: int) -> int:
+        if flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return open_it(name, flags, *mode)
+
+    monkeypatch.setattr(os, "open", as_another_user)
+    with pytest.raises(InUse, match=f"process {holder.pid} on"):
+        locks.hold(tmp_path, None)
+    holder.kill()
+    holder.wait()
+    (held,) = locks.hold(tmp_path, None)
+    monkeypatch.undo()
+    with pytest.raises(InUse):
+        Lock(path)
+    held.release()
+
+
 def test_two_names_of_one_trace_are_one(tmp_path: Path) -> None:
     (tmp_path / "run.jsonl").touch()
     (tmp_path / "also").symlink_to("run.jsonl")
