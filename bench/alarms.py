@@ -2,7 +2,7 @@
 
 Hosts are namespaces of this machine (`network`), with workers that train on all of them at once
 under ``spotmpi run --hosts``; every host that is lost is a false alarm. Half a minute without and
-half a minute with other load on the cores (`load`) take turns.
+a minute and a half with other load on the cores (`load`) take turns.
 
 Beside the alarms: how near it was. A sample is the longest silence of one host within one window
 of five seconds, as its head has judged it and `spotmpi status` tells it, and how long it might have
@@ -58,7 +58,9 @@ _QUIET = 20
 """Steps before anything counts, and after the control."""
 
 _TURN = 6
-"""Windows without load, and then as many with it."""
+"""Windows without load; then come `_LOADED` times as many with it."""
+
+_LOADED = 3
 
 _ASKED_AFTER = 1.0
 """Seconds of a window, after which the head is asked for the one before."""
@@ -143,7 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=10.0,
         metavar="M",
-        help="under load; as many without it lie in between (10)",
+        help="under load; a third as many without it lie in between (10)",
     )
     parser.add_argument("--hosts", type=int, default=4, metavar="N", help="hosts (4)")
     parser.add_argument("--slots", type=int, default=4, metavar="N", help="workers of each (4)")
@@ -169,7 +171,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Measure, print the table, write what was asked for. Blocking, twice ``--minutes``."""
+    """Measure, print the table, write what was asked for. Blocking, 4/3 of ``--minutes``."""
     _check(options)
     head = machine.describe()
     found = Found()
@@ -188,7 +190,7 @@ def main(options: argparse.Namespace) -> int:
             "plain": options.plain,
             "params": _FLOATS,
             "window_s": WINDOW,
-            "turn_s": _TURN * WINDOW,
+            "turns_s": {"without": _TURN * WINDOW, "with": _LOADED * _TURN * WINDOW},
             "load": {
                 "processes": options.load,
                 "bursts_ms": load.BURSTS_MS,
@@ -240,12 +242,12 @@ def page(found: Found, detect_ms: int | None) -> list[str]:
 
 
 def plan(minutes: float) -> list[bool]:
-    """Whether there is load in a window, for each in order: with as many as without."""
+    """Whether there is load in a window, for each in order."""
     left = max(1, round(60 * minutes / WINDOW))
     windows: list[bool] = []
     while left:
-        some = min(_TURN, left)
-        windows += [False] * some + [True] * some
+        some = min(_LOADED * _TURN, left)
+        windows += [False] * math.ceil(some / _LOADED) + [True] * some
         left -= some
     return windows
 
@@ -343,7 +345,8 @@ def _watch(job: _Job, beside: _Load, windows: Sequence[bool], found: Found) -> N
 
 
 def _tell(when: str, found: Found) -> None:
-    last = [value for window in found.silences[when][-_TURN:] for value in window.values()]
+    turn = _LOADED * _TURN if when == "with" else _TURN
+    last = [value for window in found.silences[when][-turn:] for value in window.values()]
     longest = max(last, default=math.nan)
     print(
         f"{when} load: longest silence {longest:.0f} ms, false alarms so far: "

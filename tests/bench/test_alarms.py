@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from itertools import chain, islice, pairwise
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -64,13 +64,13 @@ def test_a_host_that_is_cut_off_is_found_and_no_other(
     assert "control: h2 was cut off, and thrown out after" in capsys.readouterr().out
 
 
-def test_without_and_with_load_take_turns_for_as_long() -> None:
+def test_a_third_of_the_time_under_load_lies_without_load_in_between() -> None:
     assert alarms.plan(0.001) == [False, True]
-    windows = alarms.plan(10)
-    assert sum(windows) * WINDOW == 600
-    assert len(windows) == 2 * sum(windows)
-    switches = [at for at, (a, b) in enumerate(pairwise(windows), 1) if a != b]
-    assert switches == list(range(6, len(windows), 6))  # every 30 seconds
+    windows = alarms.plan(12)
+    assert sum(windows) * WINDOW == 720
+    assert 3 * windows.count(False) == windows.count(True)
+    turns = [len(list(turn)) * WINDOW for _, turn in groupby(windows)]
+    assert turns == [30, 90] * 8
 
 
 def test_a_worker_counts_once_when_it_is_gone_and_nothing_was_done_to_it() -> None:
