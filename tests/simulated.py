@@ -77,9 +77,9 @@ class Seat(Fabric):
         late = seat.me not in seat.membership
         return replace(_SETTINGS(), newcomer=seat.me if late else None)
 
-    def arena(self, layout: Sequence[Shape]) -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """The simulation's."""
-        return self._simulation.arena(layout)
+        return self._simulation.arena(layout, name)
 
     def clock(self) -> float:
         """The simulation's."""

@@ -162,8 +162,12 @@ class Fabric(ABC):
         """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
 
     @abstractmethod
-    def arena(self, layout: Sequence[Shape]) -> Arena:
-        """Memory for rounds of this ``layout``, from the data plane. Local."""
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+        """Memory for rounds of this ``layout``, from the data plane. Local.
+
+        ``name``: of an arena for many rounds, in which all workers use the one that they gave this
+        name last.
+        """
 
     # A sponsor's side of a newcomer. All local, and done at once.
 

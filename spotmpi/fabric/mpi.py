@@ -55,12 +55,14 @@ from spotmpi.fabric.mpi_calls import (
     collective,
     done,
     duplicate,
+    is_broken,
     is_failure,
     no_loss,
     take,
     told,
 )
-from spotmpi.fabric.plane import Plain, Plane, Sum
+from spotmpi.fabric.node import Node
+from spotmpi.fabric.plane import Plane, Ways
 from spotmpi.fabric.retired import Retired
 from spotmpi.fabric.token_bytes import Row, decode, encode, pack_row, unpack_rows
 from spotmpi.protocol.joining import Stage, after
@@ -88,7 +90,7 @@ _BRIDGE = 1
 
 _FEW_THREADS = "MPI was not started with MPI_THREAD_MULTIPLE, without which no worker can join"
 
-PLANE: Callable[[Sum], Plane] = Plain
+PLANE: Callable[[Ways], Plane] = Node
 """The data plane of this process."""
 
 
@@ -153,7 +155,7 @@ class MpiFabric(Fabric):
         self._deaf_until: float | None = None
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
-        self._plane = PLANE(self._sum)
+        self._plane = PLANE(Ways(self._sum, self._broken))
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
         if newcomer is not None:
             self.me = newcomer
@@ -164,26 +166,32 @@ class MpiFabric(Fabric):
         world.Set_errhandler(MPI.ERRORS_RETURN)
         self.me = world.Get_rank()
         data, control = duplicate(world), duplicate(world)
-        self._enter(data, control, _introduce(data, self.me, self._doorbell.address))
+        self._enter(data, control, *self._introduce(data))
         self.membership = Membership(0, tuple(self._workers))
 
-    def _enter(self, data: MPI.Intracomm, control: MPI.Intracomm, rows: list[Row]) -> None:
-        """Take these two for the ways to the workers of these rows, who are their members."""
+    def _enter(
+        self, data: MPI.Intracomm, control: MPI.Intracomm, rows: list[Row], together: bool
+    ) -> None:
+        """Take these two for the ways to the workers of these rows, who are their members.
+
+        ``together``: they can all share memory.
+        """
         self._data, self._control = data, control
-        self._workers = [Worker(worker, host) for worker, host, _ in rows]
-        self._data_ids = [worker for worker, _, _ in rows]
+        self._workers = [Worker(row.worker, row.host) for row in rows]
+        self._data_ids = [row.worker for row in rows]
         self._control_ids = list(self._data_ids)
         self._control_rank = {worker: rank for rank, worker in enumerate(self._control_ids)}
-        here = next(host for worker, host, _ in rows if worker == self.me)
-        self._bells = {worker: bell for worker, host, bell in rows if host == here}
+        here = next(row.host for row in rows if row.worker == self.me)
+        self._bells = {row.worker: row.bell for row in rows if row.host == here}
         self._follow(self._data_ids)
         self._revocation_told = False
         self._events = deque(event for event in self._events if isinstance(event, Lost))
-        self._plane.bind(self._data_ids)
+        self._together = together
+        self._plane.bind(self._data_ids, together)
 
-    def arena(self, layout: Sequence[Shape]) -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Of the data plane."""
-        return self._plane.arena(layout)
+        return self._plane.arena(layout, name)
 
     def clock(self) -> float:
         """Monotonic seconds of this host, the same for all its processes."""
@@ -197,9 +205,11 @@ class MpiFabric(Fabric):
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:
-                    self._share(buffer, root)
+                    if not self._plane.is_everywhere(buffer):
+                        self._share(buffer, root)
             case Revoke():
                 self._data.Revoke()
+                self._plane.interrupt()
             case Send(to, token):
                 self._send(to, token)
             case Poll():
@@ -227,11 +237,15 @@ class MpiFabric(Fabric):
         backend = backend_of(result)
         if backend is not HOST:  # this MPI may not know the memory that it is in
             brought = result = backend.to_host(brought)
-        if brought is result:
-            brought = MPI.IN_PLACE
-        collective(self._data, self._data.Allreduce, brought, result)
+        if brought is not result:
+            HOST.from_host(result, brought)  # MPI does no less, and works in place everywhere
+        collective(self._data, self._data.Allreduce, MPI.IN_PLACE, result)
         if backend is not HOST:
             backend.from_host(part.result, result)
+
+    def _broken(self) -> bool:
+        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
+        return is_broken(self._data)
 
     def _share(self, buffer: Buffer, root: int) -> None:
         backend = backend_of(buffer)
@@ -325,7 +339,7 @@ class MpiFabric(Fabric):
             if not change:
                 self._retired.add(self._data)
                 self._data, self._data_ids = shrunk, alive
-                self._plane.bind(alive)
+                self._plane.bind(alive, self._together)
                 return Built(True, frozenset(alive))
             old = self._data, self._control
             if self._change(shrunk, alive, change):
@@ -392,9 +406,20 @@ class MpiFabric(Fabric):
             comm.Revoke()  # the others may wait for this worker in it
         return made if self._agree(made is not None) else None
 
-    def _furnish(self, data: Any) -> tuple[MPI.Intracomm, list[Row]]:
+    def _furnish(self, data: Any) -> tuple[MPI.Intracomm, list[Row], bool]:
         """The control path beside ``data``, and who is there. Collective."""
-        return duplicate(data), _introduce(data, self.me, self._doorbell.address)
+        return duplicate(data), *self._introduce(data)
+
+    def _introduce(self, comm: MPI.Intracomm) -> tuple[list[Row], bool]:
+        """Who is there, by rank, and whether all of them can share memory. Collective."""
+        bell, card = self._doorbell.address, self._plane.card()
+        mine = pack_row(Row(self.me, socket.gethostname(), bell, card))
+        everybody = bytearray(len(mine) * comm.Get_size())
+        comm.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
+        rows = unpack_rows(everybody)
+        together = bytearray([self._plane.reach({row.worker: row.card for row in rows})])
+        comm.Allreduce(MPI.IN_PLACE, [together, MPI.UNSIGNED_CHAR], MPI.MIN)
+        return rows, bool(together[0])
 
     def _bridge_to(self, change: PlannedChange) -> MPI.Intracomm:
         """Where the newcomer is; only its sponsor has to know."""
@@ -511,14 +536,6 @@ class MpiFabric(Fabric):
         finally:
             parent.Free()
         return [ids[rank] for rank in ranks]
-
-
-def _introduce(comm: MPI.Intracomm, me: WorkerId, bell: bytes) -> list[Row]:
-    """Everybody's id, host name and doorbell, by rank. Collective."""
-    mine = pack_row(me, socket.gethostname(), bell)
-    everybody = bytearray(len(mine) * comm.Get_size())
-    comm.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
-    return unpack_rows(everybody)
 
 
 def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None:

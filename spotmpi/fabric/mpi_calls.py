@@ -24,6 +24,7 @@ __all__ = [
     "collective",
     "done",
     "duplicate",
+    "is_broken",
     "is_failure",
     "no_loss",
     "take",
@@ -80,7 +81,7 @@ def told(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:
     may break before the loss is known.
     """
     until = time.monotonic() + EVIDENCE
-    while not is_failure(error) and not _is_broken(comm):
+    while not is_failure(error) and not is_broken(comm):
         if time.monotonic() > until:
             raise no_loss(error) from error
         MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
@@ -93,7 +94,7 @@ def is_failure(error: MPI.Exception) -> bool:
     return error.Get_error_class() in _FAILURES
 
 
-def _is_broken(comm: MPI.Comm) -> bool:
+def is_broken(comm: MPI.Comm) -> bool:
     """Whether somebody of ``comm`` is lost, as far as is known here, or has found one lost."""
     failed = comm.Get_failed()
     try:

@@ -10,13 +10,15 @@ after a failure, and `Arena.in_place` says so. Nothing else above the plane depe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.protocol.membership import WorkerId
+
+CARD_BYTES = 40
 
 Handle = int
 """Names a part that was started, until it has been waited for or given up."""
@@ -71,6 +73,11 @@ class Arena:
         """The open round's."""
         return self._parts[0]
 
+    def every_contribution(self) -> Iterator[tuple[int, Buffer]]:
+        """Of this round and of the next, if they are not the same: which array, and the array."""
+        for contributions in self._contributions:
+            yield from enumerate(contributions)
+
     def turn(self) -> None:
         """The open round is committed: its sums are the record."""
         for turns in (self._results, self._contributions, self._parts):
@@ -106,16 +113,44 @@ class Reduce:
     parts: Sequence[Part]
 
 
+Sum = Callable[[Part], None]
+"""Sums one part over all members, blocking; raises `PeersLost`."""
+
+
+class Ways(NamedTuple):
+    """What a plane has of the fabric that it belongs to."""
+
+    total: Sum
+    """The slow way that always works."""
+    broken: Callable[[], bool]
+    """Whether a member is lost, as far as is known here, or has met a loss. Local."""
+
+
 class Plane(ABC):
     """One way to sum over all members. It is told who they are, and finds out where they are."""
 
-    @abstractmethod
-    def arena(self, layout: Sequence[Shape]) -> Arena:
-        """Memory for rounds of this ``layout``, all zero. Local."""
+    def card(self) -> bytes:
+        """What others must know to share memory with this worker, in `CARD_BYTES` at most."""
+        return b""
+
+    def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
+        """Whether this worker can share memory with all of these. Local."""
+        return False
 
     @abstractmethod
-    def bind(self, members: Sequence[WorkerId]) -> None:
-        """From now on these are summed over, in this order; nothing is under way. Collective."""
+    def bind(self, members: Sequence[WorkerId], together: bool) -> None:
+        """From now on these are summed over, in this order; nothing is under way. Local.
+
+        ``together``: all of them have said, when they came, that they can reach all others.
+        """
+
+    @abstractmethod
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+        """Memory for rounds of this ``layout``, all zero. Local.
+
+        ``name``: of an arena for many rounds, in which all workers use the one that they gave this
+        name last. A plane may do more for it than for one without.
+        """
 
     @abstractmethod
     def start(self, part: Part) -> Handle:
@@ -128,6 +163,14 @@ class Plane(ABC):
     @abstractmethod
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Give these up: once it returns, nothing touches their memory any more."""
+
+    def interrupt(self) -> None:
+        """Have others look at once whether the data path is revoked. Local."""
+        return
+
+    def is_everywhere(self, buffer: Buffer) -> bool:
+        """Whether it is the same memory for all members. Local, and the same for all."""
+        return False
 
     def perform(self, request: Start | Wait | Cancel | Reduce) -> Handle | None:
         """Do what is asked; returns the handle of what is started."""
@@ -158,21 +201,17 @@ def private_arena(layout: Sequence[Shape], in_place: bool) -> Arena:
     return Arena(lambda: [backend.zeros(dtype, size) for dtype, size, backend in layout], in_place)
 
 
-Sum = Callable[[Part], None]
-"""Sums one part over all members, blocking; raises `PeersLost`."""
-
-
 class Plain(Plane):
     """Part by part, each at once and in place: the least memory, and what MPI does fastest."""
 
-    def __init__(self, total: Sum) -> None:
-        self._total = total
+    def __init__(self, ways: Ways) -> None:
+        self._total = ways.total
 
-    def arena(self, layout: Sequence[Shape]) -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Results where the contributions were."""
         return private_arena(layout, in_place=True)
 
-    def bind(self, members: Sequence[WorkerId]) -> None:
+    def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Nothing depends on who they are."""
 
     def start(self, part: Part) -> Handle:
@@ -194,16 +233,16 @@ class Apart(Plane):
     hold them against.
     """
 
-    def __init__(self, total: Sum) -> None:
-        self._total = total
+    def __init__(self, ways: Ways) -> None:
+        self._total = ways.total
         self._started: dict[Handle, Part] = {}
         self._last = 0
 
-    def arena(self, layout: Sequence[Shape]) -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Contributions that stay as they are."""
         return private_arena(layout, in_place=False)
 
-    def bind(self, members: Sequence[WorkerId]) -> None:
+    def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Whatever was under way for others must have been given up."""
         if self._started:
             raise RuntimeError(f"{len(self._started)} parts are under way among other members")

@@ -96,9 +96,9 @@ class Seat(Fabric):
         self.membership = simulation.membership
         self.simulation = simulation
 
-    def arena(self, layout: Sequence[Shape]) -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """The simulation's."""
-        return self.simulation.arena(layout)
+        return self.simulation.arena(layout, name)
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
         """The simulation's."""
@@ -207,7 +207,7 @@ class Simulation:
         """Members alive that have yet to come to it."""
         self._data_path = DataPath(self)
 
-    def arena(self, layout: Sequence[Shape]) -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Memory for rounds."""
         return private_arena(layout, self._in_place)
 

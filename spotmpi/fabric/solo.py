@@ -22,7 +22,7 @@ from spotmpi.fabric import (
     Wait,
     Work,
 )
-from spotmpi.fabric.plane import Plain
+from spotmpi.fabric.plane import Plain, Ways
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Built
 
@@ -33,11 +33,11 @@ class SoloFabric(Fabric):
     def __init__(self) -> None:
         self.me = 0
         self.membership = Membership.first([socket.gethostname()])
-        self._plane = Plain(_alone)
+        self._plane = Plain(Ways(_alone, lambda: False))
 
-    def arena(self, layout: Sequence[Shape]) -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Of one who is alone: what it brings is the sum."""
-        return self._plane.arena(layout)
+        return self._plane.arena(layout, name)
 
     def perform(self, request: Request) -> Any:
         """Sums of one; a build that is sealed at once, because training ends through the door."""

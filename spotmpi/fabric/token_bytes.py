@@ -6,9 +6,11 @@ Nothing that is read can execute.
 from __future__ import annotations
 
 import struct
+from typing import NamedTuple
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.doorbell import ADDRESS_BYTES
+from spotmpi.fabric.plane import CARD_BYTES
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import PlannedChange, Survey, Token, TokenKind
 
@@ -60,25 +62,29 @@ def _worker(number: int) -> WorkerId | None:
     return None if number == _NOBODY else number
 
 
-Row = tuple[WorkerId, str, bytes]
-"""A worker, its host, its doorbell."""
+class Row(NamedTuple):
+    """Who is there."""
+
+    worker: WorkerId
+    host: str
+    bell: bytes
+    """The address of its doorbell."""
+    card: bytes
+    """How to share memory with it, as the data plane has it: `CARD_BYTES`."""
+
 
 _HOST_BYTES = 256
-_ROW_BYTES = _ONE.size + _HOST_BYTES + ADDRESS_BYTES
+_ROW = struct.Struct(f"<q{_HOST_BYTES}s{ADDRESS_BYTES}s{CARD_BYTES}s")
 
 
-def pack_row(worker: WorkerId, host: str, bell: bytes) -> bytes:
+def pack_row(row: Row) -> bytes:
     """A row as bytes, as many for everybody."""
-    name = host.encode()[:_HOST_BYTES].ljust(_HOST_BYTES, b"\0")
-    return (_ONE.pack(worker) + name + bell).ljust(_ROW_BYTES, b"\0")
+    return _ROW.pack(row.worker, row.host.encode()[:_HOST_BYTES], row.bell, row.card)
 
 
 def unpack_rows(data: bytes | bytearray) -> list[Row]:
     """The rows that `pack_row` made, one after the other."""
-    rows = []
-    for i in range(0, len(data), _ROW_BYTES):
-        row = bytes(data[i : i + _ROW_BYTES])
-        name, address = row[_ONE.size : _ONE.size + _HOST_BYTES], row[_ONE.size + _HOST_BYTES :]
-        text = name.rstrip(b"\0").decode(errors="replace")
-        rows.append((_ONE.unpack_from(row)[0], text, address.rstrip(b"\0")))
-    return rows
+    return [
+        Row(worker, name.rstrip(b"\0").decode(errors="replace"), bell.rstrip(b"\0"), card)
+        for worker, name, bell, card in _ROW.iter_unpack(data)
+    ]

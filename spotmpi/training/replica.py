@@ -58,10 +58,11 @@ class Replica(Generic[P]):
         self.arena: Arena
         """Of the rounds that carry contributions; `furnish` makes it."""
 
-    def furnish(self, arena: Callable[[Sequence[Shape]], Arena]) -> None:
-        """Get memory for rounds, from the data plane."""
+    def furnish(self, arena: Callable[..., Arena]) -> None:
+        """Get memory for rounds, from the data plane: ``arena`` is its `Fabric.arena`."""
         layout = self._layout
-        self.arena = arena([Shape(b.dtype, b.size, layout.backend) for b in layout.buckets])
+        shapes = [Shape(b.dtype, b.size, layout.backend) for b in layout.buckets]
+        self.arena = arena(shapes, "data")
 
     @property
     def signature(self) -> str:
@@ -122,7 +123,7 @@ class Replica(Generic[P]):
         """The round of the step that was begun is the record: do the rest of the step, at once."""
         self.moved = True
         self._open.rate, self._open.weight = rate, weight
-        complete(self._run, self.arena.record)
+        complete(self._run, self._record())
         self.close()
 
     def close(self) -> None:
@@ -136,7 +137,7 @@ class Replica(Generic[P]):
         self.moved = True
         step = self._step(rate=rate, weight=weight)
         _, run = self.strategy.follow(step)
-        complete(run, self.arena.record)
+        complete(run, self._record())
 
     def rehearse(self, grads: Any) -> None:
         """All that a step does here, of a replica whose state counts for nothing yet: so that
@@ -146,6 +147,14 @@ class Replica(Generic[P]):
             self.arena.turn()
         self.follow(0.0, 1.0)
         self.registry.digest()
+
+    def _record(self) -> list[Buffer]:
+        """The last sums, for reading: neighbours may have them in the same memory."""
+        backend = self._layout.backend
+        return [
+            backend.view(flat, 0, (bucket.size,), read_only=True)
+            for bucket, flat in zip(self._layout.buckets, self.arena.record, strict=True)
+        ]
 
     def _step(self, **known: Any) -> Step:
         return Step(self._layout, self.optimizer, self._params, self._memory, self._state, **known)

@@ -14,7 +14,8 @@ from spotmpi.fabric import Arena, Buffer, Part, Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.training.teaching import Teaching
 
-ArenaOf = Callable[[Sequence[Shape]], Arena]
+ArenaOf = Callable[..., Arena]
+"""As `Fabric.arena`."""
 
 
 class RoundMemory:
@@ -26,7 +27,7 @@ class RoundMemory:
         self._school = school
         self._open: Sequence[Arena] = ()
         self._last: Sequence[Arena] = ()
-        self._word = arena_of([Shape("float64", control_word.WORDS)])
+        self._word = arena_of([Shape("float64", control_word.WORDS)], "word")
         self._alone: Arena | None = None
         self._answering = False
 

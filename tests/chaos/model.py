@@ -1,4 +1,7 @@
-"""The model of the chaos tests: small, deterministic, with two dtypes and an odd shape."""
+"""The model of the chaos tests: small, deterministic, with two dtypes and an odd shape.
+
+A wide one has as many more parameters as it takes for data planes to do their best.
+"""
 
 import hashlib
 
@@ -11,9 +14,13 @@ X = _random.normal(size=(SAMPLES, 5)).astype(np.float32)
 Y = (X @ np.arange(5, dtype=np.float32) + 0.5).astype(np.float32)
 
 
-def params() -> dict[str, np.ndarray]:
+_WIDE = _random.normal(size=1301).astype(np.float32)
+
+
+def params(wide: bool = False) -> dict[str, np.ndarray]:
     """Where training begins."""
-    return {"w": np.zeros(5, np.float32), "b": np.zeros((), np.float64)}
+    more = {"wide": np.zeros_like(_WIDE)} if wide else {}
+    return {"w": np.zeros(5, np.float32), "b": np.zeros((), np.float64), **more}
 
 
 def gradient(params, samples):
@@ -22,12 +29,14 @@ def gradient(params, samples):
     # No BLAS: it may raise floating point flags on finite numbers, and warnings are errors.
     error = (x * params["w"]).sum(1) + np.float32(params["b"]) - y
     grads = {"w": (error[:, None] * x).mean(0), "b": np.array(error.mean(), np.float64)}
+    if "wide" in params:
+        grads["wide"] = np.float32(error.mean()) * _WIDE
     return float((error**2).mean()), grads
 
 
 def values(params) -> np.ndarray:
-    """All of them, as one array."""
-    return np.concatenate([params[key].ravel() for key in sorted(params)])
+    """All of them but the wide ones, as one array."""
+    return np.concatenate([params[key].ravel() for key in ("b", "w")])
 
 
 def fingerprint(params) -> str:

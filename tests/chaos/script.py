@@ -29,7 +29,9 @@ import model
 import others
 
 import spotmpi
-from spotmpi.fabric import mpi, mpi_calls, plane
+from spotmpi.fabric import mpi, mpi_calls
+from spotmpi.fabric.node import Node
+from spotmpi.fabric.plane import Plain
 from spotmpi.optimizers import Momentum
 from spotmpi.training import checkpoint_file
 from spotmpi.training.fault_injection import FaultInjection
@@ -38,7 +40,8 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
-parser.add_argument("--plane", default="Plain", help="the data plane, of spotmpi.fabric.plane")
+parser.add_argument("--plane", default="Node", choices=["Plain", "Node"])
+parser.add_argument("--wide", action="store_true", help="a model that is worth sharing memory")
 parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
 parser.add_argument("--refuse", type=int, default=0, help="so many checkpoints of each worker")
 parser.add_argument("--terminate", type=int, help="the step in which the launcher gets SIGTERM")
@@ -99,7 +102,7 @@ def pieces_or_die(*args):
 mpi.MpiFabric.perform = perform_or_die
 checkpoint_file.save = save_or_die
 checkpoint_file._pieces = pieces_or_die
-mpi.PLANE = getattr(plane, arguments.plane)
+mpi.PLANE = {"Plain": Plain, "Node": Node}[arguments.plane]
 if arguments.late:
     # So others may have committed the step, all or some of them: then it is not tried again.
     hold = FaultInjection.hold
@@ -132,7 +135,7 @@ def do_once(moment):
 
 gradients = 0
 with spotmpi.Trainer(
-    model.params(),
+    model.params(arguments.wide),
     optimizer=Momentum(lr=0.02),
     strategy=others.STRATEGIES[arguments.strategy](),
     seed=7,

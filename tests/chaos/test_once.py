@@ -12,7 +12,7 @@ from tests.chaos.test_revocations import HERE, TIMEOUT, Job
 PASSES = 2
 
 
-@pytest.fixture(params=["Plain", "Apart"])
+@pytest.fixture(params=["Plain", "Node"])
 def run(run_spotmpi, tmp_path: Path, request):
     """``run(workers, chaos, "loop" or "end")`` -> Job, over both data planes."""
     path = tmp_path / "trace.jsonl"
@@ -20,12 +20,14 @@ def run(run_spotmpi, tmp_path: Path, request):
 
     def start(workers: int, chaos: str, once: str, *options: str) -> Job:
         script = [HERE / "script.py", "--passes", str(PASSES), "--plane", request.param]
+        wide = request.param == "Node"
+        script += ["--wide"] if wide else []
         done = run_spotmpi(
             ["run", "-n", str(workers), "--trace", path, *options, *script, "--once", once],
             timeout=TIMEOUT,
             env={"CHAOS": chaos},
         )
-        job = Job(done, path, PASSES)
+        job = Job(done, path, PASSES, wide)
         job.check()
         return job
 

@@ -25,10 +25,11 @@ TIMEOUT = 100
 class Job:
     """One finished run: what the launcher said, and what the trace proves."""
 
-    def __init__(self, done, path: Path, passes: int) -> None:
+    def __init__(self, done, path: Path, passes: int, wide: bool = False) -> None:
         self.code, self.out, self.err = done.returncode, done.stdout, done.stderr
         self.records = list(records.read(path))
         self.passes = passes
+        self.wide = wide
         self.finals = [line.split()[1:] for line in done.stdout.splitlines() if "FINAL" in line]
 
     def of(self, event: str) -> list[dict]:
@@ -67,12 +68,14 @@ class Job:
         again = others.truth(
             strategy,
             self.records,
-            model.params(),
+            model.params(self.wide),
             lambda p, s: model.gradient(p, s)[1],
             optimizer or Momentum(lr=0.02),
         )
         trained = np.array([float(value) for value in self.finals[0][4:]])
-        # MPI chooses the order of summation, so the replay agrees to rounding.
+        if self.wide:
+            assert model.fingerprint(again) == self.finals[0][1], "the order of summation is ours"
+        # MPI chooses the order of summation itself, so the replay agrees to rounding.
         np.testing.assert_allclose(trained, model.values(again), rtol=1e-4, atol=1e-5)
         for recovery in self.of("recovery"):
             assert recovery["lost_steps"] == recovery["recomputed_gradients"] == 0
@@ -86,9 +89,11 @@ class Job:
                 assert sent <= most_messages(losses, unasked=True)
 
 
-@pytest.fixture(params=["Plain", "Apart"])
+@pytest.fixture(params=["Plain", "Node"])
 def run(run_spotmpi, tmp_path, request):
-    """``run(n, "--revoke", ..., chaos=..., script_args=...)`` -> Job, over both data planes."""
+    """``run(n, "--revoke", ..., chaos=..., script_args=...)`` -> Job, over both data planes: a
+    model by MPI, and a wide one in shared memory."""
+    wide = request.param == "Node"
     path = tmp_path / "trace.jsonl"
 
     def start(workers, *options, chaos="", script_args=(), passes=3) -> Job:
@@ -105,12 +110,13 @@ def run(run_spotmpi, tmp_path, request):
                 str(passes),
                 "--plane",
                 request.param,
+                *(["--wide"] if wide else []),
                 *script_args,
             ],
             timeout=TIMEOUT,
             env={"CHAOS": chaos},
         )
-        return Job(done, path, passes)
+        return Job(done, path, passes, wide)
 
     return start
 

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -518,13 +519,14 @@ def await_all(folder: Path, me: int) -> None:
 def main() -> None:
     """Perform over MPI what the command line names."""
     from spotmpi.fabric import mpi
-    from spotmpi.fabric import plane as planes
+    from tests.fabric.planes import PLANES
 
     folder, plane, *names = sys.argv[1:]
-    mpi.PLANE = getattr(planes, plane)
+    mpi.PLANE = PLANES[plane]
     fabric = mpi.MpiFabric()
     global arena_of
-    arena_of = fabric.arena
+    arena_of = partial(fabric.arena, name="of the scenario")
+    fabric.arena([Shape("float32", 1 << 16)], "so large that planes do their best")
     await_all(Path(folder), fabric.me)
     seen = {}
     for name in names:

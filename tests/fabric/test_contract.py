@@ -21,13 +21,11 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.settings import Settings
 from tests.fabric import contract
 from tests.fabric.contract import SCENARIOS, WORKERS, Die, Go, deadly, expected, performed
+from tests.fabric.planes import PLANES
 
-TIMEOUT = 60
+TIMEOUT = 120
 CALM = [name for name in SCENARIOS if not deadly(name)]
 DEADLY = [name for name in SCENARIOS if deadly(name)]
-
-
-PLANES = ["Plain", "Apart"]
 
 
 def simulated(name: str, seed: int, in_place: bool) -> dict[int, Any]:

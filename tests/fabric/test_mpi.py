@@ -12,6 +12,7 @@ import pytest
 
 from spotmpi.launch.start import installation, mpirun
 from spotmpi.settings import Settings
+from tests.fabric.planes import PLANES
 
 SOAK = Path(__file__).with_name("soak.py")
 LIMIT = 100
@@ -44,12 +45,13 @@ def test_a_worker_does_not_grow_with_its_generations(tmp_path: Path) -> None:
 ELSEWHERE = """
 import os, sys
 import numpy as np
-from spotmpi.fabric import Reduce, Shape, Share, mpi, plane
+from spotmpi.fabric import Reduce, Shape, Share, mpi
 from tests.boxed import BOXED, boxes, unbox
-mpi.PLANE = getattr(plane, sys.argv[1])
+from tests.fabric.planes import PLANES
+mpi.PLANE = PLANES[sys.argv[1]]
 fabric = mpi.MpiFabric()
 with boxes():
-    arena = fabric.arena([Shape("float32", 3, BOXED), Shape("float64", 70_000)])
+    arena = fabric.arena([Shape("float32", 3, BOXED), Shape("float64", 70_000)], "both")
     ours, hosts = arena.contributions
     BOXED.from_host(ours, np.full(3, 10.0**fabric.me, np.float32))
     hosts[...] = fabric.me
@@ -62,7 +64,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("plane", ["Plain", "Apart"])
+@pytest.mark.parametrize("plane", PLANES)
 def test_arrays_that_mpi_cannot_read_go_by_the_memory_of_the_host(
     plane: str, tmp_path: Path
 ) -> None:

@@ -1,0 +1,139 @@
+"""How processes of one host wait for each other, compiled by Numba: numbers in shared memory.
+
+Each process has numbers of its own, which only grow; it meets the others when theirs have come as
+far. Who comes last wakes those who sleep. To import this takes as long as Numba does.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import int64, types, uint64, uintp
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
+
+from spotmpi.kernels import cache
+
+__all__ = ["compiled"]
+
+_WAIT, _WAKE = 0, 1
+_ALL = 2**31 - 1
+_SECOND = 1_000_000_000
+
+
+def compiled() -> SimpleNamespace:
+    """The loops: ``post``, ``meet``, ``ring`` and ``publish``. All work on addresses."""
+    numbers = uintp[::1]
+    return cache.compiled(
+        {
+            _post: (uintp, uint64, numbers, uintp, int64),
+            _meet: (numbers, uint64, uintp, int64, int64, int64),
+            _ring: (uintp, int64),
+            _publish: (uintp, uint64),
+        }
+    )
+
+
+def _post(own: Any, number: Any, everybody: Any, bell: Any, futex: Any) -> None:
+    """Set the number at ``own``, and wake the others if all of ``everybody`` have come so far."""
+    _store(own, number)
+    if _reached(everybody, number):
+        _ring(bell, futex)
+
+
+def _meet(everybody: Any, number: Any, bell: Any, looks: Any, nanoseconds: Any, futex: Any) -> Any:
+    """Whether all of ``everybody`` have come so far: look so often, then sleep once at most."""
+    for _ in range(looks):
+        if _reached(everybody, number):
+            return True
+    heard = _load_half(bell)
+    if _reached(everybody, number):
+        return True
+    limit = np.empty(2, np.int64)
+    limit[0], limit[1] = nanoseconds // _SECOND, nanoseconds % _SECOND
+    # Returns at once if the bell has rung since it was looked at.
+    _system_call(futex, bell, _WAIT, heard, limit.ctypes.data)
+    return _reached(everybody, number)
+
+
+def _publish(address: Any, number: Any) -> None:
+    """Whoever reads this number there finds what was written before."""
+    _store(address, number)
+
+
+@register_jitable
+def _ring(bell: Any, futex: Any) -> None:
+    """Wake all who sleep by this bell."""
+    _increase(bell)
+    _system_call(futex, bell, _WAKE, _ALL, 0)
+
+
+@register_jitable
+def _reached(everybody: Any, number: Any) -> Any:
+    for i in range(everybody.size):  # noqa: SIM110 - Numba knows no all()
+        if _load(everybody[i]) < number:
+            return False
+    return True
+
+
+# What Numba has no words for. Each is a pair: the types, and what generates the code.
+
+
+def _pointer(builder: Any, address: Any, bits: int) -> Any:
+    return builder.inttoptr(address, ir.IntType(bits).as_pointer())
+
+
+def _make_load(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.load_atomic(_pointer(builder, arguments[0], 64), "seq_cst", 8)
+
+    return types.uint64(types.uintp), generate
+
+
+def _make_load_half(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        half = builder.load_atomic(_pointer(builder, arguments[0], 32), "seq_cst", 4)
+        return builder.zext(half, ir.IntType(64))
+
+    return types.int64(types.uintp), generate
+
+
+def _make_store(typing_context: Any, address: Any, number: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        address, number = arguments
+        builder.store_atomic(number, _pointer(builder, address, 64), "seq_cst", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uint64), generate
+
+
+def _make_increase(typing_context: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        one = ir.Constant(ir.IntType(32), 1)
+        builder.atomic_rmw("add", _pointer(builder, arguments[0], 32), one, "seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(types.uintp), generate
+
+
+def _make_system_call(
+    typing_context: Any, futex: Any, bell: Any, action: Any, value: Any, limit: Any
+) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        long = ir.IntType(64)
+        kind = ir.FunctionType(long, [long], var_arg=True)
+        call: Any = _declared(builder.module, kind, "syscall")
+        return builder.call(call, arguments)
+
+    return types.int64(types.int64, types.uintp, types.int64, types.int64, types.uintp), generate
+
+
+_declared: Any = cgutils.get_or_insert_function
+_load: Any = intrinsic(_make_load)
+_load_half: Any = intrinsic(_make_load_half)
+_store: Any = intrinsic(_make_store)
+_increase: Any = intrinsic(_make_increase)
+_system_call: Any = intrinsic(_make_system_call)

@@ -1,0 +1,162 @@
+"""Memory that processes of one host share, and that no file system has a name for.
+
+A segment is a file of the kernel's own (memfd): it is gone with the last process that has it open
+or mapped, however these end. Another process of the same user gets at it by way of /proc, if that
+shows it the same processes; whether it does is found out by trying. Nothing is listened on, and
+how large /dev/shm is does not matter.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+import secrets
+import weakref
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spotmpi.errors import SpotmpiError
+
+__all__ = ["PAGE", "Found", "Memory", "Segment", "bytes_of"]
+
+PAGE = mmap.PAGESIZE
+_NAME = "spotmpi"
+_MARK = 8
+"""Bytes at the beginning of a segment that tell it from all others."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.mremap.argtypes = [
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_void_p,
+]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+_MAP_FIXED = 0x10
+_MAY_MOVE, _TO_ADDRESS = 1, 2  # flags of mremap
+
+
+class Found(NamedTuple):
+    """Where a process has a segment open, and by what it knows that it is the one."""
+
+    process: int
+    descriptor: int
+    mark: int
+
+
+class Segment:
+    """A piece of memory that others can map, all zero but for its mark. Closed with this object.
+
+    Raises OSError where the kernel grants none.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._take(os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        os.ftruncate(self.descriptor, size)
+        # Nobody can have it shrink under a process that reads it, which would end that one.
+        seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
+        self.size = size
+        self.mark = secrets.randbits(62) + 1
+        os.pwrite(self.descriptor, self.mark.to_bytes(_MARK, "little"), 0)
+
+    @classmethod
+    def reach(cls, found: Found, size: int) -> Segment:
+        """The one that another process has open. OSError if it cannot be reached, or is another."""
+        path = f"/proc/{found.process}/fd/{found.descriptor}"
+        if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
+            raise FileNotFoundError(f"{path} is not what it was said to be")
+        self = cls.__new__(cls)
+        self._take(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY))
+        mark = int.from_bytes(os.pread(self.descriptor, _MARK, 0), "little")
+        if (mark, os.fstat(self.descriptor).st_size) != (found.mark, size):
+            raise FileNotFoundError(f"{path} is not what it was said to be")
+        self.size, self.mark = size, mark
+        return self
+
+    @property
+    def here(self) -> Found:
+        """By which other processes can reach it."""
+        return Found(os.getpid(), self.descriptor, self.mark)
+
+    def _take(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        weakref.finalize(self, os.close, descriptor)
+
+
+class Memory:
+    """Pages of this process; they are given back when no array lies in them any more."""
+
+    def __init__(self, size: int, segment: Segment | None = None, at: int = 0) -> None:
+        """Those of ``segment`` from its byte ``at`` on; without one, pages of nobody else's."""
+        self.size = _rounded(size)
+        self.address = _map(0, self.size, segment, at)
+        unmap = weakref.finalize(self, _libc.munmap, self.address, self.size)
+        unmap.atexit = False  # an array may be in use until the process ends
+
+    def array(self, dtype: str, size: int, at: int = 0) -> Any:
+        """``size`` elements from the byte ``at`` on."""
+        return np.asarray(_Place(self, np.dtype(dtype), size, at))
+
+    def show(self, segment: Segment, at: int) -> None:
+        """Be these pages of ``segment`` from now on, at the same addresses."""
+        _map(self.address, self.size, segment, at)
+
+    def part(self) -> None:
+        """Be pages of nobody else's from now on, with what is in them now."""
+        own = _map(0, self.size, None, 0)
+        ctypes.memmove(own, self.address, self.size)
+        moved = _libc.mremap(
+            own, self.size, self.size, _MAY_MOVE | _TO_ADDRESS, ctypes.c_void_p(self.address)
+        )
+        if moved != self.address:
+            raise _refused(self.size)
+
+
+class _Place:
+    """What NumPy makes an array of, which keeps the memory."""
+
+    def __init__(self, memory: Memory, dtype: np.dtype[Any], size: int, at: int) -> None:
+        self.memory = memory
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (memory.address + at, False),
+            "shape": (size,),
+            "typestr": dtype.str,
+        }
+
+
+def bytes_of(dtype: str, size: int) -> int:
+    """Of an array of so many elements, to whole pages."""
+    return _rounded(np.dtype(dtype).itemsize * size)
+
+
+def _rounded(size: int) -> int:
+    return max(1, -(-size // PAGE)) * PAGE
+
+
+def _map(address: int, size: int, segment: Segment | None, at: int) -> int:
+    flags = mmap.MAP_SHARED if segment else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    found: int = _libc.mmap(
+        address,
+        size,
+        mmap.PROT_READ | mmap.PROT_WRITE,
+        flags | (_MAP_FIXED if address else 0),
+        segment.descriptor if segment else -1,
+        at,
+    )
+    if found == _FAILED:
+        raise _refused(size)
+    return found
+
+
+def _refused(size: int) -> SpotmpiError:
+    why = os.strerror(ctypes.get_errno())
+    return SpotmpiError(f"no room for {size / 1e6:.0f} MB of memory for rounds: {why}")

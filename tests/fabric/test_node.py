@@ -1,0 +1,379 @@
+"""The data plane within a host: in threads of this process, which share its memory in earnest."""
+
+from __future__ import annotations
+
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi.errors import PeersLost, SpotmpiError
+from spotmpi.fabric import Arena, Part, Shape
+from spotmpi.fabric.node import Node
+from spotmpi.fabric.plane import Ways
+from spotmpi.fabric.shared_memory import Segment
+
+KILLED = Path(__file__).with_name("killed.py")
+DATA = [Shape("float32", 70_001), Shape("float64", 1_500), Shape("float32", 1)]
+WORD = [Shape("float64", 16)]
+LIMIT = 60
+
+
+class Worker:
+    """One worker's plane, and the arenas that all have."""
+
+    def __init__(self, me: int) -> None:
+        self.me = me
+        self.broken = threading.Event()
+        self.plane = Node(Ways(self.by_mpi, self.broken.is_set))
+        self.by_mpi_instead: list[Part] = []
+        self.data = self.word = None  # type: Any
+
+    def by_mpi(self, part: Part) -> None:
+        """What there is instead of MPI: it says who was asked."""
+        self.by_mpi_instead.append(part)
+        part.result[...] = -1
+
+    def furnish(self) -> None:
+        """As a trainer does."""
+        self.data = self.plane.arena(DATA, "data")
+        self.word = self.plane.arena(WORD, "word")
+
+    def bring(self, number: int) -> None:
+        """What can be told from all others'."""
+        for arena in (self.data, self.word):
+            for index, flat in enumerate(arena.contributions):
+                flat[...] = brought(self.me, number, index, flat)
+
+    def start(self) -> list[int]:
+        """All parts of a round."""
+        return [self.plane.start(part) for arena in (self.data, self.word) for part in arena.parts]
+
+    def round(self) -> list[Any]:
+        """Start, wait, commit; returns copies of the sums."""
+        self.plane.wait(self.start())
+        for arena in (self.data, self.word):
+            arena.turn()
+        return self.record()
+
+    def record(self) -> list[Any]:
+        """Copies of the last sums."""
+        return [flat.copy() for arena in (self.data, self.word) for flat in arena.record]
+
+
+def brought(me: int, number: int, index: int, like: Any) -> Any:
+    """Numbers whose sum depends on the order of summation."""
+    random = np.random.default_rng([me, number, index])
+    return random.normal(size=like.size).astype(like.dtype)
+
+
+def expected(workers: Sequence[Worker], number: int) -> list[Any]:
+    """The sums, in the order of the members."""
+    sums = []
+    for arena in (workers[0].data, workers[0].word):
+        for index, flat in enumerate(arena.contributions):
+            total = brought(workers[0].me, number, index, flat)
+            for worker in workers[1:]:
+                total = total + brought(worker.me, number, index, flat)
+            sums.append(total)
+    return sums
+
+
+def at_once(workers: Sequence[Worker], what: Callable[[Worker], Any]) -> list[Any]:
+    """Each in a thread of its own."""
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return [future.result(LIMIT) for future in [pool.submit(what, one) for one in workers]]
+
+
+def meet(workers: Sequence[Worker]) -> None:
+    """As the fabric does it when somebody comes."""
+    cards = {worker.me: worker.plane.card() for worker in workers}
+    reached = [worker.plane.reach(cards) for worker in workers]
+    for worker in workers:
+        worker.plane.bind(list(cards), all(reached))
+
+
+def company(count: int) -> list[Worker]:
+    """Workers that have met."""
+    workers = [Worker(me) for me in range(count)]
+    meet(workers)
+    for worker in workers:
+        worker.furnish()
+    return workers
+
+
+def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """To the bit."""
+    return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
+
+
+def check(workers: Sequence[Worker], number: int) -> None:
+    """A round of all, as it must be."""
+    for worker in workers:
+        worker.bring(number)
+    sums = expected(workers, number)
+    for found in at_once(workers, Worker.round):
+        assert same(found, sums)
+    for worker in workers:
+        assert not worker.by_mpi_instead
+        for index, flat in enumerate(worker.data.contributions):
+            assert same([flat], [brought(worker.me, number, index, flat)])
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_sums_are_in_the_order_of_the_members_to_the_bit(count: int) -> None:
+    workers = company(count)
+    for number in range(5):
+        check(workers, number)
+
+
+def test_the_record_stays_while_the_next_round_is_summed() -> None:
+    workers = company(3)
+    check(workers, 0)
+    before = workers[0].record()
+    for worker in workers:
+        worker.bring(1)
+    at_once(workers, lambda worker: worker.plane.wait(worker.start()))
+    for worker in workers:
+        assert same(worker.record(), before)
+
+
+def test_one_result_is_everybodys_and_the_word_is_everybodys_own() -> None:
+    first, second = workers = company(2)
+    assert not first.plane.is_everywhere(first.data.results[0])
+    check(workers, 0)
+    for flats in (first.data.results, first.data.record):
+        assert all(map(first.plane.is_everywhere, flats))
+    assert not any(map(first.plane.is_everywhere, first.word.record))
+    first.data.record[0][5] = 77
+    assert second.data.record[0][5] == 77
+
+
+@pytest.mark.parametrize("rehearsed", [1, 2])
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+def test_a_newcomer_finds_what_the_others_have(rounds: int, rehearsed: int) -> None:
+    """Whichever of its two results it thinks is the open round's."""
+    workers = company(2)
+    for number in range(rounds):
+        check(workers, number)
+    newcomer = Worker(2)
+    newcomer.furnish()
+    for _ in range(rehearsed):
+        newcomer.data.turn()
+    workers.append(newcomer)
+    meet(workers)
+    for number in range(rounds, rounds + 3):
+        check(workers, number)
+
+
+def lose(workers: list[Worker], which: int) -> None:
+    """It is gone, and with it all that only it had."""
+    workers.pop(which)
+    gc.collect()
+    for worker in workers:
+        worker.broken.set()
+
+
+def go_on(workers: Sequence[Worker]) -> None:
+    """The survivors have found each other."""
+    for worker in workers:
+        worker.broken.clear()
+        worker.plane.bind([one.me for one in workers], True)
+
+
+def lost(worker: Worker) -> bool:
+    """Whether a round breaks; what was started is given up."""
+    handles = worker.start()
+    try:
+        worker.plane.wait(handles)
+    except PeersLost:
+        worker.plane.cancel(handles)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+def test_after_a_loss_the_same_is_summed_without_the_lost(which: int) -> None:
+    """Whoever's memory the results are in; nobody brings anything anew."""
+    workers = company(3)
+    check(workers, 0)
+    before = workers[0].record()
+    for worker in workers:
+        worker.bring(1)
+    lose(workers, which)
+    assert all(at_once(workers, lost))
+    for worker in workers:
+        assert same(worker.record(), before)
+    go_on(workers)
+    for found in at_once(workers, Worker.round):
+        assert same(found, expected(workers, 1))
+    check(workers, 2)
+    # The memory of who is gone goes with it, but for the results; a newcomer finds these.
+    newcomer = Worker(9)
+    newcomer.furnish()
+    workers.append(newcomer)
+    meet(workers)
+    check(workers, 3)
+    check(workers, 4)
+
+
+def test_who_waits_sees_a_loss_and_a_revocation_wakes_it() -> None:
+    first, second = company(2)
+    for worker in (first, second):
+        worker.bring(0)
+    with ThreadPoolExecutor(1) as pool:
+        broke = pool.submit(lost, first)
+        first.broken.set()
+        second.plane.interrupt()
+        assert broke.result(LIMIT)
+
+
+def test_who_waits_sleeps() -> None:
+    first, _ = company(2)
+    first.bring(0)
+    with ThreadPoolExecutor(1) as pool:
+
+        def waited() -> float:
+            before = time.thread_time()
+            assert lost(first)
+            return time.thread_time() - before
+
+        begin = time.monotonic()
+        used = pool.submit(waited)
+        while time.monotonic() < begin + 1:
+            os.sched_yield()
+        first.broken.set()
+        assert used.result(LIMIT) < 0.2, "seconds of a core, in one of waiting"
+
+
+def test_members_that_cannot_reach_each_other_go_by_mpi() -> None:
+    workers = company(2)
+    check(workers, 0)
+    before = workers[0].record()
+    stranger = Worker(2)
+    stranger.furnish()
+    cards = {worker.me: worker.plane.card() for worker in workers}
+    assert not stranger.plane.reach({**cards, 5: bytes(len(cards[0]))})
+    for worker in workers:
+        worker.plane.bind([0, 1, 2], False)
+    for worker in workers:
+        assert same(worker.record(), before), "what was shared is everybody's own"
+        worker.bring(1)
+        worker.round()
+        assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
+    workers[0].data.record[0][5] = 77
+    assert workers[1].data.record[0][5] == -1
+
+
+def test_if_one_has_no_memory_to_share_all_go_by_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And none waits for one who shares nothing."""
+    workers = [Worker(me) for me in range(3)]
+    meet(workers)
+    workers[0].furnish()
+    workers[2].furnish()
+
+    def refuse(self: Segment, size: int) -> None:
+        raise OSError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "__init__", refuse)
+        workers[1].furnish()
+    for worker in workers:
+        worker.bring(0)
+    at_once(workers, Worker.round)
+    for worker in workers:
+        assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
+
+
+def test_memory_that_can_never_be_reached_is_an_error_and_no_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a loss it would be gone into for ever."""
+    monkeypatch.setattr("spotmpi.fabric.node._EVIDENCE", 0.1)
+    workers = company(2)
+
+    def refuse(found: Any, length: int) -> Segment:
+        raise PermissionError("no")
+
+    monkeypatch.setattr(Segment, "reach", refuse)
+    for worker in workers:
+        worker.bring(0)
+
+    def failed(worker: Worker) -> bool:
+        with pytest.raises(SpotmpiError, match="memory for rounds cannot be shared: no"):
+            worker.plane.wait(worker.start())
+        return True
+
+    assert all(at_once(workers, failed))
+
+
+def test_arrays_that_no_kernel_sums_and_those_without_a_name_go_by_mpi() -> None:
+    def arenas(worker: Worker) -> list[Arena]:
+        plane = worker.plane
+        return [plane.arena([Shape("int64", 5000)], "whole"), plane.arena([Shape("float32", 5000)])]
+
+    for worker in company(2):
+        for arena in arenas(worker):
+            assert arena.in_place
+            worker.plane.wait([worker.plane.start(part) for part in arena.parts])
+        assert len(worker.by_mpi_instead) == 2
+
+
+def test_tiny_models_load_no_numba() -> None:
+    """Half a second of each worker's start."""
+    code = (
+        "import sys\n"
+        "from spotmpi.fabric import Shape\n"
+        "from spotmpi.fabric.node import Node\n"
+        "from spotmpi.fabric.plane import Ways\n"
+        "node = Node(Ways(lambda part: None, lambda: False))\n"
+        "node.arena([Shape('float32', 1000)], 'data'); node.arena([Shape('float64', 16)], 'word')\n"
+        "assert 'numba' not in sys.modules\n"
+        "node.arena([Shape('float32', 2000)], 'data')\n"
+        "assert 'numba' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_last_arena_of_a_name_counts_and_others_are_given_back() -> None:
+    def mapped() -> int:
+        gc.collect()
+        return len(re.findall("memfd:spotmpi", Path("/proc/self/maps").read_text()))
+
+    workers = company(2)
+    check(workers, 0)
+    before = mapped()
+    for worker in workers:
+        worker.furnish()
+    check(workers, 0)
+    assert mapped() <= before
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_processes_that_are_killed_at_any_moment(count: int, tmp_path: Path) -> None:
+    """Real ones: the survivors' sums are right, and the same for all, whoever is killed when."""
+    with subprocess.Popen(
+        [sys.executable, KILLED, str(count), "30", str(count)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=LIMIT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            pytest.fail(f"no end after {LIMIT} s:\n{process.communicate()[0]}")
+    assert process.returncode == 0, said
+    assert said.startswith("30 deaths survived")
