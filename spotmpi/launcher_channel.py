@@ -18,8 +18,9 @@ others); and of its sponsor ``spawning`` (it has asked MPI for the newcomer) and
 (nothing will come of it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
-(to workers) and ``progress`` (of workers). They cost a microsecond or two and wake nobody up. Where
-workers are on several hosts ``names`` says as whom MPI knew those that are dead (`Obituaries`).
+(to workers), ``progress`` and ``busy`` (of workers). They cost a microsecond or two and wake
+nobody up. Where workers are on several hosts ``names`` says as whom MPI knew those that are dead
+(`Obituaries`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from spotmpi.settings import Settings
 __all__ = [
     "ADMISSION",
     "BOARDS",
+    "Busy",
     "DEATHS",
     "IN_ROUND",
     "IN_SCRIPT",
@@ -53,6 +55,7 @@ __all__ = [
     "Order",
     "Progress",
     "admit",
+    "busy",
     "orders",
     "progress",
     "publish_death",
@@ -62,9 +65,9 @@ __all__ = [
 DEATHS = "deaths"
 """File in the job folder: a float64 per worker id, 0 or the monotonic second of its death."""
 
-_ORDERS, _PROGRESS, _NAMES = "orders", "progress", "names"
+_ORDERS, _PROGRESS, _NAMES, _BUSY = "orders", "progress", "names", "busy"
 
-BOARDS = (_ORDERS, _PROGRESS, _NAMES)
+BOARDS = (_ORDERS, _PROGRESS, _NAMES, _BUSY)
 """Files in the job folder, empty at first: a `JobBoard` each."""
 
 ADMISSION = "admission"
@@ -160,6 +163,17 @@ class Progress(NamedTuple):
     """``time.monotonic()`` of its host."""
 
 
+class Busy(NamedTuple):
+    """What a worker's script says of itself while it is at work."""
+
+    on: bool = False
+    """It vouches for itself: it is at work, whatever its processes seem to do."""
+    beats: int = 0
+    """How often it has said so since; with the first it promises more of them."""
+    what: bytes = b""
+    """In UTF-8, 64 bytes at most."""
+
+
 class Name(NamedTuple):
     """As whom MPI, or rather PMIx, knows a worker."""
 
@@ -175,6 +189,15 @@ def orders(folder: Path, writing: bool = False) -> JobBoard[Order]:
 def progress(folder: Path, writing: bool = False) -> JobBoard[Progress]:
     """Open the board of progress in a job's folder."""
     return JobBoard(folder / _PROGRESS, "=QQQd", Progress, writing)
+
+
+def busy(folder: Path, writing: bool = False) -> JobBoard[Busy]:
+    """Open the board of what scripts say of themselves in a job's folder."""
+    return JobBoard(folder / _BUSY, "=?Q64s", _busy, writing)
+
+
+def _busy(on: bool, beats: int, what: bytes) -> Busy:
+    return Busy(on, beats, what.rstrip(b"\0"))
 
 
 def _names(folder: Path, writing: bool = False) -> JobBoard[Name]:
@@ -240,6 +263,7 @@ class LauncherChannel:
         deaths: int | None,
         orders: JobBoard[Order] | None = None,
         progress: JobBoard[Progress] | None = None,
+        busy: JobBoard[Busy] | None = None,
     ) -> None:
         self._descriptor = descriptor
         self._folder = job_dir
@@ -247,6 +271,8 @@ class LauncherChannel:
         self._deaths = deaths
         self._orders = orders
         self._progress = progress
+        self._busy = busy
+        self._vouched = Busy()
         self._told: set[tuple[str, int]] = set()
 
     @classmethod
@@ -257,7 +283,7 @@ class LauncherChannel:
         folder = settings.job_dir
         try:
             deaths = os.open(folder / DEATHS, os.O_RDONLY | os.O_CLOEXEC)
-            boards = orders(folder), progress(folder, writing=True)
+            boards = orders(folder), progress(folder, writing=True), busy(folder, writing=True)
         except OSError:
             return cls(None, Path(), None)  # the job is over, and this process no worker of it
         return cls(settings.channel_fd, folder, deaths, *boards)
@@ -267,12 +293,13 @@ class LauncherChannel:
 
         The connection stays, which is the process's: it may tell how its script ends.
         """
-        for board in (self._orders, self._progress):
+        for board in (self._orders, self._progress, self._busy):
             if board is not None:
                 board.close()
         if self._deaths is not None:
             os.close(self._deaths)
-        self._descriptor = self._deaths = self._orders = self._progress = None
+        self._descriptor = self._deaths = None
+        self._orders = self._progress = self._busy = None
 
     @property
     def mute(self) -> bool:
@@ -357,6 +384,17 @@ class LauncherChannel:
         if self._progress is not None:
             with suppress(OSError):  # no room is left: then nobody watches
                 self._progress.write(worker, Progress(rounds, steps, doing, time.monotonic()))
+
+    def vouch(self, worker: int, busy: Busy) -> Busy:
+        """Say whether this worker is at work, whatever its processes seem to do. Never raises.
+
+        Returns what was said before.
+        """
+        before, self._vouched = self._vouched, busy
+        if self._busy is not None:
+            with suppress(OSError):  # no room is left
+                self._busy.write(worker, busy)
+        return before
 
 
 def admit(folder: Path, worker: int, environ: dict[str, str]) -> None:

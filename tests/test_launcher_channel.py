@@ -81,7 +81,7 @@ def test_a_channel_that_is_closed_holds_nothing_and_leaves_the_connection_alone(
         (tmp_path / board).touch()
     before = os.listdir("/proc/self/fd")
     channel = LauncherChannel.open(Settings(job_dir=tmp_path, channel_fd=ends[1].fileno()))
-    assert len(os.listdir("/proc/self/fd")) == len(before) + 3
+    assert len(os.listdir("/proc/self/fd")) == len(before) + 4  # deaths, and three boards
     channel.close()
     channel.close()
     assert os.listdir("/proc/self/fd") == before

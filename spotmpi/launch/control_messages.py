@@ -82,6 +82,10 @@ class WorkerReport:
     doing_seconds: float | None
     awaited_seconds: float | None
     """Others have waited for it."""
+    quiet_seconds: float | None = None
+    """In its script it has done nothing for so long, as far as its host can see."""
+    busy: Text | None = None
+    """With this, as its script says."""
 
 
 @dataclass(frozen=True)

@@ -313,13 +313,18 @@ class Passed(Message, event="heard"):
 
 
 class HowFar(NamedTuple):
-    """How far a worker has come: its `spotmpi.launcher_channel.Progress`, on no clock."""
+    """How far a worker has come: its `spotmpi.launcher_channel.Progress`, on no clock; and whether
+    it is at work."""
 
     worker: Worker
     rounds: Count
     steps: Count
     doing: Annotated[int, Within(IN_SCRIPT, IN_ROUND)]
     ago: Seconds
+    quiet: Seconds
+    """Its processes have done nothing for so long."""
+    busy: Annotated[str, Shown(64)]
+    """With this, as its script says; empty if it says nothing."""
 
 
 @dataclass(frozen=True)

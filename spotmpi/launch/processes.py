@@ -12,12 +12,13 @@ import resource
 import signal
 import struct
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 
 __all__ = [
     "adopt_orphans",
     "allow_descriptors",
+    "below",
     "children",
     "cores",
     "descendants",
@@ -27,6 +28,7 @@ __all__ = [
     "kill_descendants",
     "lower_priority",
     "next_signal",
+    "parents",
     "raise_priority",
     "read",
     "signals",
@@ -76,17 +78,22 @@ def die_with_parent(parent: int, by: signal.Signals = signal.SIGKILL) -> None:
 
 def children(of: int) -> list[int]:
     """Return the direct children of a process, zombies included."""
-    return [pid for pid, parent in _parents() if parent == of]
+    return [pid for pid, parent in parents() if parent == of]
 
 
 def descendants(of: int) -> list[int]:
     """Return all descendants of a process, zombies included."""
-    below: dict[int, list[int]] = {}
-    for pid, parent in _parents():
-        below.setdefault(parent, []).append(pid)
-    found = list(below.get(of, ()))
+    return below(of, parents())
+
+
+def below(of: int, parents: Iterable[tuple[int, int]]) -> list[int]:
+    """Return all descendants of a process, among those that `parents` has listed."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in parents:
+        children.setdefault(parent, []).append(pid)
+    found = list(children.get(of, ()))
     for pid in found:  # grows while it is walked
-        found.extend(below.get(pid, ()))
+        found.extend(children.get(pid, ()))
     return found
 
 
@@ -195,7 +202,7 @@ def _reap(pid: int) -> bool:
         return True
 
 
-def _parents() -> Iterator[tuple[int, int]]:
+def parents() -> Iterator[tuple[int, int]]:
     """Yield (process, its parent) for every process of the host."""
     for name in os.listdir("/proc"):
         if name.isdigit():

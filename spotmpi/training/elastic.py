@@ -22,6 +22,7 @@ from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training import checkpoint_folder
+from spotmpi.training.busy import BusyBlock
 from spotmpi.training.entering import Visitor, enter
 from spotmpi.training.once import answer_of, outcome_of
 from spotmpi.training.registered import Training
@@ -168,6 +169,16 @@ class Elastic(Generic[P]):
             return outcome_of(work, where)
         finally:
             self._works = False
+
+    def busy(self, what: str) -> BusyBlock:
+        """``with trainer.busy("evaluating"):`` this worker is at work while the others wait. Local.
+
+        Only where the script waits for something that is done elsewhere (another machine, a
+        service): who computes, reads or writes is at work anyway. ``beat()`` of what the block is
+        given says that the work goes on.
+        """
+        seat = self._connected("busy()", alone=True)
+        return BusyBlock(seat.place.channel, self.worker, what)
 
     def save(self) -> None:
         """Ask for a checkpoint at the end of the step to come (or of the training). Local.

@@ -143,6 +143,7 @@ class Session(Generic[P]):
         ledger = self.driver.ledger
         while self._school.learns:
             self._round = Learn(self.memory, self.training, self._reached)
+            self._needs_others()
             yield from self.driver.round()
             if ledger.ending:
                 yield from self._leave_with_all("the training was over before it had learnt")
@@ -252,6 +253,7 @@ class Session(Generic[P]):
         if self._may_stop and self._unkept is not None and what.kind != control_word.END:
             yield from self._stop()
         self._round = what
+        self._needs_others()
         try:
             yield from self.driver.round()
         except Left:
@@ -261,6 +263,11 @@ class Session(Generic[P]):
             self.place.channel.close()
             raise
         yield from self._after_round()
+
+    def _needs_others(self) -> None:
+        """From here on it waits for them, also where a change of the membership comes first."""
+        done, steps = self.driver.ledger.committed, self.training.progress.steps
+        self.place.channel.progressed(self.me, done, steps, IN_ROUND)
 
     def _after_round(self) -> Asks[None]:
         if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
@@ -363,7 +370,6 @@ class Session(Generic[P]):
         if self._round.kind == control_word.STEP:
             self.rehearsal.arm(range(steps + 1 - self._turn.taken, steps + 1))
         self._reducing = self.place.fabric.clock()
-        self.place.channel.progressed(self.me, self.driver.ledger.committed, steps, IN_ROUND)
 
     def speak(self, membership: Membership) -> None:
         """Write the control word."""

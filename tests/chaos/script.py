@@ -5,7 +5,8 @@ SIGKILL right before it performs its COUNT-th request of the kind MOMENT (a clas
 spotmpi.fabric or spotmpi.protocol.recovery; counted from 1, recoveries only for Send, Poll, Rebuild
 and Share), or before its COUNT-th call of ``save`` (writing a checkpoint), or in the middle of
 that, before the COUNT-th ``piece`` of all that it writes; or in the middle of what it does once
-(``work``), or right after that (``worked``). With ``WORKER:MOMENT:COUNT:VICTIM`` it kills another
+(``work``), or right after that (``worked``); or in the middle of its COUNT-th evaluation
+(``evaluate``; ``--evaluate W@STEP`` has that worker evaluate for two seconds). With ``WORKER:MOMENT:COUNT:VICTIM`` it kills another
 worker then.
 
 ``--once loop`` does something once in every third step and after the loop, ``--once end`` only
@@ -22,6 +23,7 @@ import argparse
 import errno
 import os
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -45,6 +47,7 @@ parser.add_argument("--wide", action="store_true", help="a model that is worth s
 parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
 parser.add_argument("--refuse", type=int, default=0, help="so many checkpoints of each worker")
 parser.add_argument("--terminate", type=int, help="the step in which the launcher gets SIGTERM")
+parser.add_argument("--evaluate", action="append", default=[], metavar="W@STEP")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
 parser.add_argument("--late", action="store_true", help="rehearsed deaths may come later")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
@@ -99,6 +102,18 @@ def pieces_or_die(*args):
         yield piece
 
 
+def compute(seconds):
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        model.gradient(trainer.params, range(model.SAMPLES))
+
+
+def evaluate():
+    compute(1)
+    die_at(trainer.worker, "evaluate")
+    compute(1)
+
+
 mpi.MpiFabric.perform = perform_or_die
 checkpoint_file.save = save_or_die
 checkpoint_file._pieces = pieces_or_die
@@ -149,6 +164,8 @@ with spotmpi.Trainer(
         gradients += 1
         if trainer.leader and trainer.steps == arguments.terminate:
             os.kill(launcher(), signal.SIGTERM)
+        if f"{trainer.worker}@{trainer.steps}" in arguments.evaluate:
+            evaluate()
         trainer.step(grads, loss=loss)
         if arguments.means:
             assert trainer.mean(3.0) == 3.0

@@ -209,6 +209,19 @@ def test_a_worker_dies_while_others_take_a_mean(run) -> None:
     assert job.survivors == {0, 1, 3}
 
 
+@pytest.mark.parametrize(
+    ("lost", "chaos"),
+    [({1}, "1:Wait:14"), ({0}, "0:evaluate:1"), ({0, 2}, "0:evaluate:1,2:Send:1")],
+)
+def test_workers_die_while_one_evaluates_that_the_others_wait_for(run, lost, chaos) -> None:
+    """One that waits, the one that is busy, and one more in the recovery from that."""
+    args = ["--evaluate", "0@12"]
+    job = run(4, "--stall-timeout", "1", chaos=chaos, script_args=args)
+    job.check()
+    assert job.survivors == {0, 1, 2, 3} - lost
+    assert "did nothing" not in job.err
+
+
 def test_a_worker_that_is_dealt_nothing_calls_what_the_others_call(run) -> None:
     """Three samples are left for the four workers at the end of each pass."""
     assert 0 < model.SAMPLES % (4 * 41) < 4

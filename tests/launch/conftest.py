@@ -31,6 +31,14 @@ def ended() -> Callable[[int], bool]:
 
 
 @pytest.fixture
+def hosts(tmp_path: Path) -> Path:
+    """Two workers behind an agent, on this host."""
+    file = tmp_path / "hosts"
+    file.write_text("localhost slots=2\n")
+    return file
+
+
+@pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     """``start("run", "-n", 2, script)`` starts a command and returns it as `Running`."""
     started: list[Running] = []

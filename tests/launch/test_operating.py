@@ -11,58 +11,20 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spotmpi import job_folder
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import ask, until_end
-from spotmpi.launch.control_messages import AskStop, Report, Said
+from spotmpi.launch.control_messages import AskStop, Said
 from spotmpi.launch.head.control_socket import DESK
-from tests.running import LIMIT, Running
+from tests.launch.asking import folder_of, states, step, until
+from tests.running import LIMIT
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"
-
-
-@pytest.fixture
-def hosts(tmp_path: Path) -> Path:
-    """Two workers behind an agent, on this host."""
-    file = tmp_path / "hosts"
-    file.write_text("localhost slots=2\n")
-    return file
-
-
-def folder_of(running: Running) -> Path:
-    """The folder of a job that has said something: of all here it is that of its mpirun."""
-    processes = [pid for one in running.children(running.pid) for pid in running.children(one)]
-    for pid in processes:
-        environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        for variable in environ:
-            if variable.startswith(b"SPOTMPI_JOB_DIR="):
-                folder = Path(os.fsdecode(variable.partition(b"=")[2]))
-                if (folder / DESK).exists():
-                    return folder
-    pytest.fail(f"no folder among {processes}")
-
-
-def until(folder: Path, condition: Any) -> Report:
-    """Ask for the status until it is so."""
-    deadline = time.monotonic() + LIMIT
-    while not condition(status := client.status(folder)):
-        assert time.monotonic() < deadline, status
-    return status
-
-
-def states(status: Report) -> list[str]:
-    return [worker.state for worker in status.workers]
-
-
-def step(number: int) -> Any:
-    return lambda status: (status.step or 0) >= number
 
 
 def test_a_job_says_how_it_stands(start) -> None:
@@ -140,72 +102,6 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     assert "nobody would train on without worker 0" in refused.output
     os.kill(running.pid, signal.SIGTERM)
     assert running.wait() == 143
-
-
-@pytest.mark.parametrize("where", ["here", "behind an agent"])
-def test_a_worker_that_never_comes_back_is_revoked(start, hosts: Path, where: str) -> None:
-    place = ["-n", 2] if where == "here" else ["--hosts", hosts]
-    running = start("run", *place, "--stall-timeout", 1, TRAINER, 4000, "hang:1@30")
-    assert running.wait() == 0, running.output
-    assert re.search(
-        r"worker 1 on \S+ was revoked \(the others waited \d+\.\d s for it, which was in its "
-        r"script for \d+\.\d s\); 1 of 2 workers remain",
-        running.output,
-    )
-    assert "s for worker 1, in its script; after 1 s it is revoked" in running.output
-    assert "worker 0 took 4000 steps with 1" in running.output
-
-
-def test_nobody_is_revoked_while_all_are_busy(start) -> None:
-    running = start("run", "-n", 2, "--stall-timeout", 1, TRAINER, "say:0@20", "hang:all@30")
-    running.until("^worker 0 at step 20")
-    folder = folder_of(running)
-    seen = until(folder, lambda now: all((w.doing_seconds or 0) > 3 for w in now.workers))
-    assert states(seen) == ["training"] * 2
-    assert "revoked" not in running.output
-    os.kill(running.pid, signal.SIGINT)
-    assert running.wait() == 130
-
-
-def wrapper_of(running: Running, everything: list[int], worker: int) -> int:
-    """Among a job's processes, the one that has a worker for a child."""
-    (wrapper,) = (
-        pid
-        for pid in everything
-        if b"wrapper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        and f"OMPI_COMM_WORLD_RANK={worker}".encode()
-        in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        and running.children(pid)
-    )
-    return wrapper
-
-
-@pytest.mark.parametrize("where", ["here", "behind an agent"])
-def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
-    start, ended, hosts: Path, where: str
-) -> None:
-    """As one that is stuck in the kernel, where no signal reaches it."""
-    program = (
-        "import sys; from spotmpi.cli import main; from spotmpi.launch.head import job\n"
-        "job._FOR_CLEARING = 0.5\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    place = ["-n", 2] if where == "here" else ["--hosts", hosts]
-    deeds = ["say:1@29", "rest:0@30", "hang:1@30"]
-    running = start(
-        "run", *place, "--stall-timeout", 1, TRAINER, 40, *deeds, command=["-c", program]
-    )
-    running.until("worker 1 at step 29")
-    everything = running.children(running.pid)
-    for pid in everything:
-        everything += running.children(pid)
-    os.kill(wrapper_of(running, everything, 1), signal.SIGSTOP)
-    # Nobody has waited until now.
-    (worker,) = running.children(wrapper_of(running, everything, 0))
-    os.kill(worker, signal.SIGUSR1)
-    assert running.wait() == 0, running.output
-    assert all(ended(pid) for pid in everything)
-    assert re.search(r"worker 1 on \S+ was revoked \(the others waited", running.output)
 
 
 def test_watching_ends_with_the_job(start) -> None:

@@ -101,8 +101,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stall-timeout",
         metavar="S",
         default=str(STALL_TIMEOUT),
-        help="a worker counts as revoked when others have waited for it so many seconds "
-        f"({STALL_TIMEOUT}; 0: never)",
+        help="a worker counts as revoked when others have waited for it, and it has done nothing, "
+        f"for so many seconds ({STALL_TIMEOUT}; 0: never)",
     )
     parser.add_argument("--quiet", action="store_true", help="show only what spotmpi itself says")
     parser.add_argument(

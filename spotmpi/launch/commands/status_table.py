@@ -93,9 +93,13 @@ def _fate(worker: WorkerReport) -> str:
         fate += f" ({worker.how})"
     if worker.when is not None:
         fate += f" at {_moment(worker.when)}"
+    if worker.busy is not None:
+        fate += f", busy: {worker.busy}"
     waited = worker.awaited_seconds
     if waited is not None and waited >= _WORTH_SAYING:
         fate += f"; others have waited {duration(waited)} for it"
+        if (worker.quiet_seconds or 0.0) >= _WORTH_SAYING:
+            fate += f", which has done nothing for {duration(worker.quiet_seconds or 0.0)}"
     return fate
 
 

@@ -27,13 +27,14 @@ from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.host_beats import HostBeats
 from spotmpi.launch.head.partitions import Partitions
 from spotmpi.launch.head.server_check import ServerCheck
+from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.host.wrappers import WorkerEvent, Wrappers, in_order
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import Hearing, beat_every, bounds
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start import mpi_variables, mpirun
 from spotmpi.launch.tcp_connections import TcpConnection
-from spotmpi.launcher_channel import Order, Progress
+from spotmpi.launcher_channel import Order
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings
 
@@ -127,7 +128,7 @@ class Agents:
         self._ended: set[int] = set()
         """Workers of which nothing lives any more, as far as the head knows."""
         self._heard: list[WorkerEvent] = []
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, Standing] = {}
         self._pmix: int | None = None
         self._check = ServerCheck(loop, socket, self._hear_check, limits)
         self.mute = False
@@ -324,7 +325,7 @@ class Agents:
         """Have an order put where the worker finds it in its next round."""
         self._home[worker].trunk.tell(messages.Instruct(worker, order))
 
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, Standing]:
         """How far the workers have come that live, as far as they train: a second ago."""
         return {w: said for w, said in self._progress.items() if w not in self._ended}
 
@@ -422,9 +423,13 @@ class Agents:
             case messages.Passed(worker=worker, said=of_worker):
                 self._hear_from(host, _own(host, worker), of_worker)
             case messages.Progressed(entries=entries):
-                for worker, rounds, steps, doing, ago in entries:
-                    come = Progress(rounds, steps, doing, now - ago)
-                    self._progress[_own(host, worker)] = come
+                for worker, rounds, steps, doing, ago, quiet, busy in entries:
+                    before = self._progress.get(_own(host, worker))
+                    standing = Standing(rounds, steps, doing, now - ago, quiet, busy)
+                    # It is in one place since one moment, however long its words take.
+                    if before is not None and before[:3] == standing[:3]:
+                        standing = standing._replace(since=before.since)
+                    self._progress[worker] = standing
             case messages.Noticed():
                 # Seconds and no date: two hosts' clocks differ.
                 deadline = None if said.seconds is None else time.time() + said.seconds

@@ -11,11 +11,11 @@ from spotmpi.errors import UsageError
 from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.job_state import JobEnding, JobState
+from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_orders import Orders
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start.hosts_file import HostLine, parse
-from spotmpi.launcher_channel import Progress
 
 __all__ = ["ControlRequests"]
 
@@ -25,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 class Crewed(Protocol):
     """The workers, as far as requests go; more in `job.Workers`."""
 
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, Standing]:
         """How far those have come that live and train."""
 
     def silences(self) -> dict[str, Silences]:

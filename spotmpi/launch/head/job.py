@@ -22,7 +22,7 @@ from spotmpi.launch.head.control_socket import ControlSocket
 from spotmpi.launch.head.job_state import JobEnding, JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.head.output import Output
-from spotmpi.launch.head.stalls import Stalls
+from spotmpi.launch.head.stalls import Stalls, Standing
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
@@ -32,7 +32,7 @@ from spotmpi.launch.signal_events import as_events
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start.private_network import Open
 from spotmpi.launch.wording import signal_name
-from spotmpi.launcher_channel import Order, Progress
+from spotmpi.launcher_channel import Order
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
@@ -67,7 +67,7 @@ _LONGEST_COMPLAINT = 1 << 14
 """Bytes that are kept of what mpirun says, the last ones."""
 
 STALL_TIMEOUT = 600
-"""Seconds for which others may wait for one worker, unless told otherwise."""
+"""Seconds for which others may wait for one that does nothing, unless told otherwise."""
 
 
 class Workers(Protocol):
@@ -96,7 +96,7 @@ class Workers(Protocol):
     def order(self, worker: int, order: Order) -> None:
         """Put an order where the worker finds it in its next round. May raise OSError."""
 
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, Standing]:
         """How far those have come that live and train, as far as that is known."""
 
     def silences(self) -> dict[str, Silences]:
@@ -148,7 +148,7 @@ class JobOptions:
     log_dir: Path | None = None
     """Keep there what workers write, and log lines."""
     stall_timeout: float = STALL_TIMEOUT
-    """Seconds after which a worker that the others wait for counts as revoked; 0: never."""
+    """Seconds after which one that does nothing while others wait counts as revoked; 0: never."""
     spares: int = 0
     """Workers that wait until others are lost, of those on the hosts."""
     replace: bool = False
@@ -483,15 +483,12 @@ class Job:
         )
         training = {worker: said[worker] for worker in self._verdict.training if worker in said}
         for one in self._stalls.slow(training, now):
-            self.console.say(
-                f"the others have waited {one.waited:.1f} s for worker {one.worker}, in its "
-                f"script; after {self._stall_timeout:.0f} s it is revoked (--stall-timeout)"
-            )
+            self.console.say(one.sentence(self._stall_timeout))
         for one in self._stalls.look(training, now):
             self._condemn(
                 one.worker,
-                f"the others waited {one.waited:.1f} s for it, which was in its script for "
-                f"{one.busy:.1f} s",
+                f"the others waited {one.waited:.1f} s for it, and for {one.quiet:.1f} s it did "
+                "nothing in its script",
             )
 
     def _part(self, worker: int, missed: Collection[int]) -> None:

@@ -1,68 +1,105 @@
-"""Which worker holds up all others by itself: pure.
+"""Which worker holds up all others and does nothing: pure.
 
 In a round all workers wait for the one that has not entered it. That one may be evaluating, or
-it may never come back: a deadlock of its own, a driver that hangs. Only time can tell. Whoever
-waits is never to blame, and while all are busy with their scripts nobody waits.
+it may never come back: a deadlock of its own, a file system that does not answer. Its host sees
+which: who is at work computes, reads or writes (`spotmpi.launch.host.activity`), or its script says
+that it is busy. Whoever waits is never to blame, and while all are busy with their scripts nobody
+waits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Progress
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 
-__all__ = ["Stalled", "Stalls"]
+__all__ = ["Awaited", "Stalls", "Standing", "waited_for"]
+
+
+class Standing(NamedTuple):
+    """How far a worker has come, and what it does: the last news of it."""
+
+    rounds: int
+    """Committed."""
+    steps: int
+    """Committed."""
+    doing: int
+    """IN_SCRIPT or IN_ROUND ..."""
+    since: float
+    """... since then, on the head's ``time.monotonic()``."""
+    quiet: float = 0.0
+    """Seconds for which its processes had done nothing in its script, by its host's last word."""
+    busy: str = ""
+    """With this, as its script said."""
 
 
 @dataclass(frozen=True)
-class Stalled:
-    """A worker that others have waited for beyond the limit."""
+class Awaited:
+    """A worker in its script that others wait for."""
 
     worker: int
-    busy: float
-    """Seconds since it left its last round."""
     waited: float
     """Seconds for which somebody has waited for it."""
+    quiet: float
+    """Seconds for which it did nothing, as far as its host can see."""
+    busy: str
+    """With this, as its script said; empty if it said nothing."""
+
+    def sentence(self, limit: float) -> str:
+        """What to tell the user, where it is revoked after so many seconds of doing nothing."""
+        waited = f"the others have waited {self.waited:.1f} s for worker {self.worker}, which "
+        if self.quiet > limit / 2:
+            return (
+                f"{waited}has done nothing in its script for {self.quiet:.1f} s; after "
+                f"{limit:.0f} s it is revoked (--stall-timeout). If its script waits for "
+                "something, put `with trainer.busy(...)` around that"
+            )
+        return waited + (f"is busy: {self.busy}" if self.busy else "is at work in its script")
 
 
 class Stalls:
-    """Looks for workers that keep others waiting for longer than ``limit`` seconds."""
+    """Looks for workers that keep others waiting, and do nothing, for longer than ``limit``."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._suspected: set[tuple[int, float]] = set()
-        self._warned: set[tuple[int, float]] = set()
+        self._told: set[tuple[int, float, bool]] = set()
 
-    def slow(self, progress: Mapping[int, Progress], now: float) -> list[Stalled]:
-        """Return those for whom half the limit has passed, each once for each time in its script.
+    def slow(self, standing: Mapping[int, Standing], now: float) -> list[Awaited]:
+        """Return those that others have waited for half the limit.
 
-        They may be about to evaluate for longer than anybody meant to allow.
+        Each once for each time in its script, and once more if it does nothing for so long.
         """
-        found = [one for one in waited_for(progress, now) if one.waited > self._limit / 2]
-        new = [one for one in found if (one.worker, progress[one.worker].since) not in self._warned]
-        self._warned = {(one.worker, progress[one.worker].since) for one in found}
+        half = self._limit / 2
+        found = [one for one in waited_for(standing, now) if one.waited > half]
+        keys = [(one.worker, standing[one.worker].since, one.quiet > half) for one in found]
+        new = [one for one, key in zip(found, keys, strict=True) if key not in self._told]
+        self._told = {old for old in self._told if any(old[:2] == key[:2] for key in keys)}
+        self._told.update(keys)
         return new
 
-    def look(self, progress: Mapping[int, Progress], now: float) -> list[Stalled]:
-        """Return those that were found at this look and at the last one.
+    def look(self, standing: Mapping[int, Standing], now: float) -> list[Awaited]:
+        """Return those that do nothing, and were found at this look and at the last one.
 
         Twice, because what is known may be old: the launcher may have been stopped itself.
         """
-        found = [one for one in waited_for(progress, now) if one.waited > self._limit]
+        waited = waited_for(standing, now)
+        found = [one for one in waited if min(one.waited, one.quiet) > self._limit]
         before = self._suspected
-        self._suspected = {(one.worker, progress[one.worker].since) for one in found}
-        return [one for one in found if (one.worker, progress[one.worker].since) in before]
+        self._suspected = {(one.worker, standing[one.worker].since) for one in found}
+        return [one for one in found if (one.worker, standing[one.worker].since) in before]
 
 
-def waited_for(progress: Mapping[int, Progress], now: float) -> list[Stalled]:
+def waited_for(standing: Mapping[int, Standing], now: float) -> list[Awaited]:
     """Return the workers that others wait for; none if all are in a round, or all in scripts."""
-    waiting = [one.since for one in progress.values() if one.doing == IN_ROUND]
+    waiting = [one.since for one in standing.values() if one.doing == IN_ROUND]
     if not waiting:
         return []
     first = min(waiting)
     return [
-        Stalled(worker, now - one.since, now - max(one.since, first))
-        for worker, one in progress.items()
+        Awaited(worker, now - max(one.since, first), one.quiet, one.busy)
+        for worker, one in standing.items()
         if one.doing == IN_SCRIPT
     ]

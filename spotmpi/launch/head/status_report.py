@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.job_state import MEANINGS, JobEnding, WorkerState
-from spotmpi.launch.head.stalls import waited_for
+from spotmpi.launch.head.stalls import Standing, waited_for
 from spotmpi.launch.silences import Silences
-from spotmpi.launcher_channel import IN_SCRIPT, Progress
+from spotmpi.launcher_channel import IN_SCRIPT
 
 __all__ = ["StatusReport"]
 
@@ -28,7 +28,7 @@ class StatusReport:
         self._generation = 0
         self._checkpoint: control_messages.SavedAt | None = None
         self._unsaved: str | None = None
-        self._progress: dict[int, Progress] = {}
+        self._progress: dict[int, Standing] = {}
         self._gone: dict[int, float] = {}
         self._stopping = False
 
@@ -55,7 +55,7 @@ class StatusReport:
         self,
         job: str,
         fates: Sequence[WorkerState],
-        progress: Mapping[int, Progress],
+        progress: Mapping[int, Standing],
         silences: Mapping[str, Silences],
         ending: JobEnding | None = None,
     ) -> control_messages.Report:
@@ -101,11 +101,12 @@ class StatusReport:
         self,
         worker: int,
         fate: WorkerState,
-        doing: Progress | None,
+        doing: Standing | None,
         waited: float | None,
         now: float,
     ) -> control_messages.WorkerReport:
         last, gone = self._progress.get(worker), self._gone.get(worker)
+        inside = doing if doing is not None and doing.doing == IN_SCRIPT else None
         return control_messages.WorkerReport(
             worker=worker,
             host=fate.host,
@@ -113,9 +114,11 @@ class StatusReport:
             how=fate.how or None,
             when=None if gone is None else _moment(gone),
             step=None if last is None else last.steps,
-            doing=None if doing is None else "script" if doing.doing == IN_SCRIPT else "round",
+            doing=None if doing is None else "round" if inside is None else "script",
             doing_seconds=None if doing is None else round(now - doing.since, 3),
             awaited_seconds=None if waited is None else round(waited, 3),
+            quiet_seconds=None if inside is None else round(inside.quiet, 3),
+            busy=None if inside is None else inside.busy or None,
         )
 
 

@@ -33,6 +33,7 @@ from spotmpi.launch import (
 from spotmpi.launch.auth import Frame, Seal
 from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.event_loop import Loop
+from spotmpi.launch.host.activity import Activities
 from spotmpi.launch.host.worker import TASK
 from spotmpi.launch.host.wrappers import WorkerEvent, Wrappers
 from spotmpi.launch.liveness import Awake, beat_every
@@ -43,7 +44,7 @@ from spotmpi.launch.start import mpi_variables, mpirun
 from spotmpi.launch.start.installation import NO_MPI, search
 from spotmpi.launch.udp_beats import UdpBeats, own_addresses
 from spotmpi.launch.wording import signal_name
-from spotmpi.launcher_channel import Name, Progress, admit, publish_death, record_death
+from spotmpi.launcher_channel import Busy, Name, Progress, admit, publish_death, record_death
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
@@ -115,7 +116,9 @@ class Agent:
         self._streams: dict[int, tuple[int, int]] = {}
         self._held = False
         self._next_beat = self._next_report = 0.0
-        self._reported: dict[int, Progress] = {}
+        self._reported: dict[int, tuple[Progress, float, str]] = {}
+        """What was last said of each worker: how far, for how long quiet, with what busy."""
+        self._activities = Activities()
         self._mark, self._folder, self._lock = job_folder.create(0)
         self._crew = Wrappers(self._loop, self._folder, self._watch)
         self._trunk = link.HostLink(self._loop, descriptors, seal, self._take, self._cut)
@@ -350,24 +353,28 @@ class Agent:
     # What workers and wrappers say.
 
     def _report(self) -> None:
-        """Say how far workers have come, where that is new."""
-        said = self._crew.progress()
-        new = {worker: one for worker, one in said.items() if self._reported.get(worker) != one}
+        """Say how far workers have come and whether they are at work, where that is new."""
+        progress, busy = self._crew.progress(), self._crew.busy()
+        wrappers = {worker: wrapper.pid for worker, wrapper in self._wrappers.items()}
+        quiet = self._activities.look(self._awake.time, progress, busy, wrappers)
+        now = time.monotonic()
+        before, self._reported, new = self._reported, {}, []
+        for worker, come in progress.items():
+            said = busy.get(worker, Busy())
+            with_what = said.what.decode(errors="replace") if said.on else ""
+            self._reported[worker] = come, quiet[worker], with_what
+            if before.get(worker) != self._reported[worker]:
+                ago = max(0.0, now - come.since)
+                new.append(messages.HowFar(worker, *come[:3], ago, quiet[worker], with_what))
         if new:
-            now = time.monotonic()
-            entries = (
-                messages.HowFar(w, p.rounds, p.steps, p.doing, max(0.0, now - p.since))
-                for w, p in new.items()
-            )
-            self._trunk.tell(messages.Progressed(tuple(entries)))
-        self._reported = said
+            self._trunk.tell(messages.Progressed(tuple(new)))
         self._claim()
 
     def _claim(self) -> None:
         """Say which peers do not answer, if somebody may be waiting for one."""
         now = time.monotonic()
         waiting = self._wrappers.keys() - self._gone
-        waiting -= {w for w, p in self._reported.items() if now - p.since < _NO_NEWS}
+        waiting -= {w for w, (p, _, _) in self._reported.items() if now - p.since < _NO_NEWS}
         if waiting and (found := tcp_connections.unanswered(os.getpid())):
             self._trunk.tell(messages.Claims(tuple(found)[: messages.MOST_LINKS]))
 

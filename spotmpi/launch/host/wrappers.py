@@ -17,7 +17,17 @@ from spotmpi.launch import messages
 from spotmpi.launch import wrapper_socket as wire
 from spotmpi.launch.decoding import Malformed, Message, decode
 from spotmpi.launch.event_loop import Loop
-from spotmpi.launcher_channel import LIMIT, Order, Progress, orders, progress
+from spotmpi.launcher_channel import (
+    LIMIT,
+    Busy,
+    JobBoard,
+    Order,
+    Progress,
+    R,
+    busy,
+    orders,
+    progress,
+)
 
 __all__ = ["Wrappers", "WorkerEvent", "in_order", "peer"]
 
@@ -102,9 +112,16 @@ class Wrappers:
 
     def progress(self) -> dict[int, Progress]:
         """How far the workers have come that live, as far as they train."""
+        return self._on(progress)
+
+    def busy(self) -> dict[int, Busy]:
+        """What the scripts of workers that live say of themselves."""
+        return self._on(busy)
+
+    def _on(self, open_board: Callable[[Path], JobBoard[R]]) -> dict[int, R]:
         living = [one for one, wrapper in self._wrappers.items() if not wrapper.ended]
         try:
-            with closing(progress(self._folder)) as board:
+            with closing(open_board(self._folder)) as board:
                 said = {worker: board.read(worker) for worker in living}
         except OSError:
             return {}  # somebody has removed the folder: that is for others to find

@@ -76,12 +76,15 @@ def test_who_keeps_others_waiting_stands_out() -> None:
     report = status([training("h1"), training("h1")])
     first, last = report.workers
 
-    def waited(seconds: float) -> str:
-        workers = first, replace(last, awaited_seconds=seconds)
+    def waited(seconds: float, quiet: float = 0.0, busy: str | None = None) -> str:
+        late = replace(last, awaited_seconds=seconds, quiet_seconds=quiet, busy=busy)
+        workers = first, late
         return table(replace(report, workers=workers)).splitlines()[-1]
 
     assert "others have waited 1 min 1 s for it" in waited(61.0)
     assert waited(0.2) == "h1    0-1      training"
+    assert waited(61.0, 50.0).endswith("waited 1 min 1 s for it, which has done nothing for 50 s")
+    assert "training, busy: evaluating; others have waited" in waited(61.0, busy="evaluating")
 
 
 def test_an_end_says_what_its_code_means() -> None:

@@ -17,12 +17,13 @@ from spotmpi.launch.auth import Frame, Role, Seal
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.agents import Agents
+from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.link import HostLink, read
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.tcp_connections import TcpConnection
 from spotmpi.launch.udp_beats import UdpBeats
-from spotmpi.launcher_channel import Order
+from spotmpi.launcher_channel import IN_SCRIPT, Order
 from spotmpi.notice import Notice
 from tests.saying import said
 
@@ -128,6 +129,20 @@ def test_a_host_that_its_workers_have_left_may_go_when_that_is_known(host: Host)
     assert messages.Leave() not in host.told
     host.agent.tell(messages.Free())
     host.hear(messages.Leave)
+
+
+def test_a_worker_is_in_its_script_since_one_moment_however_often_that_is_said(host: Host) -> None:
+    """Who looks for stalls knows by it that it is the same stay, and each word takes its time."""
+    host.fleet.recruit("h2")
+
+    def told(*said: Any) -> Standing:
+        host.agent.tell(messages.Progressed((messages.HowFar(2, *said, "evaluating"),)))
+        host.turn_until(lambda: host.fleet.progress().get(2, (None,) * 6)[4] == said[-1])
+        return host.fleet.progress()[2]
+
+    first, second = told(7, 6, IN_SCRIPT, 1.0, 0.5), told(7, 6, IN_SCRIPT, 1.9, 1.5)
+    assert first.since == second.since
+    assert told(8, 7, IN_SCRIPT, 0.0, 2.5).since > first.since
 
 
 def test_log_lines_come_with_the_process_that_they_are_of(host: Host) -> None:

@@ -14,11 +14,12 @@ from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Malformed, decode
 from spotmpi.launch.head.control_requests import ControlRequests
 from spotmpi.launch.head.job_state import JobState
+from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_orders import Orders
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start.hosts_file import HostLine
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order, Progress
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order
 from tests.saying import said
 
 KILLED = 9
@@ -32,7 +33,7 @@ class Workers:
         self.parted: list[tuple[int, str]] = []
         self.orders: dict[int, Order] = {}
         self.full = False
-        self.said: dict[int, Progress] = {}
+        self.said: dict[int, Standing] = {}
         self.hosts: dict[str, Silences] = {}
 
     def part(self, worker: int, why: str) -> None:
@@ -43,7 +44,7 @@ class Workers:
             raise OSError(28, "No space left on device")
         self.orders[worker] = order
 
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, Standing]:
         return self.said
 
     def silences(self) -> dict[str, Silences]:
@@ -298,9 +299,9 @@ def test_a_report_has_all_that_is_known() -> None:
     asked.tell("checkpoint", 0, step=10, path="/runs/step-10")
     asked.end(1, KILLED)
     asked.workers.said = {
-        0: Progress(14, 12, IN_ROUND, 0.0),
-        1: Progress(9, 7, IN_ROUND, 0.0),
-        2: Progress(14, 12, IN_SCRIPT, 0.0),
+        0: Standing(14, 12, IN_ROUND, 0.0),
+        1: Standing(9, 7, IN_ROUND, 0.0),
+        2: Standing(14, 12, IN_SCRIPT, 0.0, 1.5, "evaluating"),
     }
     report = asked.requests.report()
     assert (report.job, report.generation, report.step) == ("spotmpi-00", 1, 12)
@@ -313,6 +314,8 @@ def test_a_report_has_all_that_is_known() -> None:
     assert report.workers[1].when.startswith("20")
     assert report.workers[0].awaited_seconds is None
     assert report.workers[2].awaited_seconds > 0
+    assert [one.quiet_seconds for one in report.workers] == [None, None, 1.5]
+    assert [one.busy for one in report.workers] == [None, None, "evaluating"]
 
 
 def test_a_report_says_how_silent_the_hosts_were() -> None:

@@ -20,11 +20,12 @@ from spotmpi.launch import messages, processes
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head import job as job_module
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
+from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.silences import Silences
 from spotmpi.launch.start import private_network
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order, Progress
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order
 from spotmpi.settings import Settings
 from tests.running import LIMIT
 from tests.saying import said
@@ -44,7 +45,7 @@ class Crew:
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self.asked: list[tuple[str, Any]] = []
-        self.far: dict[int, Progress] = {}
+        self.far: dict[int, Standing] = {}
         self.all_met = self.at_rest = self.gone = True
         self.mute = False
         self.until = time.monotonic() + LIMIT
@@ -57,7 +58,7 @@ class Crew:
     def pause(self) -> float:
         return 0.0 if self.turns else 0.02
 
-    def progress(self) -> dict[int, Progress]:
+    def progress(self) -> dict[int, Standing]:
         return self.far
 
     def silences(self) -> dict[str, Silences]:
@@ -305,8 +306,8 @@ def test_who_misses_most_of_the_others_goes_itself(run, capfd) -> None:
 def test_a_worker_that_all_others_wait_for_is_revoked_and_then_given_up(run, capfd) -> None:
     job = run(stall_timeout=0.2).trained()
     now = time.monotonic()
-    job.crew.far = {w: Progress(5, 5, IN_ROUND, now) for w in (0, 1)}
-    job.crew.far[2] = Progress(4, 4, IN_SCRIPT, now)
+    job.crew.far = {w: Standing(5, 5, IN_ROUND, now) for w in (0, 1)}
+    job.crew.far[2] = Standing(4, 4, IN_SCRIPT, now, quiet=1e6)
     job.wait(lambda: ("kill", 2) in job.crew.asked)
     job.turn({2: said("vanished")}, lambda: job.crew.far.clear())
     job.turn({worker: said("done") for worker in (0, 1)}, dict.fromkeys((0, 1), FINISHED))

@@ -1,24 +1,25 @@
-"""Only who keeps others waiting is to blame, and only after the limit."""
+"""Only who keeps others waiting and does nothing is to blame, and only after the limit."""
 
 from __future__ import annotations
 
 import pytest
 
-from spotmpi.launch.head.stalls import Stalled, Stalls, waited_for
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Progress
+from spotmpi.launch.head.stalls import Awaited, Stalls, Standing, waited_for
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 
 LIMIT = 60.0
 
 
-def script(since: float, rounds: int = 7) -> Progress:
-    return Progress(rounds, rounds, IN_SCRIPT, since)
+def script(since: float, rounds: int = 7, quiet: float = 1e6, busy: str = "") -> Standing:
+    """One that does nothing, unless told otherwise."""
+    return Standing(rounds, rounds, IN_SCRIPT, since, quiet, busy)
 
 
-def waiting(since: float, rounds: int = 7) -> Progress:
-    return Progress(rounds, rounds, IN_ROUND, since)
+def waiting(since: float, rounds: int = 7) -> Standing:
+    return Standing(rounds, rounds, IN_ROUND, since)
 
 
-def looked(progress: dict[int, Progress], now: float) -> list[int]:
+def looked(progress: dict[int, Standing], now: float) -> list[int]:
     """Who is found at two looks in a row."""
     stalls = Stalls(LIMIT)
     assert stalls.look(progress, now) == []
@@ -42,11 +43,14 @@ def looked(progress: dict[int, Progress], now: float) -> list[int]:
         ({0: waiting(10), 1: waiting(10)}, []),
         # It has only just come back to its script, though the others have waited for long.
         ({0: waiting(10), 1: script(130)}, []),
+        # It works, or did until lately.
+        ({0: waiting(101), 1: script(100, quiet=0.0)}, []),
+        ({0: waiting(101), 1: script(100, quiet=59.0), 2: script(100, quiet=61.0)}, [2]),
         ({0: waiting(10)}, []),
         ({}, []),
     ],
 )
-def test_who_is_to_blame(progress: dict[int, Progress], found: list[int]) -> None:
+def test_who_is_to_blame(progress: dict[int, Standing], found: list[int]) -> None:
     assert looked(progress, 170.0) == found
 
 
@@ -77,6 +81,28 @@ def test_half_way_to_the_limit_there_is_one_warning() -> None:
     assert [one.worker for one in stalls.slow(again, 171)] == [1]
 
 
-def test_it_is_said_how_long_it_was() -> None:
-    found = waited_for({0: waiting(110), 1: script(100), 2: waiting(105)}, 117)
-    assert found == [Stalled(1, busy=17, waited=12)]
+def test_who_works_is_named_once_and_once_more_when_it_does_nothing() -> None:
+    stalls = Stalls(LIMIT)
+    for now, quiet, said in [(131, 0.0, 1), (132, 2.0, 0), (165, 31.0, 1), (166, 32.0, 0)]:
+        found = stalls.slow({0: waiting(100), 1: script(100, quiet=quiet)}, now)
+        assert [one.worker for one in found] == [1] * said
+
+
+@pytest.mark.parametrize(
+    ("quiet", "busy", "said"),
+    [
+        (0.0, "", "which is at work in its script"),
+        (0.0, "evaluating", "which is busy: evaluating"),
+        (31.0, "", "which has done nothing in its script for 31.0 s; after 60 s it is revoked"),
+        (31.0, "evaluating", "which has done nothing in its script for 31.0 s"),  # no beat came
+    ],
+)
+def test_it_is_said_what_the_others_wait_for(quiet: float, busy: str, said: str) -> None:
+    sentence = Awaited(1, 45.0, quiet, busy).sentence(LIMIT)
+    assert sentence.startswith(f"the others have waited 45.0 s for worker 1, {said}")
+
+
+def test_it_is_known_how_long_it_was() -> None:
+    one = script(100, quiet=3.0, busy="evaluating")
+    found = waited_for({0: waiting(110), 1: one, 2: waiting(105)}, 117)
+    assert found == [Awaited(1, waited=12, quiet=3.0, busy="evaluating")]

@@ -2,13 +2,18 @@
 
 usage: trainer.py [STEPS] [DEED:WORKER@STEP]...
 
-``hang``: never come back from the script. ``rest``: come back at SIGUSR1. ``say``: write a line to
-each stream. ``all`` names all workers.
+``say``: write a line to each stream. ``rest``: come back at SIGUSR1. Also until SIGUSR1:
+``compute``, have a ``child`` compute, or wait and say so (``busy``). Never come back from the
+script: ``hang`` waits for a signal, ``lock`` for a lock, ``read`` for what nobody writes, ``poll``
+for what never happens. ``all`` names all workers.
 """
 
 import itertools
+import os
 import signal
+import subprocess
 import sys
+import threading
 
 import numpy as np
 
@@ -24,8 +29,40 @@ def hang():
     signal.pause()
 
 
+def lock():
+    held = threading.Lock()
+    held.acquire()
+    held.acquire()
+
+
+def read():
+    reading, _ = os.pipe()
+    os.read(reading, 1)
+
+
+def poll():
+    while not threading.Event().wait(0.1):
+        pass
+
+
 def rest():
     signal.sigwait({signal.SIGUSR1})
+
+
+def compute():
+    while signal.SIGUSR1 not in signal.sigpending():
+        np.sort(np.arange(100_000)[::-1])
+
+
+def child():
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as computes:
+        rest()
+        computes.kill()
+
+
+def busy():
+    with trainer.busy("evaluating"):
+        rest()
 
 
 def say():
@@ -33,7 +70,7 @@ def say():
     print(f"worker {trainer.worker} complains", file=sys.stderr, flush=True)
 
 
-DEEDS = {"hang": hang, "rest": rest, "say": say}
+DEEDS = {one.__name__: one for one in (hang, lock, read, poll, rest, compute, child, busy, say)}
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 
 with spotmpi.Trainer({"w": np.zeros(8)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
