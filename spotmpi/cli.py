@@ -7,6 +7,7 @@ imported when the command is used: ``spotmpi --help`` must not wait for NumPy.
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -77,6 +78,19 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
+    code = 0
+    try:
+        try:
+            code = _run(arguments)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read it has enough (`| head`); the interpreter must not complain at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     name, *rest = list(sys.argv[1:] if arguments is None else arguments) or [""]
     if name in ("-h", "--help"):
         print(_help())

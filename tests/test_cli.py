@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,22 @@ def test_help_imports_nothing_heavy() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("words", [["doctor", "-n", "1"], ["plan", "--help"], ["--help"]])
+def test_a_reader_that_has_enough_is_no_error(words: list[str]) -> None:
+    """As `| head -3` is, when it has its lines."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", "spotmpi", *words],
+            stdout=nobody,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_the_module_is_the_command(run_spotmpi) -> None:

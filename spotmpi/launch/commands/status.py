@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
 import shutil
 import sys
 from pathlib import Path
@@ -55,15 +54,11 @@ def main(options: argparse.Namespace) -> int:
     # Names of files need not be text, and not every terminal knows all letters.
     cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
     folder = find(options.job)
-    try:
-        if options.watch:
-            _watch(folder, options.json)
-        else:
-            status = client.status(folder)
-            print(json.dumps(fields(status)) if options.json else table(status), flush=True)
-    except BrokenPipeError:
-        # Whoever read it has enough (`| head`); the interpreter must not complain at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if options.watch:
+        _watch(folder, options.json)
+    else:
+        status = client.status(folder)
+        print(json.dumps(fields(status)) if options.json else table(status))
     return 0
 
 
