@@ -113,6 +113,10 @@ class _Worker:
     """It came later than the others, and does not train yet."""
     waits: bool = False
     """A newcomer that could be brought in."""
+    joined: str = ""
+    """What to tell of a newcomer that trains, where its admission is not told yet."""
+    admitted: bool = False
+    """That it was admitted has been told."""
     parted: bool = False
     """It left the others on request."""
     why: str = ""
@@ -272,9 +276,9 @@ class JobState:
                 state.waits = True
             case messages.Trains(step=step):
                 state.newcomer = state.waits = False
-                self.lines.append(
-                    f"{self._named(worker)} has joined: it trains from step {step} on"
-                )
+                state.joined = f"{self._named(worker)} has joined: it trains from step {step} on"
+                if state.admitted:
+                    self._tell_joined(worker)
             case messages.Withdrawn(why=why):
                 state.why = why
             case messages.Parted():
@@ -295,6 +299,7 @@ class JobState:
                 self._unable(worker, why)
             case messages.Done():
                 state.done = True
+                self._tell_joined(worker)
             case messages.Left(code=code):
                 self._left_with(worker, code)
             case messages.Stopped(seconds=seconds):
@@ -317,6 +322,7 @@ class JobState:
     def ended(self, worker: int, status: int) -> None:
         """Take the end of a worker's process; ``status`` is as waitpid() has it."""
         state = self._workers[worker]
+        self._tell_joined(worker)
         if state.parted:  # nobody needs it any more, however it ends
             state.end = "left"
             return
@@ -349,6 +355,7 @@ class JobState:
         state = self._workers[worker]
         if state.end:
             return
+        self._tell_joined(worker)
         if state.parted:
             state.end = "left"
             return
@@ -492,6 +499,15 @@ class JobState:
                 f"{self._named(worker)} was admitted before step {said.step} "
                 f"(pause {pause}), and learns"
             )
+            self._workers[worker].admitted = True
+            self._tell_joined(worker)
+
+    def _tell_joined(self, worker: int) -> None:
+        """Say that a newcomer trains, if that waits: those who admitted it may be heard later."""
+        state = self._workers[worker]
+        if state.joined:
+            self.lines.append(state.joined)
+            state.joined = ""
 
     def _known(self, workers: Iterable[int]) -> list[int]:
         return [worker for worker in workers if worker < len(self._workers)]

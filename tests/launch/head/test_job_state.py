@@ -275,6 +275,32 @@ def test_a_newcomer_s_state_is_told_as_it_comes_in() -> None:
     assert verdict.lines == ["worker 2 on there has joined: it trains from step 4 on"]
 
 
+JOINED = "worker 2 on there has joined: it trains from step 40 on"
+
+
+def test_a_newcomer_is_admitted_first_and_joins_then_whoever_is_heard_first() -> None:
+    """Its word and that of those who admitted it take different ways."""
+    verdict, worker = with_newcomer()
+    joined(verdict, worker)
+    assert verdict.lines == []
+    fields = {"generation": 1, "step": 30, "workers": 3, "pause_ms": 1.5, "left": []}
+    verdict.told(0, said("change", **fields, joined=[worker]))
+    admitted, trains = verdict.lines
+    assert admitted.startswith("worker 2 on there was admitted before step 30")
+    assert trains == JOINED
+
+
+def test_a_newcomer_whose_admission_nobody_tells_has_joined_all_the_same() -> None:
+    for end in (said("done"), None):
+        verdict, worker = with_newcomer()
+        joined(verdict, worker)
+        if end is None:
+            verdict.lost(worker, "SIGKILL")
+        else:
+            verdict.told(worker, end)
+        assert verdict.lines[0] == JOINED
+
+
 @pytest.mark.parametrize(
     "status", [exited(0), exited(1), exited(75), signal.SIGSEGV, signal.SIGKILL]
 )
