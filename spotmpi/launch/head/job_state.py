@@ -140,7 +140,9 @@ class JobState:
         self._again = again
         self._workers: list[_Worker] = []
         self._started = False
-        self._generations: set[int] = set()
+        self._changes: set[int] = set()
+        self._recoveries: set[int] = set()
+        """Generations that were told: every member tells of each."""
         self._checkpoints: set[messages.Checkpoint] = set()
         self._unsaved: str | None = None
         """Why the last checkpoint could not be written."""
@@ -485,9 +487,9 @@ class JobState:
         self.lines.append(f"{self._named(worker)} did not join: {why}")
 
     def _changed(self, said: messages.Change) -> None:
-        if said.generation in self._generations:
-            return  # every member tells it
-        self._generations.add(said.generation)
+        if said.generation in self._changes:
+            return
+        self._changes.add(said.generation)
         pause = "unknown" if said.pause_ms is None else f"{said.pause_ms:.1f} ms"
         for worker in self._known(said.left):
             self.lines.append(
@@ -531,9 +533,9 @@ class JobState:
         )
 
     def _recovered(self, said: messages.Recovery) -> None:
-        if said.generation in self._generations:
-            return  # every survivor tells it
-        self._generations.add(said.generation)
+        if said.generation in self._recoveries:
+            return
+        self._recoveries.add(said.generation)
         names = ", ".join(map(str, said.lost))
         self.lines.append(
             f"recovered from the loss of worker{'s' * (',' in names)} {names} at step {said.step}"

@@ -446,6 +446,16 @@ def test_a_change_is_told_once() -> None:
     assert left.endswith("(pause 1.5 ms)")
 
 
+def test_a_loss_and_a_change_of_one_generation_are_both_told() -> None:
+    verdict, worker = with_newcomer(3)
+    fields = {"generation": 1, "step": 40, "workers": 3}
+    verdict.told(0, said("change", **fields, pause_ms=1.5, joined=[worker], left=[]))
+    verdict.told(0, said("recovery", **fields, lost=[2], verdict="retry", total_ms=1.5))
+    assert [line.partition(" at step")[0] for line in verdict.lines][1:] == [
+        "recovered from the loss of worker 2"
+    ]
+
+
 def test_of_workers_that_do_not_reach_each_other_those_go_who_are_fewer() -> None:
     verdict = started(5)
     verdict.ended(4, signal.SIGKILL)
