@@ -393,8 +393,8 @@ class JobState:
         if self._started:
             self._end(
                 EXIT_ALL_REVOKED,
-                f"mpirun was killed ({how}), and no worker can go on without it; start the job "
-                "again, with --resume if it has a checkpoint",
+                f"mpirun was killed ({how}), and no worker can go on without it"
+                + self._advice("; "),
             )
         else:
             self._end(
@@ -453,10 +453,8 @@ class JobState:
                 "repeat the command with --resume once there are enough workers",
             )
         if "finished" not in ends:
-            advice = ", and the job ended; start it again, with --resume if it has a checkpoint"
-            return JobEnding(
-                EXIT_ALL_REVOKED, "every worker was revoked" + ("" if self._again else advice)
-            )
+            advice = self._advice(", and the job ended; ")
+            return JobEnding(EXIT_ALL_REVOKED, "every worker was revoked" + advice)
         if self._unkept:
             return JobEnding(
                 EXIT_UNKEPT,
@@ -473,6 +471,11 @@ class JobState:
     def _end(self, code: int, sentence: str, text: str = "", runtime: bool = False) -> None:
         if self.ending is None:  # the first cause counts; what follows is its consequence
             self.ending = JobEnding(code, sentence, text, runtime)
+
+    def _advice(self, joint: str) -> str:
+        """What to do where no worker remains; nothing, if the launcher does it."""
+        advice = "start it again, with --resume if it has a checkpoint"
+        return "" if self._again else joint + advice
 
     def _bug(self, what: str, text: str = "", runtime: bool = False) -> None:
         self._end(EXIT_BUG, f"{what}; the job was ended, fix the script", text, runtime)

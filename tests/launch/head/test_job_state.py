@@ -15,14 +15,14 @@ def exited(code: int) -> int:
     return code << 8
 
 
-def expecting(workers: int) -> JobState:
-    verdict = JobState()
+def expecting(workers: int, again: bool = False) -> JobState:
+    verdict = JobState(again)
     verdict.expect(["here"] * workers)
     return verdict
 
 
-def started(workers: int) -> JobState:
-    verdict = expecting(workers)
+def started(workers: int, again: bool = False) -> JobState:
+    verdict = expecting(workers, again)
     for event in ("begin", "ready"):
         for worker in range(workers):
             verdict.told(worker, said(event))
@@ -201,6 +201,16 @@ def test_mpirun_that_gives_up_later_was_told_to_by_the_script() -> None:
 def test_mpirun_that_is_killed_takes_everybody_along(verdict: JobState, expected: int) -> None:
     verdict.runtime_killed("SIGKILL")
     assert code(verdict) == expected
+
+
+def test_nobody_is_told_to_start_what_the_launcher_starts_again() -> None:
+    for again in (False, True):
+        killed, lost = started(1, again), started(1, again)
+        killed.runtime_killed("SIGKILL")
+        lost.lost(0, "SIGKILL")
+        for verdict in (killed, lost):
+            assert verdict.conclude().code == 69
+            assert ("start it again" in verdict.conclude().sentence) is not again
 
 
 @pytest.mark.parametrize(
