@@ -66,5 +66,6 @@ def main(options: argparse.Namespace) -> int:
                     )
     if ended.ending is None:
         raise Gone(f"{folder.name} does not say how it ended")
-    print(f"{folder.name} ended with code {ended.ending.code}: {ended.ending.meaning}")
+    print(f"{folder.name} ended with code {ended.ending.code}")
+    print(ended.ending.sentence or ended.ending.meaning)
     return 0
