@@ -8,7 +8,7 @@ import os
 import re
 import select
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -26,8 +26,11 @@ __all__ = [
     "JobEnd",
     "add_job_argument",
     "ask",
+    "described",
     "find",
+    "reports",
     "request",
+    "running",
     "status",
     "until_end",
 ]
@@ -70,16 +73,36 @@ def find(name: str | None) -> Path:
     """
     if name is not None:
         return _named(name)
-    found = [folder for folder in job_folder.all_of_mine() if _answers(folder)]
+    found = running()
     if not found:
         raise Gone(
             "no job of yours runs on this host; ask where `spotmpi run` was started, "
             "once its hosts are there"
         )
     if len(found) > 1:
-        listed = "".join(f"\n  {_described(folder)}" for folder in sorted(found))
+        listed = "".join(f"\n  {line}" for line in described(found))
         raise UsageError(f"several jobs of yours run on this host; choose by --job ID:{listed}")
     return found[0]
+
+
+def running() -> list[Path]:
+    """Return the folders of this user's jobs that run on this host. Blocking, as `ask`."""
+    return sorted(folder for folder in job_folder.all_of_mine() if _answers(folder))
+
+
+def described(folders: Iterable[Path]) -> list[str]:
+    """Return a line for each of these jobs: what it is, and since when. Blocking, as `ask`."""
+    return [
+        f"{folder.name}  {found.script}, since {found.since}"
+        if (found := _standing(folder)) is not None
+        else f"{folder.name}  (does not answer)"
+        for folder in folders
+    ]
+
+
+def reports(folders: Iterable[Path]) -> list[control_messages.Report]:
+    """Return how those of these jobs stand that answer. Blocking, as `ask`."""
+    return [found for folder in folders if (found := _standing(folder)) is not None]
 
 
 def ask(folder: Path, question: Message, kind: type[Expected]) -> Expected:
@@ -157,14 +180,14 @@ def _answers(folder: Path) -> bool:
         return False
 
 
-def _described(folder: Path) -> str:
+def _standing(folder: Path) -> control_messages.Report | None:
+    """How one of several jobs stands, if it says so soon."""
     try:
         with _connect(folder, _FOR_A_LIST) as link:
             _send(link, control_messages.AskStatus())
-            found = _receive(folder, link, control_messages.Report)
-        return f"{folder.name}  {found.script}, since {found.since}"
+            return _receive(folder, link, control_messages.Report)
     except Gone:
-        return f"{folder.name}  (does not answer)"
+        return None
 
 
 @contextmanager

@@ -27,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = "spotmpi status [--watch] [--json] [--job ID]"
     parser.description = (
-        "Show a running job: its step, its workers and what became of them, its last checkpoint. "
+        "Show a running job: its step, its workers and what became of them, its last checkpoint; "
+        "where several run, which. "
         "Ask on the host where `spotmpi run` was started."
     )
     parser.epilog = (
@@ -37,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             {
                 0: "the job was shown",
                 1: "there is no such job, it does not answer, or its launcher was killed",
-                2: "wrong arguments, or several jobs run and --job is missing",
+                2: "wrong arguments, or several jobs run and --watch needs --job",
                 130: "Ctrl-C",
             }
         )
@@ -53,6 +54,9 @@ def main(options: argparse.Namespace) -> int:
     """Show the job's standing. Blocking, with ``--watch`` until the job ends."""
     # Names of files need not be text, and not every terminal knows all letters.
     cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
+    if options.job is None and not options.watch and len(jobs := client.running()) > 1:
+        print(_listed(jobs, options.json))
+        return 0
     folder = find(options.job)
     if options.watch:
         _watch(folder, options.json)
@@ -60,6 +64,14 @@ def main(options: argparse.Namespace) -> int:
         status = client.status(folder)
         print(json.dumps(fields(status)) if options.json else table(status))
     return 0
+
+
+def _listed(jobs: list[Path], as_json: bool) -> str:
+    """Several jobs, a line each."""
+    if as_json:
+        return "\n".join(json.dumps(fields(one)) for one in client.reports(jobs))
+    head = "several jobs of yours run on this host; --job ID shows one of them:"
+    return "\n  ".join([head, *client.described(jobs)])
 
 
 def _watch(folder: Path, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi import job_folder
+from spotmpi import cli, job_folder
 from spotmpi.errors import UsageError
 from spotmpi.launch import control_messages
 from spotmpi.launch.commands import client
@@ -105,6 +106,25 @@ def test_several_jobs_are_listed_even_if_one_hangs(
         "  spotmpi-00  train.py, since 2026-11-21",
         "  spotmpi-0a  (does not answer)",
     ]
+
+
+def test_the_status_of_several_jobs_is_a_list(
+    job: Serve, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(client, "_FOR_A_LIST", 0.1)
+    job("00", STATUS)
+    job("0a", "hang")
+    assert cli.main(["status"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "several jobs of yours run on this host; --job ID shows one of them:",
+        "  spotmpi-00  train.py, since 2026-11-21",
+        "  spotmpi-0a  (does not answer)",
+    ]
+    assert cli.main(["status", "--json"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["script"] == "train.py"
+    assert cli.main(["status", "--watch"]) == 2
+    assert "choose by --job ID:" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", "..", "00/../00", "spotmpi-", "X", "*"])
