@@ -87,6 +87,19 @@ def test_a_batch_that_is_not_used_is_noticed() -> None:
             pass
 
 
+def test_a_batch_that_is_used_twice_is_noticed() -> None:
+    """The second step would count as one of a worker with one sample."""
+
+    def train() -> None:
+        with trainer() as one:
+            for batch in one.batches(10, 2):
+                one.step(gradient(one.params, batch))
+                one.step(gradient(one.params, batch))
+
+    with pytest.raises(UsageError, match=r"step\(\) was called again, in step 1, for a batch that"):
+        train()
+
+
 def test_a_gradient_that_is_not_finite_is_refused_with_its_batch() -> None:
     wrong = {"w": np.full(5, np.nan, np.float32), "b": np.array(0.0)}
 

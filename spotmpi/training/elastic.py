@@ -131,6 +131,16 @@ class Elastic(Generic[P]):
         finally:
             seat.leave_batches(number)
 
+    def _take_step(self, contribution: Any, loss: float | None) -> None:
+        """One step or average, with what this worker brings."""
+        seat, training = self._connected(f"{self._use}()"), self._training
+        if training.position.inside and training.batch is None:
+            raise UsageError(
+                f"worker {self.worker}: {self._call}.{self._use}() was called again, in step "
+                f"{self.steps}, for a batch that is used: call it once for each batch"
+            )
+        self._seat = self._run(seat.step(contribution, loss))
+
     def mean(self, x: Any) -> Any:
         """The mean of ``x`` (a number or an array of one shape) over the workers. Collective.
 

@@ -71,8 +71,7 @@ class Group(Elastic[P]):
         arrays in the same structure, which the next round writes anew. If nobody brought anything,
         as all whose samples they were are lost, they are zero.
         """
-        seat = self._connected("average()")
-        self._seat = self._run(seat.step(arrays, None))
+        self._take_step(arrays, None)
         if not self._training.replica.moved:
             self._training.replica.clear("average")
         return self._average

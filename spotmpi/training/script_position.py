@@ -61,6 +61,11 @@ class ScriptPosition:
         self._samplers.append(sampler)
         return number
 
+    @property
+    def inside(self) -> bool:
+        """Whether the script goes through batches."""
+        return self._inside > 0
+
     def enter(self) -> None:
         """The script goes through batches from now on."""
         self._inside += 1

@@ -72,5 +72,4 @@ class Trainer(Elastic[P]):
         worker's batch; outside of `batches` every worker counts as one sample. Returns with the
         step committed, whoever dies meanwhile; `loss` is then the mean over the workers.
         """
-        seat = self._connected("step()")
-        self._seat = self._run(seat.step(grads, loss))
+        self._take_step(grads, loss)

@@ -46,6 +46,8 @@ with spotmpi.Trainer(
                     break
                 case "mean":
                     trainer.mean(1.0)
+                case "twice":
+                    trainer.step(grads, loss=loss)
                 case "skip":
                     continue
                 case "exit":

@@ -19,6 +19,7 @@ HERE = Path(__file__).parent
         ("nan", 'worker 1, step 5: the gradient of grads["w"] holds NaN or infinity'),
         ("break", "worker 1 left the training loop"),
         ("mean", "have come to different calls"),
+        ("twice", "worker 1: trainer.step() was called again, in step 6, for a batch that is used"),
         ("skip", "the batch of step 5 was not used"),
         ("exit", "worker 1 on"),
         ("network", "known error not in list: this is no revocation"),
