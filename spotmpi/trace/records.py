@@ -33,8 +33,8 @@ mended      none; a killed worker had left a line unfinished before this one
 A checkpoint of step *s* holds the state *before* step *s*: *s* steps are done.
 
 Times are seconds, or milliseconds where the name ends in ``_ms``. Unknown is null. JSON has no
-infinities: a number that is not finite is written as the string "nan", "inf" or "-inf", which
-``float()`` reads.
+infinities: a number that is not finite is null, too, and the record's ``not_finite`` then says what
+it is, by its field: ``{"loss": "nan"}``. (Of the first one, where a field has several.)
 
 Several workers of one host append to one file, and any of them may be killed in the middle of a
 write. This is why it holds without a lock (which a stopped worker, or a dead one's forked child,
@@ -117,7 +117,9 @@ class Trace:
         try:
             text = _to_json(record)
         except ValueError:  # a number is not finite, which is rare: only then look at each
-            text = _to_json(_finite(record))
+            strange: dict[str, str] = {}
+            finite = {name: _finite(value, name, strange) for name, value in record.items()}
+            text = _to_json({**finite, "not_finite": strange})
         line = text.encode() + b"\n"
         try:
             if os.write(self._fd, line) != len(line):
@@ -221,16 +223,17 @@ def _plain(value: object) -> object:
     raise TypeError(f"a trace holds numbers, texts, lists and dicts, not {type(value).__name__}")
 
 
-def _finite(value: Any) -> Any:
-    """The same value with "nan", "inf" and "-inf" in the place of numbers that are not finite."""
+def _finite(value: Any, field: str, strange: dict[str, str]) -> Any:
+    """The same value without the numbers that are not finite, which go to ``strange``."""
     if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: _finite(item, field, strange) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [_finite(item, field, strange) for item in value]
     if isinstance(value, np.floating | np.ndarray):
-        return _finite(value.tolist())
+        return _finite(value.tolist(), field, strange)
     if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
+        strange.setdefault(field, str(value))
+        return None
     return value
 
 

@@ -61,7 +61,7 @@ def test_a_run_with_recoveries_is_drawn(tmp_path: Path) -> None:
     "records",
     [
         pytest.param(trace(total_ms=None), id="deaths unknown"),
-        pytest.param(trace(loss="nan"), id="a loss that is no number"),
+        pytest.param(trace(loss=None), id="a loss that is no number"),
         pytest.param(trace(loss=-1.0), id="a negative loss"),
         pytest.param([step(0, [0], 0.01, 1.0)], id="one step alone"),
         pytest.param([step(n, [0], 0.01, 0.0) for n in (5, 6)], id="resumed"),
