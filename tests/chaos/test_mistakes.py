@@ -38,4 +38,6 @@ def test_the_job_ends_with_one_clear_sentence(run_spotmpi, tmp_path, mistake, to
     assert told in said
     causes = mistake == "network"  # MPI's error, and ours from it, told by one worker
     assert said.count("Traceback (most recent call last)") <= 1 + causes
+    # What is wrong in the script is shown there, and not where we found out.
+    assert ("spotmpi/training/" in said) is (mistake == "network")
     assert '"recovery"' not in trace.read_text(), "a bug was taken for a revocation"

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, cast
 
-from spotmpi.errors import EXIT_REQUEUE, UsageError
+from spotmpi.errors import EXIT_REQUEUE, ScriptError, UsageError
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 
@@ -102,16 +102,16 @@ def _flush() -> None:
 
 def describe(error: BaseException) -> str:
     """Return the traceback of a script's exception without the frames of those who ran it."""
-    trace = _own_frames(error.__traceback__, isinstance(error, UsageError))
+    trace = _own_frames(error.__traceback__, isinstance(error, UsageError | ScriptError))
     return "".join(traceback.format_exception(type(error), error.with_traceback(trace), trace))
 
 
-def _own_frames(trace: TracebackType | None, user_error: bool) -> TracebackType | None:
-    """Drop our frames at the top, and below a wrong call of ours also those at the bottom."""
+def _own_frames(trace: TracebackType | None, of_script: bool) -> TracebackType | None:
+    """Drop our frames at the top; where we say what is wrong in the script also those below it."""
     runners = (__file__, "<frozen runpy>", runpy.__file__)
     while trace is not None and trace.tb_frame.f_code.co_filename in runners:
         trace = trace.tb_next
-    if trace is None or not user_error:
+    if trace is None or not of_script:
         return trace
     kept = []
     step: TracebackType | None = trace

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.errors import UsageError
+from spotmpi.errors import ScriptError, UsageError
 from spotmpi.launch.host import worker
 
 
@@ -48,6 +48,19 @@ def test_a_wrong_call_ends_where_the_user_called(tmp_path: Path) -> None:
     text = worker.describe(error)
     assert "parse_revocation('nonsense')" in text
     assert "settings.py" not in text
+
+
+def test_what_is_wrong_with_the_others_ends_where_the_script_called(tmp_path: Path) -> None:
+    """One left the loop: what the others met is nothing that happened inside of spotmpi."""
+    error = raised(
+        tmp_path / "script.py",
+        "from spotmpi.protocol.control_word import STEP, ControlSum\n"
+        "ControlSum([0.0] * 64, 2).check_kind(STEP, 3)\n",
+    )
+    assert isinstance(error, ScriptError)
+    text = worker.describe(error)
+    assert "check_kind(STEP, 3)" in text
+    assert "control_word.py" not in text
 
 
 def test_the_cause_of_an_exception_is_shown(tmp_path: Path) -> None:
