@@ -84,6 +84,9 @@ def test_the_module_is_the_command(run_spotmpi) -> None:
     ("arguments", "sentence"),
     [
         (["SCRIPT"], "give either -n N, for workers on this host, or --hosts FILE"),
+        (["SCRIPT", "-n", "2"], "-n stands after the script, and so goes to the script: put optio"),
+        (["SCRIPT", "x", "--hosts=f", "-n"], "before it, spotmpi run -n ... "),
+        (["--listen", "[::1]:0", "--token-file", "f", "SCRIPT"], "--listen needs -n N: how many"),
         (["-n", "2"], "the script to run is missing"),
         (["-n", "0", "SCRIPT"], "-n 0: give a number of workers, 1 or more"),
         (["-n=-1", "SCRIPT"], "-n -1: give a number of workers"),

@@ -283,7 +283,10 @@ def _allocation(options: argparse.Namespace) -> slurm.Allocation | None:
 
 
 def _roster(options: argparse.Namespace, allocation: slurm.Allocation | None) -> WantedHosts:
+    if options.listen is not None and options.workers is None and options.hosts is None:
+        raise UsageError("--listen needs -n N: how many workers the job waits for")
     if allocation is None and (options.workers is None) == (options.hosts is None):
+        _check_order(options.command)
         raise UsageError("give either -n N, for workers on this host, or --hosts FILE")
     if options.token_file is not None and options.listen is None:
         raise UsageError("--token-file is for agents that come by themselves: give --listen too")
@@ -292,6 +295,17 @@ def _roster(options: argparse.Namespace, allocation: slurm.Allocation | None) ->
     if options.hosts is None:
         return WantedHosts() if allocation is None else WantedHosts(allocation.hosts)
     return WantedHosts.of(HostsFile(options.hosts))
+
+
+def _check_order(command: list[str]) -> None:
+    """Raise UsageError if what is missing stands behind the script, and so is the script's."""
+    for option in ("-n", "--workers", "--hosts"):
+        at = next((i for i, word in enumerate(command) if word.partition("=")[0] == option), 0)
+        if at:  # the first word is the script
+            raise UsageError(
+                f"{option} stands after the script, and so goes to the script: put options before "
+                f"it, spotmpi run {' '.join(command[at : at + 2])} ... {command[0]}"
+            )
 
 
 def _whole(option: str, text: str, what: str) -> int:
