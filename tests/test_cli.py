@@ -159,7 +159,7 @@ def test_relative_places_are_meant_from_where_the_command_was_given(
         "print(found.trace, found.checkpoint, found.checkpoint_every, found.resume)\n"
         "print(found.min_workers, *found.revoke)\n"
     )
-    options = "--trace t/x.jsonl --checkpoint c --checkpoint-every 7 --resume --min-workers 2"
+    options = "--trace t/x.jsonl --checkpoint t/../c --checkpoint-every 7 --resume --min-workers 2"
     revoke = ["--revoke", "1@5", "--revoke", "0@6"]
     done = run_spotmpi(["run", "-n", "2", *options.split(), *revoke, "script.py"])
     assert done.returncode == 0, done.stderr

@@ -317,7 +317,10 @@ def _whole(option: str, text: str, what: str) -> int:
 
 def _absolute(path: str | None) -> Path | None:
     # The script may change its working folder before it trains.
-    return None if path is None else Path(path).absolute()
+    if path is None:
+        return None
+    # Only what may be a step back through a link has to be looked up.
+    return Path(os.path.realpath(path)) if ".." in Path(path).parts else Path(path).absolute()
 
 
 def _must_take_files(folder: Path, option: str, mode: int = 0o777) -> None:
