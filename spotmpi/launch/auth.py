@@ -44,6 +44,14 @@ class Role(enum.Enum):
     AGENT = b"agent"
 
 
+_OTHER_TOKEN = {
+    Role.HEAD: "it does not know the job's token",
+    Role.AGENT: "the head has another token: --token-file must be a copy of the file that "
+    "`spotmpi run --listen` was given",
+}
+"""What each end says where the other's proof is wrong."""
+
+
 class Refused(SpotmpiError):
     """The other end does not know the token, or is none of ours; the connection must be closed."""
 
@@ -160,7 +168,7 @@ class Seal:
 
     def _check(self, role: Role, proof: bytes) -> None:
         if not hmac.compare_digest(proof, self._proof(role)):
-            raise Refused("it does not know the job's token")
+            raise Refused(_OTHER_TOKEN[self._role])
         for direction in Role:
             self._keys[direction] = self._digest(b"key " + direction.value)
             self._stamp_keys[direction] = self._digest(b"stamps " + direction.value)

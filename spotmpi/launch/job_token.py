@@ -41,11 +41,20 @@ def of_file(path: Path, make: bool = False) -> bytes:
         with path.open() as file:
             found = os.fstat(file.fileno())
             text = file.read(1024)
+    except PermissionError as error:
+        raise UsageError(
+            f"--token-file {path}: {error.strerror}; name a file of your own"
+        ) from error
     except OSError as error:
         raise UsageError(
             f"--token-file {path}: {error.strerror}; `spotmpi run --listen` writes one"
         ) from error
-    if found.st_uid not in (os.getuid(), 0) or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if found.st_uid not in (os.getuid(), 0):
+        raise UsageError(
+            f"--token-file {path} belongs to user {found.st_uid}, who could run anything as you; "
+            "name a file of your own"
+        )
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise UsageError(
             f"--token-file {path}: others may read it, and could run anything as you; "
             f"`chmod 600 {path}` and use a new token"

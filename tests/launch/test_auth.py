@@ -73,7 +73,7 @@ def test_the_token_never_travels() -> None:
 def test_an_agent_with_another_token_is_refused() -> None:
     head, agent = ends(of_agent=bytes(32))
     answer, _ = head.feed(agent.greeting())
-    with pytest.raises(Refused, match="does not know the job's token"):
+    with pytest.raises(Refused, match="the head has another token: --token-file must be a copy of"):
         agent.feed(answer)  # each finds out about the other
     with pytest.raises(Refused, match="does not know the job's token"):
         head.feed(bytes(32))

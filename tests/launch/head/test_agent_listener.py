@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.errors import UsageError
+from spotmpi.launch import job_token
 from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.head.agent_listener import Refusals
 from tests.running import Running
@@ -142,7 +145,7 @@ def test_another_token_is_refused_by_both_sides(gate, agent, tmp_path: Path) -> 
     wrong.write_text(secrets.token_hex(32))
     wrong.chmod(0o600)
     stranger = agent(there, token=wrong)
-    stranger.until("it does not know the job's token; trying again")
+    stranger.until("the head has another token: --token-file must be a copy of .*; trying again")
     there.running.until("refused a connection from 127.0.0.1")
 
 
@@ -228,6 +231,33 @@ def test_a_token_that_others_may_read_is_not_used(start, tmp_path: Path) -> None
     running = start("run", "--listen", "127.0.0.1:0", "--token-file", token, "-n", 2, TRAINING)
     assert running.wait() == 2
     assert "others may read it" in running.output
+
+
+def test_a_token_of_another_user_is_not_used_and_no_chmod_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    assert job_token.of_file(token)
+    others = [*os.stat(token)[:4], 4712, *os.stat(token)[5:]]
+    monkeypatch.setattr(os, "fstat", lambda _: os.stat_result(others))
+    with pytest.raises(UsageError, match="belongs to user 4712, who could run anything as you"):
+        job_token.of_file(token)
+
+
+def test_a_token_that_may_not_be_read_is_nobodys_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.touch()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(UsageError, match=r"Permission denied; name a file of your own"):
+        job_token.of_file(token)
 
 
 def test_a_name_that_is_taken_gets_a_number(gate, agent) -> None:
