@@ -38,6 +38,13 @@ class AskGrow(Message, event="grow"):
 
 
 @dataclass(frozen=True)
+class AskHost(Message, event="host"):
+    """Has a host come that was asked for? Answered with nothing while it may still come."""
+
+    host: Annotated[str, Printable(MOST_NAME)]
+
+
+@dataclass(frozen=True)
 class AskMore(Message, event="more"):
     """Have more workers on a host that is there: the one of this name, or the only one."""
 
@@ -50,7 +57,7 @@ class AskEnd(Message, event="end"):
     """How did the job end? Answered by a `Report` when it has."""
 
 
-QUESTIONS = table(AskStatus, AskStop, AskShrink, AskGrow, AskMore, AskEnd)
+QUESTIONS = table(AskStatus, AskStop, AskShrink, AskGrow, AskHost, AskMore, AskEnd)
 
 
 # Of the launcher. Fields of `Report` are what `spotmpi status --json` prints.

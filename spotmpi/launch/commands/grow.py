@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import time
+from pathlib import Path
 
 from spotmpi.errors import UsageError
-from spotmpi.launch.commands.client import ASKED, add_job_argument, request
-from spotmpi.launch.control_messages import AskGrow, AskMore
+from spotmpi.launch.commands.client import ASKED, add_job_argument, ask, find, request
+from spotmpi.launch.control_messages import AskGrow, AskHost, AskMore, Said
 from spotmpi.launch.messages import MOST_SLOTS
 from spotmpi.launch.start.hosts_file import parse
 from spotmpi.options import exit_codes
 
 __all__ = ["add_arguments", "main"]
+
+_BETWEEN_LOOKS = 0.2
+"""Seconds."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,11 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Start more workers for a running job that was started here with --hosts, --listen or "
         "--replace: N more on a host that it has, or those of a new host (not with -n). They join "
-        "while the others train; `spotmpi status` shows how far they are."
+        "while the others train; `spotmpi status` shows how far they are. A new host is waited "
+        "for; Ctrl-C ends only the waiting."
     )
     parser.epilog = (
         "example:\n  spotmpi grow --workers 2\n  spotmpi grow --host h5 --slots 2\n\n"
-        + exit_codes(ASKED)
+        + exit_codes(
+            {
+                **ASKED,
+                0: "the workers are started",
+                1: "there is no such job, it does not answer, or the host does not come (it is "
+                "tried again)",
+            }
+        )
     )
     parser.add_argument(
         "--workers", metavar="N", help="so many more on a host of the job: --host, or its only one"
@@ -39,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Ask the job to start more workers. Blocking until it has been asked."""
+    """Ask the job to start more workers. Blocking until it has been asked, and a host is here."""
     if options.workers is not None:
         _more(options)
         return 0
@@ -51,7 +65,22 @@ def main(options: argparse.Namespace) -> int:
     line = f"{options.host} slots={options.slots or 1}"
     line += "" if options.python is None else f" python={options.python}"
     parse([line], "spotmpi grow")
-    request(options.job, AskGrow(line))
+    folder = find(options.job)
+    print(f"{folder.name}: {ask(folder, AskGrow(line), Said).said}", flush=True)
+    return _await(folder, options.host)
+
+
+def _await(folder: Path, host: str) -> int:
+    """Wait until the host is there, or it is known why not."""
+    said = ""
+    while not said:
+        time.sleep(_BETWEEN_LOOKS)
+        try:
+            said = ask(folder, AskHost(host), Said).said
+        except UsageError as why:
+            print(f"{folder.name}: {why}", file=sys.stderr)
+            return 1
+    print(f"{folder.name}: {said}")
     return 0
 
 

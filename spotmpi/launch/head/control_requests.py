@@ -33,10 +33,13 @@ class Crewed(Protocol):
 
 
 class Growing(Protocol):
-    """Where more workers come from. Both say what comes of it, and may raise UsageError."""
+    """Where more workers come from. All say what comes of it, and may raise UsageError."""
 
     def add(self, host: HostLine) -> str:
         """Ask one more host for workers."""
+
+    def news(self, name: str) -> str:
+        """What has come of a host that was asked for: nothing yet, it is here, or why it is not."""
 
     def widen(self, name: str | None, workers: int) -> str:
         """Start more workers on a host that is there: the one of this name, or the only one."""
@@ -89,6 +92,8 @@ class ControlRequests:
             case control_messages.AskGrow(line=line):
                 (host,) = parse([line], "spotmpi grow")
                 return control_messages.Said(self._room().add(host))
+            case control_messages.AskHost(host=name):
+                return control_messages.Said(self._room().news(name))
             case control_messages.AskMore(workers=workers, host=name):
                 return control_messages.Said(self._room().widen(name, workers))
         return self.report()

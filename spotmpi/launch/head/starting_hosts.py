@@ -162,6 +162,17 @@ class StartingHosts:
             + f"; it is asked for {count(host.slots)} in all"
         )
 
+    def news(self, name: str) -> str:
+        """That a host is here which was asked for; nothing while the first try may still succeed.
+
+        Raises UsageError with the reason if it failed: it is tried again and again.
+        """
+        if name in {host.name for host in self._fleet.hosts}:
+            return f"{name} is here: its workers join while the others train"
+        if name in self._missing and not self._speaks(name):
+            raise UsageError(f"{self._why(name)}; it is tried every {_BETWEEN_TRIES:.0f} s")
+        return ""
+
     def widen(self, name: str | None, workers: int) -> str:
         """Have more workers on a host that is there; says what that means.
 

@@ -61,6 +61,9 @@ class Hosts:
         self.asked.append(host)
         return f"{host.name} with {host.slots} from {host.python}"
 
+    def news(self, name: str) -> str:
+        return "" if name != "h3" else f"{name} is here"
+
     def widen(self, name: str | None, workers: int) -> str:
         self.asked.append((name, workers))
         return f"{workers} on {name}"
@@ -264,6 +267,11 @@ def test_a_host_that_is_none_is_not_asked(line: Any) -> None:
 
 
 GROWTH: list[dict[str, Any]] = [{"what": "grow", "line": "h3"}, {"what": "more", "workers": 1}]
+
+
+def test_what_has_come_of_a_host_is_told() -> None:
+    asked = trained(growing=Hosts())
+    assert (asked.ask("host", host="h3"), asked.ask("host", host="h4")) == ("h3 is here", "")
 
 
 @pytest.mark.parametrize("growth", GROWTH)

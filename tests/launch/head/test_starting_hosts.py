@@ -372,7 +372,9 @@ def test_a_host_that_is_to_be_taken_away_rests(hosts: Hosts) -> None:
 def test_a_host_that_is_asked_for_is_tried_at_once(hosts: Hosts) -> None:
     hosts.gather("h1").begin()
     assert hosts.gathering.add(HostLine("h2", slots=2)) == "h2 is asked for 2 workers"
+    assert hosts.gathering.news("h2") == ""
     hosts.turn_until(lambda: "h2" in hosts.there)
+    assert hosts.gathering.news("h2").startswith("h2 is here")
     assert hosts.wanted == [1, 3]
     with pytest.raises(UsageError, match="h2 is one of the job's hosts already"):
         hosts.gathering.add(HostLine("h2"))
@@ -392,6 +394,16 @@ def test_a_host_that_is_asked_for_twice_counts_once_and_is_told_of_the_first_try
         "it is asked for 3 workers in all"
     )
     assert hosts.wanted == [1, 3, 4]
+
+
+def test_who_asked_for_a_host_hears_why_the_first_try_failed(hosts: Hosts) -> None:
+    hosts.commands["h2"] = FAILS
+    hosts.gather("h1").begin()
+    hosts.gathering.add(HostLine("h2"))
+    assert hosts.gathering.news("h2") == ""
+    hosts.turn_until(lambda: hosts.gathering._running["h2"].poll() and hosts.gathering._missing)
+    with pytest.raises(UsageError, match="h2 ended with 3: no route; it is tried every 5 s"):
+        hosts.gathering.news("h2")
 
 
 def test_why_a_host_that_was_asked_for_does_not_come_is_said_once(hosts: Hosts) -> None:
