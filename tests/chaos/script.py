@@ -6,8 +6,8 @@ spotmpi.fabric or spotmpi.protocol.recovery; counted from 1, recoveries only for
 and Share), or before its COUNT-th call of ``save`` (writing a checkpoint), or in the middle of
 that, before the COUNT-th ``piece`` of all that it writes; or in the middle of what it does once
 (``work``), or right after that (``worked``); or in the middle of its COUNT-th evaluation
-(``evaluate``; ``--evaluate W@STEP`` has that worker evaluate for two seconds). With ``WORKER:MOMENT:COUNT:VICTIM`` it kills another
-worker then.
+(``evaluate``; ``--evaluate W@STEP`` has that worker evaluate for two seconds). With
+``WORKER:MOMENT:COUNT:VICTIM`` it kills another worker then.
 
 ``--once loop`` does something once in every third step and after the loop, ``--once end`` only
 after the loop: it writes a file to the folder ``kept``, as docs/once.md says.

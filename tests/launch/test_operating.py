@@ -102,6 +102,18 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     assert running.wait() == 143
 
 
+def test_a_launcher_that_is_stopped_by_a_key_says_so_and_goes_on_later(start) -> None:
+    running = start("run", "-n", 2, TRAINER, "say:0@20")
+    running.until("^worker 0 at step 20")
+    os.kill(running.pid, signal.SIGTSTP)
+    os.waitid(os.P_PID, running.pid, os.WSTOPPED)
+    running.until("Ctrl-Z stops the launcher alone, and the workers go on")
+    os.kill(running.pid, signal.SIGCONT)
+    running.until("the launcher was stopped, and goes on")
+    os.kill(running.pid, signal.SIGINT)
+    assert running.wait() == 130
+
+
 def test_watching_ends_with_the_job(start) -> None:
     running = start("run", "-n", 2, "--checkpoint", "kept", TRAINER, "say:0@20")
     running.until("^worker 0 at step 20")

@@ -41,6 +41,7 @@ __all__ = ["STALL_TIMEOUT", "Job", "JobOptions", "MpirunStart", "Workers"]
 _LOG = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_PAUSES = (signal.SIGTSTP, signal.SIGCONT)
 
 _FOR_START = 60.0
 """Seconds for mpirun to start the wrappers; and one more for each worker."""
@@ -56,6 +57,9 @@ _FOR_STOPPING = 30.0
 
 _BEFORE_BURIAL = 0.25
 """Seconds from a death until orphans are looked for: survivors need the cores to recover."""
+
+_FOR_A_WORD = 0.2
+"""Seconds for the last words before the launcher is stopped."""
 
 _BETWEEN_BURIALS = 0.05
 """Seconds until those that were killed are looked for again."""
@@ -252,7 +256,7 @@ class Job:
         )
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
-        with as_events(self.loop, {*_SIGNALS, *notices}, self._signalled):
+        with as_events(self.loop, {*_SIGNALS, *_PAUSES, *notices}, self._signalled):
             while not self._over():
                 if self._mpirun is None and (start := begin()) is not None:
                     self._start(start)
@@ -266,6 +270,12 @@ class Job:
         return ending.code
 
     def _signalled(self, number: int) -> None:
+        if number == signal.SIGTSTP:
+            self._pause_myself()
+            return
+        if number == signal.SIGCONT:
+            self.console.say("the launcher was stopped, and goes on; the workers did meanwhile")
+            return
         if self._lookout is not None and self._lookout.take(number):
             return
         if number == signal.SIGTERM and self._keeps and not self._terminated:
@@ -277,6 +287,20 @@ class Job:
                 self._turnover.noticed(None)
                 return
         self._verdict.interrupted(number)
+
+    def _pause_myself(self) -> None:
+        """Ctrl-Z reaches the launcher alone."""
+        if self._crew.silences():
+            self.console.say(
+                f"Ctrl-Z does not stop this job: without its launcher the other hosts end their "
+                f"workers after {self._limits.fence:.0f} s"
+            )
+            return
+        self.console.say(
+            "Ctrl-Z stops the launcher alone, and the workers go on; `fg` shows them again"
+        )
+        self.console.flush(_FOR_A_WORD)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def _over(self) -> bool:
         if self._verdict.ending is not None and not self._ending:

@@ -77,6 +77,11 @@ class Output:
         self.log(process, line)
         return True
 
+    def flush(self, seconds: float) -> None:
+        """Write what waits, as far as it is read. Blocks for so long at most."""
+        for sink in self._sinks:
+            sink.drain(time.monotonic() + seconds)
+
     def adjust(self) -> None:
         """Decide what to wait for. To be called before every wait, for `pause` at most."""
         for sink in self._sinks:

@@ -46,6 +46,7 @@ class Crew:
         self.turns: list[Turn] = []
         self.asked: list[tuple[str, Any]] = []
         self.far: dict[int, Standing] = {}
+        self.hosts: dict[str, Silences] = {}
         self.all_met = self.at_rest = self.gone = True
         self.mute = False
         self.until = time.monotonic() + LIMIT
@@ -62,7 +63,7 @@ class Crew:
         return self.far
 
     def silences(self) -> dict[str, Silences]:
-        return {}
+        return self.hosts
 
     def revoke(self, worker: int) -> None:
         self.asked.append(("revoke", worker))
@@ -281,6 +282,16 @@ def test_others_that_do_not_follow_one_that_stopped_are_ended(
     assert job.finish() == 75
     assert job.crew.asked == [("end", None), ("dismiss", None)]
     assert "a worker stopped with code 75, but others went on" in capfd.readouterr().err
+
+
+def test_a_launcher_with_other_hosts_is_not_stopped_by_a_key(run, capfd) -> None:
+    """They would take it for lost."""
+    job = run().trained()
+    job.crew.hosts["h2"] = Silences()
+    job.turn(lambda: os.kill(os.getpid(), signal.SIGTSTP))
+    job.turn({worker: said("done") for worker in range(3)}, dict.fromkeys(range(3), FINISHED))
+    assert job.finish() == 0
+    assert "Ctrl-Z does not stop this job: without its launcher" in capfd.readouterr().err
 
 
 def test_whom_another_takes_for_dead_is_killed_and_its_death_is_told_again(run, capfd) -> None:
