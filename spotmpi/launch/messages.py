@@ -195,6 +195,13 @@ class Misses(Message, event="misses"):
     workers: tuple[Worker, ...]
 
 
+@dataclass(frozen=True)
+class Says(Message, event="says"):
+    """A sentence for the user."""
+
+    text: Annotated[str, Shown(1000)]
+
+
 # Of its wrapper, or what is known of the wrapper itself.
 
 
@@ -266,7 +273,7 @@ _OF_TRAINING = (
         Left,
         Parted,
     ),
-    *(Waiting, Connected, Knocks, Admitted, Trains, Withdrawn, Spawning, GaveUp, Misses),
+    *(Waiting, Connected, Knocks, Admitted, Trains, Withdrawn, Spawning, GaveUp, Misses, Says),
 )
 FROM_STRANGER = table(Met)
 FROM_WORKER = table(*_OF_TRAINING, Ended, Stopped, RuntimeEnds, Cleared)
@@ -332,13 +339,6 @@ class Progressed(Message, event="progress"):
     """How far workers have come, where that is new."""
 
     entries: tuple[HowFar, ...]
-
-
-@dataclass(frozen=True)
-class Says(Message, event="says"):
-    """A sentence for the user."""
-
-    text: Annotated[str, Shown(200)]
 
 
 @dataclass(frozen=True)

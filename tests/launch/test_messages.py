@@ -235,7 +235,7 @@ def test_texts_for_the_user_have_no_control_characters_and_an_end() -> None:
     text = "a\x1b[2J\rb\u202e" + "c" * 1000
     says = decode(encode(messages.Says(text)), messages.FROM_AGENT)
     assert isinstance(says, messages.Says)
-    assert says.text == "a?[2J?b?" + "c" * 192 + "..."
+    assert says.text == "a?[2J?b?" + "c" * 992 + "..."
     failed = decode(encode(messages.Failed("one\n\ttwo\x07\n")), messages.FROM_WORKER)
     assert failed == messages.Failed("one\n\ttwo?\n")
 

@@ -149,6 +149,8 @@ class JobState:
         self._unkept = False
         """Training is over, and its end could not be kept."""
         self._asked = False
+        self._said: set[str] = set()
+        """What workers had for the user: often all of them say the same."""
         self.ending: JobEnding | None = None
         self.lines: list[str] = []
 
@@ -314,6 +316,9 @@ class JobState:
                 self._saved(said)
             case messages.Unsaved():
                 self._not_saved(said)
+            case messages.Says(text=text) if text not in self._said:
+                self._said.add(text)
+                self.lines.append(f"{self._named(worker)}: {text}")
             case messages.Garbled(why=why) if not state.garbled:
                 state.garbled = True  # once: it may be a loop that says so
                 self.lines.append(

@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn, cast
+from types import FrameType, TracebackType
+from typing import NoReturn, TextIO, cast
 
 from spotmpi.errors import EXIT_REQUEUE, ScriptError, UsageError
 from spotmpi.launcher_channel import LauncherChannel
@@ -55,6 +56,7 @@ def main(folder: Path, channel: int) -> NoReturn:
     worker = os.getpid()
     launcher = LauncherChannel.open(Settings(job_dir=folder, channel_fd=channel))
     _LOG.info("process %d runs %s", worker, script)
+    tell_warnings(launcher)
     code = _run(script, launcher)
     _LOG.info("process %d ends with code %d", os.getpid(), code)
     # What the interpreter does at its end, up to the point where it would finalise MPI.
@@ -67,6 +69,36 @@ def main(folder: Path, channel: int) -> NoReturn:
         launcher.tell("left", code=code)
         time.sleep(_TO_BE_ENDED)
     os._exit(code)
+
+
+def tell_warnings(channel: LauncherChannel) -> None:
+    """From now on what spotmpi warns of goes to the launcher, which says it once for all workers.
+
+    The script's own warnings, and those of other libraries, stay what they are.
+    """
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if file is None and _is_ours(sys._getframe(1)):
+            channel.tell("says", text=str(message))
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
+
+
+def _is_ours(frame: FrameType | None) -> bool:
+    """Whether it is spotmpi that warns, wherever it says that the fault lies."""
+    while frame is not None and frame.f_code.co_filename == warnings.__file__:
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(_PACKAGE)
 
 
 def _run(script: str, channel: LauncherChannel) -> int:

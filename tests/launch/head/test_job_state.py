@@ -466,6 +466,17 @@ def test_a_loss_and_a_change_of_one_generation_are_both_told() -> None:
     ]
 
 
+def test_what_several_workers_warn_of_is_said_once() -> None:
+    verdict = started(3)
+    for worker in range(3):
+        verdict.told(worker, said("says", text="the trace ends here"))
+    verdict.told(1, said("says", text="a checkpoint cannot be read"))
+    assert verdict.lines == [
+        "worker 0 on here: the trace ends here",
+        "worker 1 on here: a checkpoint cannot be read",
+    ]
+
+
 def test_of_workers_that_do_not_reach_each_other_those_go_who_are_fewer() -> None:
     verdict = started(5)
     verdict.ended(4, signal.SIGKILL)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import runpy
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spotmpi.errors import ScriptError, UsageError
 from spotmpi.launch.host import worker
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.trace.records import Trace
 
 
 def raised(script: Path, text: str) -> BaseException:
@@ -61,6 +66,36 @@ def test_what_is_wrong_with_the_others_ends_where_the_script_called(tmp_path: Pa
     text = worker.describe(error)
     assert "check_kind(STEP, 3)" in text
     assert "control_word.py" not in text
+
+
+class Told(LauncherChannel):
+    """Notes what would be told."""
+
+    def __init__(self) -> None:
+        super().__init__(None, Path(), None)
+        self.events: list[tuple[str, Any]] = []
+
+    def tell(self, event: str, **fields: Any) -> None:
+        self.events.append((event, fields))
+
+
+def test_what_spotmpi_warns_of_goes_to_the_launcher_and_a_scripts_own_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel, shown = Told(), []
+    trace = Trace(tmp_path / "trace")
+    os.close(trace._fd)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", lambda *said: shown.append(str(said[0])))
+        worker.tell_warnings(channel)
+        warnings.warn("mine", RuntimeWarning, stacklevel=1)
+        monkeypatch.setattr(trace, "close", lambda: None)
+        trace.write("step", step=1)
+    ((event, fields),) = channel.events
+    assert event == "says"
+    assert fields["text"].startswith(f"the trace {tmp_path}/trace ends here for this worker")
+    assert shown == ["mine"]
 
 
 def test_the_cause_of_an_exception_is_shown(tmp_path: Path) -> None:
