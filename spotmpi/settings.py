@@ -31,7 +31,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spotmpi.errors import UsageError
@@ -115,6 +115,17 @@ class Settings:
             world_size=_integer(found, "OMPI_COMM_WORLD_SIZE", least=1),
             rank=_integer(found, "OMPI_COMM_WORLD_RANK", least=0),
         )
+
+    def of_training(self, number: int) -> Settings:
+        """The settings of a process's later training, counted from 0: each has files of its own."""
+        if number == 0:
+            return self
+        trace, checkpoint = self.trace, self.checkpoint
+        if trace is not None:
+            trace = trace.with_name(f"{trace.stem}-{number + 1}{trace.suffix}")
+        if checkpoint is not None:
+            checkpoint = checkpoint / f"training-{number + 1}"
+        return replace(self, trace=trace, checkpoint=checkpoint)
 
     def to_environ(self) -> dict[str, str]:
         """Return the SPOTMPI_* variables from which ``from_environ`` reads these settings.

@@ -217,6 +217,14 @@ def nothing_left_behind() -> Iterator[None]:
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
 
 
+@pytest.fixture(autouse=True)
+def first_training() -> Iterator[None]:
+    """Each test is a process of its own, as far as trainings go that one process had before."""
+    yield
+    if (elastic := sys.modules.get("spotmpi.training.elastic")) is not None:
+        elastic._process = elastic.Process()
+
+
 # --- nothing is skipped where skipping is a failure ----------------------------------------------
 
 

@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Background, Fabric, Shape, Steps
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
+from spotmpi.fabric.sim_data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum, Optimizer
 from spotmpi.protocol.membership import Membership
@@ -50,12 +50,13 @@ class Seat(Fabric):
         self.me = me
         self.membership = simulation.membership
         self._simulation = simulation
+        self.process = elastic.Process(self)
         self._from_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._to_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     @classmethod
-    def mine(cls, *_given: object) -> Seat:
-        """The seat of the calling thread: stands in for the trainer's connection to MPI."""
+    def mine(cls) -> Seat:
+        """The seat of the calling thread, which stands in for a process."""
         return cls._of_thread.seat
 
     def guest(self) -> int | None:
@@ -65,6 +66,10 @@ class Seat(Fabric):
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """The simulation's."""
         self._simulation.newcomers.brief(self.me, prospectus)
+
+    def move_on(self) -> None:
+        """The simulation's."""
+        self._simulation.newcomers.move_on(self.me)
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
         """The simulation's: no thread, which would live on when its worker is dead."""
@@ -189,6 +194,7 @@ class Job:
     environ: dict[str, str] = field(default_factory=dict)
     scale_lr: bool = True
     model: Model = field(default_factory=Model)
+    delays: Delays = USUAL
 
     @property
     def trace(self) -> Path:
@@ -229,6 +235,7 @@ class Job:
             membership,
             self.seed,
             self.kills,
+            self.delays,
             arrivals=self.arrivals,
             notices=self.notices,
             in_place=self.seed % 2 == 0,
@@ -240,21 +247,14 @@ class Job:
         simulation.newcomer = steps
         for worker in membership.ids:
             simulation.start(worker, steps(worker))
-        lost_early = False
         with self._surroundings(simulation):
             try:
                 simulation.run()
-            except SpotmpiError as error:
-                # In the handshake a loss ends the job, with a plain SpotmpiError.
-                lost_early = type(error) is SpotmpiError
-                if not lost_early:
-                    raise
             finally:
                 for process in list(simulation.processes.values()):
                     process.steps.close()
         ended = {w: final for w, final in simulation.returned.items() if final is not None}
-        finals = {} if lost_early else ended
-        return Result(self, finals, simulation.events, list(trace.read(self.trace)))
+        return Result(self, ended, simulation.events, list(trace.read(self.trace)))
 
     def _script_of(self, worker: int) -> Callable[[], Final | None]:
         def script() -> Final | None:
@@ -292,7 +292,7 @@ class Job:
             patch.setattr(LauncherChannel, "open", channel)
             for name, value in environ.items():
                 patch.setenv(name, value)
-            patch.setattr(elastic, "_connect", Seat.mine)
+            patch.setattr(elastic, "_this_process", lambda: Seat.mine().process)
             patch.setattr(Settings, "from_environ", Seat.settings)
 
             def order(_channel: LauncherChannel, worker: int) -> Order:

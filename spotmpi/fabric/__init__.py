@@ -117,7 +117,8 @@ class Meet:
 
 @dataclass(frozen=True)
 class Knock:
-    """Wait to be admitted, as a newcomer; replies the charter's bytes."""
+    """Wait to be admitted, as a newcomer; replies the charter's bytes, or those of another
+    prospectus, if the members have moved on."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +181,11 @@ class Fabric(ABC):
 
     def brief(self, prospectus: Callable[[], bytes]) -> None:
         """Send the prospectus to a newcomer that waits for it, if there is one."""
+        return
+
+    def move_on(self) -> None:
+        """The members are in another training from now on: newcomers that were briefed for the last
+        one are briefed anew."""
         return
 
     def guest(self) -> WorkerId | None:

@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 from spotmpi.arrays.backend import HOST, backend_of
-from spotmpi.errors import PeersLost, UsageError
+from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
     Buffer,
@@ -106,6 +106,8 @@ class _Guest:
     bridge: MPI.Intracomm | None = None
     failure: str | None = None
     stage: Stage = Stage.SPAWNED
+    briefed: int = 0
+    """How often."""
     sent: list[Sent] = field(default_factory=list)
 
     def send(self, data: bytes, tag: int) -> None:
@@ -131,18 +133,12 @@ class MpiFabric(Fabric):
     workers that MPI knows here: if one of them dies, MPI is to be told (`deaths`).
     """
 
-    _started = False
-
     def __init__(
         self,
         stand_in: tuple[str, ...] = (),
         newcomer: WorkerId | None = None,
         follow: Callable[[Iterable[WorkerId]], None] | None = None,
     ) -> None:
-        if MpiFabric._started:
-            # The world may have dead members by now, and nothing can be duplicated from it.
-            raise UsageError("a process can enter only one Trainer: train everything in that one")
-        MpiFabric._started = True
         self._stand_in = stand_in
         self._follow = follow or (lambda workers: None)
         self._guests: dict[WorkerId, _Guest] = {}
@@ -156,6 +152,8 @@ class MpiFabric(Fabric):
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
         self._plane = PLANE(Ways(self._sum, self._broken))
+        self._briefed = 0
+        """How often this newcomer was."""
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
         if newcomer is not None:
             self.me = newcomer
@@ -225,7 +223,7 @@ class MpiFabric(Fabric):
                 guest.stage = after(guest.stage, "admitted")
                 guest.send(charter, _CHARTER)
             case Meet():
-                return self._await(_PROSPECTUS)
+                return self._meet()
             case Knock():
                 return self._knock()
             case Work(work):
@@ -457,7 +455,14 @@ class MpiFabric(Fabric):
             spawned = guest.stage is Stage.SPAWNED and guest.failure is None
             if spawned and guest.bridge is not None:
                 guest.stage = after(guest.stage, "ready")
+                guest.briefed += 1
                 guest.send(prospectus(), _PROSPECTUS)
+
+    def move_on(self) -> None:
+        """What newcomers have answered to so far counts no more."""
+        for guest in self._guests.values():
+            if guest.stage in (Stage.BRIEFED, Stage.KNOCKING):
+                guest.stage = Stage.SPAWNED
 
     def guest(self) -> WorkerId | None:
         """The newcomer that has knocked."""
@@ -472,34 +477,45 @@ class MpiFabric(Fabric):
     def _listen_to(guest: _Guest) -> None:
         assert guest.bridge is not None
         try:
-            if take(guest.bridge, _BRIDGE, _READY) is not None:
+            said = take(guest.bridge, _BRIDGE, _READY)
+            if said is not None and int(said) == guest.briefed:
                 guest.stage = after(guest.stage, "knocks")
         except MPI.Exception as error:
             guest.failure = error.Get_error_string()
 
     # A newcomer.
 
-    def _await(self, tag: int) -> bytes:
+    def _await(self, *tags: int) -> tuple[int, bytes]:
+        """The first of these that comes, and its tag."""
         try:
-            while (data := take(self._bridge, 0, tag)) is None:
+            while True:
+                for tag in tags:
+                    if (data := take(self._bridge, 0, tag)) is not None:
+                        return tag, data
                 time.sleep(PAUSE)
         except MPI.Exception as error:
             raise told(error, self._bridge) from error
-        return data
+
+    def _meet(self) -> bytes:
+        self._briefed += 1
+        return self._await(_PROSPECTUS)[1]
 
     def _knock(self) -> bytes:
         try:
-            self._bridge.Send([b"", MPI.BYTE], 0, _READY)
-            self._await(_COME)
+            self._bridge.Send([str(self._briefed).encode(), MPI.BYTE], 0, _READY)
         except MPI.Exception as error:
             raise told(error, self._bridge) from error
+        tag, data = self._await(_COME, _PROSPECTUS)
+        if tag == _PROSPECTUS:
+            self._briefed += 1
+            return data
         alone, bridge = MPI.COMM_SELF, self._bridge
         between = collective(bridge, lambda: alone.Create_intercomm(0, bridge, 0, _TAG))
         between.Set_errhandler(MPI.ERRORS_RETURN)
         data = collective(between, lambda: between.Merge(high=True))
         data.Set_errhandler(MPI.ERRORS_RETURN)
         self._enter(data, *collective(data, lambda: self._furnish(data)))
-        charter = self._await(_CHARTER)
+        _, charter = self._await(_CHARTER)
         self._retired.add(between, bridge)
         return charter
 

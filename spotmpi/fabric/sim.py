@@ -112,6 +112,10 @@ class Seat(Fabric):
         """The simulation's."""
         self.simulation.newcomers.brief(self.me, prospectus)
 
+    def move_on(self) -> None:
+        """The simulation's."""
+        self.simulation.newcomers.move_on(self.me)
+
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
         """The simulation's."""
         return self.simulation.background(self.me, work)

@@ -96,6 +96,10 @@ class Process:
     control_revoked: bool = False
     sent: int = 0
     """Tokens, since the last seal."""
+    briefed: bool = False
+    """Of a newcomer: it has had a prospectus."""
+    behind: bool = False
+    """Of a newcomer: the members are in another training than the one that it was briefed for."""
     sponsor: WorkerId | None = None
     """Of a newcomer that has no charter yet."""
     alone: bool = False

@@ -93,15 +93,24 @@ class Newcomers:
     def guest(self, sponsor: WorkerId) -> WorkerId | None:
         """The newcomer that has knocked there."""
         for newcomer, waiting in self.waiting_at(sponsor):
-            if isinstance(waiting, Knock) and self._all[newcomer].data is None:
+            process = self._all[newcomer]
+            if isinstance(waiting, Knock) and process.data is None and not process.behind:
                 return newcomer
         return None
+
+    def move_on(self, sponsor: WorkerId) -> None:
+        """It is in another training from now on."""
+        for process in self._all.values():
+            if process.sponsor == sponsor and process.briefed:
+                process.behind = True
 
     def brief(self, sponsor: WorkerId, prospectus: Callable[[], bytes]) -> None:
         """Send the prospectus to those that wait for it there."""
         for newcomer, waiting in [*self.waiting_at(sponsor)]:
-            if isinstance(waiting, Meet):
-                self._all[newcomer].waiting = None
+            process = self._all[newcomer]
+            if isinstance(waiting, Meet) or process.behind:
+                process.briefed, process.behind = True, False
+                process.waiting = None
                 self._world.reply(newcomer, prospectus(), self._world.delays.message)
 
     def welcome(self, sponsor: WorkerId, newcomer: WorkerId, charter: bytes) -> None:

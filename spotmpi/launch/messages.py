@@ -45,7 +45,10 @@ Environment = dict[str, str]
 
 @dataclass(frozen=True)
 class Begin(Message, event="begin"):
-    """Training is entered, before MPI starts."""
+    """A training is entered, the first one before MPI starts."""
+
+    training: Count = 0
+    """Which one of this process's, counted from 0."""
 
 
 @dataclass(frozen=True)

@@ -178,8 +178,12 @@ class Verdict:
 
     @property
     def ended(self) -> bool:
-        """Everybody alive has committed its end round: the training is over."""
-        return self.survey.ending
+        """Everybody alive has committed its end round: the training is over.
+
+        Not while somebody is to leave with it and cannot, beside a loss: it would be a member.
+        """
+        late = self.survey.plan.leaving and (self.lost or self.repairs)
+        return self.survey.ending and not late
 
     @property
     def repairs(self) -> bool:
@@ -190,12 +194,13 @@ class Verdict:
     def change(self) -> PlannedChange:
         """The part of the plan that this pass carries out.
 
-        Never beside a loss; and whoever leaves goes first, as it may be the sponsor.
+        Never beside a loss; whoever leaves goes first, as it may be the sponsor; and nobody is
+        admitted at the end.
         """
-        if self.lost or self.repairs or self.ended:
+        if self.lost or self.repairs:
             return NO_PLAN
         plan = self.survey.plan
-        return PlannedChange(leaving=plan.leaving) if plan.leaving else plan
+        return PlannedChange(leaving=plan.leaving) if plan.leaving or self.ended else plan
 
 
 # Events: what the driver tells the machine.

@@ -412,11 +412,6 @@ class Checker:
 
     # At the end.
 
-    def failed_early(self) -> None:
-        """A loss ended the job before the first step, which it may only do then."""
-        if self._scripts or not self._deaths:
-            raise Violation("the job was ended as if nothing had been trained")
-
     def over(self) -> None:
         """Nobody is left: those who came to the end came to the same one, and left nothing out."""
         if not self.ends:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, Stopped
-from spotmpi.fabric import Steps
-from spotmpi.fabric.sim import Seat, Simulation
+from spotmpi.fabric import Steps, sim
+from spotmpi.fabric.sim import Simulation
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum
 from spotmpi.protocol.membership import WorkerId
@@ -20,7 +20,8 @@ from spotmpi.simulation.model import RATE, first_params, gradient
 from spotmpi.simulation.schedules import Schedule
 from spotmpi.strategies import SSGD
 from spotmpi.trace.records import Trace
-from spotmpi.training.entering import Visitor, enter
+from spotmpi.training.entering import Seat, Visitor, enter
+from spotmpi.training.history import History
 from spotmpi.training.registered import Rate, Training
 from spotmpi.training.replica import Replica
 from spotmpi.training.session import Place, Session
@@ -133,17 +134,20 @@ class Trainee:
         self._training = Training(replica, _SEED, Rate(optimizer, None, True), False)
         self._params = replica.params[0]
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
+        self._history = History()
+        self._history.enter()
         self._place = Place(
-            Seat(me, simulation),
+            sim.Seat(me, simulation),
             Board(me, simulation, launcher),
             settings,
             trace,
             version,
+            self._history,
             self._keep,
             lambda seconds: None,
         )
         self._refusals = schedule.refusals
-        self._seat: Session[Any] | Visitor[Any]
+        self._seat: Seat[Any]
 
     def script(self) -> Steps[int]:
         """Train to the end, or as long as this worker may; the code that its process ends with."""
@@ -187,8 +191,10 @@ class Trainee:
         seat, told, grads = self._seat, self._told, gradient(self._params, batch)
         if isinstance(seat, Visitor):
             self._seat = taught = yield from seat.step([grads], 1.0)
+            assert isinstance(taught, Session)
             self._begins(taught)
             return
+        assert isinstance(seat, Session)
         if self._steps in self._asks and self._place.settings.checkpoint is not None:
             seat.keeper.asked = True
             self._checker.wants(self.me, self._steps)

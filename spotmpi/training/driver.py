@@ -207,15 +207,17 @@ class Driver:
                 self.ledger.commit()
                 exchange.commit(self.ledger.contributors)
 
-    def finish(self) -> Steps[None]:
+    def finish(self, leaves: bool = False) -> Steps[None]:
         """Leave together, after a last round; returns when no peer can need this worker again.
 
         The door's seal makes the decision one and the same for all: whoever returns may exit at
-        once, and whoever is left knows that nobody waits for it.
+        once, and whoever is left knows that nobody waits for it. ``leaves``: this worker has no
+        part in what the others may begin together after that; then it raises `Left`.
         """
         self.ledger.end()
+        plan = PlannedChange(frozenset({self._recovery.me})) if leaves else None
         while True:
-            recovered = yield from self._recover(self._clock())
+            recovered = yield from self._recover(self._clock(), plan=plan)
             if recovered.verdict.ended:
                 return
 

@@ -8,6 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +24,8 @@ from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training import checkpoint_folder
 from spotmpi.training.busy import BusyBlock
-from spotmpi.training.entering import Visitor, enter
+from spotmpi.training.entering import Seat, enter
+from spotmpi.training.history import History
 from spotmpi.training.once import answer_of, outcome_of
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
@@ -53,7 +55,7 @@ class Elastic(Generic[P]):
 
     def __init__(self, training: Training[P]) -> None:
         self._training = training
-        self._seat: Session[P] | Visitor[P] | None = None
+        self._seat: Seat[P] | None = None
         self._inside = False
         self._works = False
         """It runs what was given to `once`."""
@@ -64,9 +66,9 @@ class Elastic(Generic[P]):
     def _membership(self) -> Membership:
         if self._seat is None:
             return _ALONE
-        if isinstance(self._seat, Visitor):
-            return self._seat.membership
-        return self._seat.driver.membership
+        if isinstance(self._seat, Session):
+            return self._seat.driver.membership
+        return self._seat.membership
 
     @property
     def worker(self) -> WorkerId:
@@ -205,25 +207,30 @@ class Elastic(Generic[P]):
             seat.keeper.asked = True
 
     def __enter__(self: Self) -> Self:
-        given = Settings.from_environ()
+        process = _this_process()
+        history = process.history
+        given = Settings.from_environ().of_training(history.enter())
         channel = LauncherChannel.open(given)
-        channel.tell("begin")
+        channel.tell("begin", training=history.number)
         try:
             if given.newcomer is None:
                 settings.check(given, given.world_size or 1)
             trace = self._prepare(given, channel)
-            fabric = _connect(given, channel)
-            if given.job is None and fabric.me == fabric.membership.ids[0]:
+            if process.fabric is None:
+                process.fabric = _connect(given, channel)
+            members = history.membership or process.fabric.membership
+            if given.job is None and process.fabric.me == members.ids[0]:
                 self._locks = locks.hold(given.checkpoint, given.trace, script=sys.argv[0])
         except (UsageError, locks.InUse) as error:
+            history.give_up()
             self._end_job(error, given)
             raise
-        place = Place(fabric, channel, given, trace, version())
+        place = Place(process.fabric, channel, given, trace, version(), history)
         try:
-            self._seat = fabric.run(enter(place, self._training))
+            self._seat = process.fabric.run(enter(place, self._training))
         except Exception as error:
             self._let_go()
-            self._end_job(error, given)
+            self._give_up(error, given)
             raise
         self._inside = True
         return self
@@ -258,21 +265,34 @@ class Elastic(Generic[P]):
 
     def _leave(self, error: BaseException | None, given: Settings) -> None:
         assert self._seat is not None
-        if isinstance(error, Stopped):
-            if self.leader and given.job is None:  # a launcher would say it
-                print(f"spotmpi: {error}", file=sys.stderr, flush=True)
-            return
-        if isinstance(error, Left):
+        history = self._seat.place.history
+        if isinstance(error, Stopped | Left):
+            if isinstance(error, Stopped) and self.leader and given.job is None:
+                print(f"spotmpi: {error}", file=sys.stderr, flush=True)  # a launcher would say it
+            self._give_up(None, given)
             return
         if error is not None:
-            self._end_job(error, given)
+            self._give_up(error, given)
             return
         try:
             self._run(self._seat.finish("finished"))
         except Exception as failure:
-            self._end_job(failure, given)
+            self._give_up(failure, given)
             raise
         self._inside = False
+        if isinstance(self._seat, Session):
+            told = self._training.registry.told(None)
+            history.over(told, self._seat.driver.membership)
+        else:
+            history.passed_by()
+
+    def _give_up(self, error: BaseException | None, given: Settings) -> None:
+        """This training has not come to its end. Alone, another one may begin in its place."""
+        self._inside = False
+        if given.world_size is None and given.newcomer is None:
+            _this_process().history.give_up()
+        if error is not None:
+            self._end_job(error, given)
 
     def _run(self, steps: Steps[T]) -> T:
         """Perform ``steps``, in which the others take part."""
@@ -283,7 +303,7 @@ class Elastic(Generic[P]):
             self._inside = False
             raise
 
-    def _connected(self, call: str, alone: bool = False) -> Session[P] | Visitor[P]:
+    def _connected(self, call: str, alone: bool = False) -> Seat[P]:
         """The seat, for a call that needs all workers, or that one may make ``alone``."""
         if self._works and not alone:
             raise UsageError(
@@ -315,6 +335,22 @@ class Elastic(Generic[P]):
 
 
 _ALONE = Membership.first(["localhost"])
+
+
+@dataclass
+class Process:
+    """What all trainings of one process share."""
+
+    fabric: Fabric | None = None
+    """MPI can be entered only once, and is not left before the process ends."""
+    history: History = field(default_factory=History)
+
+
+_process = Process()
+
+
+def _this_process() -> Process:
+    return _process
 
 
 def _connect(given: Settings, channel: LauncherChannel) -> Fabric:

@@ -1,7 +1,8 @@
 """How a worker comes among the others: with all of them at the start, or alone and later.
 
 Whoever comes later is a visitor first. It runs its script to where the others' are, rehearses a
-batch, and with its first step is let in and taught; a `Session` takes its place then.
+batch, and with its first step is let in and taught; a `Session` takes its place then. Trainings
+that the others have been through by then it passes by.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from spotmpi.errors import CheckpointError, Left, PeersLost, UsageError
 from spotmpi.fabric import Knock, Meet
@@ -23,7 +24,7 @@ from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.protocol.state_pages import unpack
 from spotmpi.settings import Settings
 from spotmpi.training import checkpoint_folder
-from spotmpi.training.handshake import check_facts, shake_hands
+from spotmpi.training.handshake import check_facts
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Place, Session
 
@@ -35,20 +36,43 @@ _LOG = logging.getLogger(__name__)
 P = TypeVar("P")
 
 
-def enter(place: Place, training: Training[P]) -> Asks[Session[P] | Visitor[P]]:
+Seat: TypeAlias = "Session[P] | Visitor[P] | Passerby[P]"
+"""What a worker is in one training."""
+
+
+def enter(place: Place, training: Training[P]) -> Asks[Seat[P]]:
     """Connect; collective, but for a newcomer."""
     training.replica.furnish(place.fabric.arena)
-    if place.settings.newcomer is None:
-        return (yield from _begin(place, training))
-    visitor = Visitor(place, training)
-    yield from visitor.look_around()
-    return visitor
+    history = place.history
+    if place.settings.newcomer is None or history.membership is not None:
+        return (yield from _begin(place, training, history.membership or place.fabric.membership))
+    if history.prospectus is None:
+        yield from _look_around(place)
+    if history.number < len(history.past):
+        return Passerby(place, training)
+    return Visitor(place, training)
 
 
-def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
-    fabric, given, channel = place.fabric, place.settings, place.channel
+def _look_around(place: Place) -> Asks[None]:
+    """Hear from one of the others how far its script has come. Raises Left if it is gone."""
     try:
-        found = _resume(given, training)
+        place.history.follow(json.loads((yield Meet())))
+    except PeersLost:
+        raise _turned_away(place) from None
+
+
+def _turned_away(place: Place, what: str = "its sponsor is gone, or others were lost") -> Left:
+    why = f"worker {place.fabric.me} was not admitted: {what}"
+    place.channel.tell("withdrawn", why=why)
+    _LOG.info("%s", why)
+    return Left(why)
+
+
+def _begin(place: Place, training: Training[P], members: Membership) -> Asks[Session[P]]:
+    fabric, given, channel, history = place.fabric, place.settings, place.channel, place.history
+    fabric.move_on()
+    try:
+        found = _resume(given, training, later=history.number > 0)
     except (CheckpointError, UsageError) as error:
         channel.tell("unable", why=str(error))
         raise
@@ -57,30 +81,33 @@ def _begin(place: Place, training: Training[P]) -> Asks[Session[P]]:
 
         checkpoint_file.check_arrays(training.registry.described())
     saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
-    facts = [*training.facts(given), saw]
-    yield from shake_hands(fabric.me, fabric.membership, facts, fabric.arena)
-    channel.tell("ready")  # from here on a loss is recovered from
+    session = Session(place, training, members)
+    yield from session.shake_hands([*training.facts(given), saw])
+    channel.tell("ready")  # from here on the launcher takes a loss for one to recover from
+    if history.workers is None:
+        history.workers = len(members)
     if training.rate.reference is None:
-        training.rate.reference = len(fabric.membership)
-    if fabric.membership.ids[0] == fabric.me:
+        training.rate.reference = history.workers
+    if session.driver.membership.ids[0] == fabric.me:
         place.trace.begin(resume=found is not None)
-        place.trace.write("start", **_start_record(place, training))
+        members = session.driver.membership
+        place.trace.write("start", **_start_record(place, training, members))
         if found is not None:
             place.trace.write("resume", step=found.step, path=str(found.path))
-    session = Session(place, training, fabric.membership)
     yield from session.begin()
     channel.tell("underway")
-    _LOG.info(
-        "generation 0, step %d: %d workers begin", training.progress.steps, len(fabric.membership)
-    )
+    members, steps = session.driver.membership, training.progress.steps
+    number = history.number
+    _LOG.info("generation %d, training %d, step %d: begins", members.generation, number, steps)
     return session
 
 
-def _resume(given: Settings, training: Training[Any]) -> Checkpoint | None:
+def _resume(given: Settings, training: Training[Any], later: bool) -> Checkpoint | None:
     if given.checkpoint is None:
         return None
-    # A launcher has looked before, and says so only if there is something.
-    begins = given.job is None and not checkpoint_folder.some(given.checkpoint)
+    # A launcher has looked before, where the first training is, and says so if there is something.
+    looks = given.job is None or later
+    begins = looks and not checkpoint_folder.some(given.checkpoint)
     if begins or not given.resume:
         checkpoint_folder.check_unused(given.checkpoint)
         return None
@@ -92,12 +119,12 @@ def _resume(given: Settings, training: Training[Any]) -> Checkpoint | None:
     return found
 
 
-def _start_record(place: Place, training: Training[Any]) -> dict[str, Any]:
-    fabric, given, replica = place.fabric, place.settings, training.replica
+def _start_record(place: Place, training: Training[Any], members: Membership) -> dict[str, Any]:
+    given, replica = place.settings, training.replica
     optimizer = replica.optimizer
     return {
-        "workers": fabric.membership.ids,
-        "hosts": [worker.host for worker in fabric.membership],
+        "workers": members.ids,
+        "hosts": [worker.host for worker in members],
         "params": replica.size,
         "seed": training.progress.seed,
         "strategy": str(replica.strategy),
@@ -115,17 +142,11 @@ class Visitor(Generic[P]):
         self.place = place
         self.training = training
         self.me = place.fabric.me
-        self.membership = Membership.first(["localhost"])
-        """Of the others, as far as it is known."""
-
-    def look_around(self) -> Asks[None]:
-        """Hear from one of the others how far its script has come. Raises Left if it is gone."""
-        try:
-            prospectus = json.loads((yield Meet()))
-        except PeersLost:
-            raise self._turned_away() from None
+        prospectus = place.history.prospectus
+        assert prospectus is not None
         self.membership = unpack(prospectus["membership"])
-        facts = self.training.facts(self.place.settings)
+        """Of the others, as far as it is known."""
+        facts = training.facts(place.settings)
         check_facts(self.me, self.membership.ids[0], facts, prospectus["facts"])
         self.training.registry.take(prospectus["rest"])
         self._check_followed()
@@ -141,14 +162,19 @@ class Visitor(Generic[P]):
         """The script leaves its batches of this number."""
         self.training.position.leave(number)
 
-    def step(self, grads: P, loss: float | None) -> Asks[Session[P]]:
-        """Be admitted, and taught; returns where all are after a step. Raises Left if it cannot."""
+    def step(self, grads: P, loss: float | None) -> Asks[Session[P] | Passerby[P]]:
+        """Be admitted, and taught; returns where all are after a step, or that they are through
+        with this training. Raises Left if it cannot."""
         self.training.replica.rehearse(grads)
         self.place.channel.tell("knocks")
         try:
             charter = json.loads((yield Knock()))
         except PeersLost:
-            raise self._turned_away() from None
+            raise _turned_away(self.place) from None
+        if "training" in charter:
+            self.place.history.follow(charter)
+            self.training.batch = None
+            return Passerby(self.place, self.training)
         membership = unpack(charter["membership"])
         ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
         session = Session(self.place, self.training, membership, ledger)
@@ -167,9 +193,10 @@ class Visitor(Generic[P]):
         """What the others were told since their last step. Raises Left if it cannot know that."""
         said = self.training.position.recall_of_turn()
         if said is None:
-            raise self._turned_away(
+            raise _turned_away(
+                self.place,
                 f"its script calls once() at step {self.training.progress.steps}, and the others' "
-                "did not; call it on what is equal on all workers, such as trainer.steps"
+                "did not; call it on what is equal on all workers, such as trainer.steps",
             )
         yield from ()
         return said
@@ -181,15 +208,60 @@ class Visitor(Generic[P]):
         yield from ()
         raise Left(why)
 
-    def _turned_away(self, what: str = "its sponsor is gone, or others were lost") -> Left:
-        why = f"worker {self.me} was not admitted: {what}"
-        self.place.channel.tell("withdrawn", why=why)
-        _LOG.info("%s", why)
-        return Left(why)
-
     def _check_followed(self) -> None:
         if self.training.position.lost:
-            raise self._turned_away(
+            raise _turned_away(
+                self.place,
                 "its script has asked for more, by mean() and once() outside of batches(), than "
-                "is kept for newcomers; ask for less, or inside of batches()"
+                "is kept for newcomers; ask for less, or inside of batches()",
             )
+
+
+class Passerby(Generic[P]):
+    """A newcomer in a training that the others have been through: it runs its script past it.
+
+    Its batches are over, and what was asked for in it is answered as it was then. Its parameters
+    are those that the script gave: the others' came to more.
+    """
+
+    def __init__(self, place: Place, training: Training[P]) -> None:
+        self.place = place
+        self.training = training
+        self.me = place.fabric.me
+        prospectus = place.history.prospectus
+        assert prospectus is not None
+        self.membership = unpack(prospectus["membership"])
+        training.registry.take(place.history.past[place.history.number])
+
+    def next_batch(self, number: int) -> Indices | None:
+        """None is left."""
+        return None
+
+    def leave_batches(self, number: int) -> None:
+        """The script leaves its batches of this number."""
+        self.training.position.leave(number)
+
+    def step(self, grads: P, loss: float | None) -> Asks[Passerby[P]]:
+        """The others have taken it long ago."""
+        self.training.batch = None
+        yield from ()
+        return self
+
+    def mean(self, x: Any) -> Asks[Any]:
+        """What the script's own value is: the others were not asked, or in a loop of steps."""
+        yield from ()
+        return like(x, numbers_of(x))
+
+    def once(self, work: Callable[[], bytes]) -> Asks[bytes]:
+        """It cannot be known. Raises Left."""
+        yield from ()
+        raise _turned_away(self.place, _UNKNOWN)
+
+    def finish(self, outcome: str) -> Asks[None]:
+        """On to the next training."""
+        self.place.trace.close()
+        self.place.channel.close()
+        yield from ()
+
+
+_UNKNOWN = "its script calls once() in a training that is over, and the others' did not there"

@@ -1,68 +1,104 @@
-"""Before the first round: every worker must have come with the same model and the same settings.
+"""Before the first step: every worker must have come with the same model and the same settings.
 
 Until all buffers are known to have one size, nothing else may be reduced: two sizes in one
-collective are undefined in MPI. The handshake's own size depends on nothing that may differ.
+collective are undefined in MPI. The size of these rounds depends on nothing that may differ.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
-from spotmpi.errors import PeersLost, SpotmpiError, UsageError
-from spotmpi.fabric import Arena, Reduce, Revoke, Shape, Steps
-from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.errors import UsageError
+from spotmpi.fabric import Shape
+from spotmpi.protocol import control_word
+from spotmpi.protocol.control_word import ControlSum
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.training.round_memory import RoundMemory
+from spotmpi.training.rounds import Round, Taken
 
+__all__ = ["Compare", "Facts", "Tell", "check_facts"]
 
-def shake_hands(
-    me: WorkerId,
-    membership: Membership,
-    facts: Sequence[tuple[str, str]],
-    arena: Callable[[Sequence[Shape]], Arena],
-) -> Steps[None]:
-    """Compare ``facts`` (what it is, this worker's value) with everybody's. Collective.
-
-    Raises UsageError, on all workers alike, naming the first worker that differs from worker 0 and
-    in what. A loss in here ends the job cleanly: nothing has been trained that could be kept.
-    """
-    mine = [zlib.crc32(value.encode()) for _, value in facts]
-    halves = [half for checksum in mine for half in divmod(checksum, 1 << 16)]
-    many, size = len(membership), len(halves)
-    sums = yield from _total(me, [*halves, *(half * half for half in halves)], arena)
-    # n numbers are equal if and only if n times the sum of their squares is the square of their
-    # sum. All of it is exact: squares of 16 bits have 32, and float64 adds 2^20 of those.
-    if all(many * int(sums[size + i]) == int(sums[i]) ** 2 for i in range(size)):
-        return
-    # Now a row for each worker may be worth its place. Each has one addend that is not zero.
-    rank = membership.rank(me)
-    before, after = rank * len(facts), (many - rank - 1) * len(facts)
-    everybody = yield from _total(me, [*[0] * before, *mine, *[0] * after], arena)
-    for rank in range(many):
-        for column, (name, value) in enumerate(facts):
-            if everybody[rank * len(facts) + column] != everybody[column]:
-                raise _differ(membership.ids[rank], membership.ids[0], name, me, value)
+Facts = Sequence[tuple[str, str]]
+"""What must be equal: what it is, and this worker's value."""
 
 
-def _total(
-    me: WorkerId, numbers: Sequence[int], arena: Callable[[Sequence[Shape]], Arena]
-) -> Steps[list[float]]:
-    table = arena([Shape("float64", len(numbers))])
-    table.contributions[0][...] = numbers
-    try:
-        yield Reduce(table.parts)
-    except PeersLost:
-        yield Revoke()
-        raise SpotmpiError(
-            f"worker {me}: another worker was lost before the first step; "
-            "nothing is trained yet: start again"
-        ) from None
-    sums: list[float] = table.results[0].tolist()
-    return sums
+class Compare(Round):
+    """Are all workers' facts equal? The same numbers, however many workers there are."""
+
+    kind = control_word.MEAN
+    obeys = levels = False
+
+    def __init__(self, memory: RoundMemory, facts: Facts) -> None:
+        super().__init__(memory)
+        self._halves = [half for one in _checksums(facts) for half in divmod(one, 1 << 16)]
+        memory.expect(Shape("float64", 2 * len(self._halves)))
+        self.differing: tuple[WorkerId, ...] = ()
+        """The workers, if any of them differ."""
+
+    def bring(self) -> None:
+        """Numbers and their squares."""
+        halves = self._halves
+        self.memory.alone.contributions[0][:] = [*halves, *(half * half for half in halves)]
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> Taken | None:
+        """n numbers are equal if and only if n times the sum of their squares is the square of
+        their sum. All of it is exact: squares of 16 bits have 32, and float64 adds 2^20 of those.
+        """
+        sums: list[float] = self.memory.alone.record[0].tolist()
+        size, many = len(self._halves), len(full)
+        if any(many * int(sums[size + i]) != int(sums[i]) ** 2 for i in range(size)):
+            self.differing = tuple(full)
+        return None
 
 
-def check_facts(
-    me: WorkerId, theirs: WorkerId, facts: Sequence[tuple[str, str]], known: Sequence[str]
-) -> None:
+class Tell(Round):
+    """Who differs, and in what: a row for each worker, which is worth its place now."""
+
+    kind = control_word.MEAN
+    obeys = levels = False
+
+    def __init__(
+        self, memory: RoundMemory, facts: Facts, me: WorkerId, workers: Sequence[WorkerId]
+    ) -> None:
+        super().__init__(memory)
+        self._facts, self._me, self._workers = facts, me, workers
+        memory.expect(Shape("float64", len(workers) * len(facts)))
+
+    def bring(self) -> None:
+        """Each number has one addend that is not zero."""
+        super().bring()
+        begin = self._workers.index(self._me) * len(self._facts)
+        row = self.memory.alone.contributions[0][begin : begin + len(self._facts)]
+        row[:] = _checksums(self._facts)
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> Taken | None:
+        """Raises UsageError, on all workers alike, that names the first one that differs from the
+        first of all."""
+        table, width = self.memory.alone.record[0].tolist(), len(self._facts)
+        rows = {
+            worker: table[rank * width : (rank + 1) * width]
+            for rank, worker in enumerate(self._workers)
+            if worker in full  # another has died since
+        }
+        first = next(iter(rows))
+        for worker, row in rows.items():
+            for column, (name, value) in enumerate(self._facts):
+                if row[column] != rows[first][column]:
+                    raise _differ(worker, first, name, self._me, value)
+        return None
+
+
+def _checksums(facts: Facts) -> list[int]:
+    return [zlib.crc32(value.encode()) for _, value in facts]
+
+
+def check_facts(me: WorkerId, theirs: WorkerId, facts: Facts, known: Sequence[str]) -> None:
     """The same for a newcomer, with the values ``known`` to a worker that trains. Local."""
     for (name, value), other in zip(facts, known, strict=True):
         if value != other:

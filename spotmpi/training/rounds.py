@@ -40,6 +40,9 @@ class Round:
     obeys = True
     """Orders of the launcher are taken while it is prepared."""
 
+    levels = True
+    """All replicas are equal after it."""
+
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
 

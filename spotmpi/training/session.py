@@ -32,6 +32,8 @@ from spotmpi.trace.records import Trace
 from spotmpi.training.checkpoints import Checkpoints, Save, save
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection
+from spotmpi.training.handshake import Compare, Facts, Tell
+from spotmpi.training.history import History
 from spotmpi.training.journal import Journal
 from spotmpi.training.registered import Training
 from spotmpi.training.round_memory import RoundMemory
@@ -59,6 +61,7 @@ class Place:
     trace: Trace
     version: str
     """Of spotmpi; for the trace."""
+    history: History
     save: Save = save
     """What puts a checkpoint where it is kept."""
     rest: Callable[[float], None] = time.sleep
@@ -131,8 +134,16 @@ class Session(Generic[P]):
 
     # What the script asks for.
 
+    def shake_hands(self, facts: Facts) -> Asks[None]:
+        """Compare what must be equal on all workers. Raises UsageError, on all of them alike, that
+        names one that differs, and in what."""
+        compared = Compare(self.memory, facts)
+        yield from self._perform(compared)
+        if compared.differing:
+            yield from self._perform(Tell(self.memory, facts, self.me, compared.differing))
+
     def begin(self) -> Asks[None]:
-        """The first round brings what the first worker holds to all."""
+        """A round brings what the first worker holds to all."""
         yield from self._perform(Begin(self.memory, self.training.replica.first()))
 
     def learn(self, charter: dict[str, Any]) -> Asks[None]:
@@ -332,10 +343,12 @@ class Session(Generic[P]):
         """The training is over, wherever this worker's script is."""
         while not self.driver.ledger.ending:
             yield from self._close()
-        yield from self.driver.finish()
-        self.place.channel.tell("parted")
-        self.place.channel.close()
-        raise Left(f"worker {self.me}: {why}")
+        try:
+            yield from self.driver.finish(leaves=True)
+        except Left:
+            self.place.channel.tell("parted")
+            self.place.channel.close()
+            raise Left(f"worker {self.me}: {why}") from None
 
     # The driver's exchange.
 
@@ -429,7 +442,7 @@ class Session(Generic[P]):
         wait = self._stopping or graduates or self.memory.answering or word.over
         self._due = (word.leaving > 0 or word.newcomer) and not wait
         traced = taken is not None and self.place.trace.active
-        self._digest_due = traced or number == self._compare_after
+        self._digest_due = traced or (number == self._compare_after and self._round.levels)
         # After the last round all wait for each other once more.
         doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
@@ -527,6 +540,7 @@ class Session(Generic[P]):
     def _prospectus(self) -> bytes:
         """What a newcomer's script needs to get to where the others are."""
         fields = {
+            **self.place.history.told(),
             "membership": pack(self.driver.membership),
             "facts": [value for _, value in self.training.facts(self.place.settings)],
             "rest": self.training.registry.told(None),

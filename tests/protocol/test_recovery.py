@@ -209,6 +209,15 @@ def test_a_plan_is_carried_out_in_a_pass_without_loss_repair_or_end_and_in_no_ot
     assert change == (NO_PLAN if lost or behind or ending else JOINING)
 
 
+@pytest.mark.parametrize("behind", [0, 1])
+@pytest.mark.parametrize("lost", [frozenset[int](), frozenset({1})])
+def test_whoever_leaves_at_the_end_is_no_member_after_it(lost: frozenset[int], behind: int) -> None:
+    survey = replace(Survey.of(0, STAMP), high=5 + behind, ending=True, plan=LEAVING.add(JOINING))
+    verdict = Verdict(1, lost, survey)
+    assert verdict.change == (NO_PLAN if lost or behind else LEAVING)
+    assert verdict.ended is not bool(lost or behind), "it would be a member of the next training"
+
+
 def test_who_leaves_goes_first_as_it_may_be_the_sponsor() -> None:
     survey = replace(Survey.of(0, STAMP), plan=LEAVING.add(JOINING))
     assert Verdict(1, frozenset(), survey).change == LEAVING

@@ -463,6 +463,9 @@ PLANNED: dict[str, Callable[[Patch], None]] = {
 PLANS_OF = {**dict.fromkeys(PLANNED, 1.0), a_newcomer_takes_no_checkpoint_for_due.__name__: 1.0}
 """Where newcomers are needed to find it."""
 
+WORKERS_OF = {a_verdict_is_accepted_without_matching_the_view.__name__: 5}
+"""Where with four it is found too seldom."""
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = (
     PLANNED
     | KEEPING

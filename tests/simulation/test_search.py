@@ -16,7 +16,7 @@ from spotmpi.protocol.recovery import MESSAGES_PER_LOSS
 from spotmpi.simulation.schedules import Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, outcome_of, search, shrink
 from spotmpi.training.session import Session
-from tests.simulation.broken_promises import KEEPING, MUTATIONS, PLANS_OF, Patch
+from tests.simulation.broken_promises import KEEPING, MUTATIONS, PLANS_OF, WORKERS_OF, Patch
 
 
 def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
@@ -90,7 +90,11 @@ def left_out(victim: int) -> list[int]:
 
 @pytest.fixture
 def no_spawn_fails(monkeypatch: Patch) -> None:
-    """By itself, that is: each request is tried four times and no more."""
+    """By itself, or by taking too long: each request is tried four times and no more."""
+    delays = Schedule.delays.fget
+    assert delays is not None
+    quick = property(lambda self: replace(delays(self), spawn=0.02))
+    monkeypatch.setattr(Schedule, "delays", quick)
     monkeypatch.setattr(sim_newcomers, "_SPAWNS_THAT_FAIL", 0.0)
     monkeypatch.setattr(sim_newcomers, "_SPAWNS_THAT_HANG", 0.0)
 
@@ -164,13 +168,13 @@ def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     assert int(said[0].split()[0]) > 500
 
 
-def hunt() -> Schedule | None:
-    """The first failing schedule of at most 2,000 of four workers."""
-    drawn = Campaign(4, 4, 1)
+def hunt(workers: int) -> Schedule | None:
+    """The first failing schedule of at most 2,000 of so many workers."""
+    drawn = Campaign(workers, workers, 1)
     try:
         failing = search(drawn, range(2000), lambda _, outcome: None)
     except Exception:  # noqa: BLE001 - not even the run without faults works, which measures them
-        return Schedule(4, 1)
+        return Schedule(workers, 1)
     return None if failing is None else drawn.schedule(failing, length)
 
 
@@ -180,7 +184,7 @@ def test_a_broken_promise_is_found(name: str, monkeypatch: Patch) -> None:
     MUTATIONS[name](monkeypatch)
     monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", PLANS_OF.get(name, 0.0))
     monkeypatch.setattr("spotmpi.simulation.schedules.KEEPING", float(name in KEEPING))
-    broken = hunt()
+    broken = hunt(WORKERS_OF.get(name, 4))
     length.cache_clear()
     assert broken is not None
     finding = shrink(broken)

@@ -75,7 +75,9 @@ class Averaging(Job):
                 for batch in group.batches(self.samples, self.batch_size):
                     rehearsal = group.worker not in group.workers
                     gradients[group.steps] += not rehearsal
-                    move(group.state, group.average(gradient(group.state, batch)))
+                    average = group.average(gradient(group.state, batch))
+                    if any(array.any() for array in average.values()):
+                        move(group.state, average)  # else all whose samples it was have gone
                     began = group.steps if rehearsal else began
                 means.append(group.mean(2.0))
         state = {key: group.state[key] for key in ("w", "b")}

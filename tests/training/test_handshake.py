@@ -1,71 +1,107 @@
-"""Workers that came with different models or settings find out before anything is reduced."""
+"""Workers that came with different models or settings find out before anything else is reduced."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from spotmpi.errors import SpotmpiError, UsageError
-from spotmpi.fabric import Arena, Shape, Steps
-from spotmpi.fabric.sim import Kill, Simulation
-from spotmpi.fabric.solo import SoloFabric
-from spotmpi.protocol.membership import Membership
-from spotmpi.training.handshake import shake_hands
+import numpy as np
+import pytest
 
+import spotmpi
+from spotmpi.errors import UsageError
+from spotmpi.fabric import Shape
+from spotmpi.fabric.sim import Kill
+from spotmpi.optimizers import SGD, Momentum
+from spotmpi.strategies import SSGD
+from spotmpi.training.handshake import Compare, check_facts
+from tests.simulated import Final, Job, check, params
 
-def meet(facts: list[list[tuple[str, str]]], *kills: Kill) -> dict[int, str | None]:
-    """What the handshake says to each worker; None if all is well."""
-    membership = Membership.first(["h"] * len(facts))
-    simulation = Simulation(membership, 1, kills)
-
-    def worker(me: int) -> Steps[str | None]:
-        try:
-            yield from shake_hands(me, membership, facts[me], simulation.arena)
-        except UsageError as error:
-            return f"usage: {error}"
-        except SpotmpiError as error:
-            return str(error)
-        return None
-
-    for me in membership.ids:
-        simulation.start(me, worker(me))
-    simulation.run()
-    return simulation.returned
+SAID: dict[Path, dict[int, str]] = {}
 
 
-def test_equal_workers_go_on() -> None:
-    assert meet([[("the seed", "1"), ("the model", "x")]] * 3) == {0: None, 1: None, 2: None}
+@dataclass(frozen=True)
+class Differing(Job):
+    """A script that is not the same on all workers."""
+
+    seeds: Sequence[int] = (0, 0, 0, 0)
+    optimizers: Sequence[Any] = (SGD, SGD, SGD, SGD)
+    sizes: Sequence[int] = (5, 5, 5, 5)
+
+    def script(self, worker: int) -> Final:
+        """Only enters, and notes what it is told."""
+        given = {"w": np.zeros(self.sizes[worker], np.float32)}
+        optimizer = self.optimizers[worker](lr=0.1)
+        trainer = spotmpi.Trainer(
+            given, optimizer=optimizer, strategy=SSGD(), seed=self.seeds[worker]
+        )
+        said = SAID.setdefault(self.folder, {})
+        with pytest.raises(UsageError) as raised:
+            trainer.__enter__()
+        said[worker] = str(raised.value)
+        raise raised.value
+
+    def told(self) -> dict[int, str]:
+        """What the workers hear."""
+        with pytest.raises(UsageError):
+            self.run()
+        return SAID[self.folder]
 
 
-def test_all_hear_who_differs_and_in_what() -> None:
-    same = [("the model", "x"), ("the seed", "1")]
-    said = meet([same, same, [("the model", "x"), ("the seed", "2")], same])
-    for me, text in said.items():
-        assert text is not None
-        assert text.startswith("usage: worker 2 and worker 0 differ in the seed")
-        assert f"worker {me} has {2 if me == 2 else 1})" in text
+@pytest.mark.parametrize(
+    ("what", "differs"),
+    [
+        ({"seeds": (1, 1, 2, 1)}, "the seed"),
+        ({"optimizers": (SGD, SGD, Momentum, SGD)}, "the strategy or the optimizer"),
+        ({"sizes": (5, 5, 6, 5)}, "the names, shapes or dtypes of the parameters"),
+    ],
+)
+def test_who_differs_is_named_and_in_what(tmp_path: Path, what: Any, differs: str) -> None:
+    (text,) = {said.partition(" (")[0] for said in Differing(tmp_path, 4, **what).told().values()}
+    assert text == f"worker 2 and worker 0 differ in {differs}"
 
 
-def test_what_equal_workers_exchange_does_not_grow_with_their_number() -> None:
-    sizes: list[int] = []
-
-    def arena(layout: Sequence[Shape]) -> Arena:
-        sizes.extend(shape.size for shape in layout)
-        return SoloFabric().arena(layout)
-
-    for workers in (2, 1000):
-        membership = Membership.first(["h"] * workers)
-        next(shake_hands(1, membership, [("the seed", "1"), ("the model", "x")], arena))
-    assert sizes[0] == sizes[1]
+def test_it_is_said_with_the_value_of_whoever_says_it(tmp_path: Path) -> None:
+    for me, said in Differing(tmp_path, 4, seeds=(1, 1, 2, 1)).told().items():
+        assert f"(worker {me} has {2 if me == 2 else 1})" in said
 
 
-def test_a_loss_before_the_first_step_ends_the_job_cleanly() -> None:
-    said = meet([[("the seed", "1")]] * 3, Kill(1, 2))
-    assert set(said) == {0, 2}
-    for text in said.values():
-        assert text is not None
-        assert "another worker was lost before the first step" in text
+class Sizes:
+    """In the place of a worker's memory: what is expected of it."""
+
+    def __init__(self) -> None:
+        self.expected: list[Shape] = []
+
+    def expect(self, *shapes: Shape) -> None:
+        """Note it."""
+        self.expected += shapes
 
 
-def test_a_worker_alone_agrees_with_itself() -> None:
-    fabric = SoloFabric()
-    fabric.run(shake_hands(0, fabric.membership, [("the seed", "1")], fabric.arena))
+def test_what_workers_exchange_depends_on_nothing_that_may_differ() -> None:
+    few, many = Sizes(), Sizes()
+    Compare(few, [("the seed", "1"), ("the model", "x")])  # type: ignore[arg-type]
+    Compare(many, [("the seed", "1"), ("the model", "x" * 1000)])  # type: ignore[arg-type]
+    assert few.expected == many.expected == [Shape("float64", 8)]
+
+
+def test_a_loss_in_it_is_one_as_any_other(tmp_path: Path) -> None:
+    for at in range(2, 40):
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        result = Job(folder, 3, seed=at, kills=[Kill(1, at), Kill(0, at + 4)]).run()
+        check(result)
+        assert 2 in result.finals
+
+
+def test_a_newcomer_is_compared_with_who_trains() -> None:
+    check_facts(2, 0, [("the seed", "1")], ["1"])
+    with pytest.raises(UsageError, match=r"worker 2 and worker 0 differ in the seed \(worker 2"):
+        check_facts(2, 0, [("the seed", "1")], ["3"])
+
+
+def test_a_worker_alone_agrees_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    with spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
+        assert trainer.workers == (0,)

@@ -105,6 +105,8 @@ class WorkerState:
 class _Worker:
     host: str
     began: bool = False
+    training: int = 0
+    """Which one of its own it is in, or was in last."""
     ready: bool = False
     done: bool = False
     late: bool = False
@@ -271,10 +273,10 @@ class JobState:
             return  # what happens while all are being killed is of no interest
         state = self._workers[worker]
         match said:
-            case messages.Begin():
-                state.began, state.done = True, False
+            case messages.Begin(training=training):
+                state.began, state.done, state.training = True, False, training
                 for other, left in enumerate(self._workers):
-                    if left.end == "finished" and not left.began and not state.newcomer:
+                    if left.end == "finished" and self._is_ahead(state, left):
                         self._left_early(other)
             case messages.Waiting():
                 state.waits = True
@@ -354,7 +356,7 @@ class JobState:
             self._left_early(worker)
         else:
             state.end = "finished"
-            if not state.began and any(other.began for other in self._workers):
+            if any(self._is_ahead(other, state) for other in self._workers):
                 self._left_early(worker)
 
     def lost(self, worker: int, how: str) -> None:
@@ -533,6 +535,12 @@ class JobState:
         if self._workers[worker].newcomer or self._workers[worker].parted:
             return  # its end will be told
         self._bug(f"{self._named(worker)} ended with code {code}", runtime=True)
+
+    @staticmethod
+    def _is_ahead(one: _Worker, other: _Worker) -> bool:
+        """Whether it is in a training that the other one was never in."""
+        trains = one.began and not one.newcomer
+        return trains and (not other.began or one.training > other.training)
 
     def _left_early(self, worker: int) -> None:
         self._bug(

@@ -130,7 +130,9 @@ class MembershipChanges:
 
     def told(self, worker: int, said: Message) -> None:
         """Take what a worker said, as far as it is about coming and leaving."""
-        if isinstance(said, messages.Parted):
+        if isinstance(said, messages.Begin):
+            self._heed()  # a notice may have come between two trainings
+        elif isinstance(said, messages.Parted):
             self._dismiss(self._growth.leaves(worker), _ORPHANED)
         elif self._verdict.is_newcomer(worker) and self._growth.heard(worker, said.event):
             stage = self._growth.stage(worker)
@@ -197,6 +199,8 @@ class MembershipChanges:
         }
         learning = [worker for worker in noticed if self._verdict.learning(worker)]
         self._dismiss(learning, _TAKEN)
+        if any(fate.state == "trained" for fate in self._verdict.fates):
+            return  # they leave a training that all are in
         training = set(self._verdict.training) if self._verdict.started else set()
         if noticed >= training:  # nobody would be left
             self.must_stop = bool(training)

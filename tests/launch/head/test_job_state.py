@@ -496,3 +496,34 @@ def test_a_rehearsal_whose_step_never_came_is_named() -> None:
     asked = [Revocation(500, (0, 1, 3)), Revocation(40, (1,))]
     (line,) = verdict.unrevoked(asked)
     assert line.startswith("workers 0, 3 did not die in step 500 (--revoke 0,1,3@500)")
+
+
+def test_a_worker_that_is_not_in_the_next_training_has_left_early() -> None:
+    verdict = started(3)
+    for worker in range(3):
+        verdict.told(worker, said("done"))
+    verdict.told(0, said("begin", training=1))
+    verdict.ended(1, exited(0))
+    assert code(verdict) == 1
+    assert verdict.ending is not None
+    assert "worker 1 on here ended early" in verdict.ending.sentence
+
+
+def test_a_worker_that_has_ended_before_the_others_begin_another_training_has_too() -> None:
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, said("done"))
+    verdict.ended(1, exited(0))
+    assert verdict.ending is None
+    verdict.told(0, said("begin", training=1))
+    assert code(verdict) == 1
+
+
+def test_a_newcomer_that_goes_past_trainings_has_left_out_none() -> None:
+    verdict = started(1)
+    newcomer = verdict.newcomer("there")
+    verdict.told(0, said("done"))
+    verdict.told(0, said("begin", training=1))
+    verdict.told(newcomer, said("begin", training=0))
+    verdict.ended(newcomer, exited(0))
+    assert verdict.ending is None

@@ -421,3 +421,16 @@ def test_a_host_that_has_no_room_any_more_gets_nobody(replacing: Job) -> None:
     replacing.end(1)
     replacing.later.pop()[1]()
     assert len(replacing.states) == 3
+
+
+def test_a_notice_that_comes_between_two_trainings_is_heeded_when_all_are_in_the_next_one(
+    job: Job,
+) -> None:
+    for worker in range(3):
+        job.tell(worker, "done")
+    job.turnover.noticed("h2")
+    for worker in (2, 0):
+        job.tell(worker, "begin")
+        assert job.orders == {}
+    job.tell(1, "begin")
+    assert job.orders == {2: Order(leave=True)}
