@@ -109,9 +109,11 @@ class Training(Generic[P]):
 
     def facts(self, given: Settings) -> list[tuple[str, str]]:
         """What must be the same on all workers, and its value here."""
+        # Not the folder's name: another host may have another one for it.
+        kept = given.checkpoint is not None, given.checkpoint_every
         return [
             ("the names, shapes or dtypes of the parameters", self.replica.signature),
             ("the strategy or the optimizer", self.what),
             ("the seed", str(self.progress.seed)),
-            ("the settings", str((given.trace, given.checkpoint_every, given.min_workers))),
+            ("the settings", str((given.trace, kept, given.min_workers))),
         ]
