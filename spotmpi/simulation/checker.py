@@ -26,7 +26,7 @@ PATIENCE = 3
 """Steps that a worker may yet take once it is told to leave, and one more for each change."""
 
 
-TO_KEEP = 4
+TO_KEEP = 3
 """Steps after a change in which one that was due is begun again, by whoever leads then."""
 
 

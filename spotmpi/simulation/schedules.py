@@ -196,7 +196,16 @@ def _with_checkpoints(
     if chance.random() < 0.3:  # at some time, or from when all that is left is to keep the end
         begin = chance.randrange(events)
         refusals = (Refusal(begin, begin + chance.randrange(2 * events)),)
-    return replace(schedule, kills=kills, asks=asks, checkpoint_every=every, refusals=refusals)
+    # Long enough, at times, to see who has taken over what a leader was to write.
+    passes = schedule.passes + chance.choice((0, 0, 2))
+    return replace(
+        schedule,
+        kills=kills,
+        asks=asks,
+        checkpoint_every=every,
+        refusals=refusals,
+        passes=passes,
+    )
 
 
 def _with_plans(schedule: Schedule, chance: random.Random, moment: int, events: int) -> Schedule:
