@@ -123,3 +123,30 @@ def test_what_it_raises_is_one_clear_error_on_all(run_spotmpi, tmp_path: Path, c
     assert 'raise OSError("no room for the model")' in said
     assert "trainer.once() failed on worker 0 at step 7" in said
     assert said.count("Traceback (most recent call last)") == 1
+
+
+LONG = """
+import sys, time
+import numpy as np, spotmpi
+from spotmpi.optimizers import SGD
+from spotmpi.strategies import SSGD
+
+def evaluate():
+    until = time.monotonic() + 4
+    while time.monotonic() < until:
+        np.sort(np.random.default_rng(0).normal(size=1000))
+    return trainer.worker
+
+with spotmpi.Trainer({"w": np.zeros(3)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
+    for batch in trainer.batches(40, batch_size=2):
+        trainer.step({"w": np.ones(3)})
+    assert trainer.once(evaluate) == 0
+"""
+
+
+def test_nobody_is_taken_for_a_worker_that_hangs(run_spotmpi, tmp_path: Path) -> None:
+    """It works for four times as long as anybody may do nothing."""
+    (tmp_path / "train.py").write_text(LONG)
+    done = run_spotmpi(["run", "-n", "3", "--stall-timeout", "1", "train.py"], timeout=TIMEOUT)
+    assert done.returncode == 0, done.stderr
+    assert "revoked" not in done.stderr
