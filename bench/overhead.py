@@ -2,8 +2,8 @@
 
 Same work: pack the gradient into a flat buffer, MPI_Allreduce it into another one, and update with
 the same kernel. What spotmpi adds is the ledger, the control word, the commit and its checks; what
-it saves is the other buffer, as it reduces in place. So the bare loop is also timed in place: the
-difference to that one is what spotmpi's promises cost. Blocks of steps of each take turns inside
+it saves is MPI's copying, as workers of one host sum where the gradients lie. The bare loop is also
+timed in place, the fastest that MPI can do. Blocks of steps of each take turns inside
 one MPI job (`paired`): a turn's blocks see the same processes, the same memory and the same noise.
 No trace: it costs a digest of the parameters in each step.
 """
@@ -64,7 +64,7 @@ class Overhead:
 
     @property
     def pairs_in_place(self) -> list[Pair]:
-        """The pairs with the bare loop that reduces in place, as spotmpi does."""
+        """The pairs with the bare loop that reduces in place."""
         return [(bare, ours) for bare, (_, ours) in zip(self.in_place, self.pairs, strict=True)]
 
     @property
@@ -105,8 +105,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "example: spotmpi bench overhead --workers 2 4 --params 1000000\n\n"
-        "The bare loop reduces into a buffer of its own; in the lines 'in place' it does not, as\n"
-        "spotmpi does not. About 4 minutes on 2 cores."
+        "The bare loop reduces into a buffer of its own; in the lines 'in place' it does not.\n"
+        "About 4 minutes on 2 cores."
     )
     for name, usual, text in (
         ("--workers", _WORKERS, "numbers of workers (2 4)"),
