@@ -76,6 +76,9 @@ class Killer:
         timer.daemon = True
         timer.start()
 
+    def hold(self) -> None:
+        """Nobody waits for the end: the bare loop has no control word that could be held back."""
+
     def reduced(self, seconds: float) -> None:
         """An all-reduce is through; whoever is to die in it does not go on."""
         if self._armed:

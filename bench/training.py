@@ -17,6 +17,7 @@ import spotmpi
 from spotmpi.bench.floor import Killer
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
+from spotmpi.training.fault_injection import Rehearsal
 
 
 def main(folder: Path, params: int, steps: int, schedule: str) -> None:
@@ -24,7 +25,8 @@ def main(folder: Path, params: int, steps: int, schedule: str) -> None:
     weights = [np.zeros(params, np.float32)]
     gradient = [np.full(params, 1e-3, np.float32)]
     with spotmpi.Trainer(weights, optimizer=Momentum(lr=0.05), strategy=SSGD()) as trainer:
-        cast(Any, trainer)._seat.rehearsal = Killer(schedule, trainer.worker, folder)
+        killer: Rehearsal = Killer(schedule, trainer.worker, folder)
+        cast(Any, trainer)._seat.rehearsal = killer
         while trainer.steps < steps:
             trainer.step(gradient, loss=0.0)
 

@@ -7,12 +7,26 @@ import random
 import signal
 import threading
 from collections.abc import Sequence
+from typing import Protocol
 
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.settings import Revocation
 
 _FIRST_GUESS = 0.002
 """Seconds that the all-reduce may take, before one has been seen."""
+
+
+class Rehearsal(Protocol):
+    """What a session tells of its rounds to whatever ends its worker on purpose."""
+
+    def arm(self, steps: range) -> None:
+        """About to enter the all-reduce of these ``steps``."""
+
+    def hold(self) -> None:
+        """About to start what completes it."""
+
+    def reduced(self, seconds: float) -> None:
+        """It is through, and took so long."""
 
 
 class FaultInjection:

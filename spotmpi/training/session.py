@@ -31,7 +31,7 @@ from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training.checkpoints import Checkpoints, Save, save
 from spotmpi.training.driver import Driver, Recovered
-from spotmpi.training.fault_injection import FaultInjection
+from spotmpi.training.fault_injection import FaultInjection, Rehearsal
 from spotmpi.training.handshake import Compare, Facts, Tell
 from spotmpi.training.history import History
 from spotmpi.training.journal import Journal
@@ -90,7 +90,7 @@ class Session(Generic[P]):
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
         self._journal = Journal(place.trace, channel, self.me)
-        self.rehearsal = FaultInjection(given.revoke, self.me)
+        self.rehearsal: Rehearsal = FaultInjection(given.revoke, self.me)
         state = training.registry.checkpoint
         self.keeper = Checkpoints(
             given.checkpoint,
