@@ -9,7 +9,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 from llvmlite import ir
 from numba import int64, types, uint64, uintp
 from numba.core import cgutils
@@ -21,7 +20,6 @@ __all__ = ["compiled"]
 
 _WAIT, _WAKE = 0, 1
 _ALL = 2**31 - 1
-_SECOND = 1_000_000_000
 
 
 def compiled() -> SimpleNamespace:
@@ -30,7 +28,7 @@ def compiled() -> SimpleNamespace:
     return cache.compiled(
         {
             _post: (uintp, uint64, numbers, uintp, int64),
-            _meet: (numbers, uint64, uintp, int64, int64, int64),
+            _meet: (numbers, uint64, uintp, int64, uintp, int64),
             _ring: (uintp, int64),
             _publish: (uintp, uint64),
         }
@@ -44,18 +42,19 @@ def _post(own: Any, number: Any, everybody: Any, bell: Any, futex: Any) -> None:
         _ring(bell, futex)
 
 
-def _meet(everybody: Any, number: Any, bell: Any, looks: Any, nanoseconds: Any, futex: Any) -> Any:
-    """Whether all of ``everybody`` have come so far: look so often, then sleep once at most."""
+def _meet(everybody: Any, number: Any, bell: Any, looks: Any, nap: Any, futex: Any) -> Any:
+    """Whether all of ``everybody`` have come so far: look so often, then sleep once at most.
+
+    ``nap``: where the limit of that is, as seconds and nanoseconds.
+    """
     for _ in range(looks):
         if _reached(everybody, number):
             return True
     heard = _load_half(bell)
     if _reached(everybody, number):
         return True
-    limit = np.empty(2, np.int64)
-    limit[0], limit[1] = nanoseconds // _SECOND, nanoseconds % _SECOND
     # Returns at once if the bell has rung since it was looked at.
-    _system_call(futex, bell, _WAIT, heard, limit.ctypes.data)
+    _system_call(futex, bell, _WAIT, heard, nap)
     return _reached(everybody, number)
 
 

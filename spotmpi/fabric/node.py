@@ -40,8 +40,8 @@ _SUMMED = ("float32", "float64")
 _WORTH_IT = 1024
 """Elements of an array, from which on waiting without MPI is worth the time to load Numba."""
 
-_SMALL = 4096
-"""Bytes of arrays that everybody sums for itself."""
+_SMALL = 512
+"""Elements of arrays that everybody sums for itself."""
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platform.machine(), 0)
 """The number of that system call; 0 where it is not known."""
@@ -146,7 +146,7 @@ class _SharedArena(Arena):
         sizes = [bytes_of(shape.dtype, shape.size) for shape in layout]
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._bytes = sum(sizes)
-        self._small = all(shape.size * 8 <= _SMALL for shape in layout)
+        self._small = max(shape.size for shape in layout) <= _SMALL
         self._length = PAGE + self._bytes * (1 if self._small else 3)
         self._segment = Segment(self._length)
         own = Memory(self._bytes, self._segment, PAGE)
@@ -295,7 +295,9 @@ class Node(Plane):
         self._loops: SimpleNamespace | None = None
         """From when on there is something to sum that is worth loading them."""
         self._all_ready = self._all_done = HOST.zeros("uint64", 0)
-        self._bell = self._looks = self._nap = 0
+        self._bell = self._looks = 0
+        self._nap = HOST.zeros("int64", 2)
+        """Seconds and nanoseconds."""
 
     # Who is there.
 
@@ -351,15 +353,18 @@ class Node(Plane):
         self._bell = self.present[0].bell
         crowd = -(-count // len(os.sched_getaffinity(0)))
         self._looks = _LOOKS if crowd == 1 else 0
-        self._nap = _NAP * crowd
+        self._nap[1] = min(_NAP * crowd, 999_999_999)
 
     # Rounds.
 
     def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Memory that others can read, if it has a name."""
+        if isinstance(old := self._arenas.pop(name, None), _SharedArena):
+            old.part()  # or others would find it, and wait for who uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
-        # What follows is the same for all workers, or the others would wait in vain.
+        # Layouts are the same on all workers once they have compared them. Until then there are no
+        # rounds but such as carry unnamed parts and small ones, which go by MPI.
         if not (name and fits and _FUTEX and (large or self._loops is not None)):
             return private_arena(layout, in_place=True)
         if self._loops is None:
@@ -393,10 +398,13 @@ class Node(Plane):
         self._last += 1
         call = self._started[self._last] = _Call(part)
         if self.present and (place := self._places.get(id(part.contribution))) is not None:
-            self._begun += 1
             call.arena, call.index = place
-            call.number = self._bindings << 32 | self._begun
-            self._tell(self._own_desk.ready, call.number, self._all_ready)
+            # A small arena goes along with something large, or else by MPI.
+            large = not _is_small(call.arena.contributions)
+            if large or any(other.number for other in self._started.values()):
+                self._begun += 1
+                call.number = self._bindings << 32 | self._begun
+                self._tell(self._own_desk.ready, call.number, self._all_ready)
         return self._last
 
     def wait(self, handles: Sequence[Handle]) -> None:
@@ -407,7 +415,7 @@ class Node(Plane):
             if call.number:
                 last = call.number
                 self._meet(self._all_ready, last)
-            if not (isinstance(call.arena, _SharedArena) and self._sum(call.arena, call.index)):
+            if not (call.number and self._sum(call)):
                 self._ways.total(call.part)
         if last:
             self._tell(self._own_desk.done, last, self._all_done)
@@ -436,8 +444,9 @@ class Node(Plane):
         assert self._own is not None
         return self._own
 
-    def _sum(self, arena: _SharedArena, index: int) -> bool:
-        return bool(self.present) and arena.sum(index, self._bindings, self)
+    def _sum(self, call: _Call) -> bool:
+        arena = call.arena
+        return isinstance(arena, _SharedArena) and arena.sum(call.index, self._bindings, self)
 
     def _tell(self, where: int, number: int, everybody: Buffer) -> None:
         assert self._loops is not None
@@ -445,7 +454,7 @@ class Node(Plane):
 
     def _meet(self, everybody: Buffer, number: int) -> None:
         assert self._loops is not None
-        meet, bell, looks, nap = self._loops.meet, self._bell, self._looks, self._nap
+        meet, bell, looks, nap = self._loops.meet, self._bell, self._looks, self._nap.ctypes.data
         while not meet(everybody, number, bell, looks, nap, _FUTEX):
             if self._ways.broken():
                 raise PeersLost("a worker of this host is lost, or has met a loss")
@@ -469,6 +478,10 @@ class Node(Plane):
                 if time.monotonic() > until:
                     raise SpotmpiError(f"memory for rounds cannot be shared: {error}") from error
                 time.sleep(1e-3)
+
+
+def _is_small(buffers: Sequence[Buffer]) -> bool:
+    return all(len(buffer) <= _SMALL for buffer in buffers)
 
 
 def _network() -> int:

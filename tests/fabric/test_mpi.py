@@ -138,7 +138,7 @@ else:
     print("HEARD", heard(mpi._PROSPECTUS), flush=True)
     both.Barrier()
     if what == "comes in":
-        bridge.Send([b"", MPI.BYTE], 0, mpi._READY)
+        bridge.Send([b"1", MPI.BYTE], 0, mpi._READY)  # to the first briefing
     if what == "is gone":
         os.kill(os.getpid(), 9)
     print("HEARD", heard(mpi._CHARTER), flush=True)

@@ -296,6 +296,48 @@ def test_if_one_has_no_memory_to_share_all_go_by_mpi(monkeypatch: pytest.MonkeyP
         assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
 
 
+def test_workers_that_have_not_compared_their_models_do_not_wait_for_each_other() -> None:
+    """A handshake is rounds of words and of parts without a name."""
+    workers = [Worker(me) for me in range(2)]
+    meet(workers)
+    for worker, size in zip(workers, (100, 5000), strict=True):
+        worker.data = worker.plane.arena([Shape("float32", size)], "data")
+        worker.word = worker.plane.arena(WORD, "word")
+        worker.plane.wait([worker.plane.start(part) for part in worker.word.parts])
+        assert len(worker.by_mpi_instead) == 1
+
+
+def test_what_is_small_beside_something_large_is_shared_as_that_is() -> None:
+    """In any order: if MPI summed it, all would write to the same memory at once."""
+    layout = [Shape("float32", 3), Shape("float64", 5_000)]
+    workers = [Worker(me) for me in range(2)]
+    meet(workers)
+    for worker in workers:
+        worker.data = worker.plane.arena(layout, "data")
+        worker.word = worker.plane.arena(WORD, "word")
+    check(workers, 0)
+    check(workers, 1)
+
+
+def test_an_arena_that_was_replaced_is_found_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even if the next one of its name cannot be shared."""
+    workers = company(2)
+    check(workers, 0)
+
+    def refuse(self: Segment, size: int) -> None:
+        raise OSError("no memory")
+
+    workers[0].furnish()
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "__init__", refuse)
+        workers[1].furnish()
+    for worker in workers:
+        worker.bring(0)
+    at_once(workers, Worker.round)
+    for worker in workers:
+        assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
+
+
 def test_memory_that_can_never_be_reached_is_an_error_and_no_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -152,6 +152,7 @@ def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -
     workers = [os.pidfd_open(pid) for pid in network.workers("h2")]
     for pid in agent:
         os.kill(pid, signal.SIGSTOP)
+    training.job.until("host h2 was silent")  # until then its workers take part
     training.check(0, 1)
     written = training.trace.read_bytes()
     assert not select.select(workers, [], [], 3)[0], "it finished a training of its own"
