@@ -70,7 +70,7 @@ def test_jobs_that_are_asked_to_end(start, code: int) -> None:
     running.until("^worker 0 at step 20")
     stop = start("stop", *ASKED[code], "--job", folder_of(running).name)
     assert stop.wait() == 0
-    assert f"ended with code {code}: {MEANINGS[code]}" in stop.output
+    assert f"ended with code {code}\n" in stop.output
     assert running.wait() == code
 
 

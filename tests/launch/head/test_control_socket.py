@@ -125,7 +125,7 @@ def test_what_makes_no_sense_is_told_what_does(served: Served, said: bytes) -> N
     assert answer is not None
     assert answer["event"] == "wrong"
     assert answer["wrong"].startswith("this is no question: ")
-    assert "(a job is asked one of: end, grow, more, shrink, status, stop)" in answer["wrong"]
+    assert "(a job is asked one of: end, grow, host, more, shrink, status, stop)" in answer["wrong"]
 
 
 @pytest.mark.parametrize(
