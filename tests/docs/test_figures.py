@@ -190,3 +190,14 @@ def test_what_parts_cost_is_what_was_measured() -> None:
         for side in ("before", "after")
     ]
     assert close(recoveries.groups(), totals)
+
+
+def test_what_shared_memory_saves_is_what_was_measured() -> None:
+    found = results("shared")["overhead"]
+    section = PAGE.partition("\n## A step without a failure\n")[2].partition("\n## ")[0]
+    since = section.partition("Since then")[2].replace("\n", " ")
+    told = re.findall(r"(\d+) % (more|less) (?:before|after)", since)
+    stated = [int(number) * (1 if word == "more" else -1) for number, word in told]
+    cells = [found[side][cell] for cell in (0, 1) for side in ("before", "after")]
+    assert [cell["workers"] for cell in cells] == [2, 2, 4, 4]
+    assert stated == [round(100 * (beside_in_place(cell) - 1)) for cell in cells]
