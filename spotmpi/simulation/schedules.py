@@ -152,7 +152,8 @@ class Campaign:
         if plans:
             schedule = _with_plans(schedule, chance, moment, events)
         if chance.random() < 0.05:
-            schedule = replace(schedule, stop=chance.randrange(events))
+            soon = max(0, moment - chance.randrange(40 * workers))
+            schedule = replace(schedule, stop=chance.choice((soon, chance.randrange(events))))
         if chance.random() < 0.05:
             schedule = replace(schedule, min_workers=chance.randint(1, workers))
         if chance.random() < KEEPING:
@@ -168,8 +169,11 @@ def _kills(
         losses = chance.randint(1, workers)
     elif workers > 1:
         losses = min(losses, workers - 1)
+    losses = min(losses, workers)
+    # Now and then those who lead, in turn: each is to do what the one before has left undone.
+    victims = range(losses) if chance.random() < 0.25 else chance.sample(range(workers), losses)
     kills = []
-    for victim in chance.sample(range(workers), min(losses, workers)):
+    for victim in victims:
         kills.append(Kill(victim, moment))
         # In the same recovery, in the round that it makes up for, or at any other time.
         if near := chance.choice((8, 8, 40, 40, 0)):

@@ -118,6 +118,12 @@ class Exchange(Protocol):
     def confirm(self, lost: Collection[WorkerId]) -> None:
         """Return when it is certain that these workers are dead, and not only out of reach."""
 
+    def last_words(self, remaining: Collection[WorkerId]) -> None:
+        """All have come to the end, and may go as soon as it is sealed for those ``remaining``.
+
+        What must not be lost with one of them is written now; called again if somebody dies.
+        """
+
 
 @dataclass
 class Recovered:
@@ -302,6 +308,9 @@ class Driver:
                         if verdict is not None and verdict.lost:
                             # Else two sides of a broken network could both train on.
                             self._exchange.confirm(verdict.lost)
+                        if verdict is not None and verdict.ended:
+                            gone = verdict.lost | verdict.change.leaving
+                            self._exchange.last_words(self.membership.all_but(gone))
                         change = NO_PLAN if verdict is None else verdict.change
                         lost = [] if verdict is None else sorted(verdict.lost)
                         now = self.membership.generation

@@ -500,6 +500,15 @@ class Session(Generic[P]):
         """Whether a worker is dead is for the launcher to say, if there is one. Blocking."""
         self.place.channel.confirm(lost)
 
+    def last_words(self, remaining: Collection[WorkerId]) -> None:
+        """The leader of those who remain writes the steps that are not in the trace yet.
+
+        Once the end is sealed it may die, and nobody would know that they are missing.
+        """
+        members = self.driver.membership.ids
+        if next((worker for worker in members if worker in remaining), None) == self.me:
+            self._journal.stable(self.driver.ledger.committed, self.me)
+
     # The parts.
 
     @property

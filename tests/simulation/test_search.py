@@ -127,6 +127,15 @@ def lost_on_the_way() -> list[str]:
     return [outcome for outcome in map(outcome_of, runs) if isinstance(outcome, str)]
 
 
+@pytest.mark.parametrize("seed", [13, 16, 17])
+def test_leaders_that_die_one_after_another_at_the_end_leave_no_step_untold(seed: int) -> None:
+    stopped = Schedule(3, seed, passes=1, stop=100)
+    end = execute(stopped).events
+    for first in range(end - 30, end):
+        for second in range(first + 8, first + 18):  # a recovery later
+            execute(replace(stopped, kills=(Kill(0, first), Kill(1, second))))
+
+
 def test_a_leader_dies_at_any_event_of_what_it_does_once() -> None:
     assert lost_on_the_way() == []
 

@@ -74,6 +74,10 @@ class Exchange:
         """They are dead."""
         self.diary.append(("confirm", tuple(sorted(lost))))
 
+    def last_words(self, remaining: Collection[int]) -> None:
+        """The end is about to be sealed."""
+        self.diary.append(("last words", tuple(sorted(remaining))))
+
     def bring(self) -> None:
         """Fill the buffers."""
         self.diary.append("bring")
@@ -242,6 +246,17 @@ def test_a_worker_alone_ends_through_the_same_door() -> None:
     fabric.run(driver.finish())
     assert driver.ledger.committed == 3
     assert driver.ledger.ending
+
+
+def test_last_words_are_written_before_the_end_can_be_sealed() -> None:
+    driver, exchange, _ = begin(0, 2)
+    driver.ledger.commit()
+    steps = driver.finish()
+    next(steps)  # it begins the round of the door
+    exchange.diary.clear()
+    assert steps.send(None) == Poll()
+    assert steps.send(Lost(frozenset({1}))) == Rebuild(frozenset({0}))
+    assert exchange.diary == [("confirm", (1,)), ("last words", (0,))]
 
 
 def test_what_is_no_loss_of_a_peer_is_not_taken_for_one() -> None:
