@@ -5,8 +5,9 @@ What it adds to every test:
 * The environment: one thread for each process, no ``SPOTMPI_*`` of the caller, no notices from a
   cloud that CI may run in, the checkout importable from any folder, and a private ``TMPDIR`` for
   whatever the test starts.
-* After the test, :func:`nothing_left_behind`: a process, a shared-memory file or a temporary file
-  that the test left is an error, and is removed so that the next test starts clean.
+* After the test, :func:`nothing_left_behind`: a process, a shared-memory file, a temporary file or
+  a network namespace that the test left is an error, and is removed so that the next test starts
+  clean.
 * With ``SPOTMPI_NO_SKIPS=1`` (CI) a run that skipped a test fails.
 """
 
@@ -29,6 +30,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 SHM = Path("/dev/shm")
+SPACES = Path("/run/netns")
 GRACE = 3.0
 """Seconds in which what a test has ended may finish dying."""
 
@@ -172,6 +174,10 @@ def _shared_memory() -> set[str]:
     return set(os.listdir(SHM)) if SHM.is_dir() else set()
 
 
+def _spaces() -> set[str]:
+    return set(os.listdir(SPACES)) if SPACES.is_dir() else set()
+
+
 def _in_use(names: set[str]) -> set[str]:
     """Those of ``names`` in /dev/shm that a live process maps or holds open.
 
@@ -198,8 +204,8 @@ def _remove(path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_behind() -> Iterator[None]:
-    """An error for whatever the test left: processes, shared memory, temporary files."""
-    processes, shared = _pids(), _shared_memory()
+    """An error for whatever the test left: processes, shared memory, temporary files, networks."""
+    processes, shared, spaces = _pids(), _shared_memory(), _spaces()
     yield
     _wait_for_end(_started_since(processes), GRACE)
     running = _started_since(processes)
@@ -213,6 +219,9 @@ def nothing_left_behind() -> Iterator[None]:
     for path in sorted(PRIVATE_TMP.iterdir()):
         left.append(f"temporary {path.name}")
         _remove(path)
+    for name in sorted(_spaces() - spaces):
+        left.append(f"network namespace {name}")
+        subprocess.run(["ip", "netns", "delete", name], check=False)
     if left:
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
 
