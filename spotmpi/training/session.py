@@ -403,7 +403,7 @@ class Session(Generic[P]):
             worker=self.me,
             save=self.keeper.asked,
             published=published,
-            stop=self._told_to_stop or few,
+            stop=self._told_to_stop or (what.obeys and few),
             leaves=self._leaving,
             newcomer=self.place.fabric.guest() is not None,
             late=self._joined and what.kind == control_word.STEP,

@@ -127,6 +127,13 @@ def lost_on_the_way() -> list[str]:
     return [outcome for outcome in map(outcome_of, runs) if isinstance(outcome, str)]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_job_that_must_stop_before_it_has_begun_has_one_model(seed: int) -> None:
+    whole = Schedule(4, seed, passes=1, min_workers=4)
+    for event in range(60):
+        assert execute(replace(whole, kills=(Kill(0, event),))).survivors == 3
+
+
 @pytest.mark.parametrize("seed", [13, 16, 17])
 def test_leaders_that_die_one_after_another_at_the_end_leave_no_step_untold(seed: int) -> None:
     stopped = Schedule(3, seed, passes=1, stop=100)
