@@ -90,6 +90,16 @@ class Seal:
         """What to send before anything is received."""
         return _MAGIC + self._nonce if self._role is Role.AGENT else b""
 
+    @property
+    def closed(self) -> str:
+        """What it means if the other end closes the connection now."""
+        if self._role is Role.HEAD and self._nonces and not self.open:
+            return (
+                "it closed the connection when it was to prove that it knows the job's token: "
+                "its --token-file may be of another job"
+            )
+        return "the connection was closed"
+
     def feed(self, data: bytes) -> tuple[bytes, list[Frame]]:
         """Take what was received; return what to send in answer, and the frames that came.
 

@@ -157,7 +157,7 @@ class HostLink:
             self._end(error.strerror or str(error))
             return
         if data == b"":
-            self._end("the connection was closed")
+            self._end(self.seal.closed)
             return
         if data and self._choked:
             self._end("it does not read what it is sent")

@@ -146,7 +146,9 @@ def test_another_token_is_refused_by_both_sides(gate, agent, tmp_path: Path) -> 
     wrong.chmod(0o600)
     stranger = agent(there, token=wrong)
     stranger.until("the head has another token: --token-file must be a copy of .*; trying again")
-    there.running.until("refused a connection from 127.0.0.1")
+    there.running.until(
+        "refused a connection from 127.0.0.1: it closed .*: its --token-file may be of another job"
+    )
 
 
 def test_many_who_fail_are_said_in_few_lines_and_keep_nobody_out(gate, agent) -> None:
