@@ -26,10 +26,11 @@ class Row:
     """The table or the section, as the paper numbers them."""
     what: str
     unit: str
-    """``h``, ``s``, ``$``, ``%``, ``times``: of both figures."""
-    paper: float | None
-    """None where the paper says it in words only, or a row stands for a whole column."""
-    model: float | None
+    """``h``, ``s``, ``$``, ``%``, ``times``: of both figures; empty where they have none."""
+    paper: float | str | None
+    """A figure or a cluster; None where the paper says it in words only, or a row stands for a
+    whole column."""
+    model: float | str | None
     status: Status
     note: str = ""
     """From what it is predicted, or why it is not."""
@@ -37,8 +38,8 @@ class Row:
     @property
     def error(self) -> float | None:
         """How far the model is above the paper: of a percentage in points, else relative (0.1 is
-        10 %). None if one of them is missing."""
-        if self.paper is None or self.model is None:
+        10 %). None if one of them is missing or is no figure."""
+        if not (isinstance(self.paper, float | int) and isinstance(self.model, float | int)):
             return None
         return self.model - self.paper if self.unit == "%" else self.model / self.paper - 1
 

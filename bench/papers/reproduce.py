@@ -72,16 +72,20 @@ def _counts(comparison: Comparison) -> str:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    paper = "" if row.paper is None else f"{row.paper:g}"
+    paper = f"{row.paper:g}" if isinstance(row.paper, float | int) else row.paper or ""
     model = "" if row.model is None else _figure(row.model)
     return row.where, row.what, row.unit, paper, model, _error(row), row.status, row.note
 
 
-def _figure(figure: float) -> str:
+def _figure(figure: float | str) -> str:
+    if isinstance(figure, str):
+        return figure
     return f"{figure:.5g}" if abs(figure) < _SHARP else f"{figure:.2f}"
 
 
 def _error(row: Row) -> str:
+    if isinstance(row.paper, str) and row.model is not None:
+        return "same" if row.paper == row.model else "differs"
     if row.error is None:
         return ""
     return f"{row.error:+.1f} points" if row.unit == "%" else f"{100 * row.error:+.1f} %"

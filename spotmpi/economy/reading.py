@@ -45,6 +45,11 @@ class Field:
 
     # Mappings.
 
+    @property
+    def is_mapping(self) -> bool:
+        """Whether it has names with values, and is no text or list."""
+        return isinstance(self._value, dict)
+
     def items(self) -> Iterator[tuple[str, Field]]:
         """What is in a mapping, in the file's order."""
         if not isinstance(self._value, dict):

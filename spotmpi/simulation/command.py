@@ -16,7 +16,7 @@ __all__ = ["add_arguments", "main"]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = "Try something before it costs money. No MPI is used."
-    parser.epilog = "example: spotmpi simulate cluster --cluster K80:4 --runs 1000"
+    parser.epilog = "example: spotmpi simulate cluster --cluster K80:4 --lifetime exponential:2h"
     subcommands.add(
         parser,
         "WHAT",

@@ -15,6 +15,16 @@ A YAML file::
         start: 2min              # between asking for a node and its first step; unknown without
         boot: 90s                # the part of it that is billed: from the node's creation; else all
 
+Where studies disagree on how long nodes live, the list names them and has a lifetime from each;
+whoever uses the list must say which one holds (`Prices.by_study`)::
+
+    studies:
+      one: what was watched, when, and how many
+      other: the same of another
+    instances:
+      K80:
+        lifetime: {one: "exponential:10h", other: never}
+
 A CSV has a row for each type: the columns ``name`` and ``spot`` or ``on_demand`` or both, and maybe
 ``lifetime``, ``notice``, ``start`` and ``boot``. It has no head, so it is undated, billed per
 second, and its own source; who wants to say otherwise writes YAML. ``notice`` counts as 0 s where
@@ -27,14 +37,14 @@ import datetime
 import difflib
 import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal
 
 from spotmpi.economy.market.lifetimes import Lifetime, from_field
-from spotmpi.economy.quantities import HOUR
+from spotmpi.economy.quantities import HOUR, percent
 from spotmpi.economy.reading import Field
 from spotmpi.economy.reading import load as load_fields
 from spotmpi.errors import UsageError
@@ -71,6 +81,8 @@ class Offer:
     """Between asking for a node and its first step; None if nobody knows."""
     boot_s: float | None = None
     """Between its creation, from which it is billed, and its first step; None if nobody knows."""
+    studied: Mapping[str, Lifetime] = field(default_factory=dict)
+    """What each study of a list says of its lifetime, where there are several."""
 
     def __post_init__(self) -> None:
         if self.spot is None and self.on_demand is None:
@@ -105,6 +117,38 @@ class Prices:
     billing: Billing
     offers: Mapping[str, Offer]
     """By the names of instance types, in the order of the file."""
+    studies: Mapping[str, str] = field(default_factory=dict)
+    """What each study watched, for people; their names lead to `Offer.studied`."""
+    study: str | None = None
+    """Whose lifetimes the offers have; None: none has been chosen."""
+
+    def by_study(self, study: str | None, names: Iterable[str]) -> Prices:
+        """The same list with the lifetimes of one study.
+
+        UsageError if there is no such study; or if ``study`` is None and several say something
+        of one of ``names``, as nobody but the user can say which is right.
+        """
+        if study is None:
+            for name in names:
+                if (offer := self.offer(name)).studied:
+                    raise UsageError(self._several(offer))
+            return self
+        if study not in self.studies:
+            known = _near(study, self.studies) if self.studies else "it has only one lifetime each"
+            raise UsageError(f"the prices of {self.name} have no study {study!r}; {known}")
+        offers = {
+            name: replace(offer, lifetime=offer.studied.get(study, offer.lifetime))
+            for name, offer in self.offers.items()
+        }
+        return replace(self, offers=offers, study=study)
+
+    def _several(self, offer: Offer) -> str:
+        each = " or ".join(
+            f"--study {study} ({percent(float(life.cdf(2 * HOUR)))} are gone after 2 h; "
+            f"{self.studies[study]})"
+            for study, life in offer.studied.items()
+        )
+        return f"studies disagree on how long {offer.name} nodes live; say {each}, or --lifetime"
 
     @property
     def age(self) -> str:
@@ -179,16 +223,20 @@ def _prices(path: Path, name: str) -> Prices:
             called = row.need("name")
             if called.text() in offers:
                 called.wrong(f"{called.text()} is there twice")
-            offers[called.text()] = _offer(called.text(), row, path.parent)
+            offers[called.text()] = _offer(called.text(), row, path.parent, {})
         if not offers:
             root.wrong("there is no instance in it, expected a line of column names and one each")
         return Prices(name, "undated", name, "second", offers)
-    root.only("as_of", "source", "billing", "currency", "instances")
+    root.only("as_of", "source", "billing", "currency", "studies", "instances")
     currency = root.get("currency")
     if currency is not None:
         currency.text("USD")
     billing, source, instances = root.get("billing"), root.get("source"), root.need("instances")
-    offers = {called: _instance(called, field, path) for called, field in instances.items()}
+    told = root.get("studies")
+    studies = {} if told is None else {name: field.text() for name, field in told.items()}
+    offers = {
+        called: _instance(called, field, path, studies) for called, field in instances.items()
+    }
     if not offers:
         instances.wrong("there is no instance in it, expected names as in K80: {spot: 0.256}")
     hourly = billing is not None and billing.text("second", "hour") == "hour"
@@ -198,6 +246,7 @@ def _prices(path: Path, name: str) -> Prices:
         name if source is None else source.text(),
         "hour" if hourly else "second",
         offers,
+        studies,
     )
 
 
@@ -215,28 +264,41 @@ def _date(field: Field) -> str:
     return text
 
 
-def _instance(name: str, field: Field, path: Path) -> Offer:
+def _instance(name: str, field: Field, path: Path, studies: Mapping[str, str]) -> Offer:
     field.only(*_OFFER)
-    return _offer(name, field, path.parent)
+    return _offer(name, field, path.parent, studies)
 
 
-def _offer(name: str, field: Field, folder: Path) -> Offer:
+def _offer(name: str, field: Field, folder: Path, studies: Mapping[str, str]) -> Offer:
     """An offer of a mapping whose keys are known to be right."""
     if not _NAME.fullmatch(name):
         field.wrong(f"an instance is named {name!r}, expected no blank, colon, comma or = in it")
     spot, on_demand = _price(field.get("spot")), _price(field.get("on_demand"))
-    lifetime = field.get("lifetime")
+    lifetime, studied = _lifetimes(field.get("lifetime"), folder, studies)
     if spot is None and on_demand is None:
         field.wrong(f"{name} has no price; give spot, on_demand or both")
     return Offer(
         name,
         spot,
         on_demand,
-        None if lifetime is None else from_field(lifetime, folder),
+        lifetime,
         _seconds(field.get("notice")),
         None if (start := field.get("start")) is None else start.seconds(),
         None if (boot := field.get("boot")) is None else boot.seconds(),
+        studied,
     )
+
+
+def _lifetimes(
+    field: Field | None, folder: Path, studies: Mapping[str, str]
+) -> tuple[Lifetime | None, Mapping[str, Lifetime]]:
+    """The lifetime, or what several studies say of it."""
+    if field is None:
+        return None, {}
+    if not (studies and field.is_mapping and field.get("empirical") is None):
+        return from_field(field, folder), {}
+    field.only(*studies)
+    return None, {study: from_field(one, folder) for study, one in field.items()}
 
 
 def _price(field: Field | None) -> float | None:

@@ -37,6 +37,7 @@ __all__ = [
     "SpotDnn",
     "batch_that_fits",
     "from_profile",
+    "unevenness",
 ]
 
 
@@ -142,11 +143,7 @@ class SpotDnn:
     def unevenness(self, cluster: Cluster) -> float:
         """R: 0 for one worker, near 1 for many."""
         workers = self._workers(cluster)
-        total = sum(worker.number * worker.batch / worker.seconds for worker in workers)
-        shares = [(worker.number, worker.batch / worker.seconds / total) for worker in workers]
-        fastest = max(share for _, share in shares)
-        squares = sum(count * share**2 for count, share in shares)
-        return math.sqrt(max(0.0, squares - fastest**2) + (fastest - 1) ** 2)
+        return unevenness([(worker.number, worker.batch / worker.seconds) for worker in workers])
 
     def loss_after(self, cluster: Cluster, iterations: float) -> float:
         """The loss after j iterations, as `models.Model` has it."""
@@ -229,6 +226,16 @@ class SpotDnn:
                 f"it knows {', '.join(self.instances)}"
             )
         return found
+
+
+def unevenness(speeds: Sequence[tuple[int, float]]) -> float:
+    """R of so many workers of each speed (samples per second): how far their shares of the updates
+    are from those of one worker that does them all. Pure."""
+    total = sum(count * speed for count, speed in speeds)
+    shares = [(count, speed / total) for count, speed in speeds]
+    fastest = max(share for _, share in shares)
+    squares = sum(count * share**2 for count, share in shares)
+    return math.sqrt(max(0.0, squares - fastest**2) + (fastest - 1) ** 2)
 
 
 _LARGEST = 1e9

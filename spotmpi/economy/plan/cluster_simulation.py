@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "lifetimes: never, exponential:10h, weibull:10h,0.8, bathtub:..., sample:FILE\n"
         "traces: CSV of ms,add|remove,node or of ms,count, or JSON with metadata.gap_seconds\n\n"
-        "example: spotmpi simulate cluster --cluster K80:4 --runs 1000 --plot k80.png"
+        "example: spotmpi simulate cluster --cluster K80:4 --study trained --plot k80.png"
     )
     add = parser.add_argument
     add("--cluster", required=True, metavar="TYPE:N,...", help="what is rented, as K80:4,V100:1")
@@ -139,6 +139,7 @@ def _setting(options: argparse.Namespace) -> _Setting:
     model = profiles.find(options.profile or "icac19")
     list_ = prices.find(options.prices or "icac19")
     iterations, work = profiles.work(model, options.loss, options.iterations)
+    list_ = conditions.offered(options, list_, () if options.on_demand else wanted)
     seconds = rental.boot_s(list_, wanted, terms) + iterations(wanted) / model.rate(wanted)
     hourly = rental.hourly(list_, wanted, terms.market, model.server, terms.server_market)
     return _Setting(

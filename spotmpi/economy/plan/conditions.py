@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from spotmpi.economy.market import availability, lifetimes
-from spotmpi.economy.market.prices import Market
+from spotmpi.economy.market.prices import Market, Prices
 from spotmpi.economy.plan import rental
 from spotmpi.economy.plan.events import Runtime
 from spotmpi.economy.plan.rental import (
@@ -21,7 +22,7 @@ from spotmpi.economy.plan.rental import (
 from spotmpi.economy.quantities import Cluster, duration, time_text
 from spotmpi.errors import UsageError
 
-__all__ = ["Runtimes", "add_arguments", "runtimes", "terms"]
+__all__ = ["Runtimes", "add_arguments", "offered", "runtimes", "terms"]
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--trace", type=Path, metavar="FILE", help="a recording of how many nodes there were"
     )
     add = parser.add_argument
+    add("--study", metavar="NAME", help="whose lifetimes, where studies in the price list disagree")
     add("--notice", metavar="D", help="a revocation is announced so long ahead, as 30s")
     add(
         "--replacement",
@@ -69,6 +71,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"time between checkpoints ({time_text(CHECKPOINT_EVERY_S)})",
     )
     add("--checkpoint-cost", metavar="D", help=f"time to write one ({time_text(CHECKPOINT_S)})")
+
+
+def offered(options: argparse.Namespace, list_: Prices, names: Iterable[str]) -> Prices:
+    """The prices with the lifetimes of --study. UsageError where they are needed, and studies
+    disagree on one of ``names``, and none is chosen."""
+    elsewhere = next((f"--{n}" for n in ("lifetime", "trace") if getattr(options, n)), None)
+    if elsewhere is None:
+        return list_.by_study(options.study, names)
+    if options.study is not None:
+        raise UsageError(f"--study and {elsewhere} both say how long nodes live; leave one out")
+    return list_
 
 
 def terms(

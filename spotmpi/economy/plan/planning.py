@@ -76,7 +76,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--seed", type=int, default=0, metavar="S", help="seed of what happens by chance (0)")
     add("--include-ps", action="store_true", help="count the parameter server's price")
-    add("--exhaustive", action="store_true", help="look at all clusters, however many there are")
+    way = parser.add_mutually_exclusive_group()
+    way.add_argument(
+        "--exhaustive", action="store_true", help="look at all clusters, however many there are"
+    )
+    way.add_argument(
+        "--windows", action="store_true", help="look at spotDNN's windows only, however few"
+    )
     add("--existing", metavar="TYPE:N,...", help="nodes that run already; they are kept")
     add("--from-loss", type=float, metavar="L", help="the loss that is reached already")
     add("--done", type=float, default=0.0, metavar="J", help="iterations that are done already")
@@ -89,9 +95,10 @@ def main(options: argparse.Namespace) -> int:
     question = understood(options)
     whole = None if question.behind else question.loss
     least, most = provision.bounds(question.model, question.demand, whole)
-    found = provision.search(
-        question.model, question.demand, least, most, exhaustive=options.exhaustive
-    )
+    way: provision.Way | None = "all" if options.exhaustive else None
+    if options.windows:
+        way = "windows"
+    found = provision.search(question.model, question.demand, least, most, way)
     if not found.feasible:
         reason = answer.no_plan(question, found)
         if options.json:

@@ -3,7 +3,8 @@
 What is minimised is T sum(n_m p_m). As spotDNN does it: bounds on the number of workers, the
 instances sorted by how long they take for an iteration, and a window of n of them moved from the
 slowest to the fastest. That finds clusters of neighbours only and may miss the cheapest, so all
-clusters are searched where there are few enough of them, and always if it is asked for. Pure.
+clusters are searched where there are few enough of them, and always if it is asked for; and where
+there are too many, those that are a step away from the best windows. Pure.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Literal
 
 from spotmpi.economy.market.prices import Billing, cost
 from spotmpi.economy.models import Model
@@ -19,10 +21,15 @@ from spotmpi.economy.models.spotdnn import SpotDnn
 from spotmpi.economy.quantities import Cluster
 from spotmpi.errors import UsageError
 
-__all__ = ["Candidate", "Demand", "Search", "predict", "search"]
+__all__ = ["Candidate", "Demand", "Search", "Way", "predict", "search"]
+
+Way = Literal["all", "windows"]
+"""How clusters are searched; ``windows``: as spotDNN does, and nothing beside."""
 
 FEW = 100_000
 """Clusters that are searched one by one without being asked: seconds, or half a minute."""
+_STARTS = 8
+"""Windows from which one walks to cheaper clusters."""
 _DENSE = 50
 """Sizes of windows, and places of one size, are looked at one by one up to twice this, then in
 steps of a part of what lies behind."""
@@ -87,13 +94,14 @@ def predict(model: Model, demand: Demand, cluster: Cluster) -> Candidate:
 
 
 def search(
-    model: Model, demand: Demand, least: int, most: int | None, *, exhaustive: bool
+    model: Model, demand: Demand, least: int, most: int | None, way: Way | None = None
 ) -> Search:
-    """Look for clusters. Blocking: seconds, with ``exhaustive`` as long as it takes.
+    """Look for clusters. Blocking: seconds; ``all`` takes as long as it takes.
 
     ``least`` and ``most`` (None: no limit) bound the number of workers of the windows; where all
     clusters are looked at they are not used, as a bound may be wrong and the search is not. Where
-    no window up to ``most`` is in time, larger ones are looked at.
+    no window up to ``most`` is in time, larger ones are looked at. Without a ``way`` that
+    is all clusters if they are few; else windows, and what is one step away from the best of them.
     """
     ranges = {
         name: range(demand.existing.get(name, 0), count + 1) for name, count in demand.quota.items()
@@ -103,7 +111,9 @@ def search(
             f"{missing[0]} runs already, {demand.existing[missing[0]]} of them, and the quota has "
             f"{demand.quota.get(missing[0], 0)}; a quota includes what runs"
         )
-    everything = exhaustive or math.prod(len(one) for one in ranges.values()) <= FEW
+    everything = way == "all"
+    if way is None:
+        everything = math.prod(len(one) for one in ranges.values()) <= FEW
     found = Search([], everything=everything)
     clusters = _all(ranges) if everything else _windows(model, demand, least, most)
     for cluster in clusters:
@@ -112,8 +122,49 @@ def search(
         # Beyond the paper's upper bound a worker brings less, but it does bring something.
         for cluster in _windows(model, demand, most + 1, None):
             _consider(model, demand, cluster, found)
+    if not everything and way is None:
+        _improve(model, demand, found)
     found.feasible.sort(key=_price)
     return found
+
+
+def _improve(model: Model, demand: Demand, found: Search) -> None:
+    """Walk downhill from the best windows: a node more, a node less, one type for another."""
+    seen = {_key(one.cluster) for one in found.feasible}
+    for start in sorted(found.feasible, key=_price)[:_STARTS]:
+        best: Candidate | None = start
+        while best is not None:
+            here, best = best, None
+            for cluster in _beside(here.cluster, demand):
+                if _key(cluster) in seen:
+                    continue
+                seen.add(_key(cluster))
+                candidate = _consider(model, demand, cluster, found)
+                if candidate is None or candidate.seconds > demand.deadline_s:
+                    continue
+                if _price(candidate) < _price(best or here):
+                    best = candidate
+
+
+def _key(cluster: Cluster) -> frozenset[tuple[str, int]]:
+    return frozenset(cluster.items())
+
+
+def _beside(cluster: Cluster, demand: Demand) -> Iterator[Cluster]:
+    """The clusters that are one step away, within the quota and with what runs already."""
+    for less in (None, *cluster):
+        for more in (None, *demand.quota):
+            if less == more:
+                continue
+            counts = dict(cluster)
+            if less is not None:
+                counts[less] -= 1
+            if more is not None:
+                counts[more] = counts.get(more, 0) + 1
+            there = {name: counts[name] for name in demand.quota if counts.get(name)}
+            enough = all(there.get(name, 0) >= least for name, least in demand.existing.items())
+            if there and enough and all(demand.quota[name] >= n for name, n in there.items()):
+                yield there
 
 
 def bounds(model: Model, demand: Demand, loss: float | None) -> tuple[int, int | None]:
@@ -128,13 +179,13 @@ def bounds(model: Model, demand: Demand, loss: float | None) -> tuple[int, int |
     return model.fewest_workers(types, loss, demand.deadline_s), model.most_workers()
 
 
-def _consider(model: Model, demand: Demand, cluster: Cluster, found: Search) -> None:
+def _consider(model: Model, demand: Demand, cluster: Cluster, found: Search) -> Candidate | None:
     found.searched += 1
     try:
         candidate = predict(model, demand, cluster)
     except UsageError:
         found.outside += 1
-        return
+        return None
     if found.fastest is None or candidate.seconds < found.fastest.seconds:
         found.fastest = candidate
     in_time = candidate.seconds <= demand.deadline_s
@@ -143,10 +194,11 @@ def _consider(model: Model, demand: Demand, cluster: Cluster, found: Search) -> 
         other = found.alone.get(name)
         if other is None or _better(candidate, other, demand.deadline_s):
             found.alone[name] = candidate
-    if not in_time:
+    if in_time:
+        found.feasible.append(candidate)
+    else:
         found.late += 1
-        return
-    found.feasible.append(candidate)
+    return candidate
 
 
 def _better(one: Candidate, other: Candidate, deadline_s: float) -> bool:

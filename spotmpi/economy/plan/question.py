@@ -84,7 +84,7 @@ def understood(options: argparse.Namespace) -> Question:
             f"the profile of {model.name} does not know instance type {unknown[0]!r}; "
             f"it knows {', '.join(model.types)}"
         )
-    list_ = prices.find(options.prices)
+    list_ = conditions.offered(options, prices.find(options.prices), quota)
     whole, work = profiles.work(model, options.loss, options.iterations)
     behind = _behind(options, model, existing)
     if options.include_ps and model.server is None:

@@ -199,6 +199,8 @@ def replacement(text: str | None) -> float | None:
 def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
     """A sentence for each type: how long one has it, and what comes after it."""
     lines = []
+    if prices.study is not None:
+        lines.append(f"lifetimes of the study {prices.study!r}: {prices.studies[prices.study]}")
     for name in names:
         life, notice, start, boot = terms.of(prices.offer(name))
         first = (

@@ -67,6 +67,19 @@ def test_the_table_is_aligned_and_summed_up() -> None:
     assert " ".join(lines[14:]).split() == SMALL.remarks[0].split()
 
 
+def test_of_clusters_it_is_said_whether_they_are_the_same() -> None:
+    rows = [
+        Row("Table 1", "a plan", "", "a:1", "a:1", "predicted"),
+        Row("Table 1", "another", "", "a:1", "b:2", "predicted"),
+    ]
+    lines = reproduce.report(Comparison("A paper", rows, [])).splitlines()
+    assert [line.split()[-3:] for line in lines[3:5]] == [
+        ["a:1", "same", "predicted"],
+        ["b:2", "differs", "predicted"],
+    ]
+    assert Comparison("", rows, []).worst(points=False) is None
+
+
 def test_icac19_is_printed_with_its_fit_and_its_worst_rows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotmpi.economy.market.lifetimes import Exponential
+from spotmpi.economy.market.lifetimes import Exponential, Never
 from spotmpi.economy.market.prices import Offer, Prices, cost, load, shipped
 from spotmpi.errors import UsageError
 
@@ -60,12 +60,49 @@ def test_the_prices_of_the_measurement_study_are_those_of_its_table() -> None:
 def test_lifetimes_of_the_measurement_study_have_its_revocations(
     name: str, hours: float, gone: float
 ) -> None:
-    life = shipped("icac19").offer(name).lifetime
+    life = shipped("icac19").by_study("trained", []).offer(name).lifetime
     assert life is not None
     assert float(life.cdf(hours * HOUR)) == pytest.approx(gone, abs=1e-12)
     assert float(life.cdf(24 * HOUR)) == 1
     if name != "V100":
         assert 1 - float(life.cdf(23.999 * HOUR)) == pytest.approx(0.7, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "gone", "of"),
+    [("K80", 5, 64), ("P100", 0, 40), ("V100", 2, 48)],
+)
+def test_the_other_study_says_something_else(name: str, gone: int, of: int) -> None:
+    """152 servers that were watched to their end."""
+    life = shipped("icac19").by_study("watched", []).offer(name).lifetime
+    assert life is not None
+    assert float(life.cdf(2 * HOUR)) == pytest.approx(gone / of, abs=1e-4)
+    assert float(life.cdf(24 * HOUR)) == 1
+
+
+def test_of_two_studies_none_is_taken_in_silence() -> None:
+    prices = shipped("icac19")
+    assert prices.by_study(None, ["PS"]) is prices  # of it there is no study
+    with pytest.raises(
+        UsageError, match=r"how long V100 nodes live; say --study trained \(46 % ar"
+    ) as e:
+        prices.by_study(None, ["PS", "V100"])
+    assert "or --study watched (4 % are gone after 2 h; 152 servers" in str(e.value)
+    with pytest.raises(UsageError, match="no study 'watch'; did you mean watched"):
+        prices.by_study("watch", ["V100"])
+    with pytest.raises(UsageError, match="no study 'watched'; it has only one lifetime each"):
+        shipped("2023").by_study("watched", [])
+
+
+def test_studies_of_a_file_are_named_once_and_then_used(folder: Path) -> None:
+    head = "as_of: 2026-01-31\nstudies: {mine: 3 nodes, theirs: 9 nodes}\ninstances:\n"
+    prices = of_yaml(
+        folder, head + '  a: {spot: 1, lifetime: {mine: never, theirs: "exponential:2h"}}\n'
+    )
+    assert prices.by_study("mine", ["a"]).offer("a").lifetime == Never()
+    assert prices.by_study("theirs", ["a"]).offer("a").lifetime == Exponential(2 * HOUR)
+    with pytest.raises(UsageError, match=r"line 4: instances.a.lifetime.hers is not known here"):
+        of_yaml(folder, head + "  a: {spot: 1, lifetime: {hers: never}}\n")
 
 
 def test_servers_of_the_study_trained_for_54_minutes_on_average() -> None:

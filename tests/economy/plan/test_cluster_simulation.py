@@ -26,9 +26,13 @@ FREE = ("--checkpoint-cost", "0s", "--boot", "0s")
 """The paper's times begin when training does, and hold no checkpoint."""
 
 
+TRAINED = ("--study", "trained")
+"""Which of the two lifetimes of the paper's nodes."""
+
+
 def test_four_k80_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
     """Table I: 1.05 h and $1.05 with the server as spot; the model's error is 10 %."""
-    answer = as_json(capsys, "--cluster", "K80:4", "--runs", "2000", *FREE)
+    answer = as_json(capsys, "--cluster", "K80:4", "--runs", "2000", *FREE, *TRAINED)
     ours = answer["runtimes"]["spotmpi"]
     assert ours["seconds"]["mean"]["value"] / 3600 == pytest.approx(1.05, rel=0.1)
     assert ours["dollars"]["mean"]["value"] == pytest.approx(1.18, rel=0.1)  # Table IV's server
@@ -47,7 +51,7 @@ def test_a_restart_is_never_faster(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_what_is_assumed_comes_before_what_follows(capsys: pytest.CaptureFixture[str]) -> None:
-    out = said(capsys, "--cluster", "K80:4", "--runs", "20", "--replacement", "4min")
+    out = said(capsys, "--cluster", "K80:4", "--runs", "20", "--replacement", "4min", *TRAINED)
     assert out.startswith("ResNet-32 on CIFAR-10, 64,000 iterations, on K80:4\nprices of 2019-02")
     assert "told 30.0 s before, replaced after 4.0 min" in out
     assert "undisturbed: 66.2 min +- 10 % (the profile's error), $1.29; on demand $3.35" in out
@@ -90,7 +94,7 @@ def test_a_trace_says_how_many_nodes_there_are(
 
 
 def test_the_same_seed_gives_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("--cluster", "K80:4,V100:1", "--runs", "50")
+    arguments = ("--cluster", "K80:4,V100:1", "--runs", "50", *TRAINED)
     first = said(capsys, *arguments, "--seed", "3")
     assert said(capsys, *arguments, "--seed", "3") == first
     assert said(capsys, *arguments, "--seed", "4") != first
@@ -114,6 +118,18 @@ def test_the_plot_is_drawn(
         (
             ("--cluster", "A100:1"),
             "have no instance 'A100'; did you mean V100?",
+        ),
+        (
+            ("--cluster", "V100:1"),
+            "studies disagree on how long V100 nodes live; say --study trained",
+        ),
+        (
+            ("--cluster", "V100:1", "--study", "best"),
+            "have no study 'best'; known are trained, watch",
+        ),
+        (
+            ("--cluster", "K80:1", "--study", "watched", "--lifetime", "never"),
+            "--study and --lifetime both say how long nodes live; leave one out",
         ),
         (("--cluster", "K80:9999999"), "has 9,999,999 workers, expected at most 1,000,000"),
         (("--cluster", "K80:1", "--trace", "x.csv", "--notice", "1s"), "leave out --notice and"),

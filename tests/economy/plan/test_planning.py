@@ -12,7 +12,8 @@ from spotmpi import cli
 from spotmpi.economy.models import profiles
 
 PUBLISHED = ("--profile", "spotdnn", "--prices", "2023", "--loss", "0.8", "--runs", "50")
-QUEUE = ("--profile", "icac19", "--prices", "icac19", "--runs", "200")
+NODES = ("--profile", "icac19", "--prices", "icac19", "--runs", "200")
+QUEUE = (*NODES, "--study", "trained")
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
@@ -72,9 +73,9 @@ def test_revocations_spread_time_and_cost(capsys: pytest.CaptureFixture[str]) ->
 
 def test_what_chance_leaves_open_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     quota = ("--quota", "K80:4", "--deadline", "2h")
-    out = said(capsys, *QUEUE, *quota, "--lifetime", "never")
+    out = said(capsys, *NODES, *quota, "--lifetime", "never")
     assert "by chance p50 and p95 are at most 0.0 % off (95 % intervals: --json)\n" in out
-    few = said(capsys, *QUEUE[:-2], *quota, "--runs", "5")
+    few = said(capsys, *NODES[:-2], *QUEUE[-2:], *quota, "--runs", "5")
     assert "by chance p50 and p95 may be off by any amount: too few runs" in few
     # Two P100 are both lost in some runs.
     # In some runs both P100 are lost.
@@ -158,7 +159,7 @@ def test_the_server_s_price_is_counted_if_it_is_asked_for(
 ) -> None:
     def dollars(*more: str) -> float:
         question = ("--quota", "K80:1", "--deadline", "5h", "--lifetime", "never")
-        plan = as_json(capsys, *QUEUE, *question, *more)["plans"][0]
+        plan = as_json(capsys, *NODES, *question, *more)["plans"][0]
         return float(plan["undisturbed"]["dollars"])
 
     hours = 3.91
@@ -295,11 +296,11 @@ def test_more_instances_than_can_be_searched_are_refused(
 def test_runs_that_did_not_end_are_no_short_ones(capsys: pytest.CaptureFixture[str]) -> None:
     """Not even half of them end, so the half that stays below any time is not there."""
     question = ("--quota", "K80:4", "--deadline", "70min", "--lifetime", "exponential:1h")
-    assert cli.main(["plan", *QUEUE, *question, "--json"]) == 3
+    assert cli.main(["plan", *NODES, *question, "--json"]) == 3
     best = json.loads(capsys.readouterr().out)["best"]
     assert best["in_time"]["value"] < 0.2
     assert best["seconds"] == best["dollars"] == {"p50": None, "p95": None}
-    assert "revocations bind: too many runs never end" in said(capsys, *QUEUE, *question, code=3)
+    assert "revocations bind: too many runs never end" in said(capsys, *NODES, *question, code=3)
 
 
 def test_a_training_of_so_many_iterations_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,7 +308,7 @@ def test_a_training_of_so_many_iterations_is_planned(capsys: pytest.CaptureFixtu
     plans = [
         as_json(
             capsys,
-            *(*QUEUE, "--quota", "K80:1", "--deadline", "5h", "--lifetime", "never"),
+            *(*NODES, "--quota", "K80:1", "--deadline", "5h", "--lifetime", "never"),
             *("--iterations", number, "--boot", "0s"),
         )
         for number in ("32000", "64000")

@@ -32,7 +32,7 @@ def demand(quota: Cluster, deadline_s: float = 3600.0, loss: float = 0.8) -> Dem
 
 
 def found(task: Demand, *, exhaustive: bool = True) -> Search:
-    return search(published(), task, 1, None, exhaustive=exhaustive)
+    return search(published(), task, 1, None, "all" if exhaustive else None)
 
 
 def cheapest(task: Demand) -> float:
@@ -79,8 +79,8 @@ def test_a_longer_deadline_never_costs_more(quota: Cluster, deadline: float, lon
 def test_windows_find_nothing_that_is_not_there(quota: Cluster, deadline: float) -> None:
     task, model = demand(quota, deadline), published()
     least, most = bounds(model, task, 0.8)
-    windows = search(model, task, least, most, exhaustive=False)
-    assert windows.everything, "so few clusters are all searched"
+    assert search(model, task, least, most).everything, "so few clusters are all searched"
+    assert not search(model, task, least, most, "windows").everything
     every = {tuple(sorted(one.cluster.items())) for one in found(task).feasible}
     clusters = provision._windows(model, task, least, most)
     seen = {tuple(sorted(cluster.items())) for cluster in clusters}
@@ -107,6 +107,37 @@ def test_windows_are_nearly_as_good_as_all() -> None:
     assert max(excess) < 0.3
 
 
+def test_a_walk_from_the_windows_finds_what_they_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same tasks: the cheapest of all is found in each."""
+    chance, model = random.Random(0), published()
+    missed = 0
+    for _ in range(60):
+        quota = {name: chance.randint(1, 5) for name in chance.sample(sorted(PRICES), 3)}
+        task = demand(quota, chance.uniform(900, 6000))
+        least, most = bounds(model, task, 0.8)
+        windows = search(model, task, least, most, "windows")
+        with monkeypatch.context() as patch:
+            patch.setattr(provision, "FEW", 0)
+            walked = search(model, task, least, most)
+        if walked.feasible:
+            assert walked.feasible[0].dollars == pytest.approx(cheapest(task))
+            clusters = [tuple(sorted(one.cluster.items())) for one in walked.feasible]
+            assert len(clusters) == len(set(clusters)), "none is there twice"
+            missed += walked.feasible[0].dollars < windows.feasible[0].dollars * (1 - 1e-9)
+    assert missed >= 2, "so often the windows alone did not find it"
+
+
+def test_a_walk_keeps_what_runs_and_the_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provision, "FEW", 0)
+    quota = {"g3.8xl": 6, "g3.16xl": 5, "g4dn.4xl": 5}
+    task = replace(demand(quota, 3000.0), existing={"g3.8xl": 2})
+    result = search(published(), task, 1, None)
+    assert result.feasible
+    for one in result.feasible:
+        assert one.cluster["g3.8xl"] >= 2
+        assert all(count <= quota[name] for name, count in one.cluster.items())
+
+
 def test_large_quotas_are_searched_by_windows() -> None:
     task = demand(dict.fromkeys(PRICES, 20), 2600.0)
     result = found(task, exhaustive=False)
@@ -122,7 +153,7 @@ def test_more_workers_than_the_paper_s_bound_are_looked_at_before_there_is_no_pl
     least, most = bounds(model, task, 0.8)
     assert most == 13
     monkeypatch.setattr(provision, "FEW", 0)
-    result = search(model, task, least, most, exhaustive=False)
+    result = search(model, task, least, most, "windows")
     assert not result.everything
     assert result.feasible
     assert all(sum(one.cluster.values()) > 13 for one in result.feasible)
@@ -195,7 +226,7 @@ def test_a_quota_below_what_runs_is_refused() -> None:
 def test_clusters_outside_of_the_model_are_counted() -> None:
     huge = replace(published(), instances={"huge": Instance(16, 2000, 1024)})
     task = Demand(lambda c: huge.iterations(c, 0.8), 3600.0, {"huge": 3}, {"huge": 1.0})
-    result = search(huge, task, 1, None, exhaustive=True)
+    result = search(huge, task, 1, None, "all")
     assert (result.outside, result.searched, result.fastest) == (3, 3, None)
 
 
