@@ -6,7 +6,7 @@ import argparse
 
 from spotmpi import subcommands
 from spotmpi.bench.papers import reproduce
-from spotmpi.economy.plan import cluster_simulation
+from spotmpi.economy.plan import cluster_simulation, deadline_simulation
 from spotmpi.simulation import protocol
 from spotmpi.subcommands import run as main
 
@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "cluster": (
                 "how long a training on nodes that vanish takes, and its cost",
                 cluster_simulation,
+            ),
+            "deadline": (
+                "what it costs to be in time, with spot and on-demand nodes",
+                deadline_simulation,
             ),
             "reproduce": ("a paper's figures beside those of the models here", reproduce),
             "protocol": ("search for faults that break what a training promises", protocol),

@@ -18,6 +18,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from importlib.resources import as_file, files
 from itertools import chain
 from pathlib import Path
 from typing import NoReturn
@@ -28,7 +29,9 @@ from numpy.typing import NDArray
 from spotmpi.economy.reading import text_of
 from spotmpi.errors import UsageError
 
-__all__ = ["Availability", "read"]
+__all__ = ["Availability", "find", "read"]
+
+_SHIPPED = ("p3",)
 
 _LARGEST = 1 << 26
 """Bytes. Two million lines; a trace this large is some other file."""
@@ -87,6 +90,19 @@ class Availability:
         again = again[again < self.length_s]  # the last, if the offset is at a change
         times = np.concatenate([[0.0], ahead, again])
         return times, np.concatenate([self.counts[at:], self.counts[: len(again)]])
+
+
+def find(name: str) -> Availability:
+    """The trace of a file, or a shipped one where there is no such file: ``p3``."""
+    if Path(name).suffix or Path(name).exists():
+        return read(Path(name))
+    if name not in _SHIPPED:
+        raise UsageError(
+            f"there is no trace {name!r}: name a file, or one that is shipped, "
+            f"{' or '.join(_SHIPPED)}"
+        )
+    with as_file(files("spotmpi.economy") / "data" / f"trace-{name}.csv") as path:
+        return read(path)
 
 
 def read(path: Path) -> Availability:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 from spotmpi.economy.market import availability, lifetimes
@@ -40,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lifetime", metavar="L", help="how long workers live, instead of the price list's"
     )
     fate.add_argument(
-        "--trace", type=Path, metavar="FILE", help="a recording of how many nodes there were"
+        "--trace", metavar="FILE", help="a recording of how many nodes there were, or p3"
     )
     add = parser.add_argument
     add("--study", metavar="NAME", help="whose lifetimes, where studies in the price list disagree")
@@ -113,7 +112,7 @@ def terms(
         notice_s=_duration(options.notice, "--notice", None),
         replacement_s=rental.replacement(options.replacement),
         boot_s=_duration(options.boot, "--boot", None),
-        availability=None if options.trace is None else availability.read(options.trace),
+        availability=None if options.trace is None else availability.find(options.trace),
         server_market=server_market,
     )
 
