@@ -11,7 +11,7 @@ from spotmpi.economy.plan.outcomes import Estimate
 from spotmpi.economy.plan.provision import Candidate, Search
 from spotmpi.economy.plan.question import Question
 from spotmpi.economy.plan.screen import columns, plain
-from spotmpi.economy.plan.selection import Choice, Selection, Sensitivity
+from spotmpi.economy.plan.selection import Choice, Safe, Selection, Sensitivity
 from spotmpi.economy.quantities import Cluster, count_text, dollars, percent, time_text
 from spotmpi.errors import UsageError
 
@@ -25,7 +25,7 @@ def page(question: Question, found: Search, chosen: Selection, unknown: Sensitiv
     """All of it, for people."""
     parts = [
         _opening(question, found, chosen),
-        _table(question, chosen.rows),
+        _table(question, chosen),
         _rejected(question, found, chosen),
     ]
     if unknown is not None:
@@ -87,8 +87,8 @@ def _opening(question: Question, found: Search, chosen: Selection) -> list[str]:
     return lines
 
 
-def _table(question: Question, rows: list[Choice]) -> list[str]:
-    error = question.model.error
+def _table(question: Question, chosen: Selection) -> list[str]:
+    error, rows = question.model.error, chosen.rows
     sure = _name(question.confidence)
     heads = ["", "cluster", "undisturbed", "time p50", sure, "cost p50", sure, "in time"]
     slower = [] if error is None else [f"if {percent(error)} slower"]
@@ -111,7 +111,23 @@ def _table(question: Question, rows: list[Choice]) -> list[str]:
                 row.bottleneck,
             ]
         )
+    if chosen.safe is not None:
+        table.append(_safe_cells(question, chosen.safe))
     return [*columns(table), "", _chance(question, rows)]
+
+
+def _safe_cells(question: Question, safe: Safe) -> list[str]:
+    """The row of what cannot be revoked: time and cost are certain, as far as the model is."""
+    one, error = safe.candidate, question.model.error
+    time, paid = time_text(one.seconds), dollars(safe.dollars)
+    in_time = ["100 %"]
+    if error is not None:
+        late = one.seconds * (1 + error) > question.demand.deadline_s
+        in_time.append("0 %" if late else "100 %")
+    bottleneck = question.model.bottleneck(one.cluster)
+    undisturbed = f"{time} {paid}"
+    name = f"{count_text(one.cluster)} on demand"
+    return ["safe", name, undisturbed, time, time, paid, paid, *in_time, paid, bottleneck]
 
 
 def _in_time(question: Question, row: Choice) -> str:
@@ -301,17 +317,37 @@ def too_late(question: Question, found: Search, chosen: Selection) -> str:
     if slow is None:
         return (
             f"{said}; revocations bind: too many runs never end, as lost nodes are not replaced "
-            "(--replacement), or the quota has too few"
+            f"(--replacement), or the quota has too few{_or_on_demand(chosen.safe)}"
         )
     return (
         f"{said}; the deadline binds: {percent(sure)} of its runs end within "
         f"{time_text(slow.value)}; a longer deadline, a larger quota or a lower --confidence helps"
+        f"{_or_on_demand(chosen.safe)}"
     )
+
+
+def _or_on_demand(safe: Safe | None) -> str:
+    if safe is None:
+        return ""
+    there, took = count_text(safe.candidate.cluster), time_text(safe.candidate.seconds)
+    return f"; on demand {there} takes {took} and costs {dollars(safe.dollars)}"
 
 
 def late_as_json(question: Question, chosen: Selection, reason: str) -> dict[str, Any]:
     """The same for programs."""
-    return {"feasible": False, "reason": reason, "best": _plan(question, chosen.best)}
+    return {
+        "feasible": False,
+        "reason": reason,
+        "best": _plan(question, chosen.best),
+        "on_demand": _safe(chosen.safe),
+    }
+
+
+def _safe(safe: Safe | None) -> dict[str, Any] | None:
+    if safe is None:
+        return None
+    one = safe.candidate
+    return {"cluster": dict(one.cluster), "seconds": one.seconds, "dollars": safe.dollars}
 
 
 def _plan(question: Question, row: Choice) -> dict[str, Any]:
@@ -378,6 +414,7 @@ def as_json(
         "runs": question.runs,
         "seed": question.seed,
         "plans": [_plan(question, row) for row in rows],
+        "on_demand": _safe(chosen.safe),
         "rejected": [
             {
                 "cluster": dict(alone.cluster),

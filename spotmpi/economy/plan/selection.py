@@ -25,7 +25,7 @@ from spotmpi.economy.plan.question import Question
 from spotmpi.economy.quantities import Cluster
 from spotmpi.errors import UsageError
 
-__all__ = ["Choice", "Selection", "Sensitivity", "select", "sensitivity"]
+__all__ = ["Choice", "Safe", "Selection", "Sensitivity", "select", "sensitivity"]
 
 _SHOWN = 8
 """Clusters that are listed."""
@@ -65,6 +65,14 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Safe:
+    """The cheapest cluster on demand: nothing of it is revoked, and it needs no checkpoint."""
+
+    candidate: Candidate
+    dollars: float
+
+
+@dataclass(frozen=True)
 class Selection:
     """What was chosen."""
 
@@ -78,6 +86,8 @@ class Selection:
     """Clusters that were lived through."""
     complete: bool
     """All that are fast enough undisturbed were, or enough of them are in time."""
+    safe: Safe | None
+    """On demand; None: a type without such a price is in every cluster that is fast enough."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +127,18 @@ def select(
     assert best is not None
     complete = len(rows) >= enough or lived == len(found.feasible)
     rows.sort(key=lambda row: (row.dollars_at(question.confidence), row.candidate.seconds))
-    return Selection(rows[:shown], best, late, lived, complete)
+    safe = _safe(question, found.feasible)
+    return Selection(rows[:shown], best, late, lived, complete, safe)
+
+
+def _safe(question: Question, candidates: list[Candidate]) -> Safe | None:
+    """The cheapest of these clusters if all of it is on demand; None where none has such prices."""
+    server, priced = question.server, []
+    for one in candidates:
+        dollars = rental.on_demand(question.prices, one.cluster, server, one.seconds)
+        if dollars is not None:
+            priced.append(Safe(one, dollars))
+    return min(priced, key=lambda one: (one.dollars, one.candidate.seconds), default=None)
 
 
 def sensitivity(question: Question, found: Search) -> Sensitivity | None:

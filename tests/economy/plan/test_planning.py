@@ -135,7 +135,8 @@ def test_an_unknown_lifetime_is_said_and_what_the_choice_depends_on(
     quota = ("--quota", "p3.2xl:2,g4dn.4xl:5,g3.8xl:4", "--deadline", "1h")
     out = said(capsys, *PUBLISHED, *quota, "--replacement", "5min")
     assert "not known: no lifetime of p3.2xl" in out
-    assert "100 %" not in out.split("rejected:")[0].split("bottleneck")[1].split("by chance")[0]
+    table = out.split("bottleneck")[1].split("by chance")[0].splitlines()
+    assert not any("100 %" in line for line in table if not line.startswith("safe"))
     answer = as_json(capsys, *PUBLISHED, *quota, "--replacement", "5min")
     open_ = answer["if_lifetimes_are_short"]
     assert open_["lifetime_unknown_of"] == ["p3.2xl", "g4dn.4xl", "g3.8xl"]
@@ -385,3 +386,24 @@ def test_an_instance_without_a_price_is_refused(
     prices.write_text("name,spot\nV100,1\n")
     arguments = ("--profile", "icac19", "--prices", str(prices), "--quota", "K80:1")
     assert "K80" in said(capsys, *arguments, "--deadline", "1h", code=2)
+
+
+def test_what_is_on_demand_stands_beside_as_the_safe_alternative(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question = (*PUBLISHED, "--deadline", "1h", "--quota", "g3.8xl:8,g3.16xl:4,g4dn.4xl:4")
+    out = said(capsys, *question)
+    (safe,) = [line for line in out.splitlines() if line.startswith("safe")]
+    assert safe.split()[:5] == ["safe", "g3.8xl:4,g4dn.4xl:1", "on", "demand", "57.6"]
+    assert "$9.92" in safe
+    answer = as_json(capsys, *question)["on_demand"]
+    assert answer["cluster"] == {"g3.8xl": 4, "g4dn.4xl": 1}
+    assert answer["dollars"] == pytest.approx(9.92, abs=0.01)
+
+
+def test_where_revocations_make_all_late_on_demand_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    question = ("--quota", "K80:4", "--deadline", "70min", "--lifetime", "exponential:1h")
+    err = said(capsys, *NODES, *question, code=3)
+    assert err.rstrip().endswith("; on demand K80:4 takes 66.2 min and costs $3.19")
