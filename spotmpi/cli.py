@@ -51,6 +51,11 @@ _COMMANDS = (
         "plan", "spotmpi.economy.plan.planning", "choose a cluster: its time, its cost, its risk"
     ),
     _Command(
+        "prices",
+        "spotmpi.economy.market.listing",
+        "make a price list of what a cloud's own commands print",
+    ),
+    _Command(
         "profile",
         "spotmpi.economy.models.profiling",
         "learn how long a step takes, and predict it",

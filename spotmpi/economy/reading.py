@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import difflib
 import io
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ import yaml
 from spotmpi.economy.quantities import duration
 from spotmpi.errors import UsageError
 
-__all__ = ["Field", "load", "text_of"]
+__all__ = ["Field", "from_json", "load", "text_of"]
 
 _LARGEST = 1 << 24
 """Bytes. A price list or a profile has a few kilobytes; a file this large is some other file."""
@@ -177,6 +178,32 @@ def text_of(path: Path, largest: int) -> str:
         raise UsageError(f"{path} is not text in UTF-8; is it the right file?") from error
     except ValueError as error:  # a zero byte or half a character; a file may name other files
         raise UsageError(f"{str(path)!r} cannot be the name of a file") from error
+
+
+def from_json(path: Path, text: str) -> object:
+    """The value that a JSON text is. UsageError, with the line, for anything else, NaN included."""
+    try:
+        value: object = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}, line {error.lineno}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: the values in it are nested too deeply") from None
+    except ValueError as error:  # ours, and of a number with more digits than Python reads
+        raise UsageError(f"{path}: not JSON: {error}") from None
+    return value
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name!r} is there twice")
+        found[name] = value
+    return found
 
 
 def _from_yaml(path: Path, text: str) -> Field:

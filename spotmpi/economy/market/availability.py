@@ -26,7 +26,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from spotmpi.economy.reading import text_of
+from spotmpi.economy.reading import from_json, text_of
 from spotmpi.errors import UsageError
 
 __all__ = ["Availability", "find", "read"]
@@ -228,14 +228,7 @@ def _counts(path: Path, rows: Iterator[_Row]) -> Iterator[tuple[int, int]]:
 
 
 def _from_json(path: Path, text: str) -> Availability:
-    try:
-        root = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_once)
-    except json.JSONDecodeError as error:
-        _wrong(path, error.lineno, f"not JSON: {error.msg}")
-    except RecursionError:
-        raise UsageError(f"{path}: the values in it are nested too deeply") from None
-    except ValueError as error:  # ours, and of a number with more digits than Python reads
-        raise UsageError(f"{path}: not JSON: {error}") from None
+    root = from_json(path, text)
     metadata = root.get("metadata") if isinstance(root, dict) else None
     gap = metadata.get("gap_seconds") if isinstance(metadata, dict) else None
     data = root.get("data") if isinstance(root, dict) else None
@@ -261,16 +254,3 @@ def _shown(value: object) -> str:
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "a mapping"
     return json.dumps(value)[:40]
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name!r} is there twice")
-        found[name] = value
-    return found

@@ -1,0 +1,176 @@
+"""``spotmpi prices``: a price list of what a cloud's own commands print."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spotmpi.economy.market import clouds, prices
+from spotmpi.economy.market.clouds import Band, Quote
+from spotmpi.errors import SpotmpiError, UsageError
+
+__all__ = ["add_arguments", "main"]
+
+_OFTEN, _SELDOM = "often", "seldom"
+"""The two ends of a band, as studies that disagree."""
+_SHOWN = 6
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Make a price list for `spotmpi plan` of files that you fetch yourself: EC2's spot price "
+        "history, its advisor's data on interruptions, Azure's retail prices; what they do not say "
+        "comes from price lists that you name beside them."
+    )
+    parser.epilog = (
+        "aws ec2 describe-spot-price-history --start-time $(date -u +%FT%TZ) > history.json\n"
+        "curl -O https://spot-bid-advisor.s3.amazonaws.com/spot-advisor-data.json\n\n"
+        "example: spotmpi prices history.json spot-advisor-data.json --zone us-east-1a -o now.yaml"
+    )
+    add = parser.add_argument
+    add("files", nargs="+", type=Path, metavar="FILE", help="JSON of a cloud, or price lists")
+    add("--zone", metavar="ZONE", help="where nodes are rented, as us-east-1a or westeurope")
+    add("--types", metavar="TYPE,...", help="only these types (all that have a price)")
+    add("-o", "--output", type=Path, metavar="FILE", help="write it there (standard output)")
+
+
+@dataclass
+class _Entry:
+    """What is known of one type."""
+
+    spot: float | None = None
+    on_demand: float | None = None
+    band: Band | None = None
+    rest: dict[str, float] = field(default_factory=dict)
+    """Seconds of notice, start and boot, from other lists."""
+
+
+def main(options: argparse.Namespace) -> int:
+    """Read, choose, write. Local, blocking."""
+    quotes: list[Quote] = []
+    bands: list[Band] = []
+    lists: list[prices.Prices] = []
+    as_of = datetime.date.min
+    for path in options.files:
+        if path.suffix.lower() == ".json":
+            found = clouds.read(path)
+            quotes += found.prices
+            bands += found.bands
+            as_of = max(as_of, found.as_of)
+        else:
+            lists.append(prices.load(path))
+    if not quotes:
+        raise UsageError("none of these files has a spot price of today; name a price history too")
+    zone = _zone(quotes, options.zone)
+    entries = _entries(quotes, bands, lists, zone)
+    if options.types is not None:
+        wanted = options.types.split(",")
+        if missing := [name for name in wanted if name not in entries]:
+            raise UsageError(f"--types: {missing[0]} has no price in {zone}")
+        entries = {name: entries[name] for name in wanted}
+    text = "\n".join(_lines(entries, zone, as_of, options.files)) + "\n"
+    if options.output is None:
+        print(text, end="")
+        return 0
+    try:
+        options.output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpotmpiError(f"{options.output} cannot be written: {error.strerror}") from error
+    print(f"{len(entries)} types of {zone}, prices of {as_of}: {options.output}")
+    return 0
+
+
+def _zone(quotes: Iterable[Quote], wanted: str | None) -> str:
+    """Where: as prices differ from zone to zone, and a cluster is in one, it must be said."""
+    there = Counter(quote.place for quote in quotes)
+    if wanted is None and len(there) == 1:
+        return next(iter(there))
+    if wanted is not None and wanted in there:
+        return wanted
+    known = ", ".join(sorted(there)[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+    if wanted is None:
+        raise UsageError(f"prices differ from zone to zone; say --zone, one of {known}")
+    raise UsageError(f"--zone {wanted}: there is no price; there are some of {known}")
+
+
+def _entries(
+    quotes: Iterable[Quote], bands: Iterable[Band], lists: Iterable[prices.Prices], zone: str
+) -> dict[str, _Entry]:
+    entries: dict[str, _Entry] = {}
+    newest: dict[tuple[str, bool], datetime.date] = {}
+    for quote in quotes:
+        key = quote.instance, quote.spot
+        if quote.place != zone or quote.since < newest.get(key, quote.since):
+            continue
+        newest[key] = quote.since
+        entry = entries.setdefault(quote.instance, _Entry())
+        if quote.spot:
+            entry.spot = quote.dollars_per_hour
+        else:
+            entry.on_demand = quote.dollars_per_hour
+    for band in bands:
+        if band.instance in entries and zone in (band.region, *_zones_of(band.region, zone)):
+            entries[band.instance].band = band
+    for list_ in lists:
+        for name, offer in list_.offers.items():
+            if name not in entries:
+                continue
+            entry = entries[name]
+            entry.on_demand = entry.on_demand or offer.on_demand
+            rest = {"notice": offer.notice_s, "start": offer.start_s, "boot": offer.boot_s}
+            entry.rest |= {key: value for key, value in rest.items() if value}
+    return entries
+
+
+def _zones_of(region: str, zone: str) -> tuple[str, ...]:
+    """EC2 names a zone by its region and a letter."""
+    return (zone,) if zone[:-1] == region and zone[-1].isalpha() else ()
+
+
+def _lines(
+    entries: dict[str, _Entry], zone: str, as_of: datetime.date, files: Iterable[Path]
+) -> list[str]:
+    named = ", ".join(path.name for path in files)
+    lines = [
+        f"as_of: {as_of}",
+        f'source: "{_plain(zone)}, from {_plain(named)}"',
+        "currency: USD",
+        "billing: second",
+    ]
+    if any(entry.band is not None for entry in entries.values()):
+        lines += [
+            "# The advisor has a band for the part that is reclaimed in a month. Both of its ends",
+            "# stand below, at a constant rate; the upper one only where somebody says it.",
+            "studies:",
+            f'  {_OFTEN}: "the upper end of the advisor\'s band, at a constant rate"',
+            f'  {_SELDOM}: "the lower end of the advisor\'s band, at a constant rate"',
+        ]
+    lines.append("instances:")
+    for name, entry in sorted(entries.items()):
+        lines.append(f'  "{_plain(name)}":')
+        if entry.spot is not None:
+            lines.append(f"    spot: {entry.spot:.6g}")
+        if entry.on_demand is not None:
+            lines.append(f"    on_demand: {entry.on_demand:.6g}")
+        if entry.band is not None:
+            lines.append(f"    lifetime: {{{_lifetimes(entry.band)}}}")
+        lines += [f"    {key}: {value:.6g}s" for key, value in entry.rest.items()]
+    return lines
+
+
+def _lifetimes(band: Band) -> str:
+    short, long = band.mean_s
+    ends = [] if short is None else [f'{_OFTEN}: "exponential:{short / 3600:.6g}h"']
+    never = "never" if math.isinf(long) else f'"exponential:{long / 3600:.6g}h"'
+    return ", ".join([*ends, f"{_SELDOM}: {never}"])
+
+
+def _plain(text: str) -> str:
+    """Safe between quotes in YAML."""
+    return "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text)
