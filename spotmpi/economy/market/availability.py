@@ -73,6 +73,13 @@ class Availability:
         if counts.min() < 0:
             raise UsageError(f"a trace has {counts.min()} nodes, expected 0 or more")
 
+    @property
+    def together(self) -> float:
+        """The part of the nodes that went at one moment with another one, of all that went; 0 if
+        none went. The end of the trace is no loss."""
+        lost = -np.minimum(np.diff(self.counts), 0)
+        return float(lost[lost > 1].sum() / lost.sum()) if lost.any() else 0.0
+
     def from_offset(self, offset_s: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Times and counts as they are for somebody who comes ``offset_s`` into the trace.
 

@@ -55,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a node trains so long after its creation, which is paid (price list)",
     )
     add(
+        "--together",
+        metavar="P",
+        help="nodes of a type go at once with this probability, or as in a trace (FILE)",
+    )
+    add(
         "--recovery",
         metavar="D",
         help=f"a loss stops spotmpi for so long ({time_text(RECOVERY_S)})",
@@ -95,6 +100,8 @@ def terms(
     UsageError for what contradicts itself."""
     if market == "on-demand" and (options.trace or options.lifetime):
         raise UsageError("--on-demand nodes are not revoked: leave out --lifetime and --trace")
+    if options.trace is not None and options.together:
+        raise UsageError("--trace says which nodes go together: leave out --together")
     if options.trace is not None and (options.notice or options.replacement):
         raise UsageError(
             "--trace says when nodes come and go: leave out --notice and --replacement"
@@ -114,7 +121,20 @@ def terms(
         boot_s=_duration(options.boot, "--boot", None),
         availability=None if options.trace is None else availability.find(options.trace),
         server_market=server_market,
+        together=0.0 if options.together is None else _together(options.together),
     )
+
+
+def _together(text: str) -> float:
+    """A probability, or the part of a trace's losses that were not single ones."""
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        return availability.find(text).together
+    part = number / 100 if text.endswith("%") else number
+    if not 0 <= part <= 1:
+        raise UsageError(f"--together is {text!r}, expected a probability as 0.4 or 40%, or a FILE")
+    return part
 
 
 def runtimes(options: argparse.Namespace) -> Runtimes:

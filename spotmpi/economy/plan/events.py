@@ -90,6 +90,9 @@ class Training:
     availability: Availability | None = None
     """How many workers there are at most, and when; for a staff of one kind, whose lifetimes it
     replaces."""
+    together: float = 0.0
+    """The part of the nodes of a staff that go as one: each is one of them with this probability,
+    and lives as long as they do. How long one node lives does not depend on it."""
     ready_s: float = 0.0
     """All stand still for so long at the beginning, and are paid."""
     give_up_s: float = 365 * 24 * 3600.0
@@ -155,6 +158,8 @@ class _Course:
         self._done = self._saved = self._since = 0.0
         """`_since`: seconds of training since the last checkpoint."""
         self._counts = [0] * len(training.staff)
+        self._go_at = [0.0] * len(training.staff)
+        """When those of a staff that go as one go next; not after now: it is drawn when needed."""
         self._born: list[dict[int, float]] = [{} for _ in training.staff]
         self._events: list[tuple[float, int, int, int]] = []
         """At, kind, staff, worker (or which server)."""
@@ -200,7 +205,7 @@ class _Course:
             for index, staff in enumerate(training.staff):
                 lives = staff.lifetime.sample(self._chance, staff.wanted)
                 for life in lives.tolist():
-                    self._begin(index, life, 0.0)
+                    self._begin(index, self._with_others(index, life), 0.0)
         if training.server is not None:
             for number in range(training.server.wanted):
                 self._watch_server(number, 0.0)
@@ -273,6 +278,19 @@ class _Course:
                 told = max(self._now, gone - staff.notice_s)
                 heapq.heappush(self._events, (told, _Kind.NOTICE, index, worker))
 
+    def _with_others(self, index: int, life: float) -> float:
+        """How long a worker that begins now lives: by itself, or as long as those that go as one.
+
+        When these go next was drawn after they went last, so that of those that begin in between
+        only a lifetime that forgets its age is kept exactly."""
+        if not self._training.together:
+            return life
+        if self._go_at[index] <= self._now:
+            next_life = self._training.staff[index].lifetime.sample(self._chance, 1)
+            self._go_at[index] = self._now + float(next_life[0])
+        one_of_them = self._chance.random() < self._training.together
+        return self._go_at[index] - self._now if one_of_them else life
+
     def _noticed(self, index: int, worker: int) -> None:
         """Another one is asked for at once, and what a loss would undo is written down."""
         self._replace(index)
@@ -317,7 +335,7 @@ class _Course:
         first = not any(self._counts)
         life, booted_s, staff = math.inf, 0.0, self._training.staff[index]
         if self._supply is None:
-            life = float(staff.lifetime.sample(self._chance, 1)[0])
+            life = self._with_others(index, float(staff.lifetime.sample(self._chance, 1)[0]))
             booted_s = min(staff.boot_s, staff.replacement_s)
         self._begin(index, life, booted_s)
         if first:

@@ -12,7 +12,7 @@ from spotmpi.economy.market.lifetimes import Lifetime, Never
 from spotmpi.economy.market.prices import Market, Offer, Prices, cost
 from spotmpi.economy.models import Model, Server
 from spotmpi.economy.plan.events import Counts, Runtime, Staff, Training
-from spotmpi.economy.quantities import HOUR, Cluster, duration, time_text
+from spotmpi.economy.quantities import HOUR, Cluster, duration, percent, time_text
 from spotmpi.errors import UsageError
 
 __all__ = [
@@ -103,6 +103,8 @@ class Terms:
     availability: Availability | None = None
     server_market: Market = "on-demand"
     boot_s: float | None = None
+    together: float = 0.0
+    """As `events.Training` has it."""
     guessed_lifetime: Lifetime | None = None
     """Of types whose lifetime nobody knows."""
 
@@ -153,6 +155,7 @@ def rent(
         prices.billing,
         servers,
         terms.availability,
+        together=terms.together,
         ready_s=startup_s,
         give_up_s=_PATIENCE * patience,
     )
@@ -220,6 +223,11 @@ def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
         else:
             after = f"replaced after {time_text(start)}" if math.isfinite(start) else "not replaced"
         lines.append(f"{first}; {life.text}; {told}, {after}")
+    if terms.together:
+        lines.append(
+            f"nodes of a type go together: each with probability {percent(terms.together)} as one "
+            "of those that go at once"
+        )
     return lines
 
 

@@ -214,8 +214,10 @@ def _order(question: Question, candidates: list[Candidate]) -> Iterator[Candidat
     spread = np.array([float(one.var()) for one in lives])
     total = counts @ speeds
     filled = counts @ (speeds * mean) / total
-    # Places are independent, so the variance of the cluster's speed is the sum of theirs.
-    deviation = np.sqrt(counts @ (speeds**2 * spread)) / total
+    # Of places that are independent the variances add up, of those that go as one the deviations.
+    alike = question.terms.together**2
+    varying = (counts * (1 - alike) + counts**2 * alike) @ (speeds**2 * spread)
+    deviation = np.sqrt(varying) / total
     sure = np.maximum(filled - NormalDist().inv_cdf(question.confidence) * deviation, 1e-9)
     seconds = np.array([one.seconds for one in candidates]) / question.runtime.pace / sure
     dollars = np.array([one.dollars for one in candidates])
