@@ -71,6 +71,11 @@ def _opening(question: Question, found: Search, chosen: Selection) -> list[str]:
         else "the profile does not say how far off its predicted times and costs may be"
     )
     lines += rental.fates(question.prices, demand.quota, question.terms)
+    if question.mixed:
+        lines.append(
+            "mixed: on-demand nodes take the place of missing spot nodes as soon as an even pace "
+            "is not kept, or nothing else is in time, until spot nodes come"
+        )
     runtime = question.runtime
     if math.isfinite(runtime.checkpoint_every_s):
         lines.append(
@@ -371,6 +376,7 @@ def _plan(question: Question, row: Choice) -> dict[str, Any]:
         "in_time_if_slower_by_the_error": None
         if error is None
         else plain(row.lived.within(question.demand.deadline_s / (1 + error))),
+        "hired_node_seconds": row.lived.hired_s,
         "on_demand_dollars": row.on_demand,
         "bottleneck": row.bottleneck,
     }

@@ -23,11 +23,14 @@ from spotmpi.economy.market.availability import Availability
 from spotmpi.economy.market.lifetimes import Lifetime
 from spotmpi.economy.market.prices import Billing, cost
 
-__all__ = ["Moment", "Result", "Training", "Runtime", "Staff", "train"]
+__all__ = ["Fallback", "Moment", "Result", "Training", "Runtime", "Staff", "train"]
 
 _EVENTS = 200_000
 """A training with so many events, and as many more for a thousand workers, is given up: it is some
 of those in which nodes live for milliseconds, which never end."""
+
+_MOMENT = 1e-3
+"""Seconds that do not matter to a deadline."""
 
 Counts = tuple[int, ...]
 """How many workers of each `Staff`, in the order of the `Training`."""
@@ -78,6 +81,20 @@ class Staff:
 
 
 @dataclass(frozen=True)
+class Fallback:
+    """On-demand nodes in the place of spot nodes that are missing, so that training is in time.
+
+    They come, after their boot, as soon as less is done than an even pace would have done, or when
+    what is left and two boots reach the time that is left; they go when a spot node has come in
+    their place, in that last case they stay. (`deadlines` says more of it, and of equal nodes.)
+    """
+
+    deadline_s: float
+    dollars_per_hour: Sequence[float]
+    """Of one node of each staff."""
+
+
+@dataclass(frozen=True)
 class Training:
     """A training on a cluster, all that happens by chance apart."""
 
@@ -93,6 +110,7 @@ class Training:
     together: float = 0.0
     """The part of the nodes of a staff that go as one: each is one of them with this probability,
     and lives as long as they do. How long one node lives does not depend on it."""
+    fallback: Fallback | None = None
     ready_s: float = 0.0
     """All stand still for so long at the beginning, and are paid."""
     give_up_s: float = 365 * 24 * 3600.0
@@ -118,6 +136,8 @@ class Result:
     losses: int = 0
     """Workers; a server's loss is not counted."""
     joins: int = 0
+    hired_s: float = 0.0
+    """Node seconds on demand, in the place of spot nodes."""
     undone: float = 0.0
     """The part of the training that was done again."""
     timeline: list[Moment] = field(default_factory=list)
@@ -143,7 +163,7 @@ def _supply(availability: Availability, offset_s: float) -> Iterator[tuple[float
 class _Kind:
     """What happens, in the order in which it does where several do at one moment."""
 
-    NOTICE, LOST, COME, SERVER_LOST, SUPPLY = range(5)
+    NOTICE, LOST, COME, SERVER_LOST, SUPPLY, READY, LOOK = range(7)
 
 
 class _Course:
@@ -164,6 +184,12 @@ class _Course:
         self._events: list[tuple[float, int, int, int]] = []
         """At, kind, staff, worker (or which server)."""
         self._next = 0
+        self._hired: list[dict[int, float]] = [{} for _ in training.staff]
+        """On-demand workers, and since when each is paid."""
+        self._ready = [0] * len(training.staff)
+        """How many of them train."""
+        self._look = math.inf
+        """When the next `_Kind.LOOK` counts; earlier ones have been overtaken."""
         self._left: set[int] = set()
         """Workers that left after a notice and are still paid."""
         self._servers: dict[int, float] = {}
@@ -173,6 +199,8 @@ class _Course:
         self._supply: Iterator[tuple[float, int]] | None = None
         self._speed = 0.0
         self._pace = runtime.pace
+        wanted = tuple(staff.wanted for staff in training.staff)
+        self._full = 0.0 if training.fallback is None else training.speed(wanted) * self._pace
 
     def run(self) -> Result:
         self._open()
@@ -218,6 +246,8 @@ class _Course:
         for index, born in enumerate(self._born):
             for since in born.values():
                 self._pay(at - since, self._training.staff[index].dollars_per_hour)
+            for since in self._hired[index].values():
+                self._pay_hired(index, at - since)
         if (server := self._training.server) is not None:
             for since in self._servers.values():
                 self._pay(max(0.0, at - since), server.dollars_per_hour)
@@ -227,6 +257,12 @@ class _Course:
 
     def _pay(self, seconds: float, dollars_per_hour: float) -> None:
         self._outcome.dollars += cost(seconds, dollars_per_hour, self._training.billing)
+
+    def _pay_hired(self, index: int, seconds: float) -> None:
+        fallback = self._training.fallback
+        assert fallback is not None
+        self._outcome.hired_s += seconds
+        self._pay(seconds, fallback.dollars_per_hour[index])
 
     # Time.
 
@@ -253,6 +289,8 @@ class _Course:
     # Events.
 
     def _happen(self, kind: int, staff: int, worker: int) -> None:
+        if kind == _Kind.LOOK and self._now < self._look:
+            return
         if kind == _Kind.NOTICE:
             self._noticed(staff, worker)
         elif kind == _Kind.LOST:
@@ -261,8 +299,10 @@ class _Course:
             self._come(staff)
         elif kind == _Kind.SERVER_LOST:
             self._server_lost(worker)
-        else:
+        elif kind == _Kind.SUPPLY:
             self._supplied()
+        elif kind == _Kind.READY:
+            self._hired_ready(staff, worker)
         self._changed()
 
     def _begin(self, index: int, life: float, booted_s: float) -> None:
@@ -295,7 +335,7 @@ class _Course:
         """Another one is asked for at once, and what a loss would undo is written down."""
         self._replace(index)
         leaves = self._runtime.leaves
-        endangered = sum(self._counts) == 1 if leaves else self._runtime.rolls_back
+        endangered = self._there() == 1 if leaves else self._runtime.rolls_back
         if endangered and self._runtime.checkpoint_s <= self._training.staff[index].notice_s:
             self._checkpoint()
             self._stand_still(self._runtime.checkpoint_s)
@@ -319,7 +359,7 @@ class _Course:
     def _gone(self, index: int, pause_s: float) -> None:
         """One fewer trains."""
         self._counts[index] -= 1
-        if any(self._counts):
+        if self._there():
             self._stand_still(pause_s)
         else:
             self._roll_back()
@@ -330,9 +370,15 @@ class _Course:
             at = self._now + staff.replacement_s
             heapq.heappush(self._events, (at, _Kind.COME, index, -1))
 
+    def _there(self) -> int:
+        """How many train, those on demand among them."""
+        return sum(self._counts) + sum(self._ready)
+
     def _come(self, index: int) -> None:
+        if self._hired[index] and self._slack() <= _MOMENT:
+            return  # what is on demand stays, as another loss would be one too many
         self._outcome.joins += 1
-        first = not any(self._counts)
+        first = not self._there()
         life, booted_s, staff = math.inf, 0.0, self._training.staff[index]
         if self._supply is None:
             life = self._with_others(index, float(staff.lifetime.sample(self._chance, 1)[0]))
@@ -380,6 +426,67 @@ class _Course:
         self._stand_still(pause)
         self._watch_server(number, self._now + server.replacement_s)
 
+    # On demand.
+
+    def _slack(self) -> float:
+        """Seconds until nothing but on demand is in time."""
+        fallback = self._training.fallback
+        if fallback is None:
+            return math.inf
+        boots = 2 * max(staff.boot_s for staff in self._training.staff)
+        return fallback.deadline_s - self._now - (1 - self._done) / self._full - boots
+
+    def _cover(self) -> None:
+        """Hire what is missing if it must be; let go who is replaced."""
+        fallback = self._training.fallback
+        if fallback is None:
+            return
+        slack = self._slack()
+        ahead = self._done - self._now / fallback.deadline_s
+        for index, staff in enumerate(self._training.staff):
+            missing = staff.wanted - self._counts[index] - len(self._hired[index])
+            if missing > 0 and (slack <= _MOMENT or ahead < 0):
+                for _ in range(missing):
+                    self._hire(index)
+            for _ in range(-missing if slack > _MOMENT else 0):
+                self._let_go(index)
+
+    def _look_again(self) -> None:
+        """When `_cover` may have to hire, if nothing else happens before."""
+        fallback = self._training.fallback
+        if fallback is None:
+            return
+        slack, ahead = self._slack(), self._done - self._now / fallback.deadline_s
+        speed = self._speed * self._pace if self._until <= self._now else 0.0
+        waits = [self._until - self._now] if self._until > self._now else []
+        if speed < self._full and slack > 0:
+            waits.append(slack / (1 - speed / self._full))
+        if speed * fallback.deadline_s < 1 and ahead >= 0:
+            waits.append(ahead / (1 / fallback.deadline_s - speed))
+        self._look = self._now + max(min(waits, default=math.inf), 2 * _MOMENT)
+        if waits:
+            heapq.heappush(self._events, (self._look, _Kind.LOOK, -1, -1))
+
+    def _hire(self, index: int) -> None:
+        self._hired[index][self._next] = self._now
+        at = self._now + self._training.staff[index].boot_s
+        heapq.heappush(self._events, (at, _Kind.READY, index, self._next))
+        self._next += 1
+
+    def _hired_ready(self, index: int, worker: int) -> None:
+        if worker not in self._hired[index]:  # it was let go while it booted
+            return
+        self._stand_still(self._runtime.join_s if self._there() else self._runtime.restart_s)
+        self._ready[index] += 1
+
+    def _let_go(self, index: int) -> None:
+        """The one that came last; the pause of a leave is that of the join that replaces it."""
+        if not self._hired[index]:
+            return
+        _, since = self._hired[index].popitem()
+        self._pay_hired(index, self._now - since)
+        self._ready[index] = min(self._ready[index], len(self._hired[index]))
+
     # What they come to.
 
     def _checkpoint(self) -> None:
@@ -396,11 +503,15 @@ class _Course:
         self._until = max(self._until, self._now + seconds)
 
     def _changed(self) -> None:
+        self._cover()
         # Whoever comes before the one that it replaces is gone waits for that.
         there = tuple(
-            min(count, staff.wanted)
-            for count, staff in zip(self._counts, self._training.staff, strict=True)
+            min(count + ready, staff.wanted)
+            for count, ready, staff in zip(
+                self._counts, self._ready, self._training.staff, strict=True
+            )
         )
         self._speed = self._training.speed(there) if any(there) else 0.0
+        self._look_again()
         if self._timeline:
             self._outcome.timeline.append(Moment(self._now, sum(there), self._done))

@@ -75,6 +75,11 @@ class Campaign:
         return float(np.mean([one.losses for one in self.outcomes]))
 
     @property
+    def hired_s(self) -> float:
+        """Node seconds on demand in the place of spot nodes, on average."""
+        return float(np.mean([one.hired_s for one in self.outcomes]))
+
+    @property
     def undone(self) -> float:
         """The part of the training that was done again, on average."""
         return float(np.mean([one.undone for one in self.outcomes]))

@@ -66,6 +66,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PER CENT",
         help="be in time in this part of the simulated trainings (95)",
     )
+    add(
+        "--policy",
+        choices=("spot", "mixed"),
+        default="spot",
+        help="mixed: on-demand nodes take the place of lost ones, where the deadline needs them",
+    )
     conditions.add_arguments(parser)
     add(
         "--runs",

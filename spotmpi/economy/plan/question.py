@@ -53,6 +53,8 @@ class Question:
     """Whose price is to be counted."""
     terms: Terms
     runtime: Runtime
+    mixed: bool
+    """Whether on-demand nodes take the place of spot nodes where the deadline needs them."""
     confidence: float
     """The part of the simulated runs that must be in time."""
     runs: int
@@ -110,6 +112,7 @@ def understood(options: argparse.Namespace) -> Question:
         server=server,
         terms=terms,
         runtime=conditions.runtimes(options).spotmpi,
+        mixed=options.policy == "mixed",
         confidence=_part(options.confidence, "--confidence"),
         runs=options.runs,
         seed=options.seed,

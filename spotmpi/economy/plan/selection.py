@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from spotmpi.economy.market.lifetimes import Exponential, Never
 from spotmpi.economy.plan import rental
+from spotmpi.economy.plan.events import Fallback
 from spotmpi.economy.plan.outcomes import Campaign, campaign
 from spotmpi.economy.plan.provision import Candidate, Search
 from spotmpi.economy.plan.question import Question
@@ -191,6 +192,7 @@ def _live_through(question: Question, candidate: Candidate) -> Choice:
     training = replace(
         rental.rent(model, demand.iterations, question.prices, there, server, question.terms),
         ready_s=demand.startup_s(there),
+        fallback=_fallback(question, there) if question.mixed else None,
     )
     lived = None
     if question.runs > _FIRST_RUNS:
@@ -200,6 +202,11 @@ def _live_through(question: Question, candidate: Candidate) -> Choice:
     lived = lived or campaign(training, question.runtime, question.runs, question.seed)
     on_demand = rental.on_demand(question.prices, there, server, candidate.seconds)
     return Choice(candidate, lived, on_demand, model.bottleneck(there))
+
+
+def _fallback(question: Question, there: Cluster) -> Fallback:
+    prices = [question.prices.offer(name).price("on-demand") for name in there]
+    return Fallback(question.demand.deadline_s, prices)
 
 
 def _order(question: Question, candidates: list[Candidate]) -> Iterator[Candidate]:
@@ -221,7 +228,8 @@ def _order(question: Question, candidates: list[Candidate]) -> Iterator[Candidat
     sure = np.maximum(filled - NormalDist().inv_cdf(question.confidence) * deviation, 1e-9)
     seconds = np.array([one.seconds for one in candidates]) / question.runtime.pace / sure
     dollars = np.array([one.dollars for one in candidates])
-    late = seconds > deadline_s * (1 + _DOUBT)
+    # Mixed, all are in time; those that are without on-demand nodes are likely to be cheap.
+    late = seconds > deadline_s * (1 + (0.0 if question.mixed else _DOUBT))
     for index in np.lexsort((np.where(late, seconds, dollars), late)):
         yield candidates[int(index)]
 
@@ -238,7 +246,12 @@ def _filled(question: Question, name: str) -> NDArray[np.float64]:
     some lives of it, from node to replacement to node."""
     terms, length = question.terms, question.demand.deadline_s
     fate = terms.of(question.prices.offer(name))
-    if terms.availability is not None or fate.lifetime is None or isinstance(fate.lifetime, Never):
+    if (
+        question.mixed
+        or terms.availability is not None
+        or fate.lifetime is None
+        or isinstance(fate.lifetime, Never)
+    ):
         return np.ones(1)
     wait = math.inf if fate.start_s is None else max(0.0, fate.start_s - fate.notice_s)
     rng = np.random.default_rng([question.seed, _SLOTS])
