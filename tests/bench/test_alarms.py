@@ -16,8 +16,8 @@ from spotmpi.bench.alarms import Alarm, Found
 from spotmpi.bench.network import missing
 from spotmpi.errors import UsageError
 from spotmpi.launch.control_messages import Report
-from spotmpi.launch.head.job_state import WorkerState
 from spotmpi.launch.head.status_report import StatusReport
+from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.silences import WINDOW
 
 

@@ -30,16 +30,12 @@ from dataclasses import dataclass
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
+from spotmpi.launch.head.worker_state import Worker, WorkerState
 from spotmpi.launch.processes import was_revoked
 from spotmpi.launch.wording import count, remaining, signal_name
 from spotmpi.settings import Revocation
 
-__all__ = [
-    "JobEnding",
-    "WorkerState",
-    "MEANINGS",
-    "JobState",
-]
+__all__ = ["MEANINGS", "JobEnding", "JobState"]
 
 EXIT_BUG = 1
 EXIT_ALL_REVOKED = 69
@@ -83,54 +79,6 @@ class JobEnding:
     runtime: bool = False
 
 
-@dataclass(frozen=True)
-class WorkerState:
-    """What has become of one worker."""
-
-    host: str
-    state: str
-    """"starting", "training", "trained" (the script goes on), "finished", "left", "stopped",
-    "revoked", or "ended" with the job; of a newcomer also "waiting" (a spare), "joining" and
-    "turned away"."""
-    how: str
-    """It was revoked, else empty."""
-
-    @property
-    def lives(self) -> bool:
-        """Whether it has not come to its end."""
-        return self.state in ("starting", "training", "trained", "waiting", "joining")
-
-
-@dataclass
-class _Worker:
-    host: str
-    began: bool = False
-    training: int = 0
-    """Which one of its own it is in, or was in last."""
-    ready: bool = False
-    done: bool = False
-    late: bool = False
-    """It came later than the others."""
-    newcomer: bool = False
-    """It came later than the others, and does not train yet."""
-    waits: bool = False
-    """A newcomer that could be brought in."""
-    joined: str = ""
-    """What to tell of a newcomer that trains, where its admission is not told yet."""
-    admitted: bool = False
-    """That it was admitted has been told."""
-    parted: bool = False
-    """It left the others on request."""
-    why: str = ""
-    """It is being killed, if we do that ourselves."""
-    how: str = ""
-    """It was revoked."""
-    garbled: bool = False
-    """It said something that is no message, which was told."""
-    end: str = ""
-    """Empty while it lives, then "finished", "left", "requeue", "revoked" or "turned away"."""
-
-
 class JobState:
     """Collects what happens; ``ending`` is set as soon as the job must be ended.
 
@@ -140,7 +88,7 @@ class JobState:
 
     def __init__(self, again: bool = False) -> None:
         self._again = again
-        self._workers: list[_Worker] = []
+        self._workers: list[Worker] = []
         self._started = False
         self._changes: set[int] = set()
         self._recoveries: set[int] = set()
@@ -158,11 +106,11 @@ class JobState:
 
     def expect(self, hosts: Iterable[str]) -> None:
         """Take in workers, numbered from 0, by their hosts."""
-        self._workers += map(_Worker, hosts)
+        self._workers += map(Worker, hosts)
 
     def newcomer(self, host: str) -> int:
         """Take in one that comes later; returns its id."""
-        self._workers.append(_Worker(host, late=True, newcomer=True))
+        self._workers.append(Worker(host, late=True, newcomer=True))
         return len(self._workers) - 1
 
     def host_of(self, worker: int) -> str:
@@ -209,7 +157,7 @@ class JobState:
     @property
     def fates(self) -> list[WorkerState]:
         """Of all workers, by their ids."""
-        return [WorkerState(one.host, _state(one), one.how) for one in self._workers]
+        return [WorkerState(one.host, one.state, one.how) for one in self._workers]
 
     def to_part(self, worker: int, missed: Collection[int]) -> dict[int, str]:
         """Whom to revoke, and why, when a worker takes others for dead that the head hears.
@@ -537,7 +485,7 @@ class JobState:
         self._bug(f"{self._named(worker)} ended with code {code}", runtime=True)
 
     @staticmethod
-    def _is_ahead(one: _Worker, other: _Worker) -> bool:
+    def _is_ahead(one: Worker, other: Worker) -> bool:
         """Whether it is in a training that the other one was never in."""
         trains = one.began and not one.newcomer
         return trains and (not other.began or one.training > other.training)
@@ -576,13 +524,3 @@ class JobState:
             self._checkpoints.add(said)
             self._unsaved = None
             self.lines.append(f"checkpoint of step {said.step} written to {said.path}")
-
-
-def _state(worker: _Worker) -> str:
-    if worker.end:
-        return "stopped" if worker.end == "requeue" else worker.end
-    if worker.newcomer and worker.waits:
-        return "joining" if worker.ready else "waiting"
-    if worker.done:
-        return "trained"
-    return "training" if worker.ready else "starting"

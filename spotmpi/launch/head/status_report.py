@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
-from spotmpi.launch.head.job_state import MEANINGS, JobEnding, WorkerState
+from spotmpi.launch.head.job_state import MEANINGS, JobEnding
 from spotmpi.launch.head.stalls import Standing, waited_for
+from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.silences import Silences
 from spotmpi.launcher_channel import IN_SCRIPT
 

@@ -9,8 +9,9 @@ import pytest
 
 from spotmpi.launch.commands.status_table import duration, numbers, table
 from spotmpi.launch.control_messages import Report, SavedAt
-from spotmpi.launch.head.job_state import JobEnding, WorkerState
+from spotmpi.launch.head.job_state import JobEnding
 from spotmpi.launch.head.status_report import StatusReport
+from spotmpi.launch.head.worker_state import WorkerState
 
 LOST = WorkerState("h2", "revoked", "host h2 was lost: the connection was closed")
 

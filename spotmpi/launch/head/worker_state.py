@@ -1,0 +1,68 @@
+"""What the launcher knows of one worker. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Worker", "WorkerState"]
+
+
+@dataclass(frozen=True)
+class WorkerState:
+    """What has become of one worker."""
+
+    host: str
+    state: str
+    """"starting", "training", "trained" (the script goes on), "finished", "left", "stopped",
+    "revoked", or "ended" with the job; of a newcomer also "waiting" (a spare), "joining" and
+    "turned away"."""
+    how: str
+    """It was revoked, else empty."""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it has not come to its end."""
+        return self.state in ("starting", "training", "trained", "waiting", "joining")
+
+
+@dataclass
+class Worker:
+    """One worker, as `JobState` follows it."""
+
+    host: str
+    began: bool = False
+    training: int = 0
+    """Which one of its own it is in, or was in last."""
+    ready: bool = False
+    done: bool = False
+    late: bool = False
+    """It came later than the others."""
+    newcomer: bool = False
+    """It came later than the others, and does not train yet."""
+    waits: bool = False
+    """A newcomer that could be brought in."""
+    joined: str = ""
+    """What to tell of a newcomer that trains, where its admission is not told yet."""
+    admitted: bool = False
+    """That it was admitted has been told."""
+    parted: bool = False
+    """It left the others on request."""
+    why: str = ""
+    """It is being killed, if we do that ourselves."""
+    how: str = ""
+    """It was revoked."""
+    garbled: bool = False
+    """It said something that is no message, which was told."""
+    end: str = ""
+    """Empty while it lives, then "finished", "left", "requeue", "revoked" or "turned away"."""
+
+    @property
+    def state(self) -> str:
+        """As `WorkerState` has it."""
+        if self.end:
+            return "stopped" if self.end == "requeue" else self.end
+        if self.newcomer and self.waits:
+            return "joining" if self.ready else "waiting"
+        if self.done:
+            return "trained"
+        return "training" if self.ready else "starting"
