@@ -3,7 +3,7 @@
 Hosts are namespaces of this machine (`network`), two workers on each, started over ssh. Three
 kinds of losses take turns, one in a job of its own:
 
-process  one worker of the second host dies by SIGKILL: the baseline
+process  one worker of the second host dies by SIGKILL, and is not replaced: the baseline
 killed   the second host dies, whole
 silent   its link goes down, and nothing says so: detection is included
 
@@ -141,7 +141,8 @@ class _Job:
         script = Path(__file__).with_name("training.py")
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", file, "--trace", self._trace),
-            *(script, network.folder, _FLOATS, _STEPS, ""),
+            # A worker that starts would take the cores from those whose recovery is measured.
+            *("--no-replace", script, network.folder, _FLOATS, _STEPS, ""),
         )
         self._process = subprocess.Popen(
             command,

@@ -107,8 +107,11 @@ class Network:
 
     def kill(self, name: str) -> None:
         """Revoke a host, at once and whole."""
-        self._trees[name].kill()
-        self._trees[name].wait()
+        tree = self._trees[name]
+        tree.kill()
+        tree.wait()
+        assert tree.stdout is not None
+        tree.stdout.close()
 
     def link(self, name: str, state: str) -> None:
         """Set a host's link ``up`` or ``down``, at the head's end: the host hears only silence."""

@@ -44,7 +44,7 @@ class Launcher:
         self._checker = checker
         self._state = JobState()
         self._changes = MembershipChanges(
-            self, self._state, self._after, 0, False, keeps=True, limits=Limits()
+            self, self._state, self._after, 0, False, keeps=True, least=1, limits=Limits()
         )
         self._began = False
         self._words: dict[WorkerId, deque[tuple[str, dict[str, Any]]]] = defaultdict(deque)

@@ -27,7 +27,7 @@ def test_a_host_that_came_later_and_is_lost_for_good_costs_its_workers_only(
     train, fault: str
 ) -> None:
     """No packet of it ever comes again: no reset tells the others, as it would if it came back."""
-    training = train(3, of=("h1", "h2"), work=WORK).until_step(20)
+    training = train(3, "--no-replace", of=("h1", "h2"), work=WORK).until_step(20)
     assert training.command("grow", "--host", "h3").wait() == 0
     training.job.until("worker 2 on h3 has joined")
     if fault == "silent":
@@ -88,6 +88,31 @@ def test_a_host_that_is_added_to_the_file_joins(train) -> None:
     training.job.until("hosts was read again; asked for 1 worker: h3")
     training.job.until("worker 2 on h3 has joined")
     training.check(0, 1, 2)
+
+
+def test_workers_that_are_killed_alone_are_replaced_on_their_hosts(train) -> None:
+    training = train(2, of=("h1", "h2"), work=WORK).until_step(20)
+    for lost, host, comes in ((0, "h1", 2), (2, "h1", 3), (1, "h2", 4)):
+        (worker,) = training.network.workers(host)
+        os.kill(worker, signal.SIGKILL)
+        training.job.until(f"worker {comes} on {host} starts in place of worker {lost}")
+        training.job.until(f"worker {comes} on {host} has joined")
+        training.go_on()
+    training.check(3, 4)
+
+
+def test_one_worker_is_killed_and_then_its_whole_host(train) -> None:
+    """What was to be started there is not: the host comes back with workers of its own."""
+    # None is silent here but because these cores are busy.
+    training = train(3, "--detect-ms", 3000, of=("h1", "h2", "h3"), slots=2, work=WORK)
+    training.until_step(20)
+    os.kill(min(training.network.workers("h2")), signal.SIGKILL)
+    training.network.kill("h2")
+    training.job.until("worker [23] on h2 was revoked", times=2)
+    training.network.start("h2")
+    training.job.until("worker [67] on h2 has joined", times=2)
+    training.check(0, 1, 4, 5, 6, 7)
+    assert "in place of" not in training.job.output
 
 
 def test_a_spare_waits_until_a_host_is_lost(train) -> None:

@@ -222,7 +222,7 @@ def test_a_head_that_pauses_while_its_hosts_start_loses_none(train) -> None:
 
 
 def test_a_worker_that_dies_while_the_head_pauses_is_all_that_is_lost(train) -> None:
-    training = train(3, slots=2)
+    training = train(3, "--no-replace", slots=2)
     network = training.network
     training.until_step(20)
     os.kill(training.job.pid, signal.SIGSTOP)

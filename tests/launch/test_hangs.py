@@ -39,7 +39,7 @@ def test_workers_that_never_come_back_are_revoked(start) -> None:
 
 
 def test_a_worker_of_another_host_that_never_comes_back_is_revoked(start, hosts: Path) -> None:
-    running = start("run", "--hosts", hosts, *AT_ONCE, TRAINER, 4000, "lock:1@30")
+    running = start("run", "--hosts", hosts, "--no-replace", *AT_ONCE, TRAINER, 4000, "lock:1@30")
     assert running.wait() == 0, running.output
     assert re.search(r"worker 1 on \S+ was revoked \(the others waited", running.output)
     assert "worker 0 took 4000 steps with 1" in running.output
@@ -119,7 +119,7 @@ def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
         "job._FOR_CLEARING = 0.5\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    place = ["-n", 2] if where == "here" else ["--hosts", hosts]
+    place = ["-n", 2] if where == "here" else ["--hosts", hosts, "--no-replace"]
     deeds = ["say:1@29", "rest:0@30", "hang:1@30"]
     running = start("run", *place, *AT_ONCE, TRAINER, 40, *deeds, command=["-c", program])
     running.until("worker 1 at step 29")

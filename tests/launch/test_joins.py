@@ -38,7 +38,14 @@ class World:
         self.mute = False
         self.verdict = JobState()
         self.turnover = MembershipChanges(
-            self, self.verdict, self.later, spares=0, replace=False, keeps=True, limits=Limits()
+            self,
+            self.verdict,
+            self.later,
+            spares=0,
+            replace=False,
+            keeps=True,
+            least=1,
+            limits=Limits(),
         )
         self.verdict.expect(["h0", "h1", "h2"])
         self.living = {0, 1, 2}

@@ -206,7 +206,7 @@ def test_a_job_tells_what_all_its_processes_do(
 ) -> None:
     (tmp_path / "hosts").write_text("localhost slots=3\n")
     trainer = Path(__file__).parent / "scripts" / "trainer.py"
-    place = ["-n", 3] if where == "here" else ["--hosts", "hosts"]
+    place = ["-n", 3] if where == "here" else ["--hosts", "hosts", "--no-replace"]
     options = ["--verbose", "--log-dir", "logs", "--revoke", "1@5"]
     running = start("run", *place, *options, trainer, 10)
     assert running.wait() == 0

@@ -1,8 +1,9 @@
-"""Workers that are killed on a host that stays are replaced, and more are asked for: one host."""
+"""Workers that are killed on a host that stays are replaced, and more are asked for."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,23 @@ from pathlib import Path
 import pytest
 
 from tests import learning
+
+DYING = """
+import os, pathlib, signal
+import numpy as np, spotmpi
+from spotmpi.optimizers import SGD
+from spotmpi.strategies import SSGD
+
+enough = 0.0
+with spotmpi.Trainer({"w": np.zeros(8)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
+    while not enough:
+        for batch in trainer.batches(64, batch_size=4):
+            trainer.step({"w": np.ones(8)})
+            if trainer.worker > 2 or (trainer.worker, trainer.steps) == (1, 30):
+                os.kill(os.getpid(), signal.SIGKILL)
+        enough = trainer.mean(float(pathlib.Path("enough").exists()))
+print("TRAINED", trainer.worker)
+"""
 
 
 class Training:
@@ -64,32 +82,82 @@ def train(start, tmp_path: Path) -> Callable[..., Training]:
     return begin
 
 
-@pytest.fixture(params=["-n", "--hosts"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> list[object]:
-    """Three workers on this host, by either option."""
+@pytest.fixture
+def hosts(tmp_path: Path) -> list[object]:
+    """Three workers on this host, as on any other."""
     (tmp_path / "hosts").write_text("localhost slots=3\n")
-    return [request.param, 3 if request.param == "-n" else tmp_path / "hosts"]
+    return ["--hosts", tmp_path / "hosts"]
+
+
+@pytest.fixture(params=["one host", "hosts"])
+def replaced(request: pytest.FixtureRequest, hosts: list[object]) -> list[object]:
+    """Three workers, of which those are replaced that are killed."""
+    return ["-n", 3, "--replace"] if request.param == "one host" else hosts
 
 
 def test_a_worker_that_is_killed_is_replaced_so_that_the_job_may_lose_as_many_again(
-    train, place: list[object], tmp_path: Path
+    train, replaced: list[object], tmp_path: Path
 ) -> None:
-    training = train(*place, "--replace", "--min-workers", 2, "--checkpoint", tmp_path / "kept")
-    training.kill(1)
-    training.job.until("worker 3 on localhost has joined")
-    training.kill(3)
-    training.job.until("worker 4 on localhost has joined")
+    training = train(*replaced, "--min-workers", 2, "--checkpoint", tmp_path / "kept")
+    for lost, comes in ((1, 3), (3, 4)):
+        training.kill(lost)
+        training.job.until(f"worker {lost} on localhost was revoked .*; 2 of 3 workers remain")
+        training.job.until(f"worker {comes} on localhost starts in place of worker {lost}")
+        training.job.until(f"worker {comes} on localhost has joined")
+    assert training.job.output.count("to have none replaced start the job with --no-replace") == 1
     training.check(0, 2, 4)
 
 
-def test_without_the_option_nobody_is(train) -> None:
-    training = train("-n", 3)
+@pytest.mark.parametrize("where", ["one host", "hosts"])
+def test_nobody_is_where_that_was_not_asked_for(train, hosts: list[object], where: str) -> None:
+    training = train(*(["-n", 3] if where == "one host" else [*hosts, "--no-replace"]))
     training.kill(1)
     training.job.until("2 of 3 workers remain")
     grow = training.start("grow", "--workers", 1)
-    assert grow.wait() == 2
-    assert "start it with --replace to have it grow on this host" in grow.output
+    if where == "one host":
+        assert grow.wait() == 2
+        assert "start it with --replace to have it grow on this host" in grow.output
+        training.check(0, 2)
+    else:  # this one is the first that comes
+        assert grow.wait() == 0, grow.output
+        training.job.until("worker 3 on localhost has joined")
+        training.check(0, 2, 3)
+    assert "in place of" not in training.job.output
+
+
+def test_a_place_in_which_workers_die_again_and_again_is_given_up(
+    start, hosts: list[object], tmp_path: Path
+) -> None:
+    """As they do where there is too little memory for one more."""
+    (tmp_path / "script.py").write_text(DYING)
+    job = start("run", *hosts, "script.py")
+    job.until("nobody is started any more in place of worker 6 on localhost: 4 times in a row")
+    assert len(re.findall("worker [3-6] on localhost starts in place of", job.output)) == 4
+    (tmp_path / "enough").touch()
+    assert job.wait() == 0, job.output
+    assert job.output.count("TRAINED") == 2
+
+
+def test_a_training_that_ends_while_a_replacement_starts_waits_for_nobody(
+    train, hosts: list[object], ended
+) -> None:
+    training = train(*hosts)
+    training.kill(1)
+    training.job.until("worker 3 on localhost starts in place of worker 1")
+    starting = training.wrapper(3)
     training.check(0, 2)
+    assert ended(starting)
+
+
+def test_all_are_told_to_stop_and_one_is_killed_meanwhile(
+    train, hosts: list[object], tmp_path: Path
+) -> None:
+    training = train(*hosts, "--checkpoint", tmp_path / "kept")
+    stop = training.start("stop")
+    stop.until("the workers stop after this step")
+    training.kill(1)
+    assert training.job.wait() == 75, training.job.output
+    assert "in place of" not in training.job.output
 
 
 def test_the_leader_and_another_are_killed_at_once(train) -> None:

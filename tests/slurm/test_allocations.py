@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import sys
 from collections.abc import Callable
 
+from tests import learning
 from tests.running import LIMIT
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import JOBS, PYTHON, SCRIPT, check, nothing_left_on, steps, until_step
@@ -61,6 +63,22 @@ def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
     # srun says nothing of it for half a minute.
     assert "worker 2 on h2 was revoked (host h2 was silent for " in slurm.output(job)
     nothing_left_on(slurm, "h1", "h3")
+
+
+def test_a_worker_that_is_killed_alone_is_replaced_on_its_node(cluster: Clusters) -> None:
+    slurm = cluster(2)
+    run = (sys.executable, "-m", "spotmpi", "run", "--trace", "trace", learning.SCRIPT, 40)
+    running = slurm.start("salloc", "--no-kill", "--nodes=2", "--ntasks=2", *run)
+    until_step(slurm, 20)
+    (worker,) = slurm.network.workers("h2")
+    os.kill(worker, signal.SIGKILL)
+    running.until("worker 2 on h2 starts in place of worker 1")
+    running.until("worker 2 on h2 has joined")
+    (slurm.folder / "enough").touch()
+    assert running.wait() == 0, running.output
+    (passes,) = set(re.findall(r"FINAL .* (\d+)$", running.output, re.MULTILINE))
+    check(slurm, running.output, int(passes), {0, 2})
+    nothing_left_on(slurm, "h1", "h2")
 
 
 def test_slurm_s_own_discovery_of_the_loss_ends_nothing(cluster: Clusters) -> None:

@@ -27,10 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "       spotmpi grow --host NAME [--slots N] [--python PATH] [--job ID]"
     )
     parser.description = (
-        "Start more workers for a running job that was started here with --hosts, --listen or "
-        "--replace: N more on a host that it has, or those of a new host (not with -n). They join "
-        "while the others train; `spotmpi status` shows how far they are. A new host is waited "
-        "for; Ctrl-C ends only the waiting."
+        "Start more workers for a running job that was started here: with --hosts, with --listen, "
+        "inside a Slurm job, or with -n N --replace. N more on a host that it has, or those of a "
+        "new host (not where -n stood alone). They join while the others train; `spotmpi status` "
+        "shows how far they are. A new host is waited for; Ctrl-C ends only the waiting."
     )
     parser.epilog = (
         "example:\n  spotmpi grow --workers 2\n  spotmpi grow --host h5 --slots 2\n\n"

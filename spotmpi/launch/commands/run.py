@@ -116,9 +116,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--replace",
-        action="store_true",
-        help="start another worker in the place of one that is revoked on a host that stays; with "
-        "-n, `spotmpi grow` then works, too",
+        action=argparse.BooleanOptionalAction,
+        help="start another worker where one is revoked on a host that stays, or start none; on "
+        "one host (-n alone) none is started unless you give --replace, with which `spotmpi grow "
+        "--workers` works, too",
     )
     parser.add_argument(
         "--spares",
@@ -196,9 +197,9 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
         _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
     if settings.trace is not None:
         records.check(settings.trace)
-    manner = _manner(options)
+    elsewhere = bool(roster.hosts) or options.listen is not None
+    manner = _manner(options, elsewhere)
     found = search(os.environ)
-    elsewhere = roster.hosts or options.listen is not None
     wrong = problems(found, 1 if elsewhere else workers, os.environ)
     if wrong or found.found is None:
         for problem in wrong:
@@ -241,7 +242,7 @@ def _say(sentence: str) -> None:
     print(f"spotmpi: {sentence}", file=sys.stderr, flush=True)
 
 
-def _manner(options: argparse.Namespace) -> JobOptions:
+def _manner(options: argparse.Namespace, elsewhere: bool) -> JobOptions:
     limit = options.stall_timeout
     if limit != "0":
         _whole("--stall-timeout", limit, "seconds")
@@ -255,7 +256,8 @@ def _manner(options: argparse.Namespace) -> JobOptions:
         log_dir=log_dir,
         stall_timeout=int(limit),
         spares=int(options.spares),
-        replace=options.replace,
+        # Where agents run workers listen anyway; on one host that is for the user to say (ADR 22).
+        replace=elsewhere if options.replace is None else options.replace,
         keep_alive=options.keep_alive,
         watch=watch,
     )

@@ -190,6 +190,7 @@ class Job:
         self._requests: ControlRequests
         self._desk: ControlSocket | None = None
         self._spares, self._replace = manner.spares, manner.replace
+        self._least = settings.min_workers
         self._limits = limits
         self._stall_timeout = manner.stall_timeout
         self._stalls = Stalls(manner.stall_timeout)
@@ -252,6 +253,7 @@ class Job:
             self._spares,
             self._replace,
             self._keeps,
+            self._least,
             self._limits,
         )
         processes.adopt_orphans()
@@ -355,7 +357,7 @@ class Job:
                 self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
             case messages.HostLost(how=how):
                 self._verdict.lost(worker, how)
-                self._gone(worker)
+                self._gone(worker, with_host=True)
             case messages.Misses(workers=missed):
                 self._part(worker, missed)
             case messages.GoesOn():
@@ -494,9 +496,9 @@ class Job:
         if not processes.end_descendants(0.0, keep=[*self._spared, *self._serving]):
             self.loop.after(_BETWEEN_BURIALS, "bury", self._bury)
 
-    def _gone(self, worker: int) -> None:
+    def _gone(self, worker: int, with_host: bool = False) -> None:
         self._standing.gone(worker)
-        self._turnover.gone(worker)
+        self._turnover.gone(worker, with_host)
 
     # Workers that hold up all others.
 
@@ -509,6 +511,7 @@ class Job:
         for one in self._stalls.slow(training, now):
             self.console.say(one.sentence(self._stall_timeout))
         for one in self._stalls.look(training, now):
+            self._turnover.hangs(one.worker)
             self._condemn(
                 one.worker,
                 f"the others waited {one.waited:.1f} s for it, and for {one.quiet:.1f} s it did "

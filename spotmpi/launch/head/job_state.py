@@ -65,6 +65,11 @@ MEANINGS = {
 }
 """Of the exit codes, as users are told."""
 
+_RID = (
+    "to be rid of a worker say `spotmpi shrink --worker W`, and to have none replaced start the "
+    "job with --no-replace"
+)
+
 
 @dataclass(frozen=True)
 class JobEnding:
@@ -149,6 +154,12 @@ class JobState:
         return self._started
 
     @property
+    def goes_on(self) -> bool:
+        """Whether nobody has come to the end of the training, and nobody was asked to stop."""
+        over = {one.state for one in self._workers} & {"trained", "finished", "stopped"}
+        return not (over or self._asked or self.ending)
+
+    @property
     def training(self) -> list[int]:
         """The workers that live and are in their training."""
         fates = enumerate(self.fates)
@@ -176,13 +187,24 @@ class JobState:
         """Say why a worker is going to be killed, which will count as its revocation."""
         self._workers[worker].why = why
 
+    def replaces(self, worker: int, lost: int) -> None:
+        """Take the news that a newcomer was started in the place of a worker that was lost."""
+        before = self._workers[lost]
+        self._workers[worker].replaces = before.replaces or not before.newcomer
+        line = f"{self._named(worker)} starts in place of worker {lost}"
+        if before.end == "revoked" and _RID not in self._said:
+            self._said.add(_RID)
+            line += f"; {_RID}"
+        self.lines.append(line)
+
     def not_replaced(self, worker: int, tries: int, lasting: float) -> None:
         """Take the news that a place stays empty: so many in a row did not last there."""
         host = self._workers[worker].host
         self.lines.append(
-            f"nobody is started in place of {self._named(worker)}: {tries} in a row were lost "
-            f"before they had trained for {lasting:.0f} s; see why, then "
-            f"`spotmpi grow --host {host} --workers 1`"
+            f"nobody is started any more in place of {self._named(worker)}: {tries} times in a row "
+            f"a worker was lost there before the last newcomer had trained for {lasting:.0f} s, or "
+            "because it hung; find out why (is there too little memory?), then have another "
+            f"started by `spotmpi grow --host {host} --workers 1`"
         )
 
     def asked_to_stop(self, why: str = "asked to stop") -> None:
@@ -331,8 +353,9 @@ class JobState:
             return
         trained = [one for one in self._workers if not one.newcomer and one.end != "turned away"]
         rest = sum(not one.end for one in trained)
+        places = sum(not one.replaces for one in trained)
         self.lines.append(
-            f"{self._named(worker)} was revoked ({how}); {rest} of {count(len(trained))} "
+            f"{self._named(worker)} was revoked ({how}); {rest} of {count(places)} "
             f"{'remains' if rest == 1 else 'remain'}"
         )
 

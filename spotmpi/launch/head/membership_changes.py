@@ -24,7 +24,8 @@ __all__ = ["Crewed", "MembershipChanges"]
 _LOG = logging.getLogger(__name__)
 
 _TRIES = 4
-"""Newcomers in a row that may be lost in one place, each before it had trained for `_LASTING`."""
+"""Newcomers in a row, in one place, that did not last: each was lost before it had trained for
+`_LASTING`, or hung, or another worker of its host was lost before that."""
 
 _BEFORE_TRY = 0.5
 """Seconds until a worker that lasted is replaced; each that did not makes it twice as many."""
@@ -61,7 +62,7 @@ class MembershipChanges:
 
     ``spares`` of all workers that are asked for wait until others are lost. ``replace``: another
     worker is started in the place of one that is revoked on a host that stays. ``keeps``: the job
-    has a folder for checkpoints.
+    has a folder for checkpoints. All stop when fewer than ``least`` train.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class MembershipChanges:
         spares: int,
         replace: bool,
         keeps: bool,
+        least: int,
         limits: Limits,
     ) -> None:
         self.orders = Orders(crew.order)
@@ -81,6 +83,7 @@ class MembershipChanges:
         self._spares = spares
         self._replace = replace
         self._keeps = keeps
+        self._least = least
         self._patience = limits.spawn
         self._mute = False
         self._growth = Growth()
@@ -94,7 +97,11 @@ class MembershipChanges:
         self._unwanted: set[int] = set()
         """Workers that were told to go, and are neither replaced nor tried again."""
         self._before: dict[int, int] = {}
-        """Of each newcomer that has not lasted yet: how many did not before it, in its place."""
+        """Of each newcomer: how many before it did not last, in its place."""
+        self._lasted: set[int] = set()
+        """Newcomers that did."""
+        self._due: dict[int, int] = {}
+        """Workers to be replaced as soon as somebody can join, and how many tries were made."""
 
     def asked(self, workers: int) -> None:
         """So many workers are asked for in all, whether they are there or not, spares included."""
@@ -150,19 +157,27 @@ class MembershipChanges:
         """The sponsor of a newcomer could not bring it in."""
         self._dismiss(self._growth.failed(newcomer), why)
 
-    def gone(self, worker: int) -> None:
-        """A worker has come to its end, which the verdict knows."""
+    def hangs(self, worker: int) -> None:
+        """It is going to be killed as it does nothing: however long it was there, others waited."""
+        self._lasted.discard(worker)
+
+    def gone(self, worker: int, with_host: bool = False) -> None:
+        """A worker has come to its end, which the verdict knows; perhaps with its whole host."""
         self._dismiss(self._growth.gone(worker), _ORPHANED)
-        before = self._before.pop(worker, -1)  # one that lasted is the first of a row of its own
+        # One that lasted is the first of a row of its own ...
+        before = -1 if worker in self._lasted else self._before.get(worker, -1)
         host = self._verdict.host_of(worker)
-        replaced = self._replace and self._verdict.revoked(worker)
-        if not (replaced or self._verdict.turned_away(worker)):
+        revoked = self._verdict.revoked(worker)
+        if revoked:  # ... unless one that has just come is what it died of: both need memory
+            before = max(before, *self._young(host), -1)
+        replaced = self._replace and revoked
+        if with_host or not (replaced or self._verdict.turned_away(worker)):
             return
         if self._verdict.ending is not None or worker in self._unwanted or self._is_taken(host):
             return
         tries = before + 1
         if tries < _TRIES:
-            again = partial(self._recruit, host, tries)
+            again = partial(self._try_again, worker, tries)
             self._after(_BEFORE_TRY * 2**tries, f"recruit {worker}", again)
         else:
             self._verdict.not_replaced(worker, tries, _LASTING)
@@ -179,6 +194,7 @@ class MembershipChanges:
         if self._crew.mute is not self._mute:
             self._mute = not self._mute
             self._verdict.mute(self._mute)
+        self._recruit()
         pair = self._growth.pair if self._mute else self._growth.next()
         if self._mute and self._keeps and (pair is not None or self._growth.waits):
             self._stop()
@@ -230,18 +246,41 @@ class MembershipChanges:
             self.orders.give(worker, stop=True)
 
     def _lasts(self, worker: int) -> None:
-        self._before.pop(worker, None)
+        self._lasted.add(worker)
+
+    def _young(self, host: str) -> list[int]:
+        """Of each newcomer there that starts, joins or has not lasted yet: how many before it did
+        not. A spare that waits has had what it needs for as long as it waits."""
+        fates = self._verdict.fates
+        return [
+            tries
+            for worker, tries in self._before.items()
+            if fates[worker].host == host
+            and fates[worker].lives
+            and worker not in self._lasted
+            and self._growth.stage(worker) is not Stage.READY
+        ]
 
     def _is_taken(self, host: str) -> bool:
         return None in self._taken or host in self._taken
 
-    def _recruit(self, host: str, tries: int) -> None:
-        """One more worker, after so many that did not last; for whoever still trains."""
-        if self._is_taken(host) or not self._verdict.training:
+    def _try_again(self, lost: int, tries: int) -> None:
+        """Start one more worker in the place of one that was lost, the last of so many that did
+        not last; as soon as it could join, and not if all are about to stop."""
+        self._due[lost] = tries
+        self._recruit()
+
+    def _recruit(self) -> None:
+        enough = len(self._verdict.training) >= self._least
+        if not (self._due and enough and self._verdict.goes_on) or self._crew.mute:
             return
-        worker = self._crew.recruit(host)
-        if worker is not None:
-            self._before[worker] = tries
+        due, self._due = self._due, {}
+        for lost, tries in due.items():
+            host = self._verdict.host_of(lost)
+            worker = None if self._is_taken(host) else self._crew.recruit(host)
+            if worker is not None:
+                self._before[worker] = tries
+                self._verdict.replaces(worker, lost)
 
     def _dismiss(self, workers: Collection[int], why: str) -> None:
         for worker in workers:

@@ -39,6 +39,8 @@ class Worker:
     """It came later than the others."""
     newcomer: bool = False
     """It came later than the others, and does not train yet."""
+    replaces: bool = False
+    """It was started in the place of one that trained."""
     waits: bool = False
     """A newcomer that could be brought in."""
     joined: str = ""
