@@ -11,7 +11,7 @@ runs that were kept back (`Check`):
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import median
 
@@ -24,10 +24,12 @@ from spotmpi.errors import UsageError
 __all__ = [
     "Check",
     "Fit",
+    "LossRun",
     "Measured",
     "Size",
     "calibrate",
     "fit_loss",
+    "fit_noise",
     "loss_error",
     "non_negative",
 ]
@@ -186,6 +188,52 @@ def loss_error(iterations: Sequence[float], losses: Sequence[float]) -> float | 
         return None
     predicted = float(np.mean([curve.at(j) for j in iterations[kept:]]))
     return abs(predicted / measured - 1)
+
+
+@dataclass(frozen=True)
+class LossRun:
+    """Losses of a run with so many workers."""
+
+    workers: float
+    iterations: Sequence[float]
+    losses: Sequence[float]
+
+
+def fit_noise(runs: Sequence[LossRun]) -> tuple[RingLoss, float] | None:
+    """The curve with the noise scale that brings runs of several numbers of workers nearest to one
+    another, and how far their losses are off it on average (0.1: 10 %).
+
+    The curve is that of the largest run. None where there is no curve, or where no run has twice
+    the workers of another: what a larger batch is worth cannot be told from such runs.
+    """
+    most = max((run.workers for run in runs), default=0.0)
+    if not runs or most < 2 * min(run.workers for run in runs):
+        return None
+    pooled = np.concatenate([np.asarray(run.losses, float) for run in runs])
+    every = [np.asarray(run.iterations, float) for run in runs]
+
+    def off(noise: float) -> tuple[float, RingLoss] | None:
+        factors = [(most + noise) / (run.workers + noise) for run in runs]
+        j = np.concatenate([one * factor for one, factor in zip(every, factors, strict=True)])
+        order = np.argsort(j, kind="stable")
+        curve = fit_loss(j[order].tolist(), pooled[order].tolist())
+        if curve is None:
+            return None
+        told = np.array([curve.at(one) for one in j])
+        return float(np.mean(np.abs(told - pooled)) / np.mean(pooled)), curve
+
+    low, high = np.log(most * 1e-3), np.log(most * 1e3)
+    best: tuple[float, RingLoss] | None = None
+    for _ in range(3):
+        grid = np.linspace(low, high, 13)
+        found = [off(float(np.exp(one))) for one in grid]
+        there = [one[0] if one is not None else np.inf for one in found]
+        least = int(np.argmin(there))
+        best, noise = found[least], float(np.exp(grid[least]))
+        low, high = grid[max(0, least - 1)], grid[min(len(grid) - 1, least + 1)]
+    if best is None:
+        return None
+    return replace(best[1], workers=most, noise=noise), best[0]
 
 
 def _by_size(runs: Iterable[Measured]) -> dict[Size, float]:

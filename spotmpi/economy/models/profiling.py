@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -115,12 +116,13 @@ def main(options: argparse.Namespace) -> int:
     fit = calibration.calibrate(runs, on, gradient_mb)
     longest = max(told, key=lambda one: max(one.iterations, default=0.0))
     curve, about_loss = _loss(longest)
+    curve, about_noise = _noise(curve, told)
     model = Ring(name, {options.instance: fit.host}, gradient_mb, error=fit.error, loss=curve)
     text = ring.to_yaml(model, f"profiled {date.today()}, {on} cores, from {source}")
     said = "as this machine; --cores says otherwise" if options.cores is None else "as you say"
     print(f"{name}: {gradient_mb:.3g} MB of gradients, hosts of {on} cores ({said})\n")
     print(*_table(runs, fit, gradient_mb), "", sep="\n")
-    print(about_loss, "", sep="\n")
+    print(about_loss, *about_noise, "", sep="\n")
     print(*_predictions(options.predict, runs, fit, gradient_mb), sep="\n")
     if options.output is None:
         print("", text, sep="\n", end="")
@@ -230,7 +232,32 @@ def _loss(told: Told) -> tuple[RingLoss | None, str]:
     )
     if off > _LOSS_OFF:
         return None, f"loss: {text}: too much; the profile has none, train for longer"
-    return curve, f"loss: {text}"
+    return replace(curve, workers=told.workers), f"loss: {text}"
+
+
+def _noise(curve: RingLoss | None, told: Sequence[Told]) -> tuple[RingLoss | None, list[str]]:
+    """The curve with what a larger batch is worth, if the runs tell it, and what to say of that."""
+    if curve is None:
+        return None, []
+    with_losses = [one for one in told if one.losses]
+    runs = [calibration.LossRun(one.workers, one.iterations, one.losses) for one in with_losses]
+    found = calibration.fit_noise(runs)
+    if found is None or found[1] > _LOSS_OFF:
+        return curve, [
+            (
+                "noise: not known, so all batches count alike; needed are runs long enough for a "
+                "loss, one with twice the workers of another"
+            )
+        ]
+    pooled, off = found
+    assert pooled.noise is not None  # `fit_noise` gives one
+    return pooled, [
+        (
+            f"noise: {pooled.noise:.3g} batches of a worker; {2 * pooled.workers:g} workers need "
+            f"{pooled.factor(2 * pooled.workers):.2f} times the batches of {pooled.workers:g} for "
+            f"the same loss; the runs are {100 * off:.1f} % off one curve"
+        )
+    ]
 
 
 def _predictions(

@@ -126,24 +126,39 @@ class HostType:
 
 @dataclass(frozen=True)
 class RingLoss:
-    """loss(j) = g3 / (j + g1) + g5 after j iterations, whatever the number of workers."""
+    """loss(j) = g3 / (j + g1) + g5 after j iterations of a run with so many ``workers``.
+
+    More workers average more batches in a step, and a step is worth less than so many times as
+    much: of n workers a loss needs (n + noise) / (workers + noise) times the iterations, where
+    ``noise`` is the gradient noise scale in batches of one worker (McCandlish et al., An Empirical
+    Model of Large-Batch Training, 2018: steps = least (1 + noise / n)).
+    """
 
     g1: float
     g3: float
     g5: float
+    workers: float = 1.0
+    noise: float | None = None
+    """None: nobody knows, and all iterations count alike, which flatters large clusters."""
 
-    def at(self, iterations: float) -> float:
-        """The loss after so many iterations."""
-        return self.g3 / (iterations + self.g1) + self.g5
+    def at(self, iterations: float, workers: float | None = None) -> float:
+        """The loss after so many iterations of that many workers (None: as in the fitted run)."""
+        return self.g3 / (iterations / self.factor(workers) + self.g1) + self.g5
 
-    def iterations(self, loss: float) -> float:
+    def factor(self, workers: float | None) -> float:
+        """How many times the iterations that many workers need."""
+        if workers is None or self.noise is None:
+            return 1.0
+        return (workers + self.noise) / (self.workers + self.noise)
+
+    def iterations(self, loss: float, workers: float | None = None) -> float:
         """Iterations until a loss; UsageError at or below the floor ``g5``."""
         if not loss > self.g5:
             raise UsageError(
                 f"a loss of {loss:g} is never reached: the curve of the profile tends to "
                 f"{self.g5:g}; ask for more than that"
             )
-        return max(0.0, self.g3 / (loss - self.g5) - self.g1)
+        return self.factor(workers) * max(0.0, self.g3 / (loss - self.g5) - self.g1)
 
 
 class Ring:
@@ -221,15 +236,17 @@ class Ring:
         return max(parts, key=lambda part: parts[part])
 
     def iterations(self, cluster: Cluster, loss: float) -> float:
-        """Iterations until the loss. The curve is that of the run that it was fitted on: the ring
-        model knows nothing of what more workers, and so larger batches, do to it."""
-        self._there(cluster)
-        return self._curve().iterations(loss)
+        """Iterations until the loss, more of them where more workers make a batch larger, as far
+        as the profile knows the noise of the gradient."""
+        return self._curve().iterations(loss, self._workers(cluster))
 
     def loss_after(self, cluster: Cluster, iterations: float) -> float:
-        """The loss after so many iterations; of the cluster as little is known as above."""
-        self._there(cluster)
-        return self._curve().at(iterations)
+        """The loss after so many iterations, as above."""
+        return self._curve().at(iterations, self._workers(cluster))
+
+    def _workers(self, cluster: Cluster) -> float | None:
+        there = self._there(cluster)
+        return float(sum(self._hosts[name].workers * n for name, n in there.items())) or None
 
     def _curve(self) -> RingLoss:
         if self._loss is None:
@@ -319,11 +336,14 @@ def _host(field: Field) -> HostType:
 
 
 def _loss(field: Field) -> RingLoss:
-    field.only("g1", "g3", "g5")
+    field.only("g1", "g3", "g5", "workers", "noise")
+    workers, noise = field.get("workers"), field.get("noise")
     return RingLoss(
         g1=field.need("g1").number(above=0),
         g3=field.need("g3").number(least=0),
         g5=field.need("g5").number(),
+        workers=1.0 if workers is None else workers.number(above=0),
+        noise=None if noise is None else noise.number("batches", least=0),
     )
 
 
@@ -341,7 +361,13 @@ def to_yaml(ring: Ring, source: str) -> str:
     lines += [f"gradient_mb: {ring.gradient_mb:.6g}", "strategy: SSGD"]
     if ring.loss is not None:
         curve = ring.loss
-        lines.append(f"loss: {{g1: {curve.g1:.6g}, g3: {curve.g3:.6g}, g5: {curve.g5:.6g}}}")
+        numbers = f"g1: {curve.g1:.6g}, g3: {curve.g3:.6g}, g5: {curve.g5:.6g}"
+        numbers += f", workers: {curve.workers:.6g}"
+        if curve.noise is None:
+            lines.append("# no noise: all batches count alike, however many workers average them")
+        else:
+            numbers += f", noise: {curve.noise:.6g}"
+        lines.append(f"loss: {{{numbers}}}")
     lines.append("instances:")
     for name, host in ring.hosts.items():
         lines += [f"  {_quoted(name)}:", *(f"    {line}" for line in _lines(host))]

@@ -37,6 +37,8 @@ class Told:
     """Batches of one worker that were done before a step ..."""
     losses: list[float] = field(default_factory=list)
     """... and the loss that it saw; steps that gave none are left out."""
+    workers: float = 1.0
+    """In a step, on average."""
 
 
 def read(records: Iterable[Record], name: str) -> Told:
@@ -95,6 +97,8 @@ class _Reader:
 
     def close(self) -> None:
         self._stretch()
+        if self._steps:
+            self._told.workers = self._steps[-1][2] / len(self._steps)
         for _, iterations, _, loss in self._steps:
             if not math.isnan(loss):
                 self._told.iterations.append(iterations)

@@ -52,7 +52,7 @@ def write_trace(
             "event": "step",
             "step": step,
             "workers": ids,
-            "loss": None if loss is None else loss.at(step * len(ids)),
+            "loss": None if loss is None else loss.at(step * len(ids), len(ids)),
             "seconds": 9.0 if step < step_times.WARM_UP else host.step(workers, hosts, MEGABYTES),
         }
         for step in range(count)
@@ -148,12 +148,34 @@ def test_runs_on_several_hosts_are_predicted_for_more_hosts(
         profiling.main(arguments(*files, "--cores", 4, "--predict", 7))
 
 
+def test_what_larger_batches_are_worth_comes_from_runs_of_several_sizes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loss = RingLoss(20, 100, 0.5, workers=1, noise=3)
+    files = [write_trace(tmp_path / f"{n}.jsonl", n, loss=loss, count=80) for n in (1, 2, 4)]
+    profile = tmp_path / "p.yaml"
+    assert profiling.main(arguments(*files, "--cores", 2, "-o", profile)) == 0
+    shown = capsys.readouterr().out
+    # (8 + 3) / (4 + 3)
+    assert re.search(
+        r"^noise: [23][.0-9]* batches of a worker; 8 workers need 1\.5[5-9] t", shown, re.M
+    )
+    curve = ring.from_profile(reading.load(profile)).loss
+    assert curve is not None
+    assert curve.workers == 4
+    assert curve.noise == pytest.approx(3, rel=0.1)
+    # Of one size, nobody knows.
+    assert profiling.main(arguments(files[2], "--cores", 2, "-o", profile)) == 0
+    assert "noise: not known, so all batches count alike" in capsys.readouterr().out
+    assert "# no noise: all batches count alike" in profile.read_text()
+
+
 def test_losses_that_the_curve_does_not_predict_are_left_out(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Cliff(RingLoss):
-        def at(self, iterations: float) -> float:
-            return super().at(iterations) if iterations < 32 else 0.01
+        def at(self, iterations: float, workers: float | None = None) -> float:
+            return super().at(iterations, workers) if iterations < 32 else 0.01
 
     file = write_trace(tmp_path / "1.jsonl", 1, loss=Cliff(20, 100, 0.5))
     profiling.main(arguments(file))
