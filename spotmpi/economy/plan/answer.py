@@ -76,6 +76,14 @@ def _opening(question: Question, found: Search, chosen: Selection) -> list[str]:
             "mixed: on-demand nodes take the place of missing spot nodes as soon as an even pace "
             "is not kept, or nothing else is in time, until spot nodes come"
         )
+        boots = {
+            name: question.terms.of(question.prices.offer(name)).boot_s for name in demand.quota
+        }
+        if unknown := [name for name, boot_s in boots.items() if boot_s is None]:
+            lines.append(
+                f"nobody knows how long {', '.join(unknown)} boot, so on-demand nodes are taken to "
+                "train at once, and being in time is flattered: say --boot"
+            )
     runtime = question.runtime
     if math.isfinite(runtime.checkpoint_every_s):
         lines.append(
