@@ -271,8 +271,9 @@ class MembershipChanges:
         self._recruit()
 
     def _recruit(self) -> None:
-        enough = len(self._verdict.training) >= self._least
-        if not (self._due and enough and self._verdict.goes_on) or self._crew.mute:
+        if not self._due or self._crew.mute or not self._verdict.goes_on:
+            return
+        if len(self._verdict.training) < self._least:
             return
         due, self._due = self._due, {}
         for lost, tries in due.items():
