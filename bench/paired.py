@@ -2,8 +2,9 @@
 
 Run by mpirun (`overhead` does): ``python paired.py FOLDER PARAMS TURNS``. Every rank holds both: a
 Trainer, and the bare loop that does the same work with none of its promises, out of place and in
-place. A turn is a block of steps of each, in an order that is drawn anew, each block between two
-barriers. The first rank writes FOLDER/turns.json: lists of seconds per step, turn by turn.
+place. The Trainer is given a gradient, and one that lies in `trainer.gradients` already. A turn is
+a block of steps of each, in an order that is drawn anew, each block between two barriers. The first
+rank writes FOLDER/turns.json: lists of seconds per step, turn by turn.
 """
 
 from __future__ import annotations
@@ -55,10 +56,16 @@ def main(folder: Path, params: int, turns: int) -> None:
             comm.Allreduce(MPI.IN_PLACE, flat)
             cpu.momentum(inside[0], inside[1], flat, _RATE, _BETA, 1.0 / workers)
 
+        born = trainer.gradients
+        born[0][:] = gradient[0]
+
         def ours() -> None:
             trainer.step(gradient, loss=0.0)
 
-        sides = {"bare": bare, "in_place": in_place, "spotmpi": ours}
+        def ours_born() -> None:
+            trainer.step(born, loss=0.0)
+
+        sides = {"bare": bare, "in_place": in_place, "spotmpi": ours, "born": ours_born}
 
         def block(step: Callable[[], None], steps: int) -> float:
             comm.Barrier()
@@ -82,7 +89,7 @@ def main(folder: Path, params: int, turns: int) -> None:
         steps = _WARM_UP + turns * count
         _check(outside[0], steps + _WARM_UP)
         _check(inside[0], steps)
-        _check(trainer.params[0], steps)
+        _check(trainer.params[0], 2 * steps)
         if comm.Get_rank() == 0:
             (folder / "turns.json").write_text(json.dumps({"block": count, **found}))
         comm.Barrier()

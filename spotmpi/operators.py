@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spotmpi.arrays.backend import fill
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
@@ -20,6 +21,26 @@ from spotmpi.optimizers import Optimizer
 
 Bring = Callable[[Sequence[Buffer]], None]
 """Fills buffers of the layout; as often as it is called, with the same."""
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """What brings ``weight`` times what ``pack`` fills buffers with.
+
+    A data plane that multiplies while it sums takes the two apart (`spotmpi.fabric.Arena.weighs`).
+    """
+
+    pack: Callable[[Sequence[Buffer], float], None]
+    """Fills buffers with so many times what there is; with 1, it may find it there already."""
+    weight: float
+    """0: it brings nothing, whatever there is."""
+
+    def __call__(self, flats: Sequence[Buffer]) -> None:
+        """As any `Bring`."""
+        if self.weight:
+            self.pack(flats, self.weight)
+        else:
+            fill(flats, 0)
 
 
 @dataclass

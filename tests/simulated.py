@@ -195,6 +195,8 @@ class Job:
     scale_lr: bool = True
     model: Model = field(default_factory=Model)
     delays: Delays = USUAL
+    born_in_place: bool = False
+    """Gradients are computed into `trainer.gradients`, and a mean is asked for before the step."""
 
     @property
     def trace(self) -> Path:
@@ -219,6 +221,11 @@ class Job:
                         rehearsal = trainer.worker not in trainer.workers
                         gradients[trainer.steps] += not rehearsal
                         grads = self.model.gradient(trainer.params, batch)
+                        if self.born_in_place:
+                            for key, array in trainer.gradients.items():
+                                array[...] = grads[key]
+                            grads = trainer.gradients
+                            assert trainer.mean(1.0) == 1.0
                         trainer.step(grads, loss=1.0)
                         losses.append(trainer.loss)
                         began = trainer.steps if rehearsal else began
@@ -239,6 +246,7 @@ class Job:
             arrivals=self.arrivals,
             notices=self.notices,
             in_place=self.seed % 2 == 0,
+            weighs=self.seed % 4 == 1,
         )
 
         def steps(worker: int) -> Steps[Any]:

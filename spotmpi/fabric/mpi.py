@@ -231,11 +231,15 @@ class MpiFabric(Fabric):
         return None
 
     def _sum(self, part: Part) -> None:
-        brought, result = part
+        brought, result, weight = part
         backend = backend_of(result)
         if backend is not HOST:  # this MPI may not know the memory that it is in
             brought = result = backend.to_host(brought)
-        if brought is not result:
+        if not weight:
+            HOST.fill(result, 0)
+        elif weight != 1.0:
+            HOST.kernels.scaled_sum(result, [brought], [weight])
+        elif brought is not result:
             HOST.from_host(result, brought)  # MPI does no less, and works in place everywhere
         collective(self._data, self._data.Allreduce, MPI.IN_PLACE, result)
         if backend is not HOST:

@@ -68,9 +68,10 @@ bell by which all sleep if it is the first of them, and its arenas."""
 
 _ENTRY = 8
 """Numbers of an arena in that table; and what they are: ..."""
-_KEY, _DESCRIPTOR, _MARK, _OPEN, _HOME, _HOME_MARK = range(6)
-"""... which arena it is, its segment, which of the two results there is the open round's, and the
-segment in which the results of all lie (its mark is 0 as long as this worker has not found it)."""
+_KEY, _DESCRIPTOR, _MARK, _OPEN, _HOME, _HOME_MARK, _WEIGHT = range(7)
+"""... which arena it is, its segment, which of the two results there is the open round's, the
+segment in which the results of all lie (its mark is 0 as long as this worker has not found it), and
+the weight of what is brought."""
 _ENTRIES = (_DESK - _TABLE) // (8 * _ENTRY)
 
 
@@ -82,6 +83,7 @@ class _Desk:
         self._segment = segment
         self._memory = Memory(_DESK, segment)
         self._numbers = self._memory.array("uint64", _DESK // 8)
+        self._reals = self._memory.array("float64", _DESK // 8)
         base = self._memory.address
         self.ready, self.done, self.bell = base + _READY, base + _DONE, base + _BELL
 
@@ -110,6 +112,14 @@ class _Desk:
     def write(self, entry: int, what: int, number: int) -> None:
         """Set it."""
         self._numbers[entry + what] = number
+
+    def weight(self, entry: int) -> float:
+        """Of what is brought to the open round of that arena."""
+        return float(self._reals[entry + _WEIGHT])
+
+    def weigh(self, entry: int, weight: float) -> None:
+        """Set it."""
+        self._reals[entry + _WEIGHT] = weight
 
     def address(self, entry: int, what: int) -> int:
         """Where that number is."""
@@ -161,9 +171,12 @@ class _SharedArena(Arena):
         """When the rest was last looked at: ..."""
         self._inputs: list[list[Buffer]] | None = None
         """... of each array the slices of all members, in their order; None: not all share it."""
+        self._members: list[tuple[_Desk, int]] = []
+        """Where each of them has it in its desk."""
         self._slices: list[slice] = []
         places = iter([*self._regions, own])
         super().__init__(lambda: self._arrays(next(places)), in_place=False)
+        self.weighs = not self._small
 
     @property
     def common(self) -> list[Buffer]:
@@ -178,6 +191,11 @@ class _SharedArena(Arena):
         if self._entry is not None:
             self._desk.write(self._entry, _OPEN, self._open)
 
+    def show(self, weight: float) -> None:
+        """What is brought has this weight."""
+        if self._entry is not None:
+            self._desk.weigh(self._entry, weight)
+
     def sum(self, number: int, bindings: int, node: Node) -> bool:
         """Do this worker's share of an array that all have brought; False: MPI has to."""
         if self._bindings != bindings:
@@ -185,9 +203,17 @@ class _SharedArena(Arena):
             self._bindings = bindings
         if self._inputs is None:
             return False
-        inputs, result = self._inputs[number], self.results[number][self._slices[number]]
-        if result.size:
-            HOST.kernels.scaled_sum(result, inputs, [1.0] * len(inputs))
+        result = self.results[number][self._slices[number]]
+        weights = [desk.weight(entry) for desk, entry in self._members]
+        brought = [
+            (one, weight)
+            for one, weight in zip(self._inputs[number], weights, strict=True)
+            if weight  # what does not count may be anything, NaN too
+        ]
+        if result.size and brought:
+            HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
+        elif result.size:
+            result.fill(0)
         return True
 
     def part(self) -> None:
@@ -208,7 +234,7 @@ class _SharedArena(Arena):
         if len(known) < len(entries):
             self.part()
             return
-        members = list(zip(node.present, known, strict=True))
+        members = self._members = list(zip(node.present, known, strict=True))
         found = [
             Found(desk.found.process, desk.read(entry, _DESCRIPTOR), desk.read(entry, _MARK))
             for desk, entry in members
@@ -398,10 +424,12 @@ class Node(Plane):
         self._last += 1
         call = self._started[self._last] = _Call(part)
         if self.present and (place := self._places.get(id(part.contribution))) is not None:
-            call.arena, call.index = place
+            call.arena, call.index = arena, _ = place
             # A small arena goes along with something large, or else by MPI.
-            large = not _is_small(call.arena.contributions)
+            large = not _is_small(arena.contributions)
             if large or any(other.number for other in self._started.values()):
+                if isinstance(arena, _SharedArena):
+                    arena.show(part.weight)
                 self._begun += 1
                 call.number = self._bindings << 32 | self._begun
                 self._tell(self._own_desk.ready, call.number, self._all_ready)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spotmpi.arrays.backend import HOST, Backend, Buffer
+from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.errors import PeersLost
 from spotmpi.protocol.membership import WorkerId
 
@@ -38,6 +38,9 @@ class Part(NamedTuple):
 
     contribution: Buffer
     result: Buffer
+    weight: float = 1.0
+    """What the contribution is multiplied with while it is summed; 0 if it does not count, whatever
+    it holds. Other than 1 only in arenas that weigh."""
 
 
 class Arena:
@@ -46,6 +49,10 @@ class Arena:
     def __init__(self, allocate: Callable[[], list[Buffer]], in_place: bool) -> None:
         self.in_place = in_place
         """The sum arrives where the contribution was: a failure leaves rubbish there."""
+        self.weighs = False
+        """The plane multiplies what is brought with its weight while it sums."""
+        self.weight = 1.0
+        """Of this worker's contributions to the open round."""
         self._results = [allocate(), allocate()]
         contributions = None if in_place else allocate()
         self._contributions = [contributions or results for results in self._results]
@@ -70,8 +77,15 @@ class Arena:
 
     @property
     def parts(self) -> list[Part]:
-        """The open round's."""
-        return self._parts[0]
+        """The open round's, with the weight that holds now."""
+        return [part._replace(weight=self.weight) for part in self._parts[0]]
+
+    def bring_nothing(self) -> None:
+        """Add nothing to the open round's sums."""
+        if self.weighs:
+            self.weight = 0.0
+        else:
+            fill(self.contributions, 0)
 
     def every_contribution(self) -> Iterator[tuple[int, Buffer]]:
         """Of this round and of the next, if they are not the same: which array, and the array."""

@@ -163,10 +163,13 @@ class Simulation:
         arrivals: Iterable[Arrival] = (),
         notices: Iterable[LeaveNotice] = (),
         in_place: bool = False,
+        weighs: bool = False,
         stop: int | None = None,
     ) -> None:
-        """``in_place``: so does the data plane sum; else its results are apart."""
+        """``in_place``: so does the data plane sum; else its results are apart. ``weighs``: it
+        multiplies what is brought to rounds of named arenas with its weight."""
         self._in_place = in_place
+        self._weighs = weighs
         self.membership = membership
         self.random = random.Random(seed)
         self.delays = delays
@@ -213,7 +216,9 @@ class Simulation:
 
     def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Memory for rounds."""
-        return private_arena(layout, self._in_place)
+        made = private_arena(layout, self._in_place)
+        made.weighs = self._weighs and bool(name)
+        return made
 
     def clock(self) -> float:
         """Simulated seconds."""

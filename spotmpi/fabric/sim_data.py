@@ -206,7 +206,7 @@ class DataPath:
         collective.entered.append(worker)
         if isinstance(call.what, Part):
             _check_given(worker, call)
-            collective.brought[worker] = call.given
+            collective.brought[worker] = _times(call.what.weight, call.given)
         elif call.what.source == worker:
             collective.result = list(map(_copy, call.what.buffers))
         self._settle(data, collective)
@@ -295,6 +295,13 @@ def _check_given(worker: WorkerId, call: Call) -> None:
         return
     if _copy(call.what.contribution).tobytes() != call.given.tobytes():
         raise Misuse(f"worker {worker} has changed what it had given to a round")
+
+
+def _times(weight: float, given: Any) -> Any:
+    product = weight * given
+    if not weight:
+        product.fill(0)  # what does not count may be anything, NaN too
+    return product
 
 
 def _sum(brought: Sequence[Any]) -> Any:

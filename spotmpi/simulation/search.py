@@ -56,6 +56,7 @@ def execute(
         schedule.arrivals,
         schedule.notices,
         in_place=schedule.seed % 2 == 0,
+        weighs=schedule.seed % 4 == 1,
         stop=schedule.stop,
     )
     simulation.transcript = transcript

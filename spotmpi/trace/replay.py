@@ -105,8 +105,9 @@ def replay(
 
     ``params`` are those before the first step in the trace (they are not changed), and
     ``gradient(params, samples)`` gives the mean gradient over samples as the script computed it.
-    Contributions are summed in the order in which the trace has them. The optimizer starts without
-    a past, so a trace that begins with a resume can only be replayed for one that keeps none.
+    Contributions are summed in the order in which the trace has them; those without samples bring
+    nothing. The optimizer starts without a past, so a trace that begins with a resume can only be
+    replayed for one that keeps none.
     """
     layout = Layout.of(params)
     flats = layout.allocate()
@@ -117,10 +118,11 @@ def replay(
         total: list[Any] = []
         weights = 0.0
         for contribution in _contributions(record):
-            part = layout.allocate()  # zeros, which is what a worker without samples contributes
-            if weight := float(contribution["weight"]):
-                samples = _samples(record, contribution)
-                layout.pack(gradient(current, samples), part, weight)
+            weight = float(contribution["weight"])
+            if not weight:
+                continue
+            part = layout.allocate()
+            layout.pack(gradient(current, _samples(record, contribution)), part, weight)
             weights += weight
             for out, flat in zip(total, part, strict=False):
                 kernels_for(out).accumulate(out, flat)

@@ -11,7 +11,7 @@ from spotmpi.arrays.registry import Registry, State
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Shape
-from spotmpi.operators import Contribute, Run, Step
+from spotmpi.operators import Contribute, Run, Step, Weighted
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy, complete
 
@@ -57,6 +57,7 @@ class Replica(Generic[P]):
         """Whether the last round of steps had a result: not if all who brought to it are lost."""
         self.arena: Arena
         """Of the rounds that carry contributions; `furnish` makes it."""
+        self._gradients: P | None = None
 
     def furnish(self, arena: Callable[..., Arena]) -> None:
         """Get memory for rounds, from the data plane: ``arena`` is its `Fabric.arena`."""
@@ -86,21 +87,32 @@ class Replica(Generic[P]):
         """Make that zero."""
         fill(self._state[name], 0)
 
+    @property
+    def gradients(self) -> P:
+        """Arrays to compute gradients into, in the user's structure, always the same ones.
+
+        Those that others read, if the data plane weighs: then `begin` with them copies nothing.
+        """
+        if self._gradients is None:
+            weighs = self.arena.weighs
+            flats = self.arena.contributions if weighs else self._layout.allocate()
+            self._gradients = cast(P, self._layout.views(flats))
+        return self._gradients
+
     # A step.
 
     def begin(self, grads: Any, weight: float, last: bool) -> bool:
         """A step with a gradient that stands for ``weight`` samples, up to its round; whether it
         has one, as the ``last`` steps of rounds do. UsageError if the gradient does not fit."""
 
-        def bring(flats: Sequence[Buffer]) -> None:
-            if weight:
-                self._layout.pack(grads, flats, weight, what)
-            else:
-                self.bring_nothing(flats)
+        def pack(flats: Sequence[Buffer], times: float) -> None:
+            in_place = grads is self._gradients and flats is self.arena.contributions
+            if not (in_place and times == 1.0 and self.arena.weighs):
+                self._layout.pack(grads, flats, times, what)
 
         what = "arrays" if self.optimizer is None else "grads"
         self.moved = False
-        self._open = self._step(last=last, bring=bring)
+        self._open = self._step(last=last, bring=Weighted(pack, weight))
         self._contribute, self._run = self.strategy.begin(self._open)
         if last and self._contribute is None:
             raise UsageError(f"{self.strategy} takes no part in the last step of a round")
@@ -109,15 +121,17 @@ class Replica(Generic[P]):
     def bring(self) -> None:
         """Make the contribution of the step that was begun."""
         assert self._contribute is not None
-        self._contribute.bring(self.arena.contributions)
-
-    def bring_nothing(self, flats: Sequence[Buffer] | None = None) -> None:
-        """Nothing to add to the sum."""
-        fill(self.arena.contributions if flats is None else flats, 0)
+        bring, self.arena.weight = self._contribute.bring, 1.0
+        if self.arena.weighs and isinstance(bring, Weighted):
+            self.arena.weight = bring.weight
+            if bring.weight:
+                bring.pack(self.arena.contributions, 1.0)
+        else:
+            bring(self.arena.contributions)
 
     def first_not_finite(self) -> str | None:
         """The name of an array of the contribution that holds a NaN or an infinity."""
-        return self._layout.check_finite(self.arena.contributions)
+        return self._layout.check_finite(self.arena.contributions) if self.arena.weight else None
 
     def complete(self, rate: float, weight: float) -> None:
         """The round of the step that was begun is the record: do the rest of the step, at once."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spotmpi.arrays.backend import fill
 from spotmpi.fabric import Arena, Buffer, Part, Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.training.teaching import Teaching
@@ -64,7 +63,7 @@ class RoundMemory:
     def bring_nothing(self) -> None:
         """Nothing to add to the open round's sums."""
         for arena in self._open:
-            fill(arena.contributions, 0)
+            arena.bring_nothing()
 
     def turn(self) -> None:
         """The open round is committed: it is the last one now."""

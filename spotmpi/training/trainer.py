@@ -61,6 +61,16 @@ class Trainer(Elastic[P]):
         return self._training.replica.params
 
     @property
+    def gradients(self) -> P:
+        """Arrays in the structure of the parameters, to compute gradients into; always the same.
+
+        ``step(trainer.gradients)`` copies nothing where workers share memory. They hold what was
+        written last until the script writes them again. Inside the block only.
+        """
+        self._connected("gradients", alone=True)
+        return self._training.replica.gradients
+
+    @property
     def loss(self) -> float | None:
         """The workers' mean loss in the last step, weighted as their gradients are."""
         return self._training.progress.loss

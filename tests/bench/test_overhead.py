@@ -25,8 +25,10 @@ def noisy(excess: float, n: int = 60) -> list[tuple[float, float]]:
 
 
 def overhead_of(params: int, pairs: list[tuple[float, float]]) -> Overhead:
-    """Two workers', whose bare loop takes half as long in place."""
-    return Overhead(2, params, 10, pairs, [bare / 2 for bare, _ in pairs])
+    """Two workers', whose bare loop takes half as long in place, and spotmpi a quarter of that with
+    gradients in place."""
+    half = [bare / 2 for bare, _ in pairs]
+    return Overhead(2, params, 10, pairs, half, [one / 4 for one in half])
 
 
 def test_what_reducing_in_place_saves_is_told_apart() -> None:
@@ -34,6 +36,7 @@ def test_what_reducing_in_place_saves_is_told_apart() -> None:
     assert found.percent[0] == pytest.approx(-25)
     assert overhead.percent(found.pairs_in_place)[0] == pytest.approx(50)
     assert overhead.milliseconds(found.pairs_in_place)[0] == pytest.approx(1)
+    assert overhead.percent(found.pairs_born)[0] == pytest.approx(-75)
 
 
 def test_an_overhead_that_is_there_is_found() -> None:
@@ -71,7 +74,7 @@ def test_both_sides_run_in_one_job(tmp_path: Path, capsys: pytest.CaptureFixture
     (cell,) = results["cells"]
     assert (cell["workers"], cell["params"], len(cell["pairs"])) == (2, 1000, 4)
     assert all(bare > 0 and ours > 0 for bare, ours in cell["pairs"])
-    assert len(cell["in_place"]) == 4
+    assert len(cell["in_place"]) == len(cell["born"]) == 4
     assert results["failures"] == []
     assert results["machine"]["cores"] >= 1
     shown = capsys.readouterr().out

@@ -50,6 +50,7 @@ parser.add_argument("--terminate", type=int, help="the step in which the launche
 parser.add_argument("--evaluate", action="append", default=[], metavar="W@STEP")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
 parser.add_argument("--late", action="store_true", help="rehearsed deaths may come later")
+parser.add_argument("--in-place", action="store_true", help="gradients are computed in place")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
 
@@ -166,6 +167,11 @@ with spotmpi.Trainer(
             os.kill(launcher(), signal.SIGTERM)
         if f"{trainer.worker}@{trainer.steps}" in arguments.evaluate:
             evaluate()
+        if arguments.in_place:
+            for key, array in trainer.gradients.items():
+                array[...] = grads[key]
+            grads = trainer.gradients
+            trainer.mean(loss)  # a round that brings nothing, with the gradient in its place
         trainer.step(grads, loss=loss)
         if arguments.means:
             assert trainer.mean(3.0) == 3.0

@@ -152,6 +152,14 @@ def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations
     assert {w: r["step"] for r in job.of("recovery") for w in r["lost"]} == asked
 
 
+def test_gradients_that_are_computed_in_place_count_once_whoever_dies(run) -> None:
+    """In a round that carries them, and in the rounds between."""
+    chaos = "2:Rebuild:1"
+    job = run(4, "--revoke", "0@6", chaos=chaos, script_args=["--in-place", "--late"])
+    job.check()
+    assert job.survivors == {1, 3}
+
+
 def test_sixteen_workers_lose_three_at_once(run) -> None:
     """The size of the paper's figure."""
     job = run(16, "--revoke", "0,7,8@3", passes=4)

@@ -131,6 +131,25 @@ def check(workers: Sequence[Worker], number: int) -> None:
             assert same([flat], [brought(worker.me, number, index, flat)])
 
 
+@pytest.mark.parametrize("weights", [(3.0, 1.0, 5.0), (3.0, 0.0, 5.0), (0.0, 0.0, 0.0)])
+def test_what_is_brought_counts_as_often_as_its_weight_says(weights: tuple[float, ...]) -> None:
+    workers = company(3)
+    assert all(worker.data.weighs and not worker.word.weighs for worker in workers)
+    for worker, weight in zip(workers, weights, strict=True):
+        worker.bring(7)
+        worker.data.weight = weight
+        if not weight:
+            for flat in worker.data.contributions:
+                flat[...] = np.nan
+    for found in at_once(workers, Worker.round):
+        for index, flat in enumerate(found[: len(DATA)]):
+            total = np.zeros_like(flat)
+            for worker, weight in zip(workers, weights, strict=True):
+                if weight:
+                    total = total + flat.dtype.type(weight) * brought(worker.me, 7, index, flat)
+            assert same([flat], [total])
+
+
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
 def test_sums_are_in_the_order_of_the_members_to_the_bit(count: int) -> None:
     workers = company(count)

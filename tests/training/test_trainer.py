@@ -44,6 +44,20 @@ def test_deaths_at_any_event_cost_no_step_and_no_gradient(tmp_path: Path, worker
     assert sum(bool(result.of("recovery")) for result in results) > 20
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_gradients_that_are_computed_in_place_wait_for_their_step(
+    tmp_path: Path, seed: int
+) -> None:
+    """Over each kind of data plane, and over rounds that bring nothing, before which they lie there
+    already."""
+    check(Job(tmp_path, seed=seed, born_in_place=True).run())
+
+
+def test_gradients_that_are_computed_in_place_count_whoever_dies(tmp_path: Path) -> None:
+    results = campaign(tmp_path, 4, runs=40, passes=1, born_in_place=True)
+    assert sum(bool(result.of("recovery")) for result in results) > 10
+
+
 def test_everybody_but_one_may_die(tmp_path: Path) -> None:
     results = campaign(tmp_path, 4, runs=40, first=1000, samples=23, at_most=3)
     assert any(len(result.finals) == 1 for result in results)
