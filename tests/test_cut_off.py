@@ -28,9 +28,12 @@ def test_sigterm_ends_what_a_test_has_started(tmp_path: Path) -> None:
     name = f"cut-off-{os.getpid()}"
     reading, writing = os.pipe()
     (tmp_path / "test_one.py").write_text(TEST.format(name=name, pipe=writing))
+    # How pytest was told to run here is not how it is to run there.
+    environ = {key: value for key, value in os.environ.items() if "PYTEST" not in key}
     with subprocess.Popen(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", tmp_path / "test_one.py"],
         cwd=ROOT,
+        env=environ,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -31,13 +31,14 @@ exec unshare --cgroup sh -c '
 
 _REMOVE = """\
 mount -t cgroup -o freezer freezer "$1" && cd "$1" || exit
-for cluster in spot*n*; do
-    owner=${cluster#spot}
+for cluster in "$3"*; do
+    owner=${cluster#"$3"}
     [ "$cluster" = "$2" ] || ! [ -e "/proc/${owner%%n*}" ] || continue
     ! [ -e "$cluster" ] || find "$cluster" -depth -type d -exec rmdir {} + || exit
 done
 """
-"""Of a mount point and a cluster: remove its part, and those whose owners are no more."""
+"""Of a mount point, a cluster and how its name begins: remove its part, and those of such names
+whose owners are no more."""
 
 
 def missing() -> str | None:
@@ -58,7 +59,9 @@ class Cgroups:
         self.folder = folder
         self._mount = folder / "freezer"
         self._mount.mkdir()
-        self._cluster = f"spot{os.getpid()}n{next(_numbers)}"
+        # All see this hierarchy, also who has process numbers of its own.
+        self._prefix = f"spot{os.stat('/proc/self/ns/pid').st_ino}p"
+        self._cluster = f"{self._prefix}{os.getpid()}n{next(_numbers)}"
         self._remove()
 
     def within(self, node: str, *command: object) -> list[str]:
@@ -71,7 +74,8 @@ class Cgroups:
         self._remove()
 
     def _remove(self) -> None:
-        words = ("unshare", "--mount", "sh", "-c", _REMOVE, "sh", self._mount, self._cluster)
+        names = self._mount, self._cluster, self._prefix
+        words = ("unshare", "--mount", "sh", "-c", _REMOVE, "sh", *names)
         deadline = time.monotonic() + _PATIENCE
         while True:
             done = subprocess.run(
