@@ -198,6 +198,32 @@ def test_what_shared_memory_saves_is_what_was_measured() -> None:
     since = section.partition("Since then")[2].replace("\n", " ")
     told = re.findall(r"(\d+) % (more|less) (?:before|after)", since)
     stated = [int(number) * (1 if word == "more" else -1) for number, word in told]
-    cells = [found[side][cell] for cell in (0, 1) for side in ("before", "after")]
-    assert [cell["workers"] for cell in cells] == [2, 2, 4, 4]
-    assert stated == [round(100 * (beside_in_place(cell) - 1)) for cell in cells]
+    cells = [
+        [against_in_place(run[cell]) for run in found[side]]
+        for cell in (0, 1)
+        for side in ("before", "after")
+    ]
+    assert [[run[cell]["workers"] for cell in (0, 1)] for run in found["after"]] == [[2, 4]] * 2
+    assert stated == [round(100 * (median(ratios) - 1)) for ratios in cells]
+
+
+def test_what_gradients_in_place_save_is_what_was_measured() -> None:
+    found = results("gradients")["cells"]
+    section = PAGE.partition("\n## A step without a failure\n")[2].partition("\n## ")[0]
+    section = section.partition("\nA script that computes its gradients")[2]
+    rows = re.findall(r"^\| (\d+) \| ([\d.]+) M \| (.*?) \| (.*?) \| (.*?) \|$", section, re.M)
+    assert [(int(row[0]), float(row[1]) * 1e6) for row in rows] == [
+        (cell["workers"], cell["params"]) for cell in found
+    ]
+    for row, cell in zip(rows, found, strict=True):
+        measured = [
+            1e3 * median(seconds)
+            for seconds in (cell["in_place"], [ours for _, ours in cell["pairs"]], cell["born"])
+        ]
+        assert close(row[2:], measured)
+
+
+def against_in_place(cell: Mapping[str, Any]) -> float:
+    """How many times as long as the bare loop in place a step takes."""
+    ours = [ours for _, ours in cell["pairs"]]
+    return median(one / bare for one, bare in zip(ours, cell["in_place"], strict=True))
