@@ -170,6 +170,11 @@ class Fabric(ABC):
         name last.
         """
 
+    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
+        """How ``part`` was summed over these: host by host, as `protocol.host_ring` says. Empty if
+        it was in their own order, or as MPI does it. Local."""
+        return []
+
     # A sponsor's side of a newcomer. All local, and done at once.
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:

@@ -61,6 +61,7 @@ from spotmpi.fabric.mpi_calls import (
     take,
     told,
 )
+from spotmpi.fabric.mpi_line import MpiLine
 from spotmpi.fabric.node import Node
 from spotmpi.fabric.plane import Plane, Ways
 from spotmpi.fabric.retired import Retired
@@ -151,7 +152,8 @@ class MpiFabric(Fabric):
         self._deaf_until: float | None = None
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
-        self._plane = PLANE(Ways(self._sum, self._broken))
+        line = MpiLine(lambda: (self._data, self._data_ids))
+        self._plane = PLANE(Ways(self._sum, self._broken, line))
         self._briefed = 0
         """How often this newcomer was."""
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
@@ -170,10 +172,7 @@ class MpiFabric(Fabric):
     def _enter(
         self, data: MPI.Intracomm, control: MPI.Intracomm, rows: list[Row], together: bool
     ) -> None:
-        """Take these two for the ways to the workers of these rows, who are their members.
-
-        ``together``: they can all share memory.
-        """
+        """Take these two for the ways to their members; ``together``: each host's share memory."""
         self._data, self._control = data, control
         self._workers = [Worker(row.worker, row.host) for row in rows]
         self._data_ids = [row.worker for row in rows]
@@ -190,6 +189,10 @@ class MpiFabric(Fabric):
     def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Of the data plane."""
         return self._plane.arena(layout, name)
+
+    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
+        """Of the data plane."""
+        return self._plane.hosts(workers, part)
 
     def clock(self) -> float:
         """Monotonic seconds of this host, the same for all its processes."""

@@ -1,4 +1,4 @@
-"""The data plane of workers that share the memory of one host.
+"""The data plane of workers that share the memory of their hosts.
 
 Every worker's contributions lie where its neighbours can read them. When all have come with theirs,
 each sums its slice over all of them, in the order of the members, into one result for all; when all
@@ -8,8 +8,12 @@ writing of the result, and after a failure the survivors' contributions are as t
 Results take turns: while the next is summed, the last one, the record, stays as it is. What is
 small, such as the control word, is summed by everybody for itself.
 
+If there are several hosts, each has a result of its own, and each worker's slice is summed on its
+way round the hosts (`rings`). That is worth it for large arrays; the others go by MPI.
+
 Who waits sleeps, and looks now and then whether somebody is lost (`meeting_loops`). Arenas without
-a name and tiny models go by MPI, and so does everything if members cannot reach others' memory.
+a name and tiny models go by MPI, and so does everything if workers of one host cannot reach each
+other's memory.
 """
 
 from __future__ import annotations
@@ -22,12 +26,16 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
+from spotmpi.fabric.desks import DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
 from spotmpi.fabric.plane import Arena, Handle, Part, Plane, Shape, Ways, private_arena
+from spotmpi.fabric.rings import Rings
 from spotmpi.fabric.shared_memory import PAGE, Found, Memory, Segment, bytes_of
+from spotmpi.protocol.host_ring import cut
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Node"]
@@ -52,95 +60,15 @@ _NAP = 1_000_000
 _LOOKS = 1000
 """Times that it looks for the others before it sleeps, if it has one."""
 
-_LINE = 16
-"""Elements of which two workers never write one each."""
+_BETWEEN = 1 << 18
+"""Bytes of an arena from which on rings between hosts are faster than MPI: at 1 Gbit/s, between 3
+and 4 hosts (`bench allreduce`)."""
 
 _EVIDENCE = 2.0
 """Seconds in which a loss must be known that keeps memory from being reached."""
 
 _CARD = struct.Struct("<qqqqq")
-"""A worker's process, its desk's descriptor and mark, its network, and how often it was bound."""
-
-_DESK = 2 * PAGE
-_READY, _DONE, _BELL, _TABLE = 64, 128, 192, 1024
-"""What lies where in a desk: how many parts its worker has started, how many it has summed, the
-bell by which all sleep if it is the first of them, and its arenas."""
-
-_ENTRY = 8
-"""Numbers of an arena in that table; and what they are: ..."""
-_KEY, _DESCRIPTOR, _MARK, _OPEN, _HOME, _HOME_MARK, _WEIGHT = range(7)
-"""... which arena it is, its segment, which of the two results there is the open round's, the
-segment in which the results of all lie (its mark is 0 as long as this worker has not found it), and
-the weight of what is brought."""
-_ENTRIES = (_DESK - _TABLE) // (8 * _ENTRY)
-
-
-class _Desk:
-    """What the others can read of one worker; it alone writes there."""
-
-    def __init__(self, found: Found, segment: Segment) -> None:
-        self.found = found
-        self._segment = segment
-        self._memory = Memory(_DESK, segment)
-        self._numbers = self._memory.array("uint64", _DESK // 8)
-        self._reals = self._memory.array("float64", _DESK // 8)
-        base = self._memory.address
-        self.ready, self.done, self.bell = base + _READY, base + _DONE, base + _BELL
-
-    @classmethod
-    def new(cls) -> _Desk:
-        """This worker's."""
-        segment = Segment(_DESK)
-        return cls(segment.here, segment)
-
-    @classmethod
-    def of(cls, found: Found) -> _Desk:
-        """Another worker's. OSError if it cannot be reached."""
-        return cls(found, Segment.reach(found, _DESK))
-
-    def entry(self, key: int) -> int | None:
-        """Where the arena of this key is; None: it shares none of that."""
-        for at in range(_TABLE // 8, _TABLE // 8 + _ENTRY * _ENTRIES, _ENTRY):
-            if self._numbers[at + _KEY] == key:
-                return at
-        return None
-
-    def read(self, entry: int, what: int) -> int:
-        """One number of it."""
-        return int(self._numbers[entry + what])
-
-    def write(self, entry: int, what: int, number: int) -> None:
-        """Set it."""
-        self._numbers[entry + what] = number
-
-    def weight(self, entry: int) -> float:
-        """Of what is brought to the open round of that arena."""
-        return float(self._reals[entry + _WEIGHT])
-
-    def weigh(self, entry: int, weight: float) -> None:
-        """Set it."""
-        self._reals[entry + _WEIGHT] = weight
-
-    def address(self, entry: int, what: int) -> int:
-        """Where that number is."""
-        return self._memory.address + 8 * (entry + what)
-
-    def enter(self, key: int, segment: Segment) -> int:
-        """Show an arena, in place of the last one of this key."""
-        entry = self.entry(key)
-        if entry is None:
-            entry = self.entry(0)
-        if entry is None:
-            raise SpotmpiError(f"{_ENTRIES} arenas are shared already")
-        self.clear(entry)
-        self.write(entry, _DESCRIPTOR, segment.descriptor)
-        self.write(entry, _MARK, segment.mark)
-        self.write(entry, _KEY, key)
-        return entry
-
-    def clear(self, entry: int) -> None:
-        """Show it no more."""
-        self._numbers[entry : entry + _ENTRY] = 0
+"""A worker's process, its desk's descriptor and mark, its host, and how often it was bound."""
 
 
 class _SharedArena(Arena):
@@ -150,14 +78,14 @@ class _SharedArena(Arena):
     it open. Until they are somewhere, and once memory is not shared any more, they are private.
     """
 
-    def __init__(self, desk: _Desk, key: int, layout: Sequence[Shape]) -> None:
+    def __init__(self, desk: Desk, key: int, layout: Sequence[Shape]) -> None:
         self.key = key
         self._layout = layout
         sizes = [bytes_of(shape.dtype, shape.size) for shape in layout]
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._bytes = sum(sizes)
-        self._small = max(shape.size for shape in layout) <= _SMALL
-        self._length = PAGE + self._bytes * (1 if self._small else 3)
+        self.small = max(shape.size for shape in layout) <= _SMALL
+        self._length = PAGE + self._bytes * (1 if self.small else 3)
         self._segment = Segment(self._length)
         own = Memory(self._bytes, self._segment, PAGE)
         self._regions = [Memory(self._bytes), Memory(self._bytes)]
@@ -171,17 +99,22 @@ class _SharedArena(Arena):
         """When the rest was last looked at: ..."""
         self._inputs: list[list[Buffer]] | None = None
         """... of each array the slices of all members, in their order; None: not all share it."""
-        self._members: list[tuple[_Desk, int]] = []
+        self._members: list[tuple[Desk, int]] = []
         """Where each of them has it in its desk."""
         self._slices: list[slice] = []
         places = iter([*self._regions, own])
         super().__init__(lambda: self._arrays(next(places)), in_place=False)
-        self.weighs = not self._small
+        self.weighs = not self.small
 
     @property
     def common(self) -> list[Buffer]:
         """What is the same memory for all members."""
         return [] if self._home is None else [*self.results, *self.record]
+
+    @property
+    def shared(self) -> bool:
+        """Whether others can find it."""
+        return self._entry is not None
 
     def turn(self) -> None:
         """The open round is committed."""
@@ -189,20 +122,23 @@ class _SharedArena(Arena):
         self._regions.reverse()
         self._open = 1 - self._open
         if self._entry is not None:
-            self._desk.write(self._entry, _OPEN, self._open)
+            self._desk.write(self._entry, OPEN, self._open)
 
     def show(self, weight: float) -> None:
         """What is brought has this weight."""
         if self._entry is not None:
             self._desk.weigh(self._entry, weight)
 
-    def sum(self, number: int, bindings: int, node: Node) -> bool:
-        """Do this worker's share of an array that all have brought; False: MPI has to."""
+    def reaches_all(self, bindings: int, node: Node) -> bool:
+        """Whether all of this host have shared one like this, after all have started a part."""
         if self._bindings != bindings:
             self._look_around(node)
             self._bindings = bindings
-        if self._inputs is None:
-            return False
+        return self._inputs is not None
+
+    def sum(self, number: int, rings: Rings | None) -> None:
+        """Do this worker's share of an array that all have brought."""
+        assert self._inputs is not None
         result = self.results[number][self._slices[number]]
         weights = [desk.weight(entry) for desk, entry in self._members]
         brought = [
@@ -210,11 +146,12 @@ class _SharedArena(Arena):
             for one, weight in zip(self._inputs[number], weights, strict=True)
             if weight  # what does not count may be anything, NaN too
         ]
-        if result.size and brought:
+        if rings is not None:
+            rings.sum(brought, result)
+        elif result.size and brought:
             HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
         elif result.size:
             result.fill(0)
-        return True
 
     def part(self) -> None:
         """Share nothing any more, now and later."""
@@ -227,7 +164,7 @@ class _SharedArena(Arena):
             self._home = None
 
     def _look_around(self, node: Node) -> None:
-        """Find the members' memory, after all of them have started a part of this arena."""
+        """Find the memory of this host's members, after all have started a part of this arena."""
         entries = [desk.entry(self.key) for desk in node.present]
         known = [entry for entry in entries if entry is not None]
         self._inputs = None
@@ -236,19 +173,19 @@ class _SharedArena(Arena):
             return
         members = self._members = list(zip(node.present, known, strict=True))
         found = [
-            Found(desk.found.process, desk.read(entry, _DESCRIPTOR), desk.read(entry, _MARK))
+            Found(desk.found.process, desk.read(entry, DESCRIPTOR), desk.read(entry, MARK))
             for desk, entry in members
         ]
         self._peers = {
             one: self._peers.get(one) or Memory(self._bytes, node.reached(one, self._length), PAGE)
             for one in found
         }
-        if not self._small and self._home is None:
+        if not self.small and self._home is None:
             self._find_home(members, found, node)
         me, count = node.present.index(self._desk), len(members)
+        whole = self.small or node.rings is not None
         self._slices = [
-            slice(None) if self._small else _slice_of(shape.size, me, count)
-            for shape in self._layout
+            slice(None) if whole else cut(shape.size, me, count) for shape in self._layout
         ]
         arrays = [self._arrays(self._peers[one]) for one in found]
         self._inputs = [
@@ -256,25 +193,25 @@ class _SharedArena(Arena):
         ]
 
     def _find_home(
-        self, members: Sequence[tuple[_Desk, int]], found: Sequence[Found], node: Node
+        self, members: Sequence[tuple[Desk, int]], found: Sequence[Found], node: Node
     ) -> None:
         """Where anybody has it already; or else with the first."""
         home, turn = found[0], members[0]
         for desk, entry in members:
-            if mark := desk.read(entry, _HOME_MARK):
-                home = Found(desk.found.process, desk.read(entry, _HOME), mark)
+            if mark := desk.read(entry, HOME_MARK):
+                home = Found(desk.found.process, desk.read(entry, HOME), mark)
                 turn = desk, entry
                 break
-        self._open = turn[0].read(turn[1], _OPEN)
+        self._open = turn[0].read(turn[1], OPEN)
         own = home == self._segment.here
         self._home = self._segment if own else node.reached(home, self._length)
         for region, result in zip(self._regions, (self._open, 1 - self._open), strict=True):
             region.show(self._home, PAGE + self._bytes * (1 + result))
         assert self._entry is not None
-        self._desk.write(self._entry, _OPEN, self._open)
-        self._desk.write(self._entry, _HOME, self._home.descriptor)
+        self._desk.write(self._entry, OPEN, self._open)
+        self._desk.write(self._entry, HOME, self._home.descriptor)
         # Whoever reads this number finds those before it.
-        node.publish(self._desk.address(self._entry, _HOME_MARK), self._home.mark)
+        node.publish(self._desk.address(self._entry, HOME_MARK), self._home.mark)
 
     def _arrays(self, memory: Memory) -> list[Buffer]:
         return [
@@ -290,25 +227,36 @@ class _Call:
     part: Part
     number: int = 0
     """As it stands in desks; 0 of one that no desk tells of."""
-    arena: Arena | None = None
+    name: str = ""
+    """Of its arena."""
     index: int = 0
     """Which array of it."""
 
 
 class Node(Plane):
-    """For members on one host; as `Plain` for all others."""
+    """For members that share the memory of their hosts; as `Plain` for all others."""
+
+    between = _BETWEEN
+    """Bytes of an arena that goes by rings if there are several hosts."""
 
     def __init__(self, ways: Ways) -> None:
         self._ways = ways
-        self._own: _Desk | None = None
+        self._own: Desk | None = None
         try:
-            self._own = _Desk.new()
+            self._own = Desk.new()
         except (OSError, SpotmpiError) as error:
             _LOG.info("no memory is shared with other workers: %s", error)
-        self._desks: dict[WorkerId, _Desk] = {}
+        self._desks: dict[WorkerId, Desk] = {}
         """Of all whose memory can be reached from here."""
-        self.present: list[_Desk] = []
-        """The members', if all of them reach each other's; or else empty."""
+        self._marks: dict[WorkerId, int] = {}
+        """By which hosts are told apart, of all who were ever there."""
+        self.present: list[Desk] = []
+        """Of this host's members, if all members reach their neighbours'; or else empty."""
+        self.rings: Rings | None = None
+        """Between the hosts, if there are several."""
+        self._members, self._together = 0, False
+        self._agreed: dict[str, bool] = {}
+        """Of arenas that go between hosts: whether all members share theirs."""
         self._bindings = 0
         """How often members were bound: the higher half of all numbers in desks."""
         self._begun = 0
@@ -316,7 +264,7 @@ class Node(Plane):
         self._started: dict[Handle, _Call] = {}
         self._arenas: dict[str, Arena] = {}
         """Those that have a name; the last of each."""
-        self._places: dict[int, tuple[Arena, int]] = {}
+        self._places: dict[int, tuple[str, int]] = {}
         """Of their contributions, by `id`: which arena, which array."""
         self._loops: SimpleNamespace | None = None
         """From when on there is something to sum that is worth loading them."""
@@ -330,25 +278,36 @@ class Node(Plane):
     def card(self) -> bytes:
         """How the others reach this worker's desk."""
         found = Found(0, 0, 0) if self._own is None else self._own.found
-        return _CARD.pack(*found, _network(), self._bindings)
+        return _CARD.pack(*found, self.host(), self._bindings)
+
+    @staticmethod
+    def host() -> int:
+        """By what this worker's host is told from others: they have lines between them. A worker
+        whose line is cut must not go on by memory, so a network is a host of its own."""
+        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        network = os.stat("/proc/self/ns/net").st_ino
+        digest = hashlib.blake2b(boot + network.to_bytes(8, "little"), digest_size=7).digest()
+        return int.from_bytes(digest, "little")
 
     def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """Whether the memory of all these can be reached from here, and no line lies between: a
-        worker whose line is cut must not go on by memory."""
+        """Whether the memory of all these can be reached from here that are on this host."""
         read = {worker: _CARD.unpack_from(card) for worker, card in cards.items()}
         self._bindings = max(self._bindings, *(bindings for *_, bindings in read.values()))
-        for worker, (*numbers, network, _) in read.items():
+        here = self.host()
+        for worker, (*numbers, host, _) in read.items():
             found = Found(*numbers)
-            if network != _network():
-                _LOG.info("worker %d is in another network", worker)
-                return False
+            self._marks[worker] = host
+            if host != here:
+                if self._ways.line is None:
+                    return False
+                continue
             known = self._desks.get(worker)
             if known is not None and known.found == found:
                 continue
             try:
                 own = self._own
-                here = own is not None and own.found == found
-                self._desks[worker] = own if own and here else _Desk.of(found)
+                mine = own is not None and own.found == found
+                self._desks[worker] = own if own and mine else Desk.of(found)
             except (OSError, SpotmpiError) as error:
                 _LOG.info("the memory of worker %d cannot be reached: %s", worker, error)
                 return False
@@ -360,13 +319,50 @@ class Node(Plane):
             raise RuntimeError(f"{len(self._started)} parts are under way among other members")
         self._bindings += 1
         self._begun = 0
-        self.present = [self._desks[one] for one in members] if together else []
+        self._members, self._together = len(members), together
         self._desks = {one: desk for one, desk in self._desks.items() if one in members}
-        _LOG.info("%d workers %s memory", len(members), "share" if together else "do not share")
+        self._agreed = {}
+        self.present, self.rings = [], None
+        if together:
+            hosts = self._by_host(members)
+            me = next(one for one, desk in self._desks.items() if desk is self._own)
+            self.present = [self._desks[one] for host in hosts if me in host for one in host]
+            if len(hosts) > 1:
+                assert self._ways.line is not None
+                self.rings = Rings(hosts, me, self._ways.line)
+            _LOG.info("%d workers share the memory of %d hosts", len(members), len(hosts))
+        else:
+            _LOG.info("%d workers do not share memory", len(members))
         for arena in self._arenas.values():
-            if not together and isinstance(arena, _SharedArena):
+            if isinstance(arena, _SharedArena) and not (together and self._is_shared(arena)):
                 arena.part()
         self._sit_down()
+
+    def _by_host(self, workers: Sequence[WorkerId]) -> list[list[WorkerId]]:
+        hosts: dict[int, list[WorkerId]] = {}
+        for one in workers:
+            hosts.setdefault(self._marks[one], []).append(one)
+        return list(hosts.values())
+
+    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
+        """As they are by now known to be; some of them may be lost."""
+        name, _ = self._places.get(id(part.contribution), ("", 0))
+        arena = self._arenas.get(name)
+        if not (self._together and isinstance(arena, _SharedArena) and arena.shared):
+            return []
+        hosts = self._by_host(workers)
+        return hosts if len(hosts) > 1 and self._goes_round(arena) else []
+
+    def _is_shared(self, arena: Arena) -> bool:
+        """Whether it is worth it; the same for all members. What is small goes along with others
+        on one host, and by MPI between hosts, out of memory that nobody shares."""
+        if self.rings is None or _is_small(arena.contributions):
+            return True
+        return self._goes_round(arena)
+
+    def _goes_round(self, arena: Arena) -> bool:
+        size = sum(int(one.nbytes) for one in arena.contributions)
+        return size >= self.between and not _is_small(arena.contributions)
 
     def _sit_down(self) -> None:
         """Know where to look for those who are present."""
@@ -400,9 +396,10 @@ class Node(Plane):
             self._sit_down()
         made = self._shared(layout, name) or private_arena(layout, in_place=True)
         self._arenas[name] = made
+        self._agreed.pop(name, None)
         self._places = {
-            id(contribution): (arena, index)
-            for arena in self._arenas.values()
+            id(contribution): (of, index)
+            for of, arena in self._arenas.items()
             for index, contribution in arena.every_contribution()
         }
         return made
@@ -424,16 +421,23 @@ class Node(Plane):
         self._last += 1
         call = self._started[self._last] = _Call(part)
         if self.present and (place := self._places.get(id(part.contribution))) is not None:
-            call.arena, call.index = arena, _ = place
-            # A small arena goes along with something large, or else by MPI.
-            large = not _is_small(arena.contributions)
-            if large or any(other.number for other in self._started.values()):
+            call.name, call.index = place
+            arena = self._arenas[call.name]
+            if self._meets(arena):
                 if isinstance(arena, _SharedArena):
                     arena.show(part.weight)
                 self._begun += 1
                 call.number = self._bindings << 32 | self._begun
                 self._tell(self._own_desk.ready, call.number, self._all_ready)
         return self._last
+
+    def _meets(self, arena: Arena) -> bool:
+        """Whether this host's members wait for each other to sum it; the same for all members."""
+        if self.rings is not None:
+            return self._goes_round(arena)
+        # A small arena goes along with something large, or else by MPI.
+        large = not _is_small(arena.contributions)
+        return large or any(other.number for other in self._started.values())
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """In the order in which they were started: the same for all members."""
@@ -452,9 +456,14 @@ class Node(Plane):
             del self._started[handle]
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """They are forgotten: nothing is done but in `wait`."""
+        """They are forgotten: nothing is done but in `wait`. What is under way between hosts comes
+        to room that nobody uses any more."""
         for handle in handles:
             self._started.pop(handle, None)
+        if self._ways.line is not None:
+            self._ways.line.give_up()
+        if self.rings is not None:
+            self.rings = self.rings.anew()
 
     def interrupt(self) -> None:
         """Wake who sleeps, to see that the data path is revoked."""
@@ -463,18 +472,38 @@ class Node(Plane):
 
     def is_everywhere(self, buffer: Buffer) -> bool:
         """Whether it is the same memory for all members."""
+        if self.rings is not None:
+            return False
         arenas = self._arenas.values()
         shared = [arena for arena in arenas if isinstance(arena, _SharedArena)]
         return any(buffer is one for arena in shared for one in arena.common)
 
     @property
-    def _own_desk(self) -> _Desk:
+    def _own_desk(self) -> Desk:
         assert self._own is not None
         return self._own
 
     def _sum(self, call: _Call) -> bool:
-        arena = call.arena
-        return isinstance(arena, _SharedArena) and arena.sum(call.index, self._bindings, self)
+        found = self._arenas[call.name]
+        arena = found if isinstance(found, _SharedArena) else None
+        shared = arena is not None and arena.reaches_all(self._bindings, self)
+        if self.rings is not None:
+            if call.name not in self._agreed:
+                self._agreed[call.name] = self._all(shared)
+            shared = self._agreed[call.name]
+        if arena is not None:
+            if shared:
+                arena.sum(call.index, self.rings)
+            else:
+                arena.part()
+        return shared
+
+    def _all(self, flag: bool) -> bool:
+        """Whether all members say so. Collective."""
+        word = HOST.zeros("float64", 1)
+        word[0] = flag
+        self._ways.total(Part(word, word))
+        return int(word[0]) == self._members
 
     def _tell(self, where: int, number: int, everybody: Buffer) -> None:
         assert self._loops is not None
@@ -510,14 +539,3 @@ class Node(Plane):
 
 def _is_small(buffers: Sequence[Buffer]) -> bool:
     return all(len(buffer) <= _SMALL for buffer in buffers)
-
-
-def _network() -> int:
-    """Which network namespace this process is in."""
-    return os.stat("/proc/self/ns/net").st_ino
-
-
-def _slice_of(size: int, which: int, count: int) -> slice:
-    """One of so many about equal ones, in whole cache lines."""
-    lines = -(-size // _LINE)
-    return slice(*(min(size, _LINE * (lines * i // count)) for i in (which, which + 1)))

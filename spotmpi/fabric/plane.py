@@ -131,6 +131,27 @@ Sum = Callable[[Part], None]
 """Sums one part over all members, blocking; raises `PeersLost`."""
 
 
+class Line(ABC):
+    """Messages between this worker and others. Those of one ring from one worker to another come in
+    the order in which they were sent."""
+
+    @abstractmethod
+    def send(self, to: WorkerId, ring: int, what: Buffer) -> Handle:
+        """Begin to send; ``what`` stays as it is until this is through. May raise `PeersLost`."""
+
+    @abstractmethod
+    def receive(self, source: WorkerId, ring: int, room: Buffer) -> Handle:
+        """Have a message come to ``room``, which has its size. May raise `PeersLost`."""
+
+    @abstractmethod
+    def through(self) -> list[Handle]:
+        """Wait until some of what is under way is through. Raises `PeersLost`."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """Forget all that is under way. Some of it may still be read, or come to its room."""
+
+
 class Ways(NamedTuple):
     """What a plane has of the fabric that it belongs to."""
 
@@ -138,6 +159,8 @@ class Ways(NamedTuple):
     """The slow way that always works."""
     broken: Callable[[], bool]
     """Whether a member is lost, as far as is known here, or has met a loss. Local."""
+    line: Line | None = None
+    """From worker to worker, where there is such a thing."""
 
 
 class Plane(ABC):
@@ -185,6 +208,11 @@ class Plane(ABC):
     def is_everywhere(self, buffer: Buffer) -> bool:
         """Whether it is the same memory for all members. Local, and the same for all."""
         return False
+
+    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
+        """How ``part`` was summed over these: host by host, as `protocol.host_ring` says. Empty if
+        it was in their own order, or as MPI does it. Local."""
+        return []
 
     def perform(self, request: Start | Wait | Cancel | Reduce) -> Handle | None:
         """Do what is asked; returns the handle of what is started."""

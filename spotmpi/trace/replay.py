@@ -15,6 +15,8 @@ from spotmpi.arrays.backend import kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.errors import TraceError
 from spotmpi.optimizers import Optimizer
+from spotmpi.protocol.host_ring import orders
+from spotmpi.protocol.membership import WorkerId
 from spotmpi.trace.records import Record
 
 __all__ = ["check_exactly_once", "check_replicas", "replay", "steps"]
@@ -105,8 +107,9 @@ def replay(
 
     ``params`` are those before the first step in the trace (they are not changed), and
     ``gradient(params, samples)`` gives the mean gradient over samples as the script computed it.
-    Contributions are summed in the order in which the trace has them; those without samples bring
-    nothing. The optimizer starts without a past, so a trace that begins with a resume can only be
+    Contributions are summed in the order in which the trace has them, or from host to host where
+    they were; those without samples bring nothing. The optimizer starts without a past, so a trace
+    that begins with a resume can only be
     replayed for one that keeps none.
     """
     layout = Layout.of(params)
@@ -115,7 +118,7 @@ def replay(
     current = layout.views(flats)
     slots = {name: layout.allocate() for name in optimizer.slots}
     for record in steps(records):
-        total: list[Any] = []
+        parts: dict[WorkerId, list[Any]] = {}
         weights = 0.0
         for contribution in _contributions(record):
             weight = float(contribution["weight"])
@@ -124,12 +127,36 @@ def replay(
             part = layout.allocate()
             layout.pack(gradient(current, _samples(record, contribution)), part, weight)
             weights += weight
-            for out, flat in zip(total, part, strict=False):
-                kernels_for(out).accumulate(out, flat)
-            total = total or part
+            parts[int(contribution["worker"])] = part
         if weights:
+            total = summed(parts, record.get("hosts"))
             optimizer.update(flats, total, slots, float(record["rate"]), 1.0 / weights)
     return current
+
+
+def summed(parts: dict[WorkerId, list[Any]], hosts: Any) -> list[Any]:
+    """The sums of what workers brought, flat by flat."""
+    found = []
+    for each in zip(*parts.values(), strict=True):
+        brought = dict(zip(parts, each, strict=True))
+        total, *others = each
+        if not hosts:
+            for flat in others:
+                kernels_for(total).accumulate(total, flat)
+            found.append(total)
+            continue
+        out = total.copy()
+        for piece, order in orders(len(total), [len(host) for host in hosts]):
+            # Who had no samples brought nothing; a host of which nobody did sent zeros.
+            sums = [[brought[one] for one in hosts[which] if one in brought] for which in order]
+            first, *others = [flat for host in sums for flat in host]
+            out[piece] = first[piece]
+            if not sums[0]:
+                out[piece] += 0
+            for flat in others:
+                kernels_for(out).accumulate(out[piece], flat[piece])
+        found.append(out)
+    return found
 
 
 def _contributions(record: Record) -> list[dict[str, Any]]:

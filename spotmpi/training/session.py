@@ -426,7 +426,7 @@ class Session(Generic[P]):
             self._check(number, word)
         taken = self._round.commit(number, full, word, page)
         if taken:
-            self._note(number, full, taken, now)
+            self._note(number, contributors, taken, now)
         graduates = self._school.given(page)
         if self.me in graduates:
             self.training.registry.take(page["rest"])
@@ -576,16 +576,18 @@ class Session(Generic[P]):
         if word.over and self._round.kind != control_word.END:
             self._round = End(self.memory, self._reached)
 
-    def _note(self, number: int, full: Sequence[WorkerId], taken: Taken, now: float) -> None:
+    def _note(self, number: int, brought: Sequence[WorkerId], taken: Taken, now: float) -> None:
         """Steps are committed: for the trace."""
         self._contributed += self._turn.brought
         if self._journal.wants_steps:
             known = {
                 "round": number,
                 "generation": self.driver.ledger.generation,
-                "workers": full,
+                "workers": self._school.full(brought),
                 "seconds": (now - self._committed_at) / taken.steps,
             }
+            if hosts := self.place.fabric.hosts(brought, self.memory.parts[0]):
+                known["hosts"] = hosts
             vain = self._gradients - self._contributed
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)

@@ -10,6 +10,7 @@ from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import Apply, Every, GradientAverage, Operator
 from spotmpi.strategies import SSGD, Strategy
+from spotmpi.trace.replay import summed
 
 
 def local(layout):
@@ -138,10 +139,7 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                 own = errors.setdefault(worker, layout.allocate())
                 for flat, error in zip(mine, own, strict=True):
                     flat[...] = coarse(flat, error)
-        first, *others = brought.values()
-        for other in others:
-            for flat, more in zip(first, other, strict=True):
-                flat += more
         if weight:
-            optimizer.update(flats, first, slots, float(steps[0]["rate"]), 1.0 / weight)
+            total = summed(brought, steps[-1].get("hosts"))
+            optimizer.update(flats, total, slots, float(steps[0]["rate"]), 1.0 / weight)
     return current

@@ -32,17 +32,16 @@ import others
 
 import spotmpi
 from spotmpi.fabric import mpi, mpi_calls
-from spotmpi.fabric.node import Node
-from spotmpi.fabric.plane import Plain
 from spotmpi.optimizers import Momentum
 from spotmpi.training import checkpoint_file
 from spotmpi.training.fault_injection import FaultInjection
+from tests.fabric.planes import PLANES
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
-parser.add_argument("--plane", default="Node", choices=["Plain", "Node"])
+parser.add_argument("--plane", default="Node", choices=["Plain", "Node", "Hosts"])
 parser.add_argument("--wide", action="store_true", help="a model that is worth sharing memory")
 parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
 parser.add_argument("--refuse", type=int, default=0, help="so many checkpoints of each worker")
@@ -118,7 +117,7 @@ def evaluate():
 mpi.MpiFabric.perform = perform_or_die
 checkpoint_file.save = save_or_die
 checkpoint_file._pieces = pieces_or_die
-mpi.PLANE = {"Plain": Plain, "Node": Node}[arguments.plane]
+mpi.PLANE = PLANES[arguments.plane]
 if arguments.late:
     # So others may have committed the step, all or some of them: then it is not tried again.
     hold = FaultInjection.hold

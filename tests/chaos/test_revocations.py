@@ -92,8 +92,8 @@ class Job:
 @pytest.fixture(params=["Plain", "Node"])
 def run(run_spotmpi, tmp_path, request):
     """``run(n, "--revoke", ..., chaos=..., script_args=...)`` -> Job, over both data planes: a
-    model by MPI, and a wide one in shared memory."""
-    wide = request.param == "Node"
+    model by MPI, and a wide one in shared memory; on request also between hosts."""
+    wide = request.param != "Plain"
     path = tmp_path / "trace.jsonl"
 
     def start(workers, *options, chaos="", script_args=(), passes=3) -> Job:
@@ -121,6 +121,9 @@ def run(run_spotmpi, tmp_path, request):
     return start
 
 
+between_hosts = pytest.mark.parametrize("run", ["Hosts"], indirect=True)
+
+
 @pytest.mark.parametrize(
     ("workers", "revocations"),
     [
@@ -138,10 +141,21 @@ def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations
     options = [part for r in revocations for part in ("--revoke", r)]
     job = run(workers, *options)
     job.check()
+
     dead = {int(w) for r in revocations for w in r.split("@")[0].split(",")}
     assert job.survivors == set(range(workers)) - dead
     assert {w for r in job.of("recovery") for w in r["lost"]} == dead
     assert all(r["total_ms"] > 0 for r in job.of("recovery"))
+
+
+@between_hosts
+@pytest.mark.parametrize("revocations", [["0@5", "3@9"], ["1,2@10", "4@20"]], ids="+".join)
+def test_survivors_on_several_hosts_train_on_as_if_nothing_had_happened(run, revocations) -> None:
+    """A host is lost whole, or some of its workers are."""
+    options = [part for r in revocations for part in ("--revoke", r)]
+    job = run(5, *options)
+    job.check()
+    assert any("hosts" in record for record in job.of("step"))
     # In the step that was asked for, and not in the next one.
     asked = {
         int(w): int(step)

@@ -111,7 +111,7 @@ def attempt(request: Request) -> Steps[str]:
 
 def summed(me: int) -> Steps[list[float]]:
     """An all-reduce of 10 ** me, in both of the types that are trained."""
-    both = arena(np.full(3, 10.0**me, np.float32), np.full(5, 10.0**me, np.float64))
+    both = arena(np.full(3, 10.0**me, np.float32), np.full(1_500, 10.0**me, np.float64))
     yield Reduce(both.parts)
     first, second = both.results
     assert (first == first[0]).all()
@@ -305,6 +305,29 @@ def a_reduce_that_a_dead_worker_never_entered_fails_on_all(me: int) -> Steps[Any
     said = yield from attempt(ones())
     yield Revoke()
     return said
+
+
+@scenario(all=[[True, [0, 1, 3]], 1011.0, 5.0], dead=[2])
+def who_dies_with_a_part_under_way_leaves_the_others_memory_in_peace(me: int) -> Steps[Any]:
+    """It has said that its contribution is there, and others may have begun to sum."""
+    one = arena(np.full(70_000, 10.0**me, np.float32))
+    handles = []
+    try:
+        if me != 2 or not one.in_place:  # then it is summed where it is started
+            handles.append((yield Start(one.parts[0])))
+        if me == 2:
+            raise Die
+        yield Wait(handles)
+    except PeersLost:
+        yield Revoke()
+    yield Cancel(handles)
+    one.results[0][...] = 5
+    built = yield from build(ALL - {2})
+    while not built[0]:
+        built = yield from build(ALL - {2})
+    total = yield from summed(me)
+    assert (one.results[0] == 5).all()
+    return [built, total, float(one.results[0][0])]
 
 
 @scenario(w0="lost", w2="lost", w3="lost")

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from spotmpi.fabric.node import Node
 from spotmpi.fabric.plane import Apart, Plain, Plane, Ways
 
-PLANES: dict[str, Callable[[Ways], Plane]] = {"Node": Node, "Plain": Plain, "Apart": Apart}
+HOSTS = (0, 1, 1, 2, 1)
+"""Where the workers of a job are, as far as `Hosts` is asked."""
+
+
+class Hosts(Node):
+    """Workers on several hosts, with rings for whatever is not small."""
+
+    between = 0
+
+    @staticmethod
+    def host() -> int:
+        """By the number that mpirun gave this worker."""
+        return HOSTS[int(os.environ["OMPI_COMM_WORLD_RANK"])]
+
+
+PLANES: dict[str, Callable[[Ways], Plane]] = {
+    "Node": Node,
+    "Hosts": Hosts,
+    "Plain": Plain,
+    "Apart": Apart,
+}

@@ -15,16 +15,22 @@ from spotmpi.settings import Settings
 from tests.fabric.planes import PLANES
 
 SOAK = Path(__file__).with_name("soak.py")
+TORN = Path(__file__).with_name("torn.py")
 LIMIT = 100
 
 
-def over_mpi(folder: Path, workers: int, *program: str, code: int | None = 0) -> str:
+def over_mpi(
+    folder: Path, workers: int, *program: str, code: int | None = 0, transport: str = "sm"
+) -> str:
     """What these say under mpirun, which uses this folder and ends with this code, if any."""
     found = installation.search(os.environ).found
     assert found is not None, installation.NO_MPI
+    settings = Settings(job_dir=folder)
+    loopback = {**os.environ, "OMPI_MCA_btl_tcp_if_include": "lo"}
+    environ = mpirun.environment(found, workers, settings, loopback, 1, transport)
     done = subprocess.run(
         mpirun.command(found, workers, [sys.executable, *program]),
-        env=mpirun.environment(found, workers, Settings(job_dir=folder), os.environ, cores=1),
+        env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=LIMIT,
@@ -32,7 +38,7 @@ def over_mpi(folder: Path, workers: int, *program: str, code: int | None = 0) ->
         check=False,
     )
     assert code in (None, done.returncode), done.stdout + done.stderr
-    return done.stdout
+    return done.stdout if code is not None else done.stdout + done.stderr
 
 
 def test_a_worker_does_not_grow_with_its_generations(tmp_path: Path) -> None:
@@ -40,6 +46,15 @@ def test_a_worker_does_not_grow_with_its_generations(tmp_path: Path) -> None:
     grew = [float(kb) for kb in re.findall(r"GREW (\S+)", over_mpi(tmp_path, 4, str(SOAK), "200"))]
     assert len(grew) == 4
     assert max(grew) < 2, grew
+
+
+def test_workers_of_several_hosts_are_killed_in_the_middle_of_sums(tmp_path: Path) -> None:
+    """Over TCP, as between real hosts: there MPI sends at once what the rings send."""
+    program = str(TORN), str(tmp_path), "3", "seed"
+    said = over_mpi(tmp_path, 5, *program, code=None, transport="tcp")
+    rounds = [int(file.read_text()) for file in tmp_path.glob("*.done")]
+    assert len(rounds) == 2, said
+    assert min(rounds) >= 4 * 4
 
 
 ELSEWHERE = """

@@ -8,9 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,117 +16,27 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.errors import PeersLost, SpotmpiError
-from spotmpi.fabric import Arena, Part, Shape
-from spotmpi.fabric.node import Node
-from spotmpi.fabric.plane import Ways
+from spotmpi.errors import SpotmpiError
+from spotmpi.fabric import Arena, Shape
 from spotmpi.fabric.shared_memory import Segment
+from tests.fabric.crew import (
+    DATA,
+    LIMIT,
+    WORD,
+    Worker,
+    at_once,
+    brought,
+    check,
+    company,
+    expected,
+    go_on,
+    lose,
+    lost,
+    meet,
+    same,
+)
 
 KILLED = Path(__file__).with_name("killed.py")
-DATA = [Shape("float32", 70_001), Shape("float64", 1_500), Shape("float32", 1)]
-WORD = [Shape("float64", 16)]
-LIMIT = 60
-
-
-class Worker:
-    """One worker's plane, and the arenas that all have."""
-
-    def __init__(self, me: int) -> None:
-        self.me = me
-        self.broken = threading.Event()
-        self.plane = Node(Ways(self.by_mpi, self.broken.is_set))
-        self.by_mpi_instead: list[Part] = []
-        self.data = self.word = None  # type: Any
-
-    def by_mpi(self, part: Part) -> None:
-        """What there is instead of MPI: it says who was asked."""
-        self.by_mpi_instead.append(part)
-        part.result[...] = -1
-
-    def furnish(self) -> None:
-        """As a trainer does."""
-        self.data = self.plane.arena(DATA, "data")
-        self.word = self.plane.arena(WORD, "word")
-
-    def bring(self, number: int) -> None:
-        """What can be told from all others'."""
-        for arena in (self.data, self.word):
-            for index, flat in enumerate(arena.contributions):
-                flat[...] = brought(self.me, number, index, flat)
-
-    def start(self) -> list[int]:
-        """All parts of a round."""
-        return [self.plane.start(part) for arena in (self.data, self.word) for part in arena.parts]
-
-    def round(self) -> list[Any]:
-        """Start, wait, commit; returns copies of the sums."""
-        self.plane.wait(self.start())
-        for arena in (self.data, self.word):
-            arena.turn()
-        return self.record()
-
-    def record(self) -> list[Any]:
-        """Copies of the last sums."""
-        return [flat.copy() for arena in (self.data, self.word) for flat in arena.record]
-
-
-def brought(me: int, number: int, index: int, like: Any) -> Any:
-    """Numbers whose sum depends on the order of summation."""
-    random = np.random.default_rng([me, number, index])
-    return random.normal(size=like.size).astype(like.dtype)
-
-
-def expected(workers: Sequence[Worker], number: int) -> list[Any]:
-    """The sums, in the order of the members."""
-    sums = []
-    for arena in (workers[0].data, workers[0].word):
-        for index, flat in enumerate(arena.contributions):
-            total = brought(workers[0].me, number, index, flat)
-            for worker in workers[1:]:
-                total = total + brought(worker.me, number, index, flat)
-            sums.append(total)
-    return sums
-
-
-def at_once(workers: Sequence[Worker], what: Callable[[Worker], Any]) -> list[Any]:
-    """Each in a thread of its own."""
-    with ThreadPoolExecutor(len(workers)) as pool:
-        return [future.result(LIMIT) for future in [pool.submit(what, one) for one in workers]]
-
-
-def meet(workers: Sequence[Worker]) -> None:
-    """As the fabric does it when somebody comes."""
-    cards = {worker.me: worker.plane.card() for worker in workers}
-    reached = [worker.plane.reach(cards) for worker in workers]
-    for worker in workers:
-        worker.plane.bind(list(cards), all(reached))
-
-
-def company(count: int) -> list[Worker]:
-    """Workers that have met."""
-    workers = [Worker(me) for me in range(count)]
-    meet(workers)
-    for worker in workers:
-        worker.furnish()
-    return workers
-
-
-def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
-    """To the bit."""
-    return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
-
-
-def check(workers: Sequence[Worker], number: int) -> None:
-    """A round of all, as it must be."""
-    for worker in workers:
-        worker.bring(number)
-    sums = expected(workers, number)
-    for found in at_once(workers, Worker.round):
-        assert same(found, sums)
-    for worker in workers:
-        assert not worker.by_mpi_instead
-        for index, flat in enumerate(worker.data.contributions):
-            assert same([flat], [brought(worker.me, number, index, flat)])
 
 
 @pytest.mark.parametrize("weights", [(3.0, 1.0, 5.0), (3.0, 0.0, 5.0), (0.0, 0.0, 0.0)])
@@ -194,32 +102,6 @@ def test_a_newcomer_finds_what_the_others_have(rounds: int, rehearsed: int) -> N
     meet(workers)
     for number in range(rounds, rounds + 3):
         check(workers, number)
-
-
-def lose(workers: list[Worker], which: int) -> None:
-    """It is gone, and with it all that only it had."""
-    workers.pop(which)
-    gc.collect()
-    for worker in workers:
-        worker.broken.set()
-
-
-def go_on(workers: Sequence[Worker]) -> None:
-    """The survivors have found each other."""
-    for worker in workers:
-        worker.broken.clear()
-        worker.plane.bind([one.me for one in workers], True)
-
-
-def lost(worker: Worker) -> bool:
-    """Whether a round breaks; what was started is given up."""
-    handles = worker.start()
-    try:
-        worker.plane.wait(handles)
-    except PeersLost:
-        worker.plane.cancel(handles)
-        return True
-    return False
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])

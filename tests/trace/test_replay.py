@@ -10,6 +10,7 @@ import pytest
 
 from spotmpi.errors import TraceError
 from spotmpi.optimizers import SGD, Momentum, Optimizer
+from spotmpi.protocol.host_ring import orders
 from spotmpi.protocol.sampler import Sampler
 from spotmpi.trace.records import Record
 from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, steps
@@ -84,6 +85,24 @@ def test_two_replays_are_equal_to_the_bit_and_the_order_of_workers_is_kept() -> 
     a = replay(run(), start(), gradient, Momentum(lr=1.0))
     b = replay(run(), start(), gradient, Momentum(lr=1.0))
     assert a["w"].tobytes() == b["w"].tobytes()
+
+
+def test_sums_between_hosts_are_made_in_the_order_of_the_hosts() -> None:
+    """Pieces begin at different hosts; worker 2 was still learning."""
+    brought = [np.float32(3), np.float32(3), np.float32(1e8)]
+
+    def pull(params: Any, samples: Any) -> Any:
+        return {"w": np.full(64, brought[samples[0]])}
+
+    def replayed(record: Record) -> Any:
+        return replay([record], {"w": np.zeros(64, np.float32)}, pull, SGD(lr=1.0))["w"]
+
+    one = step(0, (0, [0]), (1, [1]), (3, [2]), rate=1.0)
+    apart = replayed({**one, "hosts": [[0, 2], [1], [3]]})
+    for piece, order in orders(64, [2, 1, 1]):
+        first, second, third = (brought[which] for which in order)
+        assert (apart[piece] == -(((first + second) + third) * np.float32(1 / 3))).all()
+    assert (apart != replayed(one)).any()
 
 
 def test_a_worker_without_samples_adds_nothing() -> None:

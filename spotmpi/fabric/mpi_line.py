@@ -1,0 +1,111 @@
+"""Messages of a data plane from worker to worker, over MPI."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from spotmpi.arrays.backend import Buffer
+from spotmpi.errors import PeersLost
+from spotmpi.fabric.mpi_calls import MPI, PAUSE, is_broken, told
+from spotmpi.fabric.plane import Handle, Line
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["MpiLine"]
+
+_TAG = 16
+"""The tag of ring 0; no others lie beyond it on this communicator."""
+
+_NAP = 5e-5
+"""Seconds between two looks for messages: as much of the line's time as is in the kernel's
+buffers many times over, and a core is free for others meanwhile."""
+
+_FRUITLESS = round(10 * PAUSE / _NAP)
+"""Looks in vain after which it is asked whether anybody is lost."""
+
+Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
+"""The communicator of now, and its members by rank."""
+
+
+@dataclass
+class _Message:
+    """On its way: MPI reads or writes where it lies until the request is through."""
+
+    request: MPI.Request
+    buffer: Buffer
+    comes: bool
+
+    def ended(self) -> bool:
+        """Whether MPI has let go of it."""
+        try:
+            return bool(self.request.Test())
+        except MPI.Exception:  # it ended with an error, and MPI has freed it
+            return True
+
+
+class MpiLine(Line):
+    """On whatever the data path's communicator is when a message begins."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+        self._last: Handle = 0
+        self._messages: dict[Handle, _Message] = {}
+        self._given_up: list[_Message] = []
+        """What MPI has not let go of yet."""
+
+    def send(self, to: WorkerId, ring: int, what: Buffer) -> Handle:
+        """By Isend."""
+        comm, members = self._way()
+        return self._begin(comm, comm.Isend, what, (members.index(to), _TAG + ring), comes=False)
+
+    def receive(self, source: WorkerId, ring: int, room: Buffer) -> Handle:
+        """By Irecv."""
+        comm, members = self._way()
+        return self._begin(comm, comm.Irecv, room, (members.index(source), _TAG + ring), comes=True)
+
+    def _begin(
+        self,
+        comm: MPI.Intracomm,
+        begin: Callable[..., MPI.Request],
+        buffer: Buffer,
+        whither: tuple[int, int],
+        comes: bool,
+    ) -> Handle:
+        try:
+            request = begin(buffer, *whither)
+        except MPI.Exception as error:
+            raise told(error, comm) from error
+        self._last += 1
+        self._messages[self._last] = _Message(request, buffer, comes)
+        return self._last
+
+    def through(self) -> list[Handle]:
+        """Looks, and sleeps a little between two looks."""
+        comm, _ = self._way()
+        handles = list(self._messages)
+        requests = [message.request for message in self._messages.values()]
+        fruitless = 0
+        try:
+            while not (done := MPI.Request.Testsome(requests)):
+                fruitless += 1
+                if fruitless % _FRUITLESS == 0 and is_broken(comm):
+                    raise PeersLost("a worker of another host is lost, or has met a loss")
+                time.sleep(_NAP)
+        except MPI.Exception as error:
+            raise told(error, comm) from error
+        found = [handles[index] for index in done]
+        for handle in found:
+            del self._messages[handle]
+        return found
+
+    def give_up(self) -> None:
+        """A message that nothing has come of yet is not waited for any more. What else MPI holds on
+        to stays where it is until MPI lets go of it."""
+        for message in self._messages.values():
+            # What came together with an error is through, and no request any more.
+            if message.comes and message.request != MPI.REQUEST_NULL:
+                message.request.Cancel()
+        self._given_up += self._messages.values()
+        self._messages = {}
+        self._given_up = [message for message in self._given_up if not message.ended()]

@@ -1,0 +1,245 @@
+"""Workers of a data plane in threads of this process, which share its memory in earnest."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Part, Shape
+from spotmpi.fabric.node import Node
+from spotmpi.fabric.plane import Line, Ways
+
+DATA = [Shape("float32", 70_001), Shape("float64", 1_500), Shape("float32", 1)]
+WORD = [Shape("float64", 16)]
+LIMIT = 60
+
+
+class Post:
+    """Where all find what others have sent them."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self.boxes: dict[tuple[int, int, int], deque[Any]] = {}
+        self.news = threading.Condition()
+        self.sent = 0
+        """Messages so far."""
+        self._said: list[bool] = []
+        self._barrier = threading.Barrier(workers)
+
+    def agree(self, flag: bool) -> int:
+        """How many say so, once all have spoken."""
+        with self.news:
+            self._said.append(flag)
+        self._barrier.wait(LIMIT)
+        said = sum(self._said[-self.workers :])
+        self._barrier.wait(LIMIT)
+        return said
+
+
+class Threads(Line):
+    """Messages between threads. What was given up comes all the same, as late as can be."""
+
+    def __init__(self, me: int, post: Post, broken: threading.Event) -> None:
+        self.me, self.post, self.broken = me, post, broken
+        self._last = 0
+        self._receives: dict[int, tuple[Any, Any]] = {}
+        self._sent: list[int] = []
+        self.given_up: list[Any] = []
+        self.most = 0
+        """Messages under way at a time."""
+
+    def send(self, to: int, ring: int, what: Any) -> int:
+        """It is through as soon as it is asked for."""
+        with self.post.news:
+            self.post.boxes.setdefault((self.me, to, ring), deque()).append(what.copy())
+            self.post.sent += 1
+            self.post.news.notify_all()
+        self._last += 1
+        self._sent.append(self._last)
+        return self._last
+
+    def receive(self, source: int, ring: int, room: Any) -> int:
+        """It has come when there is something in the box."""
+        self._last += 1
+        self._receives[self._last] = (source, self.me, ring), room
+        self.most = max(self.most, len(self._receives))
+        return self._last
+
+    def through(self) -> list[int]:
+        """In the order in which they were asked for."""
+        with self.post.news:
+            while True:
+                if self.broken.is_set():
+                    raise PeersLost("the line is broken")
+                found, self._sent = self._sent, []
+                for handle, (box, room) in list(self._receives.items()):
+                    if came := self.post.boxes.get(box):
+                        room[:] = came.popleft()
+                        del self._receives[handle]
+                        found.append(handle)
+                if found:
+                    return found
+                self.post.news.wait(0.01)
+
+    def give_up(self) -> None:
+        """Their rooms are written to later."""
+        self.given_up += [room for _, room in self._receives.values()]
+        self._receives, self._sent = {}, []
+
+    def come_late(self) -> None:
+        """What was given up comes now, and is rubbish."""
+        for room in self.given_up:
+            room.fill(np.nan)
+
+
+class On(Node):
+    """On a host of this number, with rings for whatever is not small."""
+
+    between = 0
+
+    def __init__(self, ways: Ways, host: int) -> None:
+        super().__init__(ways)
+        self._number = host
+
+    def host(self) -> int:  # type: ignore[override]
+        """It is what it was said to be."""
+        return self._number
+
+
+class Worker:
+    """One worker's plane, and the arenas that all have."""
+
+    def __init__(self, me: int, host: int = 0, post: Post | None = None) -> None:
+        self.me = me
+        self.broken = threading.Event()
+        self.line = None if post is None else Threads(me, post, self.broken)
+        self.plane = On(Ways(self.by_mpi, self.broken.is_set, self.line), host)
+        self.post = post
+        self.by_mpi_instead: list[Part] = []
+        self.data = self.word = None  # type: Any
+
+    def by_mpi(self, part: Part) -> None:
+        """What there is instead of MPI: it says who was asked."""
+        if self.post is not None and len(part.result) == 1 and part.result.dtype == "float64":
+            part.result[0] = self.post.agree(bool(part.result[0]))
+            return
+        self.by_mpi_instead.append(part)
+        part.result[...] = -1
+
+    def furnish(self) -> None:
+        """As a trainer does."""
+        self.data = self.plane.arena(DATA, "data")
+        self.word = self.plane.arena(WORD, "word")
+
+    def bring(self, number: int) -> None:
+        """What can be told from all others'."""
+        for arena in (self.data, self.word):
+            for index, flat in enumerate(arena.contributions):
+                flat[...] = brought(self.me, number, index, flat)
+
+    def start(self) -> list[int]:
+        """All parts of a round."""
+        return [self.plane.start(part) for arena in (self.data, self.word) for part in arena.parts]
+
+    def round(self) -> list[Any]:
+        """Start, wait, commit; returns copies of the sums."""
+        self.plane.wait(self.start())
+        for arena in (self.data, self.word):
+            arena.turn()
+        return self.record()
+
+    def record(self) -> list[Any]:
+        """Copies of the last sums."""
+        return [flat.copy() for arena in (self.data, self.word) for flat in arena.record]
+
+
+def brought(me: int, number: int, index: int, like: Any) -> Any:
+    """Numbers whose sum depends on the order of summation."""
+    random = np.random.default_rng([me, number, index])
+    return random.normal(size=like.size).astype(like.dtype)
+
+
+def expected(workers: Sequence[Worker], number: int) -> list[Any]:
+    """The sums, in the order of the members."""
+    sums = []
+    for arena in (workers[0].data, workers[0].word):
+        for index, flat in enumerate(arena.contributions):
+            total = brought(workers[0].me, number, index, flat)
+            for worker in workers[1:]:
+                total = total + brought(worker.me, number, index, flat)
+            sums.append(total)
+    return sums
+
+
+def at_once(workers: Sequence[Worker], what: Callable[[Worker], Any]) -> list[Any]:
+    """Each in a thread of its own."""
+    with ThreadPoolExecutor(len(workers)) as pool:
+        return [future.result(LIMIT) for future in [pool.submit(what, one) for one in workers]]
+
+
+def meet(workers: Sequence[Worker]) -> None:
+    """As the fabric does it when somebody comes."""
+    cards = {worker.me: worker.plane.card() for worker in workers}
+    reached = [worker.plane.reach(cards) for worker in workers]
+    for worker in workers:
+        worker.plane.bind(list(cards), all(reached))
+
+
+def company(count: int) -> list[Worker]:
+    """Workers that have met."""
+    workers = [Worker(me) for me in range(count)]
+    meet(workers)
+    for worker in workers:
+        worker.furnish()
+    return workers
+
+
+def same(some: Sequence[Any], others: Sequence[Any]) -> bool:
+    """To the bit."""
+    return all(one.tobytes() == other.tobytes() for one, other in zip(some, others, strict=True))
+
+
+def check(workers: Sequence[Worker], number: int) -> None:
+    """A round of all, as it must be."""
+    for worker in workers:
+        worker.bring(number)
+    sums = expected(workers, number)
+    for found in at_once(workers, Worker.round):
+        assert same(found, sums)
+    for worker in workers:
+        assert not worker.by_mpi_instead
+        for index, flat in enumerate(worker.data.contributions):
+            assert same([flat], [brought(worker.me, number, index, flat)])
+
+
+def lose(workers: list[Worker], which: int) -> None:
+    """It is gone, and with it all that only it had."""
+    workers.pop(which)
+    gc.collect()
+    for worker in workers:
+        worker.broken.set()
+
+
+def go_on(workers: Sequence[Worker]) -> None:
+    """The survivors have found each other."""
+    for worker in workers:
+        worker.broken.clear()
+        worker.plane.bind([one.me for one in workers], True)
+
+
+def lost(worker: Worker) -> bool:
+    """Whether a round breaks; what was started is given up."""
+    handles = worker.start()
+    try:
+        worker.plane.wait(handles)
+    except PeersLost:
+        worker.plane.cancel(handles)
+        return True
+    return False

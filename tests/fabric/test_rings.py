@@ -1,0 +1,209 @@
+"""Sums between hosts, with threads for workers and boxes for lines; `test_mpi` has real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from spotmpi.fabric import rings
+from spotmpi.fabric.shared_memory import Segment
+from spotmpi.protocol.host_ring import orders
+from tests.fabric.crew import (
+    DATA,
+    WORD,
+    Post,
+    Worker,
+    at_once,
+    brought,
+    go_on,
+    lose,
+    lost,
+    meet,
+    same,
+)
+
+
+@pytest.fixture(autouse=True)
+def _short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rings, "MESSAGE", 4096)
+
+
+def company(*hosts: int) -> list[Worker]:
+    """Workers that have met: host by host, how many."""
+    post = Post(sum(hosts))
+    where = [host for host, count in enumerate(hosts) for _ in range(count)]
+    workers = [Worker(me, host, post) for me, host in enumerate(where)]
+    meet(workers)
+    for worker in workers:
+        worker.furnish()
+    return workers
+
+
+def hosts_of(workers: Sequence[Worker]) -> list[list[Worker]]:
+    """Who is where."""
+    found: dict[int, list[Worker]] = {}
+    for worker in workers:
+        found.setdefault(worker.plane.host(), []).append(worker)
+    return list(found.values())
+
+
+def expected(workers: Sequence[Worker], number: int) -> list[Any]:
+    """The data's sums, in the order that is said."""
+    hosts = hosts_of(workers)
+    sums = []
+    for index, flat in enumerate(workers[0].data.contributions):
+        each = {one.me: brought(one.me, number, index, flat) for one in workers}
+        total = np.empty_like(flat)
+        for part, order in orders(len(flat), [len(host) for host in hosts]):
+            first, *others = [each[one.me][part] for which in order for one in hosts[which]]
+            for other in others:
+                first = first + other
+            total[part] = first
+        sums.append(total)
+    return sums
+
+
+def check(workers: Sequence[Worker], number: int) -> None:
+    """A round of all, as it must be. The word goes by MPI."""
+    for worker in workers:
+        worker.bring(number)
+        worker.by_mpi_instead.clear()
+    sums = expected(workers, number)
+    for found in at_once(workers, Worker.round):
+        assert same(found[: len(DATA)], sums)
+    for worker in workers:
+        assert len(worker.by_mpi_instead) == len(WORD)
+        for index, flat in enumerate(worker.data.contributions):
+            assert same([flat], [brought(worker.me, number, index, flat)])
+
+
+@pytest.mark.parametrize("hosts", [(1, 1), (1, 1, 1), (2, 3), (1, 7), (7, 1), (2, 1, 4)])
+def test_all_workers_get_the_sums_in_the_order_that_is_said_to_the_bit(
+    hosts: tuple[int, ...],
+) -> None:
+    workers = company(*hosts)
+    for number in range(3):
+        check(workers, number)
+
+
+def test_a_worker_waits_for_so_many_messages_and_no_more() -> None:
+    workers = company(1, 5)
+    check(workers, 0)
+    assert all(worker.line is not None and worker.line.most <= 64 for worker in workers)
+
+
+def break_off(workers: list[Worker], which: int, after: int) -> None:
+    """This one is lost in the middle of a round, when so many messages have been sent."""
+    post = workers[0].post
+    assert post is not None
+    until = post.sent + after
+    victim = workers[which]
+    alive = [worker for worker in workers if worker is not victim]
+
+    def part(worker: Worker) -> bool:
+        if worker is not victim:
+            return lost(worker)
+        line = victim.line
+        assert line is not None
+
+        def check_out() -> list[int]:
+            if post.sent >= until:
+                for one in workers:
+                    one.broken.set()
+            return type(line).through(line)
+
+        line.through = check_out  # type: ignore[method-assign]
+        return lost(worker)
+
+    assert all(at_once(workers, part))
+    post.boxes.clear()
+    post.workers = len(alive)
+    post.__init__(len(alive))  # type: ignore[misc]
+    lose(workers, which)
+
+
+@pytest.mark.parametrize("after", [0, 1, 40, 150])
+@pytest.mark.parametrize("which", [0, 1, 3])
+def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
+    which: int, after: int
+) -> None:
+    """What others had under way comes late, and to nobody's harm."""
+    workers = company(1, 2, 2)
+    check(workers, 0)
+    before = workers[2].record()
+    for worker in workers:
+        worker.bring(1)
+    break_off(workers, which, after)
+    assert same(workers[1].record(), before)
+    for worker in workers:
+        assert worker.line is not None
+        worker.line.come_late()
+    go_on(workers)
+    sums = expected(workers, 1)
+    for found in at_once(workers, Worker.round):
+        assert same(found[: len(DATA)], sums)
+    check(workers, 2)
+
+
+def test_when_one_host_is_left_its_workers_go_on_in_memory() -> None:
+    workers = company(2, 1)
+    check(workers, 0)
+    for worker in workers:
+        worker.bring(1)
+    break_off(workers, 2, 3)
+    go_on(workers)
+    for worker in workers:
+        worker.by_mpi_instead.clear()
+    for found in at_once(workers, Worker.round):
+        assert same(
+            found[: len(DATA)],
+            [
+                brought(0, 1, index, flat) + brought(1, 1, index, flat)
+                for index, flat in enumerate(workers[0].data.record)
+            ],
+        )
+    assert not any(worker.by_mpi_instead for worker in workers), "nor does the word go by MPI"
+
+
+def test_if_one_worker_has_no_memory_to_share_all_hosts_go_by_mpi(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    workers = company(1, 2)
+
+    def refuse(self: Segment, size: int) -> None:
+        raise OSError("no memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Segment, "__init__", refuse)
+        workers[2].furnish()
+    for worker in workers:
+        worker.bring(0)
+    at_once(workers, Worker.round)
+    for worker in workers:
+        assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
+
+
+def test_what_hosts_do_not_share_is_given_to_each_worker() -> None:
+    """After a loss a record goes to all: on another host it is another memory."""
+    workers = company(1, 2)
+    check(workers, 0)
+    assert not any(worker.plane.is_everywhere(worker.data.record[0]) for worker in workers)
+    workers[1].data.record[0][5] = 77
+    assert workers[2].data.record[0][5] == 77
+    assert workers[0].data.record[0][5] != 77
+
+
+def test_what_is_not_worth_a_ring_goes_by_mpi_from_memory_of_ones_own() -> None:
+    """All workers of a host would write to the same memory at once."""
+    workers = company(2, 1)
+    for worker in workers:
+        worker.plane.between = 1 << 30
+        worker.bring(0)
+    at_once(workers, Worker.round)
+    for worker in workers:
+        assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
+    workers[0].data.record[0][5] = 77
+    assert workers[1].data.record[0][5] == -1

@@ -1,0 +1,73 @@
+"""Sums that go from host to host, over real lines, while hosts and workers vanish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.bench.network import Network
+from spotmpi.optimizers import SGD
+from spotmpi.trace import records as trace
+from spotmpi.trace.replay import check_exactly_once, check_replicas, replay
+from tests import learning
+from tests.hosts import large
+from tests.running import Running
+
+
+@pytest.mark.parametrize("lost", ["a host", "a worker that is replaced"])
+def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
+    network: Callable[[int], Network], lost: str
+) -> None:
+    """A host with one worker, one with three and one with two, of which something is lost."""
+    there = network(3)
+    file = there.folder / "trace.jsonl"
+    hosts = there.hosts_file("h1 slots=1", "h2 slots=3", "h3 slots=2")
+    command = there.in_head(
+        *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", file),
+        Path(large.__file__),
+    )
+    job = Running(command, there.folder, environ=there.environ)
+    try:
+        wait(job, file, 20)
+        if lost == "a host":
+            there.kill("h3")
+        else:
+            os.kill(min(there.workers("h2")), signal.SIGKILL)
+            job.until("worker 6 on h2 has joined")
+        wait(job, file, learning.steps(file) + 30)
+        (there.folder / "enough").touch()
+        assert job.wait() == 0, job.output
+    finally:
+        job.close()
+    records = list(trace.read(file))
+    steps = [record for record in records if record["event"] == "step"]
+    sizes = [sorted(map(len, record["hosts"])) for record in steps]
+    assert sizes[0] == [1, 2, 3]
+    if lost == "a host":
+        assert sizes[-1] == [1, 3]
+    else:
+        assert [1, 2, 2] in sizes
+        assert sizes[-1] == [1, 2, 3]
+    finals = {words[2:4] for words in final_lines(job.output)}
+    ((fingerprint, passes),) = finals
+    check_exactly_once(records, large.SAMPLES, int(passes))
+    check_replicas(records)
+    again = replay(records, large.start(), large.gradient, SGD(lr=0.02))
+    assert large.fingerprint(again) == fingerprint
+
+
+def wait(job: Running, file: Path, steps: int) -> None:
+    """Until the trace has so many."""
+    while learning.steps(file) < steps:
+        assert job.alive, f"{job.wait()}: {job.output}"
+
+
+def final_lines(output: str) -> list[tuple[str, ...]]:
+    """What workers said last: FINAL, who, and the rest."""
+    lines = (line.partition("FINAL ") for line in output.splitlines())
+    return [("FINAL", *said.split()) for _, final, said in lines if final]
