@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spotmpi import subcommands
-from spotmpi.bench import alarms, join, joins, overhead, prediction, recovery, wire
+from spotmpi.bench import alarms, allreduce, join, joins, overhead, prediction, recovery, wire
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 overhead,
             ),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
+            "allreduce": ("how long a sum between hosts takes, beside MPI and the line", allreduce),
             "wire": ("the same for steps on several hosts", wire),
         },
     )

@@ -227,3 +227,16 @@ def against_in_place(cell: Mapping[str, Any]) -> float:
     """How many times as long as the bare loop in place a step takes."""
     ours = [ours for _, ours in cell["pairs"]]
     return median(one / bare for one, bare in zip(ours, cell["in_place"], strict=True))
+
+
+def test_sums_between_hosts_are_those_measured() -> None:
+    measured = {
+        (len(cell["workers"]), cell["bytes"] / 1e6): cell
+        for cell in results("allreduce")["cells"]
+        if cell["bytes"] >= 2_000_000
+    }
+    for hosts, size, *said in rows("Sums between hosts"):
+        cell = measured.pop((int(hosts), float(size)))
+        times = cell["line_s"], median(cell["spotmpi_s"]), median(cell["mpi_s"])
+        assert close(said, [1e3 * one for one in times])
+    assert not measured
