@@ -49,7 +49,9 @@ pids = [forked(), executed(), daemon(), daemon({})]
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
 channel.tell("begin")
 channel.tell("ready")
-print("children", settings.rank, os.getpid(), os.getppid(), *pids, flush=True)
+told = ["children", settings.rank, os.getpid(), os.getppid(), *pids]
+# In one piece: the children write to the same pipe.
+os.write(1, (" ".join(map(str, told)) + "\n").encode())
 match sys.argv[1]:
     case "wait":
         signal.pause()
