@@ -280,6 +280,8 @@ class Checker:
         """A record of the trace: it is shown to the world and cannot be taken back."""
         if event == "step":
             self._publish(record)
+        elif event == "gap":
+            self._skip(record["step"], record["steps"])
         elif event in ("recovery", "recovered"):
             if record["lost_steps"] or record["recomputed_gradients"]:
                 raise Violation(f"{event} of generation {record['generation']} cost {record}")
@@ -296,7 +298,7 @@ class Checker:
     def _publish(self, record: Mapping[str, Any]) -> None:
         step = record["step"]
         if step != self._published:
-            self._skip(step)
+            raise Violation(f"the trace has step {step} where step {self._published} is due")
         self._published = step + 1
         contributions = record["contributions"]
         if [c["worker"] for c in contributions] != [*record["workers"]]:
@@ -321,14 +323,17 @@ class Checker:
             raise Violation(f"step {step}: rate {record['rate']} with {active} active workers")
         self._follow(step, gradients, weights, record)
 
-    def _skip(self, step: int) -> None:
-        """A step is missing: right only if all who trained it are lost, and nobody else knows it.
+    def _skip(self, step: int, steps: int) -> None:
+        """Steps are missing: right only if all who trained them are lost, and nobody else knows
+        them.
 
         What can be told from a trace then is told no more; what scripts see is.
         """
         living = self._scripts.keys() - self._deaths.keys() - self._left.keys()
-        if step < self._published or any(self._scripts[w].first < step for w in living):
-            raise Violation(f"the trace comes to step {step} where step {self._published} is due")
+        after = step + steps
+        if step != self._published or any(self._scripts[w].first < after for w in living):
+            raise Violation(f"the trace lacks {steps} steps where step {self._published} is due")
+        self._published = after
         self._whole = False
 
     def _follow(
@@ -420,7 +425,7 @@ class Checker:
             raise Violation(f"workers came to different ends: {self.ends}")
         end = next(iter(self.ends.values()))
         if end.steps != self._published:
-            self._skip(end.steps)
+            raise Violation(f"the trace ends at step {self._published}, and the job at {end.steps}")
         # Nobody waits for anybody any more when the first of them writes it.
         if not self._ended and self._seals[-1][0] not in self._deaths:
             raise Violation("the trace has no end")

@@ -28,6 +28,8 @@ change      generation, step, joined [ids], left [ids], pause_ms: who was admitt
 checkpoint  step, path, seconds, worker
 resume      step, path; training goes on *with* this step, and what the trace said before of this
             step and later ones is void
+gap         step, steps; this many steps from this one on were trained and are in no record: all
+            workers who had taken part in them were lost before they could be written
 end         step, workers [ids], outcome
 mended      none; a killed worker had left a line unfinished before this one
 ==========  =======================================================================================
@@ -256,7 +258,9 @@ def _step_done(record: Record | None, before: int | None) -> int | None:
     step = None if record is None else record.get("step")
     if record is None or not isinstance(step, int):
         return before
-    return {"step": step, "resume": step - 1}.get(record["event"], before)
+    steps = record.get("steps", 0)
+    done = {"step": step, "resume": step - 1, "gap": step + steps - 1}
+    return done.get(record["event"], before)
 
 
 def _tail(fd: int, size: int) -> tuple[int, bytes]:

@@ -26,21 +26,31 @@ def steps(records: Iterable[Record]) -> list[Record]:
     """The step records that count, in order; those that a resume made void are left out.
 
     A trace may begin with a resume, of a run whose beginning is in another. TraceError if a step
-    is missing or there twice.
+    is missing or there twice, or if the trace says itself that it lacks one.
     """
     counted: list[Record] = []
+    missing: Record | None = None
     due = 0
     for record in records:
         event: str = record["event"]
         step: Any = record.get("step")
         if event == "resume":
+            due = min(due, step) if due else step
             counted = [done for done in counted if done["step"] < step]
-            due = counted[-1]["step"] + 1 if counted else step
-        if event in ("resume", "step") and step != due:
+            missing = missing if missing is not None and missing["step"] < step else None
+        if event in ("resume", "step", "gap") and step != due:
             raise TraceError(f"the trace has {event} {step} where step {due} is due")
         if event == "step":
             counted.append(record)
             due += 1
+        if event == "gap":
+            missing = missing or record
+            due += record["steps"]
+    if missing is not None:
+        raise TraceError(
+            f"the trace lacks {missing['steps']} steps, from step {missing['step']} on: they were "
+            "trained, and all workers who had taken part were lost before they could write them"
+        )
     return counted
 
 

@@ -2,7 +2,8 @@
 
 The record of a step waits until the step is *stable*: until a later round has completed, which
 says that everybody has committed it. The leader writes it then; the others keep it until they know
-that one who led has written it. So whoever dies, each step is written once.
+that one who led has written it. So whoever dies, each step is written once; or, if nobody is left
+who was there, not at all, and the trace says so.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Journal:
         self._leader: WorkerId | None = None
         self._led_since = 0
         """The first round that was committed here under this leader."""
+        self._due = 0
+        """The step that the trace lacks first, if this worker leads."""
         self._recovered: list[Recovered] = []
         self._last: _Entry | None = None
         """It still lacks the digest of the parameters after it, as do ..."""
@@ -100,10 +103,11 @@ class Journal:
 
     def stable(self, number: int, leader: WorkerId) -> None:
         """Round ``number`` is complete under ``leader``: what came before it may be shown."""
-        written = None
         if leader != self._leader:
             self._leader, self._led_since = leader, number
-            written = self.trace.take_over() if leader == self._me else None
+            if leader == self._me:
+                written = self.trace.take_over()
+                self._due = 0 if written is None else written + 1
         if leader != self._me:
             # That the round is complete says that the leader committed the one before. It led when
             # it did only if that came after the first one seen here: the first may have been a
@@ -113,11 +117,20 @@ class Journal:
             return
         while self._before(number):
             entry = self._waiting.popleft()
-            if written is not None and entry.step <= written:
+            if entry.step < self._due:
                 continue
+            self.reach(entry.step)
             for event, fields in entry.before:
                 self.trace.write(event, **fields)
             self.trace.write("step", step=entry.step, **entry.describe(), digest=entry.digest)
+            self._due = entry.step + 1
+
+    def reach(self, step: int) -> None:
+        """For the leader: say so if steps before this one are missing, as all who took part in them
+        are lost."""
+        if self._due < step:
+            self.trace.write("gap", step=self._due, steps=step - self._due)
+            self._due = step
 
     @staticmethod
     def _change(recovered: Recovered, step: int) -> dict[str, Any]:

@@ -245,6 +245,7 @@ class Session(Generic[P]):
         steps, trace = self.training.progress.steps, self.place.trace
         self._journal.stable(number + 1, self.driver.membership.ids[0])
         if leader:
+            self._journal.reach(steps)
             trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
         trace.close()
         unkept, mute = self._tries == MOST_TRIES, self.place.channel.mute
@@ -508,6 +509,7 @@ class Session(Generic[P]):
         members = self.driver.membership.ids
         if next((worker for worker in members if worker in remaining), None) == self.me:
             self._journal.stable(self.driver.ledger.committed, self.me)
+            self._journal.reach(self.training.progress.steps)
 
     # The parts.
 

@@ -222,3 +222,16 @@ def test_what_a_resume_made_void_is_compared_with_nothing() -> None:
     assert check_replicas([*before, resume, digested("recovered", 4, "bb", worker=0)]) == 3
     with pytest.raises(TraceError, match="step 3"):
         check_replicas([*before, resume, digested("recovered", 3, "bb", worker=0)])
+
+
+def test_a_trace_that_says_that_it_lacks_steps_proves_nothing_about_them() -> None:
+    whole = run()
+    gap: Record = {"event": "gap", "at": 0.0, "step": 2, "steps": 2}
+    torn = [*whole[:2], gap, *whole[4:]]
+    with pytest.raises(TraceError, match="lacks 2 steps, from step 2 on"):
+        check_exactly_once(torn, N, 3)
+    with pytest.raises(TraceError, match="has gap 2 where step 3 is due"):
+        steps([*whole[:3], gap])
+    assert steps([*torn, resume(2), *whole[2:]]) == whole  # trained again
+    with pytest.raises(TraceError, match="lacks 2 steps"):
+        steps([*torn, resume(3)])

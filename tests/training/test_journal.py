@@ -185,3 +185,23 @@ def test_a_step_has_the_digest_that_came_after_its_commit(file: Path) -> None:
         commit(book, number, leader=0)
         book.digested(number)
     assert [r["digest"] for r in records.read(file)] == [f"{0:016x}", f"{1:016x}"]
+
+
+def test_the_trace_says_which_steps_are_lost_with_all_who_knew_them(file: Path) -> None:
+    """Worker 0 alone trained steps 0 to 4; worker 3 came then, and 0 died before it wrote 3."""
+    old, new = journal(file, 0), journal(file, 3)
+    for number in range(4):
+        commit(old, number, leader=0)
+    new.stable(5, leader=0)
+    new.step(5, 5, lambda: {"by": 3}, now=5.0, gradients=0)
+    new.stable(6, leader=3)
+    new.stable(7, leader=3)
+    assert written(file) == [(0, 0), (1, 0), (2, 0), (5, 3)]
+    gaps = [(r["step"], r["steps"]) for r in records.read(file) if r["event"] == "gap"]
+    assert gaps == [(3, 2)]
+    another = journal(file, 4)
+    another.stable(9, leader=4)
+    another.reach(6)  # nothing is missing any more
+    assert [r["event"] for r in records.read(file)][-1] == "step"
+    another.reach(8)
+    assert list(records.read(file))[-1]["steps"] == 2
