@@ -95,8 +95,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(f"hosts cannot be made here: {why}")
     if min(*options.hosts, 9) < 2 or min(*options.workers, options.turns) < 1:
         raise UsageError("--hosts takes 2 or more, and all other numbers are at least 1")
-    if min(options.mb) < 0.01:
-        raise UsageError("--mb takes numbers of at least 0.01")
+    if min(options.mb) < 0.0001:
+        raise UsageError("--mb takes numbers of at least 0.0001")
     for rate in options.rates:
         if rate != _UNLIMITED and not re.fullmatch(r"\d+[kmg]?bit", rate):
             raise UsageError(f"--rates: {rate} is no rate; write 1gbit, or unlimited")

@@ -182,7 +182,7 @@ class StartingHosts:
         if name is None and len(there) > 1:
             raise UsageError(
                 f"the job has {len(there)} hosts; say by --host which of them is to have "
-                f"{count(workers)} more: {', '.join(there)}"
+                f"{count(workers)} more: {', '.join(sorted(there))}"
             )
         found = next(iter(there), None) if name is None else name
         if found is None or found not in there:
