@@ -23,8 +23,8 @@ recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, ac
 recovered   worker, generation, step, and what of the above this worker saw itself; one for each
             survivor: ``at`` is the moment at which it committed its first step afterwards, and
             digest that of its own parameters then
-change      generation, step, joined [ids], left [ids], pause_ms: who was admitted or
-            left before this step; the pause is that of the worker that wrote the line
+change      generation, step, joined [ids], hosts (of those), left [ids], pause_ms: who was admitted
+            or left before this step; the pause is that of the worker that wrote the line
 checkpoint  step, path, seconds, worker
 resume      step, path; training goes on *with* this step, and what the trace said before of this
             step and later ones is void
@@ -69,6 +69,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +77,16 @@ import numpy as np
 
 from spotmpi.errors import TraceError, UsageError
 
-__all__ = ["Record", "Trace", "check", "read"]
+__all__ = ["Record", "Tail", "Trace", "check", "read"]
 
 Record = dict[str, Any]
 
 _START = b'{"event":"'
 _TAIL = 1 << 16
+_HEAD = 200
+"""Bytes by which one run's trace is told from another's: its start, with the time of it."""
+_LONGEST = 1 << 26
+"""Bytes of a line."""
 
 
 class Trace:
@@ -169,6 +174,50 @@ class Trace:
             self._fd = -1
 
 
+class Tail:
+    """A trace that may still be written: what comes in it, look by look. Local, blocking."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self._head = b""
+        """How the file begins: another run's begins otherwise."""
+        self._line = 0
+        self.began_anew = False
+        """The last look found another run in the file, from its first record on."""
+
+    def new(self) -> Iterator[Record]:
+        """The records that have been finished since the last look; take all of them.
+
+        What a living worker has not finished yet comes with a later look. A file that is not there,
+        and a line that is no record, are a TraceError; the next look begins behind that line.
+        """
+        self.began_anew = False
+        try:
+            with self._path.open("rb") as file:
+                head = file.read(_HEAD)
+                if not head.startswith(self._head) or os.fstat(file.fileno()).st_size < (
+                    self._position
+                ):
+                    self.began_anew, self._position, self._line = True, 0, 0
+                self._head = head
+                file.seek(self._position)
+                for line in iter(partial(file.readline, _LONGEST), b""):
+                    if not line.endswith(b"\n"):
+                        if len(line) == _LONGEST:
+                            raise TraceError(f"{self._path} is no trace: a line of it has no end")
+                        return
+                    self._position += len(line)
+                    self._line += 1
+                    record, _ = _parse(line)
+                    if record is not None:
+                        yield record
+                    elif line.strip():
+                        raise _no_record(self._path, self._line, line)
+        except OSError as error:
+            raise _unreadable(self._path, error) from error
+
+
 def read(path: str | os.PathLike[str]) -> Iterator[Record]:
     """The records of a trace in order. What a killed worker left unfinished is passed over; any
     other line that is not a record is a TraceError with its number."""
@@ -181,10 +230,9 @@ def read(path: str | os.PathLike[str]) -> Iterator[Record]:
                 if record is not None:
                     yield record
                 elif line.strip():
-                    shown = line[:60].decode(errors="replace").rstrip()
-                    raise TraceError(f"{path}, line {number} is not a record: {shown!r}")
+                    raise _no_record(path, number, line)
     except OSError as error:
-        raise TraceError(f"the trace {path} cannot be read: {error.strerror}") from error
+        raise _unreadable(path, error) from error
 
 
 def check(path: Path) -> None:
@@ -199,6 +247,15 @@ def check(path: Path) -> None:
                 raise OSError(0, "it holds something else, which would be lost")
     except OSError as error:
         raise _unwritable(path, error) from error
+
+
+def _no_record(path: str | os.PathLike[str], number: int, line: bytes) -> TraceError:
+    shown = line[:60].decode(errors="replace").rstrip()
+    return TraceError(f"{path}, line {number} is not a record: {shown!r}")
+
+
+def _unreadable(path: str | os.PathLike[str], error: OSError) -> TraceError:
+    return TraceError(f"the trace {path} cannot be read: {error.strerror}")
 
 
 def _open(path: Path) -> int:

@@ -80,7 +80,9 @@ class Journal:
             if recovered.verdict.change:
                 changed = self._change(recovered, step)
                 self._channel.tell("change", workers=len(recovered.after), **changed)
-                records.append(("change", changed))
+                came = recovered.after.workers
+                hosts = [one.host for one in came if one.id in changed["joined"]]
+                records.append(("change", {**changed, "hosts": hosts}))
             if not recovered.losses:
                 continue
             record = self._recovery(recovered, step, now, gradients)

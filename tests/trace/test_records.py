@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import TraceError, UsageError
-from spotmpi.trace.records import Trace, read
+from spotmpi.trace.records import Tail, Trace, read
 
 
 @pytest.fixture
@@ -308,3 +308,47 @@ def test_the_descriptor_is_not_inherited(path: Path) -> None:
     trace.close()
     trace.close()
     trace.write("end")
+
+
+def test_a_trace_is_followed_record_by_record_also_where_its_end_is_torn(path: Path) -> None:
+    tail, trace = Tail(path), Trace(path)
+    trace.write("start", workers=[0])
+    trace.write("step", step=0)
+    assert [record["event"] for record in tail.new()] == ["start", "step"]
+    append(path, '{"event":"step","st')
+    assert list(tail.new()) == []
+    trace.write("step", step=1)  # by another: the first one was killed over its line
+    assert [record["step"] for record in tail.new()] == [1]
+    append(path, '{"event":"step",')
+    assert list(tail.new()) == []
+    append(path, '"step":2}\n')
+    assert [record["step"] for record in tail.new()] == [2]
+
+
+def test_another_run_in_the_same_file_is_noticed_however_long_it_is(path: Path) -> None:
+    tail = Tail(path)
+    for run in range(3):
+        path.unlink(missing_ok=True)
+        trace = Trace(path)
+        trace.write("start", run=run)
+        for step in range(3 + 2 * run):
+            trace.write("step", step=step)
+        records = list(tail.new())
+        assert records[0]["run"] == run
+        assert len(records) == 4 + 2 * run
+        assert tail.began_anew == (run > 0)
+    assert list(tail.new()) == []
+    assert not tail.began_anew
+
+
+def test_what_is_followed_must_be_a_trace(path: Path) -> None:
+    tail = Tail(path)
+    with pytest.raises(TraceError, match="cannot be read: No such file"):
+        list(tail.new())
+    path.write_bytes(b'{"event":"start"}\n\x80garbage\n')
+    with pytest.raises(TraceError, match="line 2 is not a record"):
+        list(tail.new())
+    with path.open("wb") as file:
+        file.truncate((1 << 26) + 1)
+    with pytest.raises(TraceError, match="a line of it has no end"):
+        list(Tail(path).new())

@@ -44,9 +44,9 @@ class Told:
 def read(records: Iterable[Record], name: str) -> Told:
     """Read a trace called ``name``. Pure.
 
-    Left out: `WARM_UP`; steps of workers whose host the trace does not tell (who joined later);
-    steps in which somebody learns. TraceError for a trace without a beginning, or whose records
-    lack what they should have.
+    Left out: `WARM_UP`; steps of workers whose host the trace does not tell (who joined later, in
+    traces of old); steps in which somebody learns. TraceError for a trace without a beginning, or
+    whose records lack what they should have.
     """
     told = Told()
     reader = _Reader(told)
@@ -86,7 +86,9 @@ class _Reader:
             self._start(record)
         elif event in ("recovery", "change"):
             self._stretch()
-            self._learning |= set(record.get("joined", ()))
+            joined = [int(worker) for worker in record.get("joined", ())]
+            self._hosts.update(zip(joined, map(str, record.get("hosts", ())), strict=False))
+            self._learning |= set(joined)
             self._learning -= {*record.get("lost", ()), *record.get("left", ())}
         elif event == "resume":
             self._stretch()

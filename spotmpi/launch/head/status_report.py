@@ -7,6 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
@@ -22,8 +23,10 @@ __all__ = ["StatusReport"]
 class StatusReport:
     """One job's. Local; knows the time."""
 
-    def __init__(self, script: str, arguments: Sequence[str] = ()) -> None:
-        self._script = script
+    def __init__(
+        self, script: str, arguments: Sequence[str] = (), trace: Path | None = None
+    ) -> None:
+        self._script, self._trace = script, trace
         self._arguments = tuple(arguments)
         self._since = time.time()
         self._generation = 0
@@ -96,6 +99,7 @@ class StatusReport:
                 for host, one in silences.items()
             ),
             ending=None if ending is None else _end(ending),
+            trace=None if self._trace is None else str(self._trace),
         )
 
     def _worker(

@@ -132,3 +132,13 @@ def test_what_is_no_whole_trace_is_refused() -> None:
 
 def test_a_trace_without_steps_that_count_has_no_runs() -> None:
     assert read(start(2), *steps(range(WARM_UP), range(2), 0.1)).runs == []
+
+
+def test_steps_with_somebody_who_joined_count_where_the_trace_tells_its_host() -> None:
+    told = read(
+        start(2),
+        *steps(range(20), range(2), 0.1),
+        {"event": "change", "step": 20, "joined": [2], "hosts": ["h9"], "left": []},
+        *steps(range(20, 50), range(3), 0.2),
+    )
+    assert shown(told) == [(1, 2, 15, {0.1}), (2, 2, 25, {0.2})]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ class Asked:
         self.growing = growing
         self.verdict = JobState()
         self.verdict.expect(["h1", "h1", "h2"])
-        self.standing = StatusReport("train.py")
+        self.standing = StatusReport("train.py", trace=Path("/runs/a.jsonl"))
         self.orders = Orders(self.workers.order)
         self.requests = ControlRequests(
             "spotmpi-00",
@@ -146,6 +147,7 @@ def test_workers_that_could_keep_nothing_are_not_to_stop_any_more() -> None:
     asked.ask("stop")
     asked.tell("checkpoint", 0, step=8, path="/kept/8")
     report = asked.requests.report()
+    assert report.trace == "/runs/a.jsonl"
     assert (report.stopping, report.unsaved) == (True, None)
 
 
