@@ -78,6 +78,12 @@ class Staff:
     """From a loss until another one works in its place; infinite: nobody comes."""
     boot_s: float = 0.0
     """The last part of that, or all of it, is paid: from the node's creation to its first step."""
+    coming: int = 0
+    """Of those that are wanted, how many are not there at the beginning, and begin ..."""
+    coming_s: float = 0.0
+    """... so much later, being paid from the beginning; the others train meanwhile."""
+    hired: int = 0
+    """Nodes on demand that train at the beginning (`Fallback`), in the place of as many others."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +169,7 @@ def _supply(availability: Availability, offset_s: float) -> Iterator[tuple[float
 class _Kind:
     """What happens, in the order in which it does where several do at one moment."""
 
-    NOTICE, LOST, COME, SERVER_LOST, SUPPLY, READY, LOOK = range(7)
+    NOTICE, LOST, COME, SERVER_LOST, SUPPLY, READY, LOOK, FIRST = range(8)
 
 
 class _Course:
@@ -232,8 +238,15 @@ class _Course:
         else:
             for index, staff in enumerate(training.staff):
                 lives = staff.lifetime.sample(self._chance, staff.wanted)
-                for life in lives.tolist():
+                there = staff.wanted - staff.coming - staff.hired
+                for life in lives[:there].tolist():
                     self._begin(index, self._with_others(index, life), 0.0)
+                for _ in range(staff.coming):
+                    heapq.heappush(self._events, (staff.coming_s, _Kind.FIRST, index, -1))
+                for _ in range(staff.hired):
+                    self._hired[index][self._next] = 0.0
+                    self._ready[index] += 1
+                    self._next += 1
         if training.server is not None:
             for number in range(training.server.wanted):
                 self._watch_server(number, 0.0)
@@ -297,6 +310,8 @@ class _Course:
             self._lost(staff, worker)
         elif kind == _Kind.COME:
             self._come(staff)
+        elif kind == _Kind.FIRST:
+            self._come(staff, self._now)
         elif kind == _Kind.SERVER_LOST:
             self._server_lost(worker)
         elif kind == _Kind.SUPPLY:
@@ -374,15 +389,17 @@ class _Course:
         """How many train, those on demand among them."""
         return sum(self._counts) + sum(self._ready)
 
-    def _come(self, index: int) -> None:
+    def _come(self, index: int, booted_s: float | None = None) -> None:
+        """``booted_s``: it is paid for so long already; None: for its boot."""
         if self._hired[index] and self._slack() <= _MOMENT:
             return  # what is on demand stays, as another loss would be one too many
         self._outcome.joins += 1
         first = not self._there()
-        life, booted_s, staff = math.inf, 0.0, self._training.staff[index]
+        life, staff = math.inf, self._training.staff[index]
+        if booted_s is None:
+            booted_s = 0.0 if self._supply is not None else min(staff.boot_s, staff.replacement_s)
         if self._supply is None:
             life = self._with_others(index, float(staff.lifetime.sample(self._chance, 1)[0]))
-            booted_s = min(staff.boot_s, staff.replacement_s)
         self._begin(index, life, booted_s)
         if first:
             self._stand_still(self._runtime.restart_s)

@@ -48,10 +48,22 @@ class Demand:
     fixed_dollars_per_hour: float = 0.0
     """Of what is paid beside the workers: a parameter server, if it is to be counted."""
     existing: Cluster = field(default_factory=dict)
-    """Instances that run already: every cluster keeps them."""
+    """Instances that train already."""
+    keeps: bool = True
+    """Whether every cluster must have those."""
     startup_s: Callable[[Cluster], float] = lambda _: 0.0
-    """Seconds until a cluster trains, which are paid."""
+    """Seconds until what is new in a cluster trains, which are paid."""
     billing: Billing = "second"
+
+    @property
+    def kept(self) -> Cluster:
+        """What every cluster must have."""
+        return self.existing if self.keeps else {}
+
+    def meanwhile(self, cluster: Cluster) -> Cluster:
+        """What of a cluster trains while the rest of it starts."""
+        there = {name: min(count, self.existing.get(name, 0)) for name, count in cluster.items()}
+        return {name: count for name, count in there.items() if count}
 
 
 @dataclass(frozen=True)
@@ -86,8 +98,13 @@ class Search:
 
 def predict(model: Model, demand: Demand, cluster: Cluster) -> Candidate:
     """What a cluster takes. UsageError where the model does not hold for it."""
-    left = demand.iterations(cluster)
-    seconds = demand.startup_s(cluster) + left / model.rate(cluster)
+    left, seconds = demand.iterations(cluster), demand.startup_s(cluster)
+    part = 1.0
+    if seconds and (before := demand.meanwhile(cluster)):
+        alone = demand.iterations(before) / model.rate(before)
+        part = max(0.0, 1 - seconds / alone) if alone else 0.0
+        seconds = min(seconds, alone)
+    seconds += part * left / model.rate(cluster)
     hourly = sum(demand.dollars_per_hour[name] * count for name, count in cluster.items())
     dollars = cost(seconds, hourly + demand.fixed_dollars_per_hour, demand.billing)
     return Candidate(cluster, left, seconds, dollars)
@@ -104,11 +121,11 @@ def search(
     is all clusters if they are few; else windows, and what is one step away from the best of them.
     """
     ranges = {
-        name: range(demand.existing.get(name, 0), count + 1) for name, count in demand.quota.items()
+        name: range(demand.kept.get(name, 0), count + 1) for name, count in demand.quota.items()
     }
-    if missing := [name for name in demand.existing if not ranges.get(name)]:
+    if missing := [name for name in demand.kept if not ranges.get(name)]:
         raise UsageError(
-            f"{missing[0]} runs already, {demand.existing[missing[0]]} of them, and the quota has "
+            f"{missing[0]} runs already, {demand.kept[missing[0]]} of them, and the quota has "
             f"{demand.quota.get(missing[0], 0)}; a quota includes what runs"
         )
     everything = way == "all"
@@ -162,7 +179,7 @@ def _beside(cluster: Cluster, demand: Demand) -> Iterator[Cluster]:
             if more is not None:
                 counts[more] = counts.get(more, 0) + 1
             there = {name: counts[name] for name in demand.quota if counts.get(name)}
-            enough = all(there.get(name, 0) >= least for name, least in demand.existing.items())
+            enough = all(there.get(name, 0) >= least for name, least in demand.kept.items())
             if there and enough and all(demand.quota[name] >= n for name, n in there.items()):
                 yield there
 
@@ -218,11 +235,11 @@ def _all(ranges: Mapping[str, range]) -> Iterator[Cluster]:
 
 
 def _windows(model: Model, demand: Demand, least: int, most: int | None) -> Iterator[Cluster]:
-    spare = {n: count - demand.existing.get(n, 0) for n, count in demand.quota.items()}
-    kept = sum(demand.existing.values())
+    spare = {n: count - demand.kept.get(n, 0) for n, count in demand.quota.items()}
+    kept = sum(demand.kept.values())
     total = sum(spare.values())
     if kept:
-        yield dict(demand.existing)
+        yield dict(demand.kept)
     # The slowest first. Beside others each takes as long as alone or longer, in the same order.
     slowest = sorted(spare, key=lambda name: model.rate({name: 1}))
     ends, position = [], 0
@@ -235,7 +252,7 @@ def _windows(model: Model, demand: Demand, least: int, most: int | None) -> Iter
         for begin in _spaced(0, total - size):
             end = begin + size
             within = {n: max(0, min(end, last) - max(begin, first)) for n, first, last in ends}
-            counts = {name: demand.existing.get(name, 0) + within[name] for name in demand.quota}
+            counts = {name: demand.kept.get(name, 0) + within[name] for name in demand.quota}
             cluster = {name: count for name, count in counts.items() if count}
             if cluster != before:
                 yield cluster

@@ -191,9 +191,17 @@ def _live_through(question: Question, candidate: Candidate) -> Choice:
     there = candidate.cluster
     training = replace(
         rental.rent(model, demand.iterations, question.prices, there, server, question.terms),
-        ready_s=demand.startup_s(there),
         fallback=_fallback(question, there) if question.mixed else None,
     )
+    wait, before = demand.startup_s(there), demand.meanwhile(there)
+    if before:  # these train while the others start
+        staff = [
+            replace(one, coming=there[one.name] - before.get(one.name, 0), coming_s=wait)
+            for one in training.staff
+        ]
+        training = replace(training, staff=staff, ready_s=0.0)
+    else:
+        training = replace(training, ready_s=wait)
     lived = None
     if question.runs > _FIRST_RUNS:
         few = campaign(training, question.runtime, _FIRST_RUNS, question.seed)

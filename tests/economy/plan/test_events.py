@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from spotmpi.economy.market.availability import Availability
 from spotmpi.economy.market.lifetimes import Exponential, Lifetime, Never
-from spotmpi.economy.plan.events import Result, Runtime, Staff, Training, train
+from spotmpi.economy.plan.events import Fallback, Result, Runtime, Staff, Training, train
 
+HOUR = 3600.0
 CHANCE = np.random.default_rng(0)
 FREE = Runtime("free", 0, 0, False, False, 0, math.inf, 0)
 ELASTIC = Runtime("elastic", 1.0, 0.5, False, False, 60, 300, 5)
@@ -320,3 +321,25 @@ def test_a_timeline_shows_work_before_it_is_rolled_back() -> None:
 
 def lived_with_timeline(runtime: Runtime) -> Result:
     return train(plan(staff(Fates([1000]))), runtime, CHANCE, timeline=True)
+
+
+def test_who_is_there_trains_while_the_others_start_and_all_are_paid() -> None:
+    """Ten hours for four of which two come after an hour: an hour at half speed."""
+    staff = Staff("worker", 4, 1.0, Never(), 0.0, math.inf, coming=2, coming_s=HOUR)
+    still = Runtime("still", 0, 0, True, False, 0, math.inf, 0)
+    training = Training([staff], lambda counts: sum(counts) / (40 * HOUR), "second")
+    outcome = train(training, still, np.random.default_rng(0))
+    assert outcome.seconds == pytest.approx(10.5 * HOUR)
+    assert outcome.dollars == pytest.approx(4 * 10.5)
+
+
+def test_what_is_on_demand_at_the_beginning_trains_at_its_price_and_is_not_lost() -> None:
+    staff = Staff("worker", 2, 1.0, Never(), 0.0, math.inf, hired=1)
+    still = Runtime("still", 0, 0, True, False, 0, math.inf, 0)
+    fallback = Fallback(20 * HOUR, [3.0])
+    training = Training(
+        [staff], lambda counts: sum(counts) / (20 * HOUR), "second", fallback=fallback
+    )
+    outcome = train(training, still, np.random.default_rng(0))
+    assert outcome.seconds == pytest.approx(10 * HOUR)
+    assert outcome.dollars == pytest.approx(10 * 1 + 10 * 3)

@@ -181,21 +181,23 @@ def test_after_a_revocation_what_is_left_is_planned(capsys: pytest.CaptureFixtur
     whole = as_json(capsys, *QUEUE, "--quota", "K80:4", "--deadline", "2h")["plans"]
     complete = next(plan for plan in whole if plan["cluster"]["K80"] == 4)
     half = (complete["undisturbed"]["seconds"] - 325) / 2  # it boots only once
-    assert four["undisturbed"]["seconds"] == pytest.approx(300 + half)
-    assert four["seconds"]["p50"]["value"] >= 300 + half - 1e-6
+    model = profiles.shipped("icac19")
+    three = 300 * model.rate({"K80": 3}) / 32000  # three train while the fourth starts
+    assert four["undisturbed"]["seconds"] == pytest.approx(300 + (1 - three) * half)
+    assert four["seconds"]["p50"]["value"] >= 300 + (1 - three) * half - 1e-6
 
 
 AGAIN = (
     *("--profile", "spotdnn", "--prices", "2023", "--loss", "0.8", "--deadline", "900s"),
     *("--existing", "g3.16xl:3", "--quota", "g3.16xl:3,p3.2xl:5", "--lifetime", "never"),
-    *("--replacement", "30s", "--checkpoint-cost", "0s", "--runs", "2"),
+    *("--replacement", "0s", "--checkpoint-cost", "0s", "--runs", "2"),
 )
 
 
 def test_a_loss_that_is_reached_is_planned_from(capsys: pytest.CaptureFixture[str]) -> None:
     """An iteration of more workers is worth less, so iterations cannot be carried over."""
     plans = as_json(capsys, *AGAIN, "--from-loss", "0.949")["plans"]
-    took = {plan["cluster"].get("p3.2xl", 0): plan["undisturbed"]["seconds"] - 30 for plan in plans}
+    took = {plan["cluster"].get("p3.2xl", 0): plan["undisturbed"]["seconds"] for plan in plans}
     assert took[3] == pytest.approx(715, abs=2)
     assert took[2] == pytest.approx(827, abs=2)
     assert [took[more] for more in sorted(took)] == sorted(took.values(), reverse=True)
@@ -275,9 +277,9 @@ def test_a_larger_quota_that_is_said_to_do_counts_the_start_of_new_nodes(
     """Though the quota has none of them, so that nothing else waits for new nodes."""
     again = ("--existing", "K80:4", "--deadline", "50min", "--replacement", "10min")
     err = said(capsys, *QUEUE, *again, "--quota", "K80:4", code=3)
-    assert "the quota binds: with 3 more K80 (K80:7) it would be in time" in err
+    assert "the quota binds: with 2 more K80 (K80:6) it would be in time" in err
     assert as_json(capsys, *QUEUE, *again, "--quota", "K80:7")["feasible"]
-    assert "no plan" in said(capsys, *QUEUE, *again, "--quota", "K80:6", code=3)
+    assert "with 1 more K80 (K80:6)" in said(capsys, *QUEUE, *again, "--quota", "K80:5", code=3)
 
 
 def test_a_plan_beyond_the_bound_of_windows_is_found(capsys: pytest.CaptureFixture[str]) -> None:

@@ -206,7 +206,7 @@ def test_what_runs_already_is_kept() -> None:
         assert all(cluster["g3.8xl"] >= 2 for cluster in clusters)
 
 
-def test_what_is_done_is_not_done_again_and_a_change_takes_its_time() -> None:
+def test_what_is_done_is_not_done_again_and_what_is_there_trains_while_the_new_starts() -> None:
     model = published()
     whole = demand({"g3.8xl": 4})
     left = replace(whole, iterations=lambda c: whole.iterations(c) - 5000)
@@ -214,7 +214,11 @@ def test_what_is_done_is_not_done_again_and_a_change_takes_its_time() -> None:
     same, more = predict(model, task, {"g3.8xl": 2}), predict(model, task, {"g3.8xl": 3})
     assert same.iterations == model.iterations({"g3.8xl": 2}, 0.8) - 5000
     assert same.seconds == pytest.approx(same.iterations / model.rate({"g3.8xl": 2}))
-    assert more.seconds == pytest.approx(300 + more.iterations / model.rate({"g3.8xl": 3}))
+    before = 300 / same.seconds
+    rest = (1 - before) * more.iterations / model.rate({"g3.8xl": 3})
+    assert more.seconds == pytest.approx(300 + rest)
+    late = replace(task, startup_s=lambda c: 1e6 * (c["g3.8xl"] > 2))
+    assert predict(model, late, {"g3.8xl": 3}).seconds == pytest.approx(same.seconds)
 
 
 def test_a_quota_below_what_runs_is_refused() -> None:
