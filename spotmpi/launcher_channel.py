@@ -26,6 +26,7 @@ nobody up. Where workers are on several hosts ``names`` says as whom MPI knew th
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import socket
@@ -161,6 +162,8 @@ class Progress(NamedTuple):
     """Since when it does what: IN_SCRIPT is its own affair, IN_ROUND it needs all others."""
     since: float
     """``time.monotonic()`` of its host."""
+    loss: float | None = None
+    """The mean of the last step's, if the script gives one, and it is finite."""
 
 
 class Busy(NamedTuple):
@@ -188,12 +191,16 @@ def orders(folder: Path, writing: bool = False) -> JobBoard[Order]:
 
 def progress(folder: Path, writing: bool = False) -> JobBoard[Progress]:
     """Open the board of progress in a job's folder."""
-    return JobBoard(folder / _PROGRESS, "=QQQd", Progress, writing)
+    return JobBoard(folder / _PROGRESS, "=QQQdd", _progress, writing)
 
 
 def busy(folder: Path, writing: bool = False) -> JobBoard[Busy]:
     """Open the board of what scripts say of themselves in a job's folder."""
     return JobBoard(folder / _BUSY, "=?Q64s", _busy, writing)
+
+
+def _progress(rounds: int, steps: int, doing: int, since: float, loss: float) -> Progress:
+    return Progress(rounds, steps, doing, since, loss if math.isfinite(loss) else None)
 
 
 def _busy(on: bool, beats: int, what: bytes) -> Busy:
@@ -379,11 +386,16 @@ class LauncherChannel:
         """Return what a worker was ordered last, if anything."""
         return None if self._orders is None else self._orders.read(worker)
 
-    def progressed(self, worker: int, rounds: int, steps: int, doing: int) -> None:
+    def progressed(
+        self, worker: int, rounds: int, steps: int, doing: int, loss: float | None = None
+    ) -> None:
         """Say how far this worker has come, and what it does from now on. Never raises."""
         if self._progress is not None:
+            number = math.nan if loss is None else loss
             with suppress(OSError):  # no room is left: then nobody watches
-                self._progress.write(worker, Progress(rounds, steps, doing, time.monotonic()))
+                self._progress.write(
+                    worker, Progress(rounds, steps, doing, time.monotonic(), number)
+                )
 
     def vouch(self, worker: int, busy: Busy) -> Busy:
         """Say whether this worker is at work, whatever its processes seem to do. Never raises.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import socket
 import stat
@@ -175,6 +176,11 @@ def test_orders_and_progress_are_on_boards_that_both_ends_see(
     assert said is not None
     assert said[:3] == (5, 4, IN_ROUND)
     assert before <= said.since <= time.monotonic()
+    for loss, seen_as in ((None, None), (0.25, 0.25), (math.nan, None), (math.inf, None)):
+        channel.progressed(1, 5, 4, IN_ROUND, loss)
+        again = seen.read(1)
+        assert again is not None
+        assert again.loss == seen_as
     assert seen.read(0) is None
     seen.close()
 

@@ -134,8 +134,8 @@ class Report(Message, event="report"):
     workers: Annotated[tuple[WorkerReport, ...], Most(1 << 20)]
     hosts: Annotated[tuple[HostReport, ...], Most(1 << 20)]
     ending: EndReport | None
-    trace: Text | None = None
-    """The file that the workers write it to."""
+    loss: float | None = None
+    """The workers' mean in the last step."""
 
 
 @dataclass(frozen=True)

@@ -335,6 +335,8 @@ class HowFar(NamedTuple):
     """Its processes have done nothing for so long."""
     busy: Annotated[str, Shown(64)]
     """With this, as its script says; empty if it says nothing."""
+    loss: float | None = None
+    """The mean of the last step's."""
 
 
 @dataclass(frozen=True)

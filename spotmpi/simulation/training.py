@@ -90,7 +90,9 @@ class Board(LauncherChannel):
         if self._launcher is not None:
             self._launcher.hear(self._me, event, fields)
 
-    def progressed(self, worker: int, rounds: int, steps: int, doing: int) -> None:
+    def progressed(
+        self, worker: int, rounds: int, steps: int, doing: int, loss: float | None = None
+    ) -> None:
         """Nobody watches."""
 
     def death_of(self, worker: int) -> float | None:

@@ -278,8 +278,11 @@ class Session(Generic[P]):
 
     def _needs_others(self) -> None:
         """From here on it waits for them, also where a change of the membership comes first."""
-        done, steps = self.driver.ledger.committed, self.training.progress.steps
-        self.place.channel.progressed(self.me, done, steps, IN_ROUND)
+        self._tell_progress(self.driver.ledger.committed, IN_ROUND)
+
+    def _tell_progress(self, rounds: int, doing: int) -> None:
+        done = self.training.progress
+        self.place.channel.progressed(self.me, rounds, done.steps, doing, done.loss)
 
     def _after_round(self) -> Asks[None]:
         if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
@@ -447,7 +450,7 @@ class Session(Generic[P]):
         # After the last round all wait for each other once more.
         doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
-        self.place.channel.progressed(self.me, number + 1, steps, doing)
+        self._tell_progress(number + 1, doing)
         if not learner and not word.over:
             wanted = word.save or (taken is not None and self.keeper.due(before, steps))
             if taken and not self.training.replica.elementwise:

@@ -183,12 +183,12 @@ def test_any_frame_is_read_or_refused(payload: bytes, kind: int) -> None:
         ("FROM_NEW_AGENT", '{"event": "says", "text": ""}', "it is 'says', which is none of its"),
         (
             "FROM_AGENT",
-            '{"event": "progress", "entries": [[0, 1, 1, 1, 0.5, 0, ""], [0, 1, 1]]}',
-            "progress.entries[1] is [0, 1, 1], not a list of 7",
+            '{"event": "progress", "entries": [[0, 1, 1, 1, 0.5, 0, "", null], [0, 1, 1]]}',
+            "progress.entries[1] is [0, 1, 1], not a list of 8",
         ),
         (
             "FROM_AGENT",
-            '{"event": "progress", "entries": [[-1, 1, 1, 1, 0.5, 0, ""]]}',
+            '{"event": "progress", "entries": [[-1, 1, 1, 1, 0.5, 0, "", null]]}',
             "progress.entries[0].worker is -1, not within 0 and 1048575",
         ),
         (

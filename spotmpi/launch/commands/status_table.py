@@ -63,6 +63,7 @@ def _head(status: Report) -> Iterable[str]:
         f"launcher {status.launcher} on {status.host}"
     )
     step = "no step yet" if status.step is None else f"step {status.step}"
+    step += "" if status.loss is None else f", loss {status.loss:.4g}"
     stopping = ", stopping" if status.stopping and ending is None else ""
     yield f"training    {step}, generation {status.generation}{stopping}"
     yield "checkpoint  " + ("none" if kept is None else f"step {kept.step} in {kept.path}")

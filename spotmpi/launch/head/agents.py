@@ -423,9 +423,9 @@ class Agents:
             case messages.Passed(worker=worker, said=of_worker):
                 self._hear_from(host, _own(host, worker), of_worker)
             case messages.Progressed(entries=entries):
-                for worker, rounds, steps, doing, ago, quiet, busy in entries:
+                for worker, rounds, steps, doing, ago, quiet, busy, loss in entries:
                     before = self._progress.get(_own(host, worker))
-                    standing = Standing(rounds, steps, doing, now - ago, quiet, busy)
+                    standing = Standing(rounds, steps, doing, now - ago, quiet, busy, loss)
                     # It is in one place since one moment, however long its words take.
                     if before is not None and before[:3] == standing[:3]:
                         standing = standing._replace(since=before.since)

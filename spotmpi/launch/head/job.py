@@ -179,7 +179,7 @@ class Job:
         self.console = Output(
             self.loop, limits.reader, manner.quiet, manner.log_dir, manner.verbose
         )
-        self._standing = StatusReport(task[0], task[1:], settings.trace)
+        self._standing = StatusReport(task[0], task[1:])
         self._keeps = settings.checkpoint is not None
         self._rehearsed = settings.revoke
         self._terminated = False

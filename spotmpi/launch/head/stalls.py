@@ -33,6 +33,8 @@ class Standing(NamedTuple):
     """Seconds for which its processes had done nothing in its script, by its host's last word."""
     busy: str = ""
     """With this, as its script said."""
+    loss: float | None = None
+    """The mean of the last step's."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
@@ -23,10 +22,8 @@ __all__ = ["StatusReport"]
 class StatusReport:
     """One job's. Local; knows the time."""
 
-    def __init__(
-        self, script: str, arguments: Sequence[str] = (), trace: Path | None = None
-    ) -> None:
-        self._script, self._trace = script, trace
+    def __init__(self, script: str, arguments: Sequence[str] = ()) -> None:
+        self._script = script
         self._arguments = tuple(arguments)
         self._since = time.time()
         self._generation = 0
@@ -74,6 +71,7 @@ class StatusReport:
             for worker, one in progress.items()
             if worker < len(fates) and fates[worker].state == "training"
         }
+        last = max(self._progress.values(), key=_steps, default=None)
         waits = {one.worker: one.waited for one in waited_for(training, now)}
         return control_messages.Report(
             job=job,
@@ -84,7 +82,7 @@ class StatusReport:
             since=_moment(self._since),
             seconds=round(time.time() - self._since, 3),
             generation=self._generation,
-            step=max((one.steps for one in self._progress.values()), default=None),
+            step=None if last is None else last.steps,
             checkpoint=self._checkpoint,
             unsaved=self._unsaved,
             stopping=self._stopping,
@@ -99,7 +97,7 @@ class StatusReport:
                 for host, one in silences.items()
             ),
             ending=None if ending is None else _end(ending),
-            trace=None if self._trace is None else str(self._trace),
+            loss=None if last is None else last.loss,
         )
 
     def _worker(
@@ -125,6 +123,10 @@ class StatusReport:
             quiet_seconds=None if inside is None else round(inside.quiet, 3),
             busy=None if inside is None else inside.busy or None,
         )
+
+
+def _steps(standing: Standing) -> int:
+    return standing.steps
 
 
 def _end(ending: JobEnding) -> control_messages.EndReport:

@@ -365,7 +365,8 @@ class Agent:
             self._reported[worker] = come, quiet[worker], with_what
             if before.get(worker) != self._reported[worker]:
                 ago = max(0.0, now - come.since)
-                new.append(messages.HowFar(worker, *come[:3], ago, quiet[worker], with_what))
+                what = quiet[worker], with_what, come.loss
+                new.append(messages.HowFar(worker, *come[:3], ago, *what))
         if new:
             self._trunk.tell(messages.Progressed(tuple(new)))
         self._claim()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spotmpi.errors import UsageError
 from spotmpi.launch import control_messages
+from spotmpi.launch.commands.status_table import table
 from spotmpi.launch.decoding import Malformed, decode
 from spotmpi.launch.head.control_requests import ControlRequests
 from spotmpi.launch.head.job_state import JobState
@@ -78,7 +78,7 @@ class Asked:
         self.growing = growing
         self.verdict = JobState()
         self.verdict.expect(["h1", "h1", "h2"])
-        self.standing = StatusReport("train.py", trace=Path("/runs/a.jsonl"))
+        self.standing = StatusReport("train.py")
         self.orders = Orders(self.workers.order)
         self.requests = ControlRequests(
             "spotmpi-00",
@@ -147,7 +147,6 @@ def test_workers_that_could_keep_nothing_are_not_to_stop_any_more() -> None:
     asked.ask("stop")
     asked.tell("checkpoint", 0, step=8, path="/kept/8")
     report = asked.requests.report()
-    assert report.trace == "/runs/a.jsonl"
     assert (report.stopping, report.unsaved) == (True, None)
 
 
@@ -309,12 +308,14 @@ def test_a_report_has_all_that_is_known() -> None:
     asked.tell("checkpoint", 0, step=10, path="/runs/step-10")
     asked.end(1, KILLED)
     asked.workers.said = {
-        0: Standing(14, 12, IN_ROUND, 0.0),
+        0: Standing(14, 12, IN_ROUND, 0.0, loss=0.5),
         1: Standing(9, 7, IN_ROUND, 0.0),
         2: Standing(14, 12, IN_SCRIPT, 0.0, 1.5, "evaluating"),
     }
     report = asked.requests.report()
     assert (report.job, report.generation, report.step) == ("spotmpi-00", 1, 12)
+    assert report.loss == 0.5
+    assert "step 12, loss 0.5, generation 1" in table(report)
     assert report.checkpoint == control_messages.SavedAt(10, "/runs/step-10")
     assert report.ending is None
     assert [one.state for one in report.workers] == ["training", "revoked", "training"]
