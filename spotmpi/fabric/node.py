@@ -9,7 +9,8 @@ Results take turns: while the next is summed, the last one, the record, stays as
 small, such as the control word, is summed by everybody for itself.
 
 If there are several hosts, each has a result of its own, and each worker's slice is summed on its
-way round the hosts (`rings`). That is worth it for large arrays; the others go by MPI.
+way round the hosts (`rings`). That is worth it for large arrays. What is small is summed by the
+first of each host, which tells those of the others. The rest goes by MPI.
 
 Who waits sleeps, and looks now and then whether somebody is lost (`meeting_loops`). Arenas without
 a name and tiny models go by MPI, and so does everything if workers of one host cannot reach each
@@ -72,7 +73,8 @@ _CARD = struct.Struct("<qqqqq")
 
 
 class _SharedArena(Arena):
-    """An arena that neighbours can read; for small arrays, only its contributions.
+    """An arena that neighbours can read; for small arrays, its contributions and what all hosts
+    have brought together.
 
     The results lie in the segment of one worker, the home, which outlives it: all who use it keep
     it open. Until they are somewhere, and once memory is not shared any more, they are private.
@@ -85,7 +87,7 @@ class _SharedArena(Arena):
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._bytes = sum(sizes)
         self.small = max(shape.size for shape in layout) <= _SMALL
-        self._length = PAGE + self._bytes * (1 if self.small else 3)
+        self._length = PAGE + self._bytes * (2 if self.small else 3)
         self._segment = Segment(self._length)
         own = Memory(self._bytes, self._segment, PAGE)
         self._regions = [Memory(self._bytes), Memory(self._bytes)]
@@ -102,6 +104,8 @@ class _SharedArena(Arena):
         self._members: list[tuple[Desk, int]] = []
         """Where each of them has it in its desk."""
         self._slices: list[slice] = []
+        self._told: list[Buffer] = []
+        """Where the first of this host leaves the sums of small arrays over all hosts."""
         places = iter([*self._regions, own])
         super().__init__(lambda: self._arrays(next(places)), in_place=False)
         self.weighs = not self.small
@@ -146,12 +150,21 @@ class _SharedArena(Arena):
             for one, weight in zip(self._inputs[number], weights, strict=True)
             if weight  # what does not count may be anything, NaN too
         ]
-        if rings is not None:
+        if rings is not None and not self.small:
             rings.sum(brought, result)
+        elif rings is not None and not rings.leads:
+            return  # it takes what the first of its host leaves
         elif result.size and brought:
             HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
         elif result.size:
             result.fill(0)
+        if rings is not None and self.small:
+            rings.add_up(result)
+            self._told[number][:] = result
+
+    def take(self, number: int) -> None:
+        """Get a small array's sum from the first of this host, which has left it."""
+        self.results[number][:] = self._told[number]
 
     def part(self) -> None:
         """Share nothing any more, now and later."""
@@ -187,6 +200,9 @@ class _SharedArena(Arena):
         self._slices = [
             slice(None) if whole else cut(shape.size, me, count) for shape in self._layout
         ]
+        if self.small:
+            first = node.reached(found[0], self._length)
+            self._told = self._arrays(Memory(self._bytes, first, PAGE + self._bytes))
         arrays = [self._arrays(self._peers[one]) for one in found]
         self._inputs = [
             [flats[number][part] for flats in arrays] for number, part in enumerate(self._slices)
@@ -434,14 +450,14 @@ class Node(Plane):
     def _meets(self, arena: Arena) -> bool:
         """Whether this host's members wait for each other to sum it; the same for all members."""
         if self.rings is not None:
-            return self._goes_round(arena)
+            return self._goes_round(arena) or _is_small(arena.contributions)
         # A small arena goes along with something large, or else by MPI.
         large = not _is_small(arena.contributions)
         return large or any(other.number for other in self._started.values())
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """In the order in which they were started: the same for all members."""
-        last = 0
+        last, to_take = 0, []
         for handle in sorted(handles):
             call = self._started[handle]
             if call.number:
@@ -449,9 +465,15 @@ class Node(Plane):
                 self._meet(self._all_ready, last)
             if not (call.number and self._sum(call)):
                 self._ways.total(call.part)
+            elif self.rings is not None and not self.rings.leads:
+                to_take.append(call)
         if last:
             self._tell(self._own_desk.done, last, self._all_done)
             self._meet(self._all_done, last)
+        for call in to_take:
+            arena = self._arenas[call.name]
+            if isinstance(arena, _SharedArena) and arena.small:
+                arena.take(call.index)
         for handle in handles:
             del self._started[handle]
 

@@ -51,6 +51,28 @@ class Rings:
         self._room: list[Buffer] = []
         """For what comes: as long as these rings are, because it may come late."""
 
+    @property
+    def leads(self) -> bool:
+        """Whether this worker is the first of its host."""
+        return self._place == 0
+
+    def add_up(self, result: Buffer) -> None:
+        """Add to a host's sum, which fits into a message, those of the other hosts: in their order,
+        the same for all. Collective over the first workers of all hosts. Raises PeersLost."""
+        ring = max(self._workers)
+        while len(self._room) < len(self._hosts):
+            self._room.append(HOST.zeros("uint8", MESSAGE))
+        rooms = [one.view(result.dtype)[: len(result)] for one in self._room[: len(self._hosts)]]
+        rooms[self._host][:] = result
+        under_way: set[Handle] = set()
+        for host, room in enumerate(rooms):
+            if host != self._host:
+                under_way.add(self._line.receive(self._hosts[host][0], ring, room))
+                under_way.add(self._line.send(self._hosts[host][0], ring, rooms[self._host]))
+        while under_way:
+            under_way.difference_update(self._line.through())
+        HOST.kernels.scaled_sum(result, rooms, [1.0] * len(rooms))
+
     def anew(self) -> Rings:
         """The same, with other room for what comes."""
         return Rings(self._hosts, self._me, self._line)

@@ -63,19 +63,33 @@ def expected(workers: Sequence[Worker], number: int) -> list[Any]:
                 first = first + other
             total[part] = first
         sums.append(total)
+    return sums + expected_words(workers, number)
+
+
+def expected_words(workers: Sequence[Worker], number: int) -> list[Any]:
+    """What is small: the sums of the hosts, in their order."""
+    sums = []
+    for index, flat in enumerate(workers[0].word.contributions):
+        total = np.zeros_like(flat)
+        for host in hosts_of(workers):
+            of_host = np.zeros_like(flat)
+            for one in host:
+                of_host += brought(one.me, number, index, flat)
+            total += of_host
+        sums.append(total)
     return sums
 
 
 def check(workers: Sequence[Worker], number: int) -> None:
-    """A round of all, as it must be. The word goes by MPI."""
+    """A round of all, as it must be, and nothing of it goes by MPI."""
     for worker in workers:
         worker.bring(number)
         worker.by_mpi_instead.clear()
     sums = expected(workers, number)
     for found in at_once(workers, Worker.round):
-        assert same(found[: len(DATA)], sums)
+        assert same(found, sums)
     for worker in workers:
-        assert len(worker.by_mpi_instead) == len(WORD)
+        assert not worker.by_mpi_instead
         for index, flat in enumerate(worker.data.contributions):
             assert same([flat], [brought(worker.me, number, index, flat)])
 
@@ -144,7 +158,28 @@ def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
     go_on(workers)
     sums = expected(workers, 1)
     for found in at_once(workers, Worker.round):
-        assert same(found[: len(DATA)], sums)
+        assert same(found, sums)
+    check(workers, 2)
+
+
+@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("which", [0, 1, 3])
+def test_after_a_loss_amid_a_small_sum_all_who_are_left_get_it(which: int, after: int) -> None:
+    """The lost one is the first of its host, by whom the others get it."""
+    workers = company(1, 2, 2)
+    check(workers, 0)
+    for worker in workers:
+        worker.bring(1)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Worker, "start", lambda self: [self.plane.start(self.word.parts[0])])
+        break_off(workers, which, after)
+    for worker in workers:
+        assert worker.line is not None
+        worker.line.come_late()
+    go_on(workers)
+    sums = expected(workers, 1)
+    for found in at_once(workers, Worker.round):
+        assert same(found, sums)
     check(workers, 2)
 
 
@@ -165,7 +200,7 @@ def test_when_one_host_is_left_its_workers_go_on_in_memory() -> None:
                 for index, flat in enumerate(workers[0].data.record)
             ],
         )
-    assert not any(worker.by_mpi_instead for worker in workers), "nor does the word go by MPI"
+    assert not any(worker.by_mpi_instead for worker in workers)
 
 
 def test_if_one_worker_has_no_memory_to_share_all_hosts_go_by_mpi(
@@ -204,6 +239,6 @@ def test_what_is_not_worth_a_ring_goes_by_mpi_from_memory_of_ones_own() -> None:
         worker.bring(0)
     at_once(workers, Worker.round)
     for worker in workers:
-        assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
+        assert len(worker.by_mpi_instead) == len(DATA)
     workers[0].data.record[0][5] = 77
     assert workers[1].data.record[0][5] == -1
