@@ -90,6 +90,12 @@ class Operator:
         return False
 
     @property
+    def piecewise(self) -> bool:
+        """Whether it brings the gradient to its round as it was given, so that the round can begin
+        before all of it is there."""
+        return False
+
+    @property
     def steps(self) -> int:
         """How many steps a round is long, as far as this operator has one."""
         return 1
@@ -125,6 +131,11 @@ class Chain(Operator):
     def collective(self) -> bool:
         """Whether one of them is."""
         return any(operator.collective for operator in self.operators)
+
+    @property
+    def piecewise(self) -> bool:
+        """Whether the first one does."""
+        return self.operators[0].piecewise
 
     @property
     def steps(self) -> int:
@@ -201,6 +212,11 @@ class GradientAverage(Operator):
     @property
     def collective(self) -> bool:
         """It has a round."""
+        return True
+
+    @property
+    def piecewise(self) -> bool:
+        """What comes first in a chain is given the gradient itself."""
         return True
 
     def run(self, step: Step) -> Run:

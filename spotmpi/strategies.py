@@ -26,6 +26,8 @@ class Strategy:
             )
         self.steps = self.chain.steps
         """A round is so many steps long, and comes with the last of them."""
+        self.piecewise = self.chain.piecewise
+        """A round can begin before all of the gradient is there."""
         if self.steps < 1:
             raise UsageError(f"{chain} has a round every {self.steps} steps, expected at least 1")
 

@@ -197,6 +197,8 @@ class Job:
     delays: Delays = USUAL
     born_in_place: bool = False
     """Gradients are computed into `trainer.gradients`, and a mean is asked for before the step."""
+    in_pieces: bool = False
+    """Gradients are given one by one, some or all of them, each from a bucket of its own."""
 
     @property
     def trace(self) -> Path:
@@ -213,6 +215,7 @@ class Job:
             strategy=self.strategy(),
             seed=self.seed,
             scale_lr=self.scale_lr,
+            bucket_mb=1e-9 if self.in_pieces else 25.0,
         )
         try:
             with trainer:
@@ -221,7 +224,9 @@ class Job:
                         rehearsal = trainer.worker not in trainer.workers
                         gradients[trainer.steps] += not rehearsal
                         grads = self.model.gradient(trainer.params, batch)
-                        if self.born_in_place:
+                        if self.in_pieces:
+                            grads = self._give(trainer, grads, (trainer.steps + worker) % 4)
+                        elif self.born_in_place:
                             for key, array in trainer.gradients.items():
                                 array[...] = grads[key]
                             grads = trainer.gradients
@@ -234,6 +239,18 @@ class Job:
             stopped = True
         final = self.model.bits(trainer.params), trainer.steps, gradients, tuple(losses)
         return Final(*final, stopped, tuple(means), began)
+
+    def _give(self, trainer: Any, grads: Any, how: int) -> Any:
+        """Give one of them, all in one order or the other, or none; returns what is left."""
+        if self.born_in_place:
+            for key, array in trainer.gradients.items():
+                array[...] = grads[key]
+            grads = trainer.gradients
+        order = list(grads)[:: -1 if how == 1 else 1][: [0, 2, 2, 1][how]]
+        for key in order:
+            trainer.ready(key, grads[key])
+        left = {key: array for key, array in grads.items() if key not in order}
+        return left or None
 
     def run(self) -> Result:
         """Run it to its end in a simulation of its own."""

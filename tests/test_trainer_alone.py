@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,7 @@ def test_a_gradient_that_is_not_finite_is_refused_with_its_batch() -> None:
         ({"optimizer": "sgd"}, "optimizer must be one of spotmpi.optimizers"),
         ({"strategy": SSGD}, "strategy must be one of spotmpi.strategies"),
         ({"lr_reference": 0}, "lr_reference is a number of workers, at least 1, not 0"),
+        ({"bucket_mb": 0}, "bucket_mb is a number of megabytes, more than 0, not 0"),
     ],
 )
 def test_bad_arguments_are_refused_at_once(arguments: dict[str, Any], message: str) -> None:
@@ -169,3 +172,116 @@ def test_the_random_generator_follows_from_seed_worker_and_step() -> None:
 def test_an_error_of_the_script_comes_out_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), trainer() as one:
         one.step({"w": np.ones(5, np.float32), "b": np.array(1 / 0)})
+
+
+def gradients() -> dict[str, np.ndarray]:
+    """For the model of the tests."""
+    return gradient(params(0), np.arange(3))
+
+
+def test_gradients_may_come_one_by_one_and_the_rest_with_the_step() -> None:
+    found = []
+    for give in ([], ["w"], ["b", "w"], ["w", "b"]):
+        with trainer() as one:
+            for batch in one.batches(23, batch_size=4):
+                grads = gradient(one.params, batch)
+                for key in give:
+                    one.ready(key, grads.pop(key))
+                if give:
+                    one.step(grads or None, loss=1.0)
+                else:
+                    one.step(grads, loss=1.0)
+            found.append(bits(one.params))
+    assert len(set(found)) == 1
+
+
+def test_a_list_of_parameters_is_named_by_its_indices() -> None:
+    grads = [np.ones(2, np.float32), np.full(3, 2.0)]
+    with spotmpi.Trainer(
+        [np.zeros(2, np.float32), np.zeros(3)], optimizer=SGD(lr=1.0), strategy=SSGD()
+    ) as one:
+        one.ready(1, grads[1])
+        one.step({0: grads[0]})
+        one.ready(1, grads[1])
+        one.step(grads)  # of which one is known
+        assert [array.tolist() for array in one.params] == [[-2, -2], [-4, -4, -4]]
+
+
+def test_gradients_that_come_one_by_one_in_place() -> None:
+    with trainer() as one, trainer_of_another_step() as expected:
+        grads = gradients()
+        for key, array in one.gradients.items():
+            array[...] = grads[key]
+            one.ready(key, array)
+        one.step()
+        assert bits(one.params) == expected
+
+
+@contextlib.contextmanager
+def trainer_of_another_step() -> Iterator[bytes]:
+    """What the parameters are after one step with `gradients`."""
+    flat = params(0)
+    yield bits({key: flat[key] - flat[key].dtype.type(0.1) * g for key, g in gradients().items()})
+
+
+MISTAKES = {
+    r"params has no array 'c': its arrays are 'w', 'b'": lambda one, g: one.ready("c", g["w"]),
+    r"params has no array \['w'\]": lambda one, g: one.ready(["w"], g["w"]),
+    r'grads\["w"\] is of shape \(4,\), expected': lambda one, g: one.ready("w", g["w"][1:]),
+    r'grads\["w"\] is float64, expected': lambda one, g: one.ready("w", g["w"].astype(float)),
+    r'grads\["w"\] is a list, expected': lambda one, g: one.ready("w", [1.0]),
+    r"the gradient of params\['w'\] was given twice": lambda one, g: (
+        one.ready("w", g["w"]),
+        one.ready("w", g["w"]),
+    ),
+    r"the gradient of params\['b'\] was given twice: .* once to ready\(\), or": lambda one, g: (
+        one.ready("b", g["b"]),
+        one.step({"w": g["w"], "b": g["b"].copy()}),
+    ),
+    r"without the gradient of params\['w'\], which ready": lambda one, g: (
+        one.ready("b", g["b"]),
+        one.step(),
+    ),
+    r"step\(\) was given a ndarray after ready": lambda one, g: (
+        one.ready("b", g["b"]),
+        one.step(g["w"]),
+    ),
+    r"step\(\) was called without gradients, and ready\(\) was": lambda one, g: one.step(),
+    r"trainer.mean\(\) came after trainer.ready\(\), in step 0: call trainer.step": lambda one, g: (
+        one.ready("b", g["b"]),
+        one.mean(1.0),
+    ),
+    r"trainer.once\(\) came after trainer.ready": lambda one, g: (
+        one.ready("b", g["b"]),
+        one.once(lambda: 1),
+    ),
+    r"worker 0: the end of the block came after trainer.ready": lambda one, g: one.ready(
+        "b", g["b"]
+    ),
+    r'the gradient of grads\["b"\] holds NaN': lambda one, g: one.ready("b", g["b"] * np.nan),
+}
+
+
+@pytest.mark.parametrize("message", MISTAKES)
+def test_a_mistake_with_gradients_that_come_one_by_one_is_one_clear_sentence(message: str) -> None:
+    with (
+        pytest.raises(UsageError, match=message) as told,
+        trainer(check_finite=True, bucket_mb=1e-9) as one,
+    ):
+        MISTAKES[message](one, gradients())
+    assert "\n" not in str(told.value)
+
+
+def test_a_batch_is_used_by_one_step_also_where_its_gradients_come_one_by_one() -> None:
+    def train(*calls: Any) -> None:
+        with trainer() as one:
+            for _ in one.batches(23, batch_size=4):
+                for call in calls:
+                    call(one)
+
+    step = lambda one: one.step(gradients())  # noqa: E731
+    ready = lambda one: one.ready("w", gradients()["w"])  # noqa: E731
+    with pytest.raises(UsageError, match=r"trainer.ready\(\) was called again, in step 1"):
+        train(step, ready)
+    with pytest.raises(UsageError, match="the batch of step 0 was not used"):
+        train(ready)

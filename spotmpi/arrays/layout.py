@@ -1,4 +1,7 @@
-"""Parameters as flat buckets: one array for each dtype, and the user's structure as views of it.
+"""Parameters as flat buckets: arrays of one dtype each, and the user's structure as views of them.
+
+A bucket holds neighbours in the user's structure, about so many bytes of them, and buckets stand in
+the order in which a backward pass completes their gradients: the last parameters come first.
 
 All functions are local. What an array is, only its backend knows (`spotmpi.arrays.backend`).
 """
@@ -7,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -16,13 +19,23 @@ from spotmpi.arrays.backend import Array, Backend, Buffer, backend_of
 from spotmpi.arrays.words import WORDS_OF
 from spotmpi.errors import UsageError
 
-__all__ = ["Bucket", "Entry", "Key", "Layout", "Tree"]
+__all__ = ["BUCKET_MB", "Bucket", "Entry", "Key", "Layout", "Tree"]
 
 Key: TypeAlias = int | str
 Tree: TypeAlias = list[Array] | tuple[Array, ...] | dict[Key, Array]
 
+_SOME = 5
+"""Names in a message."""
+
 DTYPES = tuple(WORDS_OF)
-"""What is trained, and the order of the buckets."""
+"""What is trained."""
+
+BUCKET_MB = 25.0
+"""Of a bucket, about: so large that what a round costs beside its bytes does not count, and so
+small that most of a large gradient can be summed before its last array is there."""
+
+_FEW = 25
+"""The bucket that is complete last has a part as small as this one of the others' bytes."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +50,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Bucket:
-    """Everything of one dtype. ``size`` counts elements."""
+    """Arrays of one dtype, one after the other. ``size`` counts elements."""
 
     dtype: str
     size: int
@@ -51,7 +64,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each array of a list, tuple or dict lies in flat buckets, one for each dtype.
+    """Where each array of a list, tuple or dict lies in flat buckets.
 
     Immutable, and without memory of its own: `allocate` makes any number of sets of buckets
     ("flats"). Entries keep the order of the list, or the order in which the dict was filled.
@@ -64,8 +77,11 @@ class Layout:
     """Of all the arrays."""
 
     @classmethod
-    def of(cls, params: Tree) -> Layout:
-        """The layout of these parameters; UsageError for what cannot be trained."""
+    def of(cls, params: Tree, bucket_mb: float = BUCKET_MB) -> Layout:
+        """The layout of these parameters; UsageError for what cannot be trained.
+
+        An array that is larger than ``bucket_mb`` has a bucket of its own.
+        """
         kind = _kind(params, "params")
         items = dict(params) if isinstance(params, dict) else dict(enumerate(params))
         if not items:
@@ -78,15 +94,27 @@ class Layout:
                 expected = " or ".join(DTYPES)
                 name = _name("params", key)
                 raise UsageError(f"{name} is {dtype}, expected {expected}: convert it first")
+        cut = [
+            keys
+            for dtype in DTYPES
+            for keys in _cut(
+                [
+                    (key, 4 * WORDS_OF[dtype] * math.prod(shape))
+                    for key, (its, shape) in described.items()
+                    if its == dtype
+                ],
+                1e6 * bucket_mb,
+            )
+        ]
+        place = {key: number for number, key in enumerate(items)}
         buckets = []
-        for dtype in DTYPES:
+        for keys in sorted(cut, key=lambda keys: place[keys[0]], reverse=True):
             entries, start = [], 0
-            for key, (its, shape) in described.items():
-                if its == dtype:
-                    entries.append(Entry(key, shape, start, start + math.prod(shape)))
-                    start = entries[-1].stop
-            if entries:
-                buckets.append(Bucket(dtype, start, tuple(entries)))
+            for key in keys:
+                shape = described[key][1]
+                entries.append(Entry(key, shape, start, start + math.prod(shape)))
+                start = entries[-1].stop
+            buckets.append(Bucket(described[keys[0]][0], start, tuple(entries)))
         return cls(kind, tuple(items), tuple(buckets), backend)
 
     @cached_property
@@ -142,13 +170,48 @@ class Layout:
         for bucket, flat in zip(self.buckets, flats, strict=True):
             arrays = [by_key[entry.key] for entry in bucket.entries]
             if not self.backend.fit(arrays, bucket.dtype, bucket.shapes):
-                raise self._misfit(arrays, bucket, what)
+                for entry, array in zip(bucket.entries, arrays, strict=True):
+                    self.check_array(entry.key, array, what)
             self.backend.kernels.pack(flat, arrays, scale)
 
-    def check_finite(self, flats: Sequence[Buffer], what: str = "grads") -> str | None:
-        """The name of the first entry that holds a NaN or an infinity, or None."""
+    def pack_one(self, key: Key, array: Array, flats: Sequence[Buffer], scale: float) -> None:
+        """The same for one array, which was checked."""
+        number, entry = self.place(key)
+        out = self.backend.view(flats[number], entry.start, (entry.stop - entry.start,))
+        self.backend.kernels.pack(out, [array], scale)
+
+    def place(self, key: object) -> tuple[int, Entry]:
+        """In which bucket the array of this name is, and where; UsageError if there is none."""
+        found = self._places.get(key) if isinstance(key, (int, str)) else None
+        if found is None:
+            names = ", ".join(repr(known) for known in self.keys[:_SOME])
+            more = ", .." * (len(self.keys) > _SOME)
+            raise UsageError(f"params has no array {key!r}: its arrays are {names}{more}")
+        return found
+
+    @cached_property
+    def _places(self) -> dict[Key, tuple[int, Entry]]:
+        return {
+            entry.key: (number, entry)
+            for number, bucket in enumerate(self.buckets)
+            for entry in bucket.entries
+        }
+
+    def check_array(self, key: Key, array: object, what: str = "grads") -> None:
+        """UsageError unless ``array`` can stand for the one of this name."""
+        number, entry = self.place(key)
+        dtype = self.buckets[number].dtype
+        if not self.backend.fit([array], dtype, [entry.shape]):
+            raise self._misfit(entry, array, dtype, what)
+
+    def check_finite(
+        self, flats: Sequence[Buffer], what: str = "grads", first: int = 0
+    ) -> str | None:
+        """The name of the first entry that holds a NaN or an infinity, or None. ``flats`` may be
+        some of all, from number ``first`` on."""
         finite, view = self.backend.kernels.finite, self.backend.view
-        for bucket, flat in zip(self.buckets, flats, strict=True):
+        buckets = self.buckets[first : first + len(flats)]
+        for bucket, flat in zip(buckets, flats, strict=True):
             if finite(flat):
                 continue
             for entry in bucket.entries:
@@ -181,14 +244,9 @@ class Layout:
                 "give one array for each, in the same order"
             )
 
-    def _misfit(self, arrays: Sequence[object], bucket: Bucket, what: str) -> UsageError:
-        """The first that does not fit: what it is, what it should be, what to do."""
-        backend, dtype = self.backend, bucket.dtype
-        entry, array = next(
-            (entry, array)
-            for entry, array in zip(bucket.entries, arrays, strict=True)
-            if not backend.fit([array], dtype, [entry.shape])
-        )
+    def _misfit(self, entry: Entry, array: object, dtype: str, what: str) -> UsageError:
+        """What it is, what it should be, what to do."""
+        backend = self.backend
         if not backend.owns(array):
             got = f"a {type(array).__name__}"
             advice = f"make it a {backend.name} array with dtype={dtype}"
@@ -200,6 +258,30 @@ class Layout:
             f"{_name(what, entry.key)} is {got}, expected a {dtype} array of shape {entry.shape}, "
             f"as {_name('params', entry.key)} is: {advice}"
         )
+
+
+def _cut(sizes: Sequence[tuple[Key, int]], most: float) -> Iterator[list[Key]]:
+    """Neighbours that have at most so many bytes together, or one alone, from the last one on. If
+    these are several, the first arrays are few: nothing is computed any more while they travel."""
+    few: list[Key] = []
+    together = 0
+    if sum(size for _, size in sizes) > most:
+        for key, size in sizes:
+            together += size
+            if together > most / _FEW:
+                break
+            few.append(key)
+    keys: list[Key] = []
+    together = 0
+    for key, size in reversed(sizes[len(few) :]):
+        if keys and together + size > most:
+            yield keys[::-1]
+            keys, together = [], 0
+        keys.append(key)
+        together += size
+    for last in (keys[::-1], few):
+        if last:
+            yield last
 
 
 def _kind(tree: object, what: str) -> Any:

@@ -10,8 +10,9 @@ What every fabric guarantees, and one contract suite holds:
 - ``Start``, ``Wait``, ``Reduce`` and ``Share`` raise `PeersLost` when a member is dead or the
   fabric was revoked, and may do so on some members while they succeed on others. They never block
   for ever while a member is dead, provided that whoever is told revokes.
-- All members start the same parts in the same order. After a failure whatever was started is given
-  up with ``Cancel`` before the next ``Share`` or ``Rebuild``; then nothing touches its memory.
+- All members start the same parts in the same order, each at its own time. After a failure
+  whatever was started is given up with ``Cancel`` before the next ``Share`` or ``Rebuild``; then
+  nothing touches its memory.
 - ``Revoke`` reaches every member alive, also if the caller dies right after it.
 - ``Poll`` waits until there is something to tell: each loss once to every member alive, each
   token once, the revocation of the control path once.
@@ -35,6 +36,7 @@ from spotmpi.fabric.plane import (
     Cancel,
     Handle,
     Part,
+    Proceed,
     Reduce,
     Shape,
     Start,
@@ -54,6 +56,7 @@ __all__ = [
     "Meet",
     "Part",
     "Poll",
+    "Proceed",
     "Rebuild",
     "Reduce",
     "Request",
@@ -133,6 +136,7 @@ class Work:
 
 Request = (
     Start
+    | Proceed
     | Wait
     | Cancel
     | Reduce

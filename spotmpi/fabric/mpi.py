@@ -35,6 +35,7 @@ from spotmpi.fabric import (
     Meet,
     Part,
     Poll,
+    Proceed,
     Rebuild,
     Reduce,
     Request,
@@ -59,6 +60,7 @@ from spotmpi.fabric.mpi_calls import (
     is_failure,
     no_loss,
     take,
+    threads,
     told,
 )
 from spotmpi.fabric.mpi_line import MpiLine
@@ -153,7 +155,7 @@ class MpiFabric(Fabric):
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
         line = MpiLine(lambda: (self._data, self._data_ids))
-        self._plane = PLANE(Ways(self._sum, self._broken, line))
+        self._plane = PLANE(Ways(self._sum, self._broken, line, threads()))
         self._briefed = 0
         """How often this newcomer was."""
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
@@ -201,7 +203,7 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Do it, blocking; what MPI reports of dead peers becomes `PeersLost`."""
         match request:
-            case Start() | Wait() | Cancel() | Reduce():
+            case Start() | Proceed() | Wait() | Cancel() | Reduce():
                 return self._plane.perform(request)
             case Share(source, buffers):
                 root = self._data_ids.index(source)
@@ -446,7 +448,7 @@ class MpiFabric(Fabric):
         if newcomer is None:
             return None
         if newcomer not in self._guests:
-            if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            if not threads():
                 return _FEW_THREADS
             _LOG.info("newcomer %d is spawned", newcomer)
             guest = self._guests[newcomer] = _Guest()

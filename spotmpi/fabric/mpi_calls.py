@@ -28,6 +28,7 @@ __all__ = [
     "is_failure",
     "no_loss",
     "take",
+    "threads",
     "told",
 ]
 
@@ -41,6 +42,11 @@ EVIDENCE = 2.0
 
 Sent = tuple[MPI.Request, bytes, MPI.Comm]
 """What may still be on its way: the bytes must live until MPI says that they have left."""
+
+
+def threads() -> bool:
+    """Whether any thread may call MPI, beside others."""
+    return bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
 
 
 def take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:

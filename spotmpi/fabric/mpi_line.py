@@ -81,17 +81,19 @@ class MpiLine(Line):
         return self._last
 
     def through(self) -> list[Handle]:
-        """Looks, and sleeps a little between two looks."""
+        """Looks, sleeps a little between two looks, and asks at last whether somebody is lost."""
         comm, _ = self._way()
         handles = list(self._messages)
         requests = [message.request for message in self._messages.values()]
-        fruitless = 0
         try:
-            while not (done := MPI.Request.Testsome(requests)):
-                fruitless += 1
-                if fruitless % _FRUITLESS == 0 and is_broken(comm):
-                    raise PeersLost("a worker of another host is lost, or has met a loss")
+            for _ in range(_FRUITLESS):
+                if done := MPI.Request.Testsome(requests):
+                    break
                 time.sleep(_NAP)
+            else:
+                if is_broken(comm):
+                    raise PeersLost("a worker of another host is lost, or has met a loss")
+                return []
         except MPI.Exception as error:
             raise told(error, comm) from error
         found = [handles[index] for index in done]

@@ -12,7 +12,7 @@ If there are several hosts, each has a result of its own, and each worker's slic
 way round the hosts (`rings`). That is worth it for large arrays. What is small is summed by the
 first of each host, which tells those of the others. The rest goes by MPI.
 
-Who waits sleeps, and looks now and then whether somebody is lost (`meeting_loops`). Arenas without
+Who waits sleeps, and looks now and then whether somebody is lost (`meetings`). Arenas without
 a name and tiny models go by MPI, and so does everything if workers of one host cannot reach each
 other's memory.
 """
@@ -22,17 +22,17 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-import platform
 import struct
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
+from spotmpi.fabric.beside import Beside
 from spotmpi.fabric.desks import DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
+from spotmpi.fabric.meetings import Meetings
 from spotmpi.fabric.plane import Arena, Handle, Part, Plane, Shape, Ways, private_arena
 from spotmpi.fabric.rings import Rings
 from spotmpi.fabric.shared_memory import PAGE, Found, Memory, Segment, bytes_of
@@ -51,15 +51,6 @@ _WORTH_IT = 1024
 
 _SMALL = 512
 """Elements of arrays that everybody sums for itself."""
-
-_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platform.machine(), 0)
-"""The number of that system call; 0 where it is not known."""
-
-_NAP = 1_000_000
-"""Nanoseconds for which a worker sleeps until it looks for losses, if it has a core of its own."""
-
-_LOOKS = 1000
-"""Times that it looks for the others before it sleeps, if it has one."""
 
 _BETWEEN = 1 << 18
 """Bytes of an arena from which on rings between hosts are faster than MPI: at 1 Gbit/s, between 3
@@ -132,6 +123,10 @@ class _SharedArena(Arena):
         """What is brought has this weight."""
         if self._entry is not None:
             self._desk.weigh(self._entry, weight)
+
+    def reached(self, bindings: int) -> bool:
+        """Whether it is known that all of this host share one like this."""
+        return self._bindings == bindings and self._inputs is not None
 
     def reaches_all(self, bindings: int, node: Node) -> bool:
         """Whether all of this host have shared one like this, after all have started a part."""
@@ -227,7 +222,7 @@ class _SharedArena(Arena):
         self._desk.write(self._entry, OPEN, self._open)
         self._desk.write(self._entry, HOME, self._home.descriptor)
         # Whoever reads this number finds those before it.
-        node.publish(self._desk.address(self._entry, HOME_MARK), self._home.mark)
+        node.meetings.publish(self._desk.address(self._entry, HOME_MARK), self._home.mark)
 
     def _arrays(self, memory: Memory) -> list[Buffer]:
         return [
@@ -247,6 +242,8 @@ class _Call:
     """Of its arena."""
     index: int = 0
     """Which array of it."""
+    summed: bool = False
+    """Its share was done beside the worker."""
 
 
 class Node(Plane):
@@ -278,16 +275,15 @@ class Node(Plane):
         self._begun = 0
         self._last: Handle = 0
         self._started: dict[Handle, _Call] = {}
+        self._beside: Beside[_Call] | None = None
+        """Sums while the worker does something else."""
+        self._handed: Handle = 0
+        """The last that it was given."""
         self._arenas: dict[str, Arena] = {}
         """Those that have a name; the last of each."""
         self._places: dict[int, tuple[str, int]] = {}
         """Of their contributions, by `id`: which arena, which array."""
-        self._loops: SimpleNamespace | None = None
-        """From when on there is something to sum that is worth loading them."""
-        self._all_ready = self._all_done = HOST.zeros("uint64", 0)
-        self._bell = self._looks = 0
-        self._nap = HOST.zeros("int64", 2)
-        """Seconds and nanoseconds."""
+        self.meetings = Meetings(self._in_vain)
 
     # Who is there.
 
@@ -327,7 +323,7 @@ class Node(Plane):
             except (OSError, SpotmpiError) as error:
                 _LOG.info("the memory of worker %d cannot be reached: %s", worker, error)
                 return False
-        return bool(_FUTEX)
+        return Meetings.possible
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """From now on these are summed over."""
@@ -352,7 +348,7 @@ class Node(Plane):
         for arena in self._arenas.values():
             if isinstance(arena, _SharedArena) and not (together and self._is_shared(arena)):
                 arena.part()
-        self._sit_down()
+        self.meetings.seat(self.present)
 
     def _by_host(self, workers: Sequence[WorkerId]) -> list[list[WorkerId]]:
         hosts: dict[int, list[WorkerId]] = {}
@@ -380,19 +376,6 @@ class Node(Plane):
         size = sum(int(one.nbytes) for one in arena.contributions)
         return size >= self.between and not _is_small(arena.contributions)
 
-    def _sit_down(self) -> None:
-        """Know where to look for those who are present."""
-        if self._loops is None or not self.present:
-            return
-        count = len(self.present)
-        self._all_ready, self._all_done = HOST.zeros("uint64", count), HOST.zeros("uint64", count)
-        self._all_ready[:] = [desk.ready for desk in self.present]
-        self._all_done[:] = [desk.done for desk in self.present]
-        self._bell = self.present[0].bell
-        crowd = -(-count // len(os.sched_getaffinity(0)))
-        self._looks = _LOOKS if crowd == 1 else 0
-        self._nap[1] = min(_NAP * crowd, 999_999_999)
-
     # Rounds.
 
     def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
@@ -403,13 +386,9 @@ class Node(Plane):
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
         # Layouts are the same on all workers once they have compared them. Until then there are no
         # rounds but such as carry unnamed parts and small ones, which go by MPI.
-        if not (name and fits and _FUTEX and (large or self._loops is not None)):
+        if not (name and fits and Meetings.possible and (large or self.meetings.loaded)):
             return private_arena(layout, in_place=True)
-        if self._loops is None:
-            from spotmpi.fabric import meeting_loops  # Numba: only for those whose arrays need it
-
-            self._loops = meeting_loops.compiled()
-            self._sit_down()
+        self.meetings.load()
         made = self._shared(layout, name) or private_arena(layout, in_place=True)
         self._arenas[name] = made
         self._agreed.pop(name, None)
@@ -434,6 +413,8 @@ class Node(Plane):
 
     def start(self, part: Part) -> Handle:
         """Tell the others that the contribution is there; returns at once."""
+        if self._beside is not None and isinstance(self._beside.failure, PeersLost):
+            raise self._beside.failure
         self._last += 1
         call = self._started[self._last] = _Call(part)
         if self.present and (place := self._places.get(id(part.contribution))) is not None:
@@ -444,7 +425,7 @@ class Node(Plane):
                     arena.show(part.weight)
                 self._begun += 1
                 call.number = self._bindings << 32 | self._begun
-                self._tell(self._own_desk.ready, call.number, self._all_ready)
+                self.meetings.ready(self._own_desk, call.number)
         return self._last
 
     def _meets(self, arena: Arena) -> bool:
@@ -455,21 +436,55 @@ class Node(Plane):
         large = not _is_small(arena.contributions)
         return large or any(other.number for other in self._started.values())
 
+    def proceed(self) -> None:
+        """In a thread, unless MPI was started without threads."""
+        if not self._ways.threads:
+            return
+        for handle, call in self._started.items():
+            if handle > self._handed:
+                if self._beside is None:
+                    self._beside = Beside(self._ahead, "spotmpi sums")
+                self._beside.give(call)
+                self._handed = handle
+
+    def _ahead(self, call: _Call) -> bool:
+        """Do this worker's share. Not where it is yet to be seen whether all share the arena, or
+        where MPI sums: that is left to `wait`, and with it all that comes later."""
+        arena = self._arenas.get(call.name)
+        if not (
+            call.number
+            and isinstance(arena, _SharedArena)
+            and not arena.small
+            and arena.reached(self._bindings)
+            and (self.rings is None or self._agreed.get(call.name))
+        ):
+            return False
+        self.meetings.all_ready(call.number)
+        arena.sum(call.index, self.rings)
+        call.summed = True
+        return True
+
     def wait(self, handles: Sequence[Handle]) -> None:
         """In the order in which they were started: the same for all members."""
+        if self._beside is not None:
+            beside, self._beside = self._beside, None
+            beside.end()
         last, to_take = 0, []
         for handle in sorted(handles):
             call = self._started[handle]
             if call.number:
                 last = call.number
-                self._meet(self._all_ready, last)
+            if call.summed:
+                continue
+            if call.number:
+                self.meetings.all_ready(last)
             if not (call.number and self._sum(call)):
                 self._ways.total(call.part)
             elif self.rings is not None and not self.rings.leads:
                 to_take.append(call)
         if last:
-            self._tell(self._own_desk.done, last, self._all_done)
-            self._meet(self._all_done, last)
+            self.meetings.done(self._own_desk, last)
+            self.meetings.all_done(last)
         for call in to_take:
             arena = self._arenas[call.name]
             if isinstance(arena, _SharedArena) and arena.small:
@@ -480,6 +495,11 @@ class Node(Plane):
     def cancel(self, handles: Sequence[Handle]) -> None:
         """They are forgotten: nothing is done but in `wait`. What is under way between hosts comes
         to room that nobody uses any more."""
+        if self._beside is not None:
+            if self.rings is not None:
+                self.rings.halted = True
+            self._beside.halt()
+            self._beside = None
         for handle in handles:
             self._started.pop(handle, None)
         if self._ways.line is not None:
@@ -489,8 +509,7 @@ class Node(Plane):
 
     def interrupt(self) -> None:
         """Wake who sleeps, to see that the data path is revoked."""
-        if self.present and self._loops is not None:
-            self._loops.ring(self._bell, _FUTEX)
+        self.meetings.wake()
 
     def is_everywhere(self, buffer: Buffer) -> bool:
         """Whether it is the same memory for all members."""
@@ -527,23 +546,11 @@ class Node(Plane):
         self._ways.total(Part(word, word))
         return int(word[0]) == self._members
 
-    def _tell(self, where: int, number: int, everybody: Buffer) -> None:
-        assert self._loops is not None
-        self._loops.post(where, number, everybody, self._bell, _FUTEX)
-
-    def _meet(self, everybody: Buffer, number: int) -> None:
-        assert self._loops is not None
-        meet, bell, looks, nap = self._loops.meet, self._bell, self._looks, self._nap.ctypes.data
-        while not meet(everybody, number, bell, looks, nap, _FUTEX):
-            if self._ways.broken():
-                raise PeersLost("a worker of this host is lost, or has met a loss")
+    def _in_vain(self) -> bool:
+        """Whether who waits for others is to leave off."""
+        return self._ways.broken() or (self._beside is not None and self._beside.halted)
 
     # For arenas.
-
-    def publish(self, address: int, number: int) -> None:
-        """Write it after all that was written before."""
-        assert self._loops is not None
-        self._loops.publish(address, number)
 
     def reached(self, found: Found, length: int) -> Segment:
         """A member's segment. Raises PeersLost if that is lost."""

@@ -107,6 +107,14 @@ class Start(NamedTuple):
     part: Part
 
 
+@dataclass(frozen=True)
+class Proceed:
+    """Go on with what was started while the worker does something else. Local, returns at once.
+
+    As far as the plane can: it may leave all of it to `Wait`.
+    """
+
+
 class Wait(NamedTuple):
     """Wait until all of these are through."""
 
@@ -145,7 +153,8 @@ class Line(ABC):
 
     @abstractmethod
     def through(self) -> list[Handle]:
-        """Wait until some of what is under way is through. Raises `PeersLost`."""
+        """Wait until some of what is under way is through, or for a moment: then there is none.
+        Raises `PeersLost`."""
 
     @abstractmethod
     def give_up(self) -> None:
@@ -161,6 +170,8 @@ class Ways(NamedTuple):
     """Whether a member is lost, as far as is known here, or has met a loss. Local."""
     line: Line | None = None
     """From worker to worker, where there is such a thing."""
+    threads: bool = True
+    """Whether both may be used by any thread."""
 
 
 class Plane(ABC):
@@ -201,6 +212,11 @@ class Plane(ABC):
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Give these up: once it returns, nothing touches their memory any more."""
 
+    def proceed(self) -> None:
+        """Go on with what was started, beside the caller, until it is waited for or given up.
+        Local, returns at once; what goes wrong is raised by `start` or `wait`."""
+        return
+
     def interrupt(self) -> None:
         """Have others look at once whether the data path is revoked. Local."""
         return
@@ -214,11 +230,13 @@ class Plane(ABC):
         it was in their own order, or as MPI does it. Local."""
         return []
 
-    def perform(self, request: Start | Wait | Cancel | Reduce) -> Handle | None:
+    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce) -> Handle | None:
         """Do what is asked; returns the handle of what is started."""
         match request:
             case Start(part):
                 return self.start(part)
+            case Proceed():
+                self.proceed()
             case Wait(handles):
                 self.wait(handles)
             case Cancel(handles):

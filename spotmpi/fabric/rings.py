@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.errors import PeersLost
 from spotmpi.fabric.plane import Handle, Line
 from spotmpi.protocol.host_ring import Course, courses
 from spotmpi.protocol.membership import WorkerId
@@ -50,6 +51,8 @@ class Rings:
         self._line = line
         self._room: list[Buffer] = []
         """For what comes: as long as these rings are, because it may come late."""
+        self.halted = False
+        """They are given up: whoever waits in them leaves off."""
 
     @property
     def leads(self) -> bool:
@@ -105,6 +108,8 @@ class Rings:
         for travel in travels:
             waiting |= travel.go_on()
         while waiting:
+            if self.halted:
+                raise PeersLost("the rings were given up")
             for handle in self._line.through():
                 travel, number = waiting.pop(handle)
                 waiting |= travel.step(number)

@@ -31,6 +31,7 @@ from spotmpi.fabric import (
     Knock,
     Meet,
     Poll,
+    Proceed,
     Rebuild,
     Reduce,
     Request,
@@ -403,7 +404,7 @@ class Simulation:
 
     def _perform(self, worker: WorkerId, process: Process, request: Request) -> Any:
         """The reply, if it makes no difference to anybody whether the worker dies before it."""
-        if isinstance(request, Start | Wait | Cancel | Reduce | Share):
+        if isinstance(request, Start | Proceed | Wait | Cancel | Reduce | Share):
             return self._data_path.perform(worker, process, request)
         if isinstance(request, Poll) and process.inbox:
             reply = process.inbox.popleft()

@@ -14,7 +14,19 @@ from typing import Any, Protocol
 
 from spotmpi.arrays.backend import backend_of, fill
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Buffer, Cancel, Handle, Part, Reduce, Request, Share, Start, Steps, Wait
+from spotmpi.fabric import (
+    Buffer,
+    Cancel,
+    Handle,
+    Part,
+    Proceed,
+    Reduce,
+    Request,
+    Share,
+    Start,
+    Steps,
+    Wait,
+)
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import Event
 
@@ -151,7 +163,7 @@ class DataPath:
         self,
         worker: WorkerId,
         process: Process,
-        request: Start | Wait | Cancel | Reduce | Share,
+        request: Start | Proceed | Wait | Cancel | Reduce | Share,
     ) -> Any:
         """Do what is asked, and reply; `LATER`, where something is to be waited for.
 
@@ -164,6 +176,8 @@ class DataPath:
                     _spoil([part.result])
                     return PeersLost("simulated")
                 return self._call(worker, process, part)
+            case Proceed():
+                return None  # whatever was started goes on at any time
             case Wait():
                 process.waiting = request
                 self._proceed(worker, process)

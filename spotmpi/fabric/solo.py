@@ -12,6 +12,7 @@ from spotmpi.fabric import (
     Cancel,
     Fabric,
     Part,
+    Proceed,
     Rebuild,
     Reduce,
     Request,
@@ -48,7 +49,7 @@ class SoloFabric(Fabric):
                 return self._plane.start(part)
             case Work(work):
                 return work()
-            case Reduce() | Share() | Revoke() | Wait() | Cancel():
+            case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel():
                 pass
             case _:
                 raise RuntimeError(f"a worker alone was asked to {request}")

@@ -81,9 +81,11 @@ class Checker:
         passes: int,
         deaths: Mapping[WorkerId, float],
         keeps: int | None = None,
+        arrays: int = 1,
     ) -> None:
         """``deaths``: who is dead, kept up to date by the simulation. ``keeps``: checkpoints are
-        due after every so many steps, and when somebody asks; None: there are none."""
+        due after every so many steps, and when somebody asks; None: there are none. ``arrays``: so
+        many are trained."""
         self.recoveries = 0
         self.graduates = 0
         """Newcomers that came to train."""
@@ -95,6 +97,7 @@ class Checker:
         self._passes = passes
         self._deaths = deaths
         self._keeps = keeps
+        self._arrays = arrays
         self._seals: list[tuple[WorkerId, ...]] = [tuple(members)]
         self._changes = 0
         """Seals that changed who is a member, and checkpoints that could not be written: while a
@@ -344,7 +347,7 @@ class Checker:
         if self._truth is None:
             seen = self._views["step", 0].seen
             assert isinstance(seen, bytes)
-            self._truth = Model(np.frombuffer(seen, np.float32))
+            self._truth = Model(np.frombuffer(seen, np.float32), self._arrays)
         self._truth.step(gradients, weights, record["rate"])
         params = self._truth.params
         self._digests[step + 1] = digest_of(self._truth.replicated)
@@ -406,11 +409,14 @@ class Checker:
             raise Violation(f"worker {writer} is dead and writes a checkpoint")
         if state["steps"] != step:
             raise Violation(f"the checkpoint of step {step} is of step {state['steps']}")
-        arrays = [state["params/0"], state["optimizer/velocity/0"]]
+        which = range(self._arrays)
+        params = [state[f"params/{number}"] for number in which]
+        velocity = [state[f"optimizer/velocity/{number}"] for number in which]
+        arrays = [*params[::-1], *velocity[::-1]]
         if self._whole and digest_of(arrays) != self._digests.get(step, digest_of(arrays)):
             raise Violation(f"the checkpoint of step {step} is not what the steps lead to")
         # None, as for the trace: no death takes it back.
-        self._see(None, ("step", step), arrays[0].tobytes())
+        self._see(None, ("step", step), b"".join(one.tobytes() for one in params))
         if self._kept.get(step, False) > complete:
             raise Violation(f"step {step} was the last one, and is not")
         self._kept[step] = complete

@@ -11,7 +11,7 @@ from spotmpi.optimizers import Momentum
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 
-__all__ = ["LARGE", "RATE", "SMALL", "Array", "Model", "first_params", "gradient", "whose"]
+__all__ = ["LARGE", "RATE", "SMALL", "Array", "Model", "cut", "first_params", "gradient", "whose"]
 
 SMALL, LARGE = 6, 16_400
 """Parameters: so few that runs are quick, and so many that newcomers learn them in two parts."""
@@ -44,18 +44,27 @@ def gradient(params: Array, batch: Indices) -> Array:
     return mean
 
 
+def cut(whole: Array, arrays: int) -> list[Array]:
+    """As so many arrays, which share its memory."""
+    return np.array_split(whole, arrays)
+
+
 class Model:
     """Parameters that follow the steps of a training, without any of its code but the optimizer."""
 
-    def __init__(self, params: Array) -> None:
+    def __init__(self, params: Array, arrays: int = 1) -> None:
+        """Of so many arrays, which are one to the model."""
         self.params = params.copy()
+        self._arrays = arrays
         self._velocity = np.zeros_like(params)
         self._optimizer = Momentum(lr=RATE)
 
     @property
     def replicated(self) -> list[Array]:
-        """What must be equal on all workers, in the order in which replicas register it."""
-        return [self.params, self._velocity]
+        """What must be equal on all workers, in the order in which replicas have it in buckets, of
+        which each holds one array, and the last array comes first."""
+        both = self.params, self._velocity
+        return [one for each in both for one in cut(each, self._arrays)[::-1]]
 
     def step(self, gradients: Sequence[Array], weights: Sequence[int], rate: float) -> None:
         """Move by the mean of the gradients, which are summed in this order."""

@@ -69,6 +69,9 @@ class Schedule:
     """A checkpoint is due whenever so many steps are done; None: none is written, ever."""
     asks: tuple[Ask, ...] = ()
     refusals: tuple[Refusal, ...] = ()
+    arrays: int = 1
+    """So many are trained, each in a bucket of its own; scripts give the gradients of several array
+    by array now and then."""
 
     @property
     def membership(self) -> Membership:
@@ -107,13 +110,15 @@ class Schedule:
         said += [
             f"the disk is full from event {one.begin} to event {one.end}" for one in self.refusals
         ]
+        if self.arrays > 1:
+            said.append(f"gradients come in {self.arrays} pieces")
         if self.min_workers > 1:
             said.append(f"fewer than {self.min_workers} workers stop")
         return ", ".join(said) or "nothing happens at all"
 
 
-Length = Callable[[int, int], int]
-"""How many events a run of so many workers and passes takes to which nothing happens."""
+Length = Callable[[int, int, int], int]
+"""How many events a run of so many workers, passes and arrays takes to which nothing happens."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +144,9 @@ class Campaign:
         # A job of few workers has few events, and would be over before anybody could join.
         passes = _PASSES + (1 + _STEPS // workers if plans else 0)
         known = min(workers, _KNOWN)
-        events = length(known, passes) * workers // known
-        calm = Schedule(workers, chance.randrange(1 << 32), passes=passes)
+        arrays = 1 + number % 3
+        events = length(known, passes, arrays) * workers // known
+        calm = Schedule(workers, chance.randrange(1 << 32), passes=passes, arrays=arrays)
         moment = chance.randrange(events)
         if self.losses is not None:
             victims = chance.sample(range(workers), min(self.losses, workers))

@@ -62,7 +62,14 @@ def execute(
     simulation.transcript = transcript
     members = simulation.membership.ids
     every = schedule.checkpoint_every
-    checker = Checker(members, samples(schedule.workers), schedule.passes, simulation.deaths, every)
+    checker = Checker(
+        members,
+        samples(schedule.workers),
+        schedule.passes,
+        simulation.deaths,
+        every,
+        schedule.arrays,
+    )
     simulation.sealed = checker.sealed
     file = Trace(trace_to, simulation.clock)
     book = Book(checker, file)
@@ -100,9 +107,9 @@ def execute(
 
 
 @cache
-def length(workers: int, passes: int) -> int:
-    """Events of a run of so many workers and passes to which nothing happens."""
-    return execute(Schedule(workers, 0, passes=passes)).events
+def length(workers: int, passes: int, arrays: int) -> int:
+    """Events of a run of so many workers, passes and arrays to which nothing happens."""
+    return execute(Schedule(workers, 0, passes=passes, arrays=arrays)).events
 
 
 def search(

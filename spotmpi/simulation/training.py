@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, Stopped
-from spotmpi.fabric import Steps, sim
+from spotmpi.fabric import Steps, Work, sim
 from spotmpi.fabric.sim import Simulation
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum
@@ -16,20 +19,25 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker, Violation, question
 from spotmpi.simulation.launcher import Launcher
-from spotmpi.simulation.model import RATE, first_params, gradient
+from spotmpi.simulation.model import RATE, Array, cut, first_params, gradient
 from spotmpi.simulation.schedules import Schedule
 from spotmpi.strategies import SSGD
 from spotmpi.trace.records import Trace
 from spotmpi.training.entering import Seat, Visitor, enter
 from spotmpi.training.history import History
+from spotmpi.training.place import Place
 from spotmpi.training.registered import Rate, Training
 from spotmpi.training.replica import Replica
-from spotmpi.training.session import Place, Session
+from spotmpi.training.session import Session
 
 BATCH = 3
 STEPS = 3
 """Training steps of one pass, more or less: losses add some."""
 _SEED = 7
+_ALONE = 1e-9
+"""MB of a bucket, by which each array has one of its own."""
+_IN_PIECES = 0.7
+"""Of all steps of models with several arrays: those whose gradients come in pieces."""
 _EVERY = 3
 """Steps between two questions, and between two things that are done once."""
 
@@ -132,9 +140,11 @@ class Trainee:
         self._checker = checker
         self._samples, self._passes = samples(len(simulation.membership)), schedule.passes
         optimizer = Momentum(lr=RATE)
-        replica = Replica([first_params(me, schedule.size)], optimizer, SSGD())
+        self._arrays = schedule.arrays
+        params = cut(first_params(me, schedule.size), self._arrays)
+        replica = Replica(params, optimizer, SSGD(), bucket_mb=_ALONE)
         self._training = Training(replica, _SEED, Rate(optimizer, None, True), False)
-        self._params = replica.params[0]
+        self._seed = schedule.seed
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
         self._history = History()
         self._history.enter()
@@ -192,7 +202,8 @@ class Trainee:
     def _step(self, batch: Indices) -> Steps[None]:
         seat, told, grads = self._seat, self._told, gradient(self._params, batch)
         if isinstance(seat, Visitor):
-            self._seat = taught = yield from seat.step([grads], 1.0)
+            whole = yield from self._give(cut(grads, self._arrays))
+            self._seat = taught = yield from seat.step(whole, 1.0)
             assert isinstance(taught, Session)
             self._begins(taught)
             return
@@ -201,9 +212,27 @@ class Trainee:
             seat.keeper.asked = True
             self._checker.wants(self.me, self._steps)
         self._checker.gradient(self.me, self._steps, batch, grads)
-        yield from seat.step([grads], 1.0)
+        whole = yield from self._give(cut(grads, self._arrays))
+        yield from seat.step(whole, 1.0)
         self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
         self._checker.stepped(self.me, seat.driver.membership, self._steps, self._params, told)
+
+    def _give(self, grads: list[Array]) -> Steps[Any]:
+        """Give some of these, or all or none, as soon as they are there; returns what the step is
+        given."""
+        replica, rest = self._training.replica, dict(enumerate(grads))
+        chance = random.Random(f"{self._seed}/{self.me}/{self._steps}")
+        if len(grads) > 1 and chance.random() < _IN_PIECES:
+            # From the last one on, as a backward pass does, or in any order.
+            order = chance.choice((sorted(rest, reverse=True), chance.sample([*rest], len(rest))))
+            for number in order[: chance.randint(1, len(rest))]:
+                yield from self._seat.ready(number, rest.pop(number))
+                yield Work(lambda: None)
+        return replica.gathered(rest if replica.pieces else grads)
+
+    @property
+    def _params(self) -> Array:
+        return np.concatenate(self._training.replica.params)
 
     def _keep(
         self, folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any]

@@ -6,8 +6,8 @@ processes of one host share; the simulator's own clock there), then the fields o
 ==========  =======================================================================================
 event       fields
 ==========  =======================================================================================
-start       workers [ids], hosts (optional), params (number of floats), seed, strategy, optimizer,
-            lr, pid (optional), version
+start       workers [ids], hosts (optional), params (number of floats), bucket_mb, seed, strategy,
+            optimizer, lr, pid (optional), version
 step        step (from 0), round, generation, workers [ids], contributions [{worker, samples,
             weight}] in the order of summation, loss, rate, digest (hex or null), seconds.
             samples: the indices as a list, or null where the script deals its own; weight: the

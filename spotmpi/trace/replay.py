@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from spotmpi.arrays.backend import kernels_for
-from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.layout import BUCKET_MB, Layout
 from spotmpi.errors import TraceError
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.host_ring import orders
@@ -122,7 +122,8 @@ def replay(
     that begins with a resume can only be
     replayed for one that keeps none.
     """
-    layout = Layout.of(params)
+    records = list(records)
+    layout = Layout.of(params, bucket_mb_of(records))
     flats = layout.allocate()
     layout.pack(params, flats, 1.0)
     current = layout.views(flats)
@@ -142,6 +143,14 @@ def replay(
             total = summed(parts, record.get("hosts"))
             optimizer.update(flats, total, slots, float(record["rate"]), 1.0 / weights)
     return current
+
+
+def bucket_mb_of(records: Iterable[Record]) -> float:
+    """How the arrays of the run were cut into buckets, each of which was summed on its own."""
+    for record in records:
+        if record["event"] == "start" and "bucket_mb" in record:
+            return float(record["bucket_mb"])
+    return BUCKET_MB
 
 
 def summed(parts: dict[WorkerId, list[Any]], hosts: Any) -> list[Any]:

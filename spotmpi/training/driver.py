@@ -1,9 +1,10 @@
 """Rounds that survive revocations: the protocol and the ledger, driven on a fabric.
 
-A round goes: bring contributions, start its parts, start the control word, wait for all, commit. If
-a peer is lost in it, the driver gives up what it has started, goes through the door (`recovery`)
-with its progress frozen, and then does what the ledger says: sum the same once more, or take the
-record of those who have committed already.
+A round goes: bring contributions, start its parts, start the control word, wait for all, commit.
+Parts may start before all contributions are there: then the round is opened first, and a loss that
+is met meanwhile waits until the rest is there. If a peer is lost, the driver gives up what it has
+started, goes through the door (`recovery`) with its progress frozen, and then does what the ledger
+says: sum the same once more, or take the record of those who have committed already.
 Whatever happens, `round` returns with the round committed, once, on equal replicas.
 """
 
@@ -22,6 +23,7 @@ from spotmpi.fabric import (
     Handle,
     Part,
     Poll,
+    Proceed,
     Rebuild,
     Revoke,
     Share,
@@ -180,14 +182,18 @@ class Driver:
         self.ledger = ledger or Ledger(membership)
         self._exchange = exchange
         self._clock = clock
+        self._started: list[Handle] = []
+        """What is under way of the open round."""
+        self._met_loss = False
+        """A peer was lost when a part of it was started."""
 
     @property
     def membership(self) -> Membership:
         """The sealed membership."""
         return self._recovery.membership
 
-    def round(self) -> Steps[None]:
-        """Reduce what all members bring and commit it, whoever dies.
+    def open(self) -> Steps[None]:
+        """Begin the next round.
 
         A plan that is due comes first. Raises `Left` if it was for this worker to leave.
         """
@@ -196,22 +202,64 @@ class Driver:
             yield from self._recover(self._clock(), plan=plan)
         self.ledger.begin()
         exchange.open()
-        exchange.bring()
+
+    @property
+    def started(self) -> int:
+        """Parts of the open round that are under way."""
+        return len(self._started)
+
+    def start(self, parts: int) -> Steps[None]:
+        """Start so many parts of the open round, as far as they are not under way, and return.
+
+        For contributions that are there before the others. A loss is told to all and left to
+        `round`: whoever recovers from it waits for this worker, which may have much to do yet.
+        """
+        if self._met_loss or parts <= self.started:
+            return
+        try:
+            for part in self._exchange.memory.parts[self.started : parts]:
+                self._started.append((yield Start(part)))
+            yield Proceed()
+        except PeersLost:
+            self._met_loss = True
+            yield Revoke()
+
+    def round(self) -> Steps[None]:
+        """Reduce what all members bring and commit it, whoever dies; the round that is open, or
+        the next one, as `open` has it."""
+        exchange = self._exchange
+        if not self.ledger.open:
+            yield from self.open()
+            exchange.bring()
         while self.ledger.open:
             exchange.prepare(self.membership)
             entered = self._clock()
-            handles: list[Handle] = []
             try:
-                for part in exchange.memory.parts:
-                    handles.append((yield Start(part)))
-                exchange.speak(self.membership)
-                handles.append((yield Start(exchange.memory.word)))
-                yield Wait(handles)
+                yield from self._reduce()
             except PeersLost:
-                yield from self._recover(entered, handles)
+                yield from self._recover(entered, self._let_go())
             else:
+                self._let_go()
                 self.ledger.commit()
                 exchange.commit(self.ledger.contributors)
+
+    def abandon(self) -> Steps[None]:
+        """This worker's part in all of this is over: give up what is under way. Local."""
+        yield Cancel(self._let_go())
+
+    def _reduce(self) -> Steps[None]:
+        exchange, started = self._exchange, self._started
+        if self._met_loss:
+            raise PeersLost("a peer was lost after the round had begun")
+        for part in exchange.memory.parts[self.started :]:
+            started.append((yield Start(part)))
+        exchange.speak(self.membership)
+        started.append((yield Start(exchange.memory.word)))
+        yield Wait(started)
+
+    def _let_go(self) -> list[Handle]:
+        started, self._started, self._met_loss = self._started, [], False
+        return started
 
     def finish(self, leaves: bool = False) -> Steps[None]:
         """Leave together, after a last round; returns when no peer can need this worker again.

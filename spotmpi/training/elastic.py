@@ -27,12 +27,16 @@ from spotmpi.training.busy import BusyBlock
 from spotmpi.training.entering import Seat, enter
 from spotmpi.training.history import History
 from spotmpi.training.once import answer_of, outcome_of
+from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
-from spotmpi.training.session import Place, Session
+from spotmpi.training.session import Session
 from spotmpi.version import version
 
 # Whoever wants to see what a library does says so: without that nothing is printed.
 logging.getLogger("spotmpi").addHandler(logging.NullHandler())
+
+_OF_A_STEP = ("ready()", "step()")
+"""Calls that may follow on `ready`."""
 
 _BETWEEN_ABORTS = 0.5
 _ABORTS_APART = 3
@@ -135,13 +139,23 @@ class Elastic(Generic[P]):
 
     def _take_step(self, contribution: Any, loss: float | None) -> None:
         """One step or average, with what this worker brings."""
-        seat, training = self._connected(f"{self._use}()"), self._training
+        seat = self._connected(f"{self._use}()")
+        self._check_batch(self._use)
+        self._seat = self._run(seat.step(contribution, loss))
+
+    def _take_piece(self, name: Any, grad: Any) -> None:
+        """One array of what it brings to the step to come."""
+        seat = self._connected("ready()")
+        steps: Steps[Seat[P]] = seat.ready(name, grad)
+        self._seat = self._run(steps)
+
+    def _check_batch(self, call: str) -> None:
+        training = self._training
         if training.position.inside and training.batch is None:
             raise UsageError(
-                f"worker {self.worker}: {self._call}.{self._use}() was called again, in step "
+                f"worker {self.worker}: {self._call}.{call}() was called again, in step "
                 f"{self.steps}, for a batch that is used: call it once for each batch"
             )
-        self._seat = self._run(seat.step(contribution, loss))
 
     def mean(self, x: Any) -> Any:
         """The mean of ``x`` (a number or an array of one shape) over the workers. Collective.
@@ -275,6 +289,7 @@ class Elastic(Generic[P]):
             self._give_up(error, given)
             return
         try:
+            self._check_step("the end of the block")
             self._run(self._seat.finish("finished"))
         except Exception as failure:
             self._give_up(failure, given)
@@ -289,6 +304,8 @@ class Elastic(Generic[P]):
     def _give_up(self, error: BaseException | None, given: Settings) -> None:
         """This training has not come to its end. Alone, another one may begin in its place."""
         self._inside = False
+        if isinstance(error, Exception) and isinstance(self._seat, Session):
+            self._run(self._seat.driver.abandon())
         if given.world_size is None and given.newcomer is None:
             _this_process().history.give_up()
         if error is not None:
@@ -315,7 +332,16 @@ class Elastic(Generic[P]):
             raise UsageError(
                 f"{self._call}.{call} belongs inside `with spotmpi.{name}(...) as {self._call}`"
             )
+        if not alone and call not in _OF_A_STEP:
+            self._check_step(f"{self._call}.{call}")
         return self._seat
+
+    def _check_step(self, what: str) -> None:
+        if self._training.replica.pieces:
+            raise UsageError(
+                f"worker {self.worker}: {what} came after {self._call}.ready(), in step "
+                f"{self.steps}: call {self._call}.{self._use}() first"
+            )
 
     @staticmethod
     def _end_job(error: BaseException, given: Settings) -> None:

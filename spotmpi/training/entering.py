@@ -25,8 +25,9 @@ from spotmpi.protocol.state_pages import unpack
 from spotmpi.settings import Settings
 from spotmpi.training import checkpoint_folder
 from spotmpi.training.handshake import check_facts
+from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
-from spotmpi.training.session import Place, Session
+from spotmpi.training.session import Session
 
 if TYPE_CHECKING:
     from spotmpi.training.checkpoint_file import Checkpoint
@@ -126,6 +127,7 @@ def _start_record(place: Place, training: Training[Any], members: Membership) ->
         "workers": members.ids,
         "hosts": [worker.host for worker in members],
         "params": replica.size,
+        "bucket_mb": replica.bucket_mb,
         "seed": training.progress.seed,
         "strategy": str(replica.strategy),
         "optimizer": None if optimizer is None else type(optimizer).__name__,
@@ -161,6 +163,14 @@ class Visitor(Generic[P]):
     def leave_batches(self, number: int) -> None:
         """The script leaves its batches of this number."""
         self.training.position.leave(number)
+
+    def ready(self, key: Any, array: Any) -> Asks[Visitor[P]]:
+        """It is kept for the step."""
+        replica = self.training.replica
+        replica.pieces.check(key, array)
+        replica.give(key, array)
+        yield from ()
+        return self
 
     def step(self, grads: P, loss: float | None) -> Asks[Session[P] | Passerby[P]]:
         """Be admitted, and taught; returns where all are after a step, or that they are through
@@ -240,6 +250,11 @@ class Passerby(Generic[P]):
     def leave_batches(self, number: int) -> None:
         """The script leaves its batches of this number."""
         self.training.position.leave(number)
+
+    def ready(self, key: Any, array: Any) -> Asks[Passerby[P]]:
+        """The others have done without it."""
+        yield from ()
+        return self
 
     def step(self, grads: P, loss: float | None) -> Asks[Passerby[P]]:
         """The others have taken it long ago."""

@@ -112,6 +112,7 @@ class Training(Generic[P]):
         # Not the folder's name: another host may have another one for it.
         kept = given.checkpoint is not None, given.checkpoint_every
         return [
+            ("bucket_mb", str(self.replica.bucket_mb)),
             ("the names, shapes or dtypes of the parameters", self.replica.signature),
             ("the strategy or the optimizer", self.what),
             ("the seed", str(self.progress.seed)),

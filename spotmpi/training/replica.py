@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
 from spotmpi.arrays.backend import fill
-from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.layout import BUCKET_MB, Key, Layout
 from spotmpi.arrays.registry import Registry, State
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
@@ -14,6 +14,7 @@ from spotmpi.fabric import Arena, Buffer, Shape
 from spotmpi.operators import Contribute, Run, Step, Weighted
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy, complete
+from spotmpi.training.pieces import Pieces
 
 P = TypeVar("P")
 
@@ -28,12 +29,18 @@ class Replica(Generic[P]):
     """
 
     def __init__(
-        self, params: P, optimizer: Optimizer | None, strategy: Strategy, arrays: Any = None
+        self,
+        params: P,
+        optimizer: Optimizer | None,
+        strategy: Strategy,
+        arrays: Any = None,
+        bucket_mb: float = BUCKET_MB,
     ) -> None:
         self.optimizer = optimizer
         self.strategy = strategy
-        layout = Layout.of(cast(Any, params))
-        self._layout = layout if arrays is None else Layout.of(arrays)
+        self.bucket_mb = bucket_mb
+        layout = Layout.of(cast(Any, params), bucket_mb)
+        self._layout = layout if arrays is None else Layout.of(arrays, bucket_mb)
         self._params = layout.allocate()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
         self.params = cast(P, layout.views(self._params, read_only=optimizer is not None))
@@ -53,11 +60,15 @@ class Replica(Generic[P]):
         self._run: Run
         self._contribute: Contribute | None = None
         self._open: Step
+        self._weight = 0.0
+        """Of the step that was begun before all of its gradient was there."""
         self.moved = False
         """Whether the last round of steps had a result: not if all who brought to it are lost."""
         self.arena: Arena
         """Of the rounds that carry contributions; `furnish` makes it."""
         self._gradients: P | None = None
+        self.pieces = Pieces(self._layout)
+        """Of the gradient of the step to come, if the script gives it array by array."""
 
     def furnish(self, arena: Callable[..., Arena]) -> None:
         """Get memory for rounds, from the data plane: ``arena`` is its `Fabric.arena`."""
@@ -111,8 +122,11 @@ class Replica(Generic[P]):
                 self._layout.pack(grads, flats, times, what)
 
         what = "arrays" if self.optimizer is None else "grads"
+        return self._begin(Weighted(pack, weight), last)
+
+    def _begin(self, bring: Weighted, last: bool) -> bool:
         self.moved = False
-        self._open = self._step(last=last, bring=Weighted(pack, weight))
+        self._open = self._step(last=last, bring=bring)
         self._contribute, self._run = self.strategy.begin(self._open)
         if last and self._contribute is None:
             raise UsageError(f"{self.strategy} takes no part in the last step of a round")
@@ -129,9 +143,56 @@ class Replica(Generic[P]):
         else:
             bring(self.arena.contributions)
 
-    def first_not_finite(self) -> str | None:
-        """The name of an array of the contribution that holds a NaN or an infinity."""
-        return self._layout.check_finite(self.arena.contributions) if self.arena.weight else None
+    def first_not_finite(self, first: int = 0, last: int | None = None) -> str | None:
+        """The name of an array of the contribution that holds a NaN or an infinity; of all its
+        buckets, or some."""
+        if not self.arena.weight:
+            return None
+        return self._layout.check_finite(self.arena.contributions[first:last], first=first)
+
+    # A step whose gradient comes array by array.
+
+    def begin_piecewise(self, weight: float) -> None:
+        """Begin it before all is there, of a strategy that is piecewise; the rest is as `begin`."""
+
+        def pack(flats: Sequence[Buffer], times: float) -> None:
+            for key, array in self.pieces.items():
+                self._lay(key, array, flats, times)
+
+        self._begin(Weighted(pack, weight), last=True)
+        self._weight = weight
+        self.arena.weight = weight if self.arena.weighs else 1.0
+        if not weight and not self.arena.weighs:
+            fill(self.arena.contributions, 0)
+
+    def give(self, key: Key, array: Any) -> None:
+        """One array of the gradient, which was checked. It goes to where it is summed from, if the
+        step was begun."""
+        self.pieces.take(key, array)
+        if self._contribute is not None and self._weight:
+            times = 1.0 if self.arena.weighs else self._weight
+            self._lay(key, array, self.arena.contributions, times)
+
+    def gathered(self, grads: Any) -> Any:
+        """The whole gradient: what was given array by array, if anything was, and ``grads``."""
+        if not self.pieces:
+            if grads is None:
+                raise UsageError(
+                    "step() was called without gradients, and ready() was given none: give each "
+                    "one to ready() or to step()"
+                )
+            return grads
+        for key, array in list(self.pieces.rest(grads)):
+            self.give(key, array)
+        return self.pieces.tree
+
+    def _lay(self, key: Key, array: Any, flats: Sequence[Buffer], times: float) -> None:
+        own: Any = self._gradients
+        there = own is not None and array is own[key] and flats is self.arena.contributions
+        if not (there and times == 1.0 and self.arena.weighs):
+            self._layout.pack_one(key, array, flats, times)
+
+    # Its end.
 
     def complete(self, rate: float, weight: float) -> None:
         """The round of the step that was begun is the record: do the rest of the step, at once."""
@@ -145,6 +206,7 @@ class Replica(Generic[P]):
         if self._contribute is not None:
             self._run.close()
             self._contribute = None
+        self.pieces.clear()
 
     def follow(self, rate: float, weight: float) -> None:
         """Do with the record what all do, without having brought anything to it."""
@@ -159,6 +221,7 @@ class Replica(Generic[P]):
         for _ in range(2):
             self._layout.pack(grads, self.arena.contributions, 1.0)
             self.arena.turn()
+        self.pieces.clear()
         self.follow(0.0, 1.0)
         self.registry.digest()
 

@@ -50,6 +50,10 @@ class Round:
         """Make this worker's contribution."""
         self.memory.bring_nothing()
 
+    def check(self, first: int, last: int | None = None) -> None:
+        """Some of its parts are about to start, from one to another. Raises UsageError if this
+        worker must not bring what is in them."""
+
     def prepare(self, membership: Membership, me: WorkerId) -> None:
         """It is about to start among these."""
 
@@ -144,9 +148,15 @@ class Step(Round):
 
     def bring(self) -> None:
         """As the strategy makes it of the gradient."""
-        training, replica = self._training, self._training.replica
-        replica.bring()
-        if training.check_finite and (name := replica.first_not_finite()) is not None:
+        self._training.replica.bring()
+        self.check(0)
+
+    def check(self, first: int, last: int | None = None) -> None:
+        """Numbers that are not finite are refused, if that was asked for."""
+        training = self._training
+        if not training.check_finite:
+            return
+        if (name := training.replica.first_not_finite(first, last)) is not None:
             batch = training.batch
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: the gradient of {name} holds "

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from spotmpi.errors import CheckpointError, Left, Stopped
-from spotmpi.fabric import Fabric, Work
 from spotmpi.fabric import Steps as Asks
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, LauncherChannel
+from spotmpi.fabric import Work
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlWord
 from spotmpi.protocol.exact_means import like
@@ -27,14 +25,13 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
 from spotmpi.protocol.sampler import Indices
 from spotmpi.protocol.state_pages import pack
-from spotmpi.settings import Settings
-from spotmpi.trace.records import Trace
-from spotmpi.training.checkpoints import Checkpoints, Save, save
+from spotmpi.training.checkpoints import Checkpoints
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection, Rehearsal
 from spotmpi.training.handshake import Compare, Facts, Tell
-from spotmpi.training.history import History
 from spotmpi.training.journal import Journal
+from spotmpi.training.orders import Orders
+from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
 from spotmpi.training.round_memory import RoundMemory
 from spotmpi.training.rounds import Begin, End, Learn, Mean, Once, Round, Step, Taken, Turn
@@ -49,23 +46,6 @@ MOST_TRIES = 60
 
 _LONGEST_PAUSE = 10.0
 """Seconds between two of these; it begins with one."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """What connects a worker with its surroundings."""
-
-    fabric: Fabric
-    channel: LauncherChannel
-    settings: Settings
-    trace: Trace
-    version: str
-    """Of spotmpi; for the trace."""
-    history: History
-    save: Save = save
-    """What puts a checkpoint where it is kept."""
-    rest: Callable[[float], None] = time.sleep
-    """Waits for so many seconds."""
 
 
 class Session(Generic[P]):
@@ -109,8 +89,7 @@ class Session(Generic[P]):
         """Gradients that this worker was given for steps ..."""
         self._contributed = 0
         """... and those in committed rounds: their difference was computed in vain."""
-        self._told_to_stop = self._leaving = False
-        """What this worker says in its control words: all should stop, it is to leave."""
+        self._orders = Orders(place, training, self.me)
         self._stopping = self._due = False
         """What all have read from theirs: training stops, a plan is due."""
         self._owed = False
@@ -188,21 +167,47 @@ class Session(Generic[P]):
         if self._turn.sampler == number:
             self._turn = Turn(self.training.replica.strategy.steps)
 
+    def ready(self, key: Any, array: Any) -> Asks[Session[P]]:
+        """One array of the gradient for the next step: what is complete by that starts, if the
+        step's round can begin with it. Raises UsageError, and Left as a round does."""
+        replica, turn = self.training.replica, self._turn
+        replica.pieces.check(key, array)
+        if replica.strategy.piecewise and not self.driver.ledger.open:
+            self._needs_others()
+            yield from self._enter(Step(self.memory, self.training, turn, self.me))
+            yield from self._unless_left(self.driver.open())
+            self._goes_on()
+            replica.begin_piecewise(turn.weight(self.me))
+        replica.give(key, array)
+        full, started = replica.pieces.full, self.driver.started
+        if self.driver.ledger.open and full > started:
+            self._needs_others()
+            self._round.check(started, full)
+            yield from self.driver.start(full)
+            self._goes_on()
+        return self
+
     def step(self, grads: Any, loss: float | None) -> Asks[Session[P]]:
         """One step, with a gradient for the batch drawn last; its round, if it has one."""
         training, turn = self.training, self._turn
+        replica = training.replica
         if turn.lease is None:
             training.position.loosen()
         weight = turn.weight(self.me)
-        has_round = training.replica.begin(grads, weight, turn.last)
+        if begun := self.driver.ledger.open:
+            self._round.check(self.driver.started)
+        has_round = begun or replica.begin(grads, weight, turn.last)
         turn.take(weight, loss)
         self._gradients += weight > 0
         if has_round:
-            yield from self._perform(Step(self.memory, training, turn, self.me))
+            yield from self._perform(
+                self._round if begun else Step(self.memory, training, turn, self.me)
+            )
             if self.driver.ledger.ending or self._settled:
                 yield from self._leave_with_all("the others have finished")
-            self._turn = Turn(training.replica.strategy.steps)
+            self._turn = Turn(replica.strategy.steps)
         else:
+            replica.close()
             training.progress.steps += 1
         training.position.stepped()
         training.batch = None
@@ -262,23 +267,35 @@ class Session(Generic[P]):
     # Rounds.
 
     def _perform(self, what: Round) -> Asks[None]:
+        if not self.driver.ledger.open:
+            yield from self._enter(what)
+        self._needs_others()
+        yield from self._unless_left(self.driver.round())
+        yield from self._after_round()
+
+    def _enter(self, what: Round) -> Asks[None]:
+        """The next round is this one, if there is one."""
         if self._may_stop and self._unkept is not None and what.kind != control_word.END:
             yield from self._stop()
         self._round = what
-        self._needs_others()
+
+    def _unless_left(self, steps: Asks[None]) -> Asks[None]:
         try:
-            yield from self.driver.round()
+            yield from steps
         except Left:
             self.place.trace.close()
             self.keeper.wait()
             self.place.channel.tell("parted")
             self.place.channel.close()
             raise
-        yield from self._after_round()
 
     def _needs_others(self) -> None:
         """From here on it waits for them, also where a change of the membership comes first."""
         self._tell_progress(self.driver.ledger.committed, IN_ROUND)
+
+    def _goes_on(self) -> None:
+        """Its script computes what the rest of the round is made of."""
+        self._tell_progress(self.driver.ledger.committed, IN_SCRIPT)
 
     def _tell_progress(self, rounds: int, doing: int) -> None:
         done = self.training.progress
@@ -305,7 +322,7 @@ class Session(Generic[P]):
         remain, least = len(self.driver.membership.ids), self.place.settings.min_workers
         why = f"workers that remain: {remain}, fewer than the {least} asked for"
         if remain >= least:
-            why = f"the {'workers were' if self._leaving else 'job was'} told to stop"
+            why = f"the {'workers were' if self._orders.leave else 'job was'} told to stop"
         kept = "it keeps no checkpoints"
         if self.place.settings.checkpoint is not None:
             step = self.training.progress.steps
@@ -361,7 +378,7 @@ class Session(Generic[P]):
         if not self._due:
             return None
         guest = None if self._school.learns else self.place.fabric.guest()
-        leaving = frozenset({self.me}) if self._leaving else frozenset()
+        leaving = frozenset({self.me}) if self._orders.leave else frozenset()
         return PlannedChange(leaving, guest, None if guest is None else self.me)
 
     def open(self) -> None:
@@ -396,7 +413,7 @@ class Session(Generic[P]):
             self.memory.speak(ControlWord(None, self.me))
             return
         if what.obeys:
-            self._obey()
+            self._orders.obey(self.driver.membership, what.kind == control_word.STEP)
         few = len(self._school.full(membership.ids)) < self.place.settings.min_workers
         published = self.keeper.published
         if self._settled:
@@ -407,8 +424,8 @@ class Session(Generic[P]):
             worker=self.me,
             save=self.keeper.asked,
             published=published,
-            stop=self._told_to_stop or (what.obeys and few),
-            leaves=self._leaving,
+            stop=self._orders.stop or (what.obeys and few),
+            leaves=self._orders.leave,
             newcomer=self.place.fabric.guest() is not None,
             late=self._joined and what.kind == control_word.STEP,
             digest=self._digest,
@@ -534,32 +551,6 @@ class Session(Generic[P]):
         if self._tries and not self._stopping:
             self.place.rest(min(2.0 ** (self._tries - 1), _LONGEST_PAUSE))
         return self.keeper.keep(steps, complete)
-
-    def _obey(self) -> None:
-        fabric, channel = self.place.fabric, self.place.channel
-        order = channel.order_for(self.me)
-        if order is None:
-            return
-        self._told_to_stop = order.stop
-        self._leaving = self._leaving or order.leave
-        failure = fabric.sponsor(order.newcomer or None)
-        if order.newcomer:
-            channel.tell_once("spawning", order.newcomer)
-        if failure is not None:
-            channel.tell_once("gave_up", order.newcomer, why=failure)
-        # In no other round: an answer that its script needs may be to come.
-        if self._round.kind == control_word.STEP and self.training.position.tellable:
-            fabric.brief(self._prospectus)
-
-    def _prospectus(self) -> bytes:
-        """What a newcomer's script needs to get to where the others are."""
-        fields = {
-            **self.place.history.told(),
-            "membership": pack(self.driver.membership),
-            "facts": [value for _, value in self.training.facts(self.place.settings)],
-            "rest": self.training.registry.told(None),
-        }
-        return json.dumps(fields).encode()
 
     def _teach(self, full: Sequence[WorkerId]) -> None:
         """Bring this worker's part of the page, and what a step's result is to be applied with."""

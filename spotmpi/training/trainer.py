@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy
@@ -23,7 +24,8 @@ class Trainer(Elastic[P]):
     ``params``: list or dict of arrays; those of the first worker count. ``optimizer.lr`` is meant
     for the number of workers at the start and follows the number in each step's average from there
     (``lr_reference`` names another number, ``scale_lr=False`` switches it off). ``seed`` decides
-    the order of samples. ``check_finite``: refuse gradients with NaN or infinity.
+    the order of samples. ``check_finite``: refuse gradients with NaN or infinity. ``bucket_mb``:
+    about so many MB of gradients are summed at a time, from the last ones on; see `ready`.
 
     A context manager: entering starts MPI if there is one and is collective, leaving is collective
     too and ends what spotmpi protects; what stands after the block is ordinary code.
@@ -42,6 +44,7 @@ class Trainer(Elastic[P]):
         scale_lr: bool = True,
         lr_reference: int | None = None,
         check_finite: bool = False,
+        bucket_mb: float = BUCKET_MB,
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise UsageError(f"optimizer must be one of spotmpi.optimizers, not {optimizer!r}")
@@ -49,9 +52,11 @@ class Trainer(Elastic[P]):
             raise UsageError(f"strategy must be one of spotmpi.strategies, not {strategy!r}")
         if lr_reference is not None and lr_reference < 1:
             raise UsageError(f"lr_reference is a number of workers, at least 1, not {lr_reference}")
+        if not bucket_mb > 0:
+            raise UsageError(f"bucket_mb is a number of megabytes, more than 0, not {bucket_mb}")
         self.optimizer = optimizer
         self.strategy = strategy
-        replica = Replica(params, optimizer, strategy)
+        replica = Replica(params, optimizer, strategy, bucket_mb=bucket_mb)
         rate = Rate(optimizer, lr_reference, scale_lr)
         super().__init__(Training(replica, seed, rate, check_finite))
 
@@ -75,11 +80,26 @@ class Trainer(Elastic[P]):
         """The workers' mean loss in the last step, weighted as their gradients are."""
         return self._training.progress.loss
 
-    def step(self, grads: P, loss: float | None = None) -> None:
+    def ready(self, name: Any, grad: Any) -> None:
+        """Give one gradient for the step to come, as soon as the backward pass has it.
+
+        ``name``: its key in ``params``, or its index in a list. What was given is summed over all
+        workers while the script computes the rest, bucket by bucket, from the last parameters on.
+        Then call `step`, with those that were not given, if any. Leave the array as it is until
+        that returns. Nothing else that needs all workers may stand between. Collective in effect,
+        and short: it waits for the others only where workers join or leave before this step.
+        """
+        self._check_batch("ready")
+        self._take_piece(name, grad)
+
+    def step(self, grads: P | None = None, loss: float | None = None) -> None:
         """Average ``grads`` over all workers and apply it: one training step. Collective, blocking.
 
         ``grads`` has the structure, shapes and dtypes of the parameters and is the mean over this
-        worker's batch; outside of `batches` every worker counts as one sample. Returns with the
-        step committed, whoever dies meanwhile; `loss` is then the mean over the workers.
+        worker's batch; outside of `batches` every worker counts as one sample. If some were given
+        to `ready`, it is a dict of the rest. Returns with the step committed, whoever dies
+        meanwhile; `loss` is then the mean over the workers.
         """
-        self._take_step(grads, loss)
+        self._connected("step()")
+        self._check_batch("step")
+        self._take_step(self._training.replica.gathered(grads), loss)

@@ -23,9 +23,9 @@ def params() -> dict[Any, Any]:
     }
 
 
-def test_one_bucket_for_each_dtype_in_the_order_of_the_parameters() -> None:
+def test_a_bucket_for_each_dtype_holds_arrays_in_the_order_of_the_parameters() -> None:
     layout = Layout.of(params())
-    single, double = layout.buckets
+    double, single = layout.buckets
     assert (single.dtype, single.size) == ("float32", 7)
     assert [(e.key, e.shape, e.start, e.stop) for e in single.entries] == [
         ("w1", (2, 3), 0, 6),
@@ -37,8 +37,34 @@ def test_one_bucket_for_each_dtype_in_the_order_of_the_parameters() -> None:
     assert [bucket.dtype for bucket in swapped.buckets] == ["float32", "float64"]
 
 
+def test_buckets_come_in_the_order_in_which_a_backward_pass_completes_them() -> None:
+    sizes = [3, 1, 9, 2, 2, 1, 4]
+    tree: dict[Any, Any] = {f"w{n}": np.zeros(size, "float32") for n, size in enumerate(sizes)}
+    tree["w5"] = np.zeros(1)
+    layout = Layout.of(tree, bucket_mb=20e-6)
+    keys = [[entry.key for entry in bucket.entries] for bucket in layout.buckets]
+    assert keys == [["w6"], ["w5"], ["w3", "w4"], ["w2"], ["w0", "w1"]]
+    flats = layout.allocate()
+    layout.pack({key: np.full_like(array, int(key[1])) for key, array in tree.items()}, flats, 1.0)
+    assert [flat.tolist() for flat in flats] == [
+        [6] * 4, [5], [3, 3, 4, 4], [2] * 9, [0, 0, 0, 1]
+    ]  # fmt: skip
+    assert [str(array) for array in layout.views(flats).values()] == [
+        str(np.full(size, n, tree[f"w{n}"].dtype)) for n, size in enumerate(sizes)
+    ]
+    # The last one, which nothing can hide, is small; what fits into one bucket is not cut.
+    small = Layout.of(
+        [np.zeros(size, "float32") for size in [20, 5, 1, 600, 100]], bucket_mb=2.8e-3
+    )
+    assert [bucket.size for bucket in small.buckets] == [700, 26]
+    assert [bucket.size for bucket in Layout.of([np.zeros(9), np.zeros(7)]).buckets] == [16]
+    flats[3][5] = np.nan
+    assert layout.check_finite(flats[2:4], first=2) == 'grads["w2"]'
+    assert layout.check_finite(flats[:3]) is None
+
+
 def test_new_buckets_are_zero() -> None:
-    first, second = Layout.of(params()).allocate()
+    second, first = Layout.of(params()).allocate()
     assert (first.size, second.size) == (7, 2)
     assert (first.dtype, second.dtype) == ("float32", "float64")
     assert not first.any()
@@ -51,8 +77,8 @@ def test_packing_fills_what_the_views_show(kind: type) -> None:
     layout = Layout.of(tree)
     flats = layout.allocate()
     layout.pack(tree, flats, 2.0)
-    assert flats[0].tolist() == [0, 2, 4, 6, 8, 10, 18]
-    assert flats[1].tolist() == [14, 14]
+    assert flats[1].tolist() == [0, 2, 4, 6, 8, 10, 18]
+    assert flats[0].tolist() == [14, 14]
     views: Any = layout.views(flats)
     assert type(views) is kind
     if kind is dict:
@@ -61,7 +87,7 @@ def test_packing_fills_what_the_views_show(kind: type) -> None:
     for view, original in zip(views, params().values(), strict=True):
         assert (view.shape, view.dtype) == (original.shape, original.dtype)
         np.testing.assert_array_equal(view, 2 * original)
-    flats[0][0] = -1
+    flats[1][0] = -1
     assert views[0][0, 0] == -1
 
 
@@ -171,10 +197,11 @@ def test_the_first_broken_entry_is_named(bad: float) -> None:
     layout = Layout.of(params())
     flats = layout.allocate()
     assert layout.check_finite(flats) is None
-    flats[1][1] = bad
+    flats[0][1] = bad
     assert layout.check_finite(flats) == 'grads["b1"]'
     assert layout.check_finite(flats, what="params") == 'params["b1"]'
-    flats[0][6] = bad
+    flats[0][1] = 0
+    flats[1][6] = bad
     assert layout.check_finite(flats) == 'grads["scalar"]'
-    flats[0][0] = bad
+    flats[1][0] = bad
     assert layout.check_finite(flats) == 'grads["w1"]'

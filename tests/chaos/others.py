@@ -10,7 +10,7 @@ from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import Apply, Every, GradientAverage, Operator
 from spotmpi.strategies import SSGD, Strategy
-from spotmpi.trace.replay import summed
+from spotmpi.trace.replay import bucket_mb_of, summed
 
 
 def local(layout):
@@ -103,7 +103,8 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
 
     ``records``: of a whole trace, whose resumes make all workers forget what was their own.
     """
-    layout = Layout.of(params)
+    records = list(records)
+    layout = Layout.of(params, bucket_mb_of(records))
     flats = layout.allocate()
     layout.pack(params, flats, 1.0)
     current = layout.views(flats)

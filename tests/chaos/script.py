@@ -50,6 +50,7 @@ parser.add_argument("--evaluate", action="append", default=[], metavar="W@STEP")
 parser.add_argument("--vague", action="store_true", help="MPI tells no class of ULFM")
 parser.add_argument("--late", action="store_true", help="rehearsed deaths may come later")
 parser.add_argument("--in-place", action="store_true", help="gradients are computed in place")
+parser.add_argument("--pieces", action="store_true", help="gradients are given one by one")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
 
@@ -154,6 +155,7 @@ with spotmpi.Trainer(
     optimizer=Momentum(lr=0.02),
     strategy=others.STRATEGIES[arguments.strategy](),
     seed=7,
+    bucket_mb=1e-9 if arguments.pieces else 25.0,
 ) as trainer:
     if "SPOTMPI_JOB" in os.environ:
         pid_of(trainer.worker).write_text(str(os.getpid()))
@@ -171,7 +173,13 @@ with spotmpi.Trainer(
                 array[...] = grads[key]
             grads = trainer.gradients
             trainer.mean(loss)  # a round that brings nothing, with the gradient in its place
-        trainer.step(grads, loss=loss)
+        if arguments.pieces:  # some of them, or all or none; the rest with the step
+            grads = dict(grads)
+            for key in list(grads)[::-1][: trainer.steps % (len(grads) + 1)]:
+                trainer.ready(key, grads.pop(key))
+            trainer.step(grads or None, loss=loss)
+        else:
+            trainer.step(grads, loss=loss)
         if arguments.means:
             assert trainer.mean(3.0) == 3.0
         if arguments.once == "loop" and trainer.steps % 3 == 0:

@@ -174,6 +174,39 @@ def test_gradients_that_are_computed_in_place_count_once_whoever_dies(run) -> No
     assert job.survivors == {1, 3}
 
 
+PIECES = ["1:Proceed:5", "0:Proceed:6,2:Rebuild:1", "2:Start:15,0:Send:2", "3:Wait:9,1:Proceed:20"]
+
+
+@pytest.mark.parametrize("chaos", PIECES)
+def test_who_dies_with_half_of_its_gradient_handed_over_has_brought_nothing(run, chaos) -> None:
+    """Between two buckets, in a recovery from that, and with all of them under way."""
+    job = run(4, chaos=chaos, script_args=["--pieces", "--late"])
+    job.check()
+    assert len(job.survivors) == 4 - len(chaos.split(","))
+
+
+@between_hosts
+@pytest.mark.parametrize("chaos", PIECES)
+def test_the_same_between_hosts(run, chaos) -> None:
+    job = run(5, chaos=chaos, script_args=["--pieces", "--late"])
+    job.check()
+    assert len(job.survivors) == 5 - len(chaos.split(","))
+
+
+def test_gradients_in_place_may_come_in_pieces(run) -> None:
+    """And all of it in steps that others begin by what is whole."""
+    args = ["--pieces", "--in-place", "--late"]
+    job = run(4, "--revoke", "0@6", chaos="2:Proceed:9", script_args=args)
+    job.check()
+    assert job.survivors == {1, 3}
+
+
+def test_strategies_that_need_the_whole_gradient_only_collect_its_pieces(run) -> None:
+    job = run(3, "--revoke", "1@9", script_args=["--pieces", "--strategy", "accumulating"])
+    job.check("accumulating")
+    assert job.survivors == {0, 2}
+
+
 def test_sixteen_workers_lose_three_at_once(run) -> None:
     """The size of the paper's figure."""
     job = run(16, "--revoke", "0,7,8@3", passes=4)

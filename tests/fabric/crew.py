@@ -75,18 +75,17 @@ class Threads(Line):
     def through(self) -> list[int]:
         """In the order in which they were asked for."""
         with self.post.news:
-            while True:
-                if self.broken.is_set():
-                    raise PeersLost("the line is broken")
-                found, self._sent = self._sent, []
-                for handle, (box, room) in list(self._receives.items()):
-                    if came := self.post.boxes.get(box):
-                        room[:] = came.popleft()
-                        del self._receives[handle]
-                        found.append(handle)
-                if found:
-                    return found
+            if self.broken.is_set():
+                raise PeersLost("the line is broken")
+            found, self._sent = self._sent, []
+            for handle, (box, room) in list(self._receives.items()):
+                if came := self.post.boxes.get(box):
+                    room[:] = came.popleft()
+                    del self._receives[handle]
+                    found.append(handle)
+            if not found:
                 self.post.news.wait(0.01)
+            return found
 
     def give_up(self) -> None:
         """Their rooms are written to later."""
@@ -116,6 +115,9 @@ class On(Node):
 class Worker:
     """One worker's plane, and the arenas that all have."""
 
+    ahead = False
+    """It has what it starts summed while it does something else."""
+
     def __init__(self, me: int, host: int = 0, post: Post | None = None) -> None:
         self.me = me
         self.broken = threading.Event()
@@ -123,6 +125,8 @@ class Worker:
         self.plane = On(Ways(self.by_mpi, self.broken.is_set, self.line), host)
         self.post = post
         self.by_mpi_instead: list[Part] = []
+        self.handles: list[int] = []
+        """What it has started last."""
         self.data = self.word = None  # type: Any
 
     def by_mpi(self, part: Part) -> None:
@@ -146,7 +150,13 @@ class Worker:
 
     def start(self) -> list[int]:
         """All parts of a round."""
-        return [self.plane.start(part) for arena in (self.data, self.word) for part in arena.parts]
+        self.handles = []
+        for arena in (self.data, self.word):
+            for part in arena.parts:
+                self.handles.append(self.plane.start(part))
+                if self.ahead:
+                    self.plane.proceed()
+        return self.handles
 
     def round(self) -> list[Any]:
         """Start, wait, commit; returns copies of the sums."""
@@ -236,10 +246,9 @@ def go_on(workers: Sequence[Worker]) -> None:
 
 def lost(worker: Worker) -> bool:
     """Whether a round breaks; what was started is given up."""
-    handles = worker.start()
     try:
-        worker.plane.wait(handles)
+        worker.plane.wait(worker.start())
     except PeersLost:
-        worker.plane.cancel(handles)
+        worker.plane.cancel(worker.handles)
         return True
     return False

@@ -112,7 +112,11 @@ def work(me: int, line: Line) -> NoReturn:
                 handles: list[int] = []
                 try:
                     while True:
-                        handles = [plane.start(part) for part in (*data.parts, *word.parts)]
+                        handles = []
+                        for part in (*data.parts, *word.parts):
+                            handles.append(plane.start(part))
+                            if me % 2:  # it does something else meanwhile
+                                plane.proceed()
                         plane.wait(handles)
                         commit(members)
                         page[_UNDER_WAY] = 1

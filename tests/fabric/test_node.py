@@ -39,6 +39,12 @@ from tests.fabric.crew import (
 KILLED = Path(__file__).with_name("killed.py")
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["waiting", "ahead"])
+def _ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether workers sum while they wait, or before that."""
+    monkeypatch.setattr(Worker, "ahead", request.param)
+
+
 @pytest.mark.parametrize("weights", [(3.0, 1.0, 5.0), (3.0, 0.0, 5.0), (0.0, 0.0, 0.0)])
 def test_what_is_brought_counts_as_often_as_its_weight_says(weights: tuple[float, ...]) -> None:
     workers = company(3)

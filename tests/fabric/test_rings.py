@@ -31,6 +31,12 @@ def _short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rings, "MESSAGE", 4096)
 
 
+@pytest.fixture(autouse=True, params=[False, True], ids=["waiting", "ahead"])
+def _ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether workers sum while they wait, or before that."""
+    monkeypatch.setattr(Worker, "ahead", request.param)
+
+
 def company(*hosts: int) -> list[Worker]:
     """Workers that have met: host by host, how many."""
     post = Post(sum(hosts))
@@ -170,8 +176,13 @@ def test_after_a_loss_amid_a_small_sum_all_who_are_left_get_it(which: int, after
     check(workers, 0)
     for worker in workers:
         worker.bring(1)
+
+    def start(worker: Worker) -> list[int]:
+        worker.handles = [worker.plane.start(worker.word.parts[0])]
+        return worker.handles
+
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Worker, "start", lambda self: [self.plane.start(self.word.parts[0])])
+        patched.setattr(Worker, "start", start)
         break_off(workers, which, after)
     for worker in workers:
         assert worker.line is not None

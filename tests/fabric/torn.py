@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Cancel, Rebuild, Reduce, Revoke, Shape, Start, Wait, mpi
+from spotmpi.fabric import Cancel, Proceed, Rebuild, Reduce, Revoke, Shape, Start, Wait, mpi
 from spotmpi.protocol.host_ring import orders
 from tests.fabric.planes import HOSTS, Hosts
 
@@ -68,6 +68,8 @@ def main(folder: Path, deaths: int, seed: str) -> None:
             handles = []
             try:
                 handles.append(fabric.perform(Start(arena.parts[0])))
+                if number % 2:
+                    fabric.perform(Proceed())
                 fabric.perform(Wait(handles))
                 assert (arena.results[0] == expected(members, number)).all(), f"round {number}"
                 sums += 1

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from spotmpi.arrays.registry import Registry
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Start
 from spotmpi.fabric.sim import Seat, Simulation
 from spotmpi.fabric.sim_newcomers import Newcomers
 from spotmpi.launch.head.membership_changes import MembershipChanges
@@ -30,7 +32,9 @@ from spotmpi.protocol.recovery import (
 from spotmpi.protocol.sampler import Dealer, Indices, Lease
 from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.training.checkpoints import Checkpoints
+from spotmpi.training.driver import Driver
 from spotmpi.training.registered import Rate
+from spotmpi.training.replica import Replica
 from spotmpi.training.rounds import Once
 from spotmpi.training.session import Session
 from spotmpi.training.teaching import Teaching
@@ -113,6 +117,22 @@ def surveying(**wrong: Callable[[Survey, Stamp], object]) -> Callable[[Patch], N
         patch.setattr(Survey, "add", add_wrongly)
 
     return mutation
+
+
+def a_loss_that_is_met_before_the_gradient_is_whole_is_forgotten(patch: Patch) -> None:
+    def start(self: Driver, parts: int) -> Any:
+        try:
+            for part in self._exchange.memory.parts[self.started : parts]:
+                self._started.append((yield Start(part)))
+        except PeersLost:
+            self._started.clear()
+
+    patch.setattr(Driver, "start", start)
+
+
+def what_comes_in_pieces_is_not_brought_again_where_sums_came_in_its_place(patch: Patch) -> None:
+    bring = Replica.bring
+    patch.setattr(Replica, "bring", lambda self: None if self.pieces else bring(self))
 
 
 def a_repair_commits_in_the_wrong_generation(patch: Patch) -> None:
@@ -480,6 +500,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = (
             the_restart_is_not_passed_on,
             everybody_starts_a_token,
             a_view_is_started_again_whenever_it_is_heard_of,
+            a_loss_that_is_met_before_the_gradient_is_whole_is_forgotten,
+            what_comes_in_pieces_is_not_brought_again_where_sums_came_in_its_place,
             a_repair_commits_in_the_wrong_generation,
             a_retry_counts_the_lost_as_contributors,
             the_ledger_forgets_earlier_memberships,

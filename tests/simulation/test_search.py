@@ -122,7 +122,9 @@ def test_a_leader_that_leaves_alone_with_a_newcomer_leaves_no_step_untold() -> N
 def lost_on_the_way() -> list[str]:
     """What goes wrong if the first leader dies, at any event at all."""
     runs = (
-        Schedule(3, seed, (Kill(0, at),), passes=1) for seed in (3, 4) for at in range(length(3, 1))
+        Schedule(3, seed, (Kill(0, at),), passes=1)
+        for seed in (3, 4)
+        for at in range(length(3, 1, 1))
     )
     return [outcome for outcome in map(outcome_of, runs) if isinstance(outcome, str)]
 

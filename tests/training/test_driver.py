@@ -12,6 +12,7 @@ from spotmpi.errors import Left, PeersLost
 from spotmpi.fabric import (
     Cancel,
     Poll,
+    Proceed,
     Rebuild,
     Revoke,
     Shape,
@@ -127,7 +128,7 @@ def interrupt(steps: Steps[None]) -> None:
 
 
 def over(steps: Steps[None], reply: Any = None) -> None:
-    """The last reply ends it."""
+    """The last reply ends it, if it asks for anything."""
     with pytest.raises(StopIteration):
         steps.send(reply)
 
@@ -159,6 +160,66 @@ def test_the_same_is_reduced_again_when_nobody_has_committed(
         ("commit", (1,)),
     ]
     assert driver.membership.ids == (1,)
+
+
+def test_what_was_begun_early_is_finished_by_the_round() -> None:
+    exchange = Exchange(in_place=False)
+    driver = Driver(0, Membership.first(["h"] * 2), exchange, lambda: 0.0)
+    over(driver.open())
+    early = driver.start(1)
+    assert next(early) == Start(exchange.memory.parts[0])
+    assert early.send(11) == Proceed()
+    over(early)
+    over(driver.start(1))  # it is under way
+    steps = driver.round()
+    assert next(steps) == Start(exchange.memory.word)
+    assert steps.send(12) == Wait([11, 12])
+    over(steps)
+    assert exchange.diary == [("prepare", (0, 1)), ("commit", (0, 1))]
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_loss_that_is_met_early_is_told_at_once_and_recovered_from_by_the_round(
+    in_place: bool,
+) -> None:
+    exchange = Exchange(in_place)
+    driver = Driver(1, Membership.first(["h"] * 2), exchange, lambda: 0.0)
+    over(driver.open())
+    early = driver.start(1)
+    next(early)
+    assert early.send(11) == Proceed()
+    assert early.throw(PeersLost()) == Revoke()
+    over(early)
+    over(driver.start(1))
+    assert not exchange.diary
+    steps = driver.round()
+    assert next(steps) == Revoke()
+    assert steps.send(None) == Cancel([11])
+    assert steps.send(None) == Poll()
+    assert steps.send(Lost(frozenset({0}))) == Rebuild(frozenset({1}))
+    started(steps, exchange, steps.send(Built(True, frozenset({1}))))
+    over(steps)
+    assert exchange.diary == [
+        ("prepare", (0, 1)),
+        *["bring"] * in_place,
+        ("confirm", (0,)),
+        ("resume", (1,), Settlement.RETRY),
+        ("prepare", (1,)),
+        ("commit", (1,)),
+    ]
+
+
+def test_a_worker_whose_script_fails_gives_up_what_it_has_begun() -> None:
+    exchange = Exchange(in_place=False)
+    driver = Driver(1, Membership.first(["h"] * 2), exchange, lambda: 0.0)
+    over(driver.open())
+    early = driver.start(1)
+    next(early)
+    early.send(11)
+    over(early)
+    steps = driver.abandon()
+    assert next(steps) == Cancel([11])
+    over(steps)
 
 
 def test_a_failed_build_is_tried_again_from_the_same_progress() -> None:

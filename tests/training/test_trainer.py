@@ -58,6 +58,17 @@ def test_gradients_that_are_computed_in_place_count_whoever_dies(tmp_path: Path)
     assert sum(bool(result.of("recovery")) for result in results) > 10
 
 
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("workers", [2, 4])
+def test_gradients_that_come_one_by_one_count_whoever_dies(
+    tmp_path: Path, workers: int, in_place: bool
+) -> None:
+    """Between two of them, too: who dies with half of it handed over has brought nothing."""
+    more = {"in_pieces": True, "born_in_place": in_place}
+    results = campaign(tmp_path, workers, runs=40, passes=1, **more)
+    assert sum(bool(result.of("recovery")) for result in results) > 10
+
+
 def test_everybody_but_one_may_die(tmp_path: Path) -> None:
     results = campaign(tmp_path, 4, runs=40, first=1000, samples=23, at_most=3)
     assert any(len(result.finals) == 1 for result in results)

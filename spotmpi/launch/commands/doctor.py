@@ -47,7 +47,10 @@ _EXPOSED = (
     "while a job runs any user of this host, and who reaches its ports, can run commands as you: "
     "mpirun gets no network of its own here ({}). Train where you are alone (docs/hosts.md)"
 )
-_FEW_THREADS = "no MPI_THREAD_MULTIPLE: a run starts, but no worker can join it later"
+_FEW_THREADS = (
+    "no MPI_THREAD_MULTIPLE: a run starts, but no worker can join it later, and gradients travel "
+    "only after the backward pass"
+)
 _PACKAGES = ("mpi4py", "numpy", "numba", "h5py")
 
 

@@ -45,7 +45,7 @@ def test_an_mpi_without_threads_is_said_to_let_nobody_join(
     slow = InstallationSearch(replace(found, thread_multiple=False), ())
     monkeypatch.setattr(doctor, "search", lambda _: slow)
     report = doctor.examine(1, os.environ)
-    assert rows(report)["threads"].endswith("no worker can join it later")
+    assert rows(report)["threads"].endswith("travel only after the backward pass")
     assert report.problems == ()
 
 

@@ -1,0 +1,103 @@
+"""How workers of one host wait for each other, by the numbers in their desks."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.errors import PeersLost
+from spotmpi.fabric.desks import Desk
+
+__all__ = ["Meetings"]
+
+_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platform.machine(), 0)
+"""The number of that system call; 0 where it is not known."""
+
+_NAP = 1_000_000
+"""Nanoseconds for which a worker sleeps until it looks for losses, if it has a core of its own."""
+
+_LOOKS = 1000
+"""Times that it looks for the others before it sleeps, if it has one."""
+
+
+class Meetings:
+    """One worker's. Whoever waits sleeps, and asks now and then whether it waits in vain."""
+
+    possible = bool(_FUTEX)
+    """Whether this machine has what it takes."""
+
+    def __init__(self, vain: Callable[[], bool]) -> None:
+        self._vain = vain
+        self._present: Sequence[Desk] = ()
+        self._loops: SimpleNamespace | None = None
+        self._all_ready = self._all_done = HOST.zeros("uint64", 0)
+        self._bell = self._looks = 0
+        self._nap = HOST.zeros("int64", 2)
+        """Seconds and nanoseconds."""
+
+    @property
+    def loaded(self) -> bool:
+        """Whether there was anything to sum yet that is worth the time to load Numba."""
+        return self._loops is not None
+
+    def load(self) -> None:
+        """There is. Takes as long as Numba does."""
+        if self._loops is None:
+            from spotmpi.fabric import meeting_loops
+
+            self._loops = meeting_loops.compiled()
+            self.seat(self._present)
+
+    def seat(self, present: Sequence[Desk]) -> None:
+        """From now on these are who is met."""
+        self._present = present
+        if self._loops is None or not present:
+            return
+        count = len(present)
+        self._all_ready, self._all_done = HOST.zeros("uint64", count), HOST.zeros("uint64", count)
+        self._all_ready[:] = [desk.ready for desk in present]
+        self._all_done[:] = [desk.done for desk in present]
+        self._bell = present[0].bell
+        crowd = -(-count // len(os.sched_getaffinity(0)))
+        self._looks = _LOOKS if crowd == 1 else 0
+        self._nap[1] = min(_NAP * crowd, 999_999_999)
+
+    def ready(self, desk: Desk, number: int) -> None:
+        """This worker, whose desk it is, has started the part of this number."""
+        self._tell(desk.ready, number, self._all_ready)
+
+    def done(self, desk: Desk, number: int) -> None:
+        """It has summed its slices up to this one."""
+        self._tell(desk.done, number, self._all_done)
+
+    def all_ready(self, number: int) -> None:
+        """Return when all have. Raises PeersLost if that is in vain."""
+        self._meet(self._all_ready, number)
+
+    def all_done(self, number: int) -> None:
+        """As `all_ready`."""
+        self._meet(self._all_done, number)
+
+    def wake(self) -> None:
+        """Have all who sleep look whether they wait in vain."""
+        if self._present and self._loops is not None:
+            self._loops.ring(self._bell, _FUTEX)
+
+    def publish(self, address: int, number: int) -> None:
+        """Write it after all that was written before."""
+        assert self._loops is not None
+        self._loops.publish(address, number)
+
+    def _tell(self, where: int, number: int, everybody: Buffer) -> None:
+        assert self._loops is not None
+        self._loops.post(where, number, everybody, self._bell, _FUTEX)
+
+    def _meet(self, everybody: Buffer, number: int) -> None:
+        assert self._loops is not None
+        meet, bell, looks, nap = self._loops.meet, self._bell, self._looks, self._nap.ctypes.data
+        while not meet(everybody, number, bell, looks, nap, _FUTEX):
+            if self._vain():
+                raise PeersLost("a worker of this host is lost, or has met a loss")

@@ -1,0 +1,49 @@
+"""What the launcher orders of a worker: looked up in each round, and done there or said to all."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.state_pages import pack
+from spotmpi.training.place import Place
+from spotmpi.training.registered import Training
+
+__all__ = ["Orders"]
+
+
+class Orders:
+    """One worker's. Local, all of it."""
+
+    def __init__(self, place: Place, training: Training[Any], me: WorkerId) -> None:
+        self._place, self._training, self._me = place, training, me
+        self.stop = self.leave = False
+        """What this worker says in its control words: all should stop, it is to leave."""
+
+    def obey(self, membership: Membership, in_step: bool) -> None:
+        """Do what is ordered now. ``in_step``: the open round is one of steps."""
+        fabric, channel = self._place.fabric, self._place.channel
+        order = channel.order_for(self._me)
+        if order is None:
+            return
+        self.stop = order.stop
+        self.leave = self.leave or order.leave
+        failure = fabric.sponsor(order.newcomer or None)
+        if order.newcomer:
+            channel.tell_once("spawning", order.newcomer)
+        if failure is not None:
+            channel.tell_once("gave_up", order.newcomer, why=failure)
+        # In no other round: an answer that its script needs may be to come.
+        if in_step and self._training.position.tellable:
+            fabric.brief(lambda: self._prospectus(membership))
+
+    def _prospectus(self, membership: Membership) -> bytes:
+        """What a newcomer's script needs to get to where the others are."""
+        fields = {
+            **self._place.history.told(),
+            "membership": pack(membership),
+            "facts": [value for _, value in self._training.facts(self._place.settings)],
+            "rest": self._training.registry.told(None),
+        }
+        return json.dumps(fields).encode()

@@ -1,0 +1,33 @@
+"""What connects a worker with its surroundings: others, its launcher, its files, its settings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from spotmpi.fabric import Fabric
+from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.settings import Settings
+from spotmpi.trace.records import Trace
+from spotmpi.training.checkpoints import Save, save
+from spotmpi.training.history import History
+
+__all__ = ["Place"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of one worker, in one training."""
+
+    fabric: Fabric
+    channel: LauncherChannel
+    settings: Settings
+    trace: Trace
+    version: str
+    """Of spotmpi; for the trace."""
+    history: History
+    save: Save = save
+    """What puts a checkpoint where it is kept."""
+    rest: Callable[[float], None] = time.sleep
+    """Waits for so many seconds."""
