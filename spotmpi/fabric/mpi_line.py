@@ -17,12 +17,12 @@ __all__ = ["MpiLine"]
 _TAG = 16
 """The tag of ring 0; no others lie beyond it on this communicator."""
 
-_NAP = 5e-5
-"""Seconds between two looks for messages: as much of the line's time as is in the kernel's
-buffers many times over, and a core is free for others meanwhile."""
+_NAP, _LONGEST_NAP = 5e-5, 1e-3
+"""Seconds between two looks for messages: a tenth of what has been waited for by then, between
+these. The kernel's buffers keep the line busy meanwhile, and a core is free for others."""
 
-_FRUITLESS = round(10 * PAUSE / _NAP)
-"""Looks in vain after which it is asked whether anybody is lost."""
+_FRUITLESS = 10 * PAUSE
+"""Seconds in vain after which it is asked whether anybody is lost."""
 
 Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
 """The communicator of now, and its members by rank."""
@@ -51,6 +51,8 @@ class MpiLine(Line):
         self._way = way
         self._last: Handle = 0
         self._messages: dict[Handle, _Message] = {}
+        self._idle_since: float | None = None
+        """When messages were last looked for in vain, and had come before."""
         self._given_up: list[_Message] = []
         """What MPI has not let go of yet."""
 
@@ -85,17 +87,19 @@ class MpiLine(Line):
         comm, _ = self._way()
         handles = list(self._messages)
         requests = [message.request for message in self._messages.values()]
+        began = now = time.monotonic()
+        self._idle_since = self._idle_since or began
         try:
-            for _ in range(_FRUITLESS):
-                if done := MPI.Request.Testsome(requests):
-                    break
-                time.sleep(_NAP)
-            else:
-                if is_broken(comm):
-                    raise PeersLost("a worker of another host is lost, or has met a loss")
-                return []
+            while not (done := MPI.Request.Testsome(requests)):
+                if now > began + _FRUITLESS:
+                    if is_broken(comm):
+                        raise PeersLost("a worker of another host is lost, or has met a loss")
+                    return []
+                time.sleep(min(max(_NAP, 0.1 * (now - self._idle_since)), _LONGEST_NAP))
+                now = time.monotonic()
         except MPI.Exception as error:
             raise told(error, comm) from error
+        self._idle_since = None
         found = [handles[index] for index in done]
         for handle in found:
             del self._messages[handle]
@@ -109,5 +113,5 @@ class MpiLine(Line):
             if message.comes and message.request != MPI.REQUEST_NULL:
                 message.request.Cancel()
         self._given_up += self._messages.values()
-        self._messages = {}
+        self._messages, self._idle_since = {}, None
         self._given_up = [message for message in self._given_up if not message.ended()]
