@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-import signal
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench import machine
+from spotmpi.bench import machine, on_hosts
 from spotmpi.bench.events import JobFailed
-from spotmpi.bench.network import Network, missing
+from spotmpi.bench.network import missing
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 
@@ -30,14 +25,10 @@ __all__ = ["Measured", "add_arguments", "main"]
 
 _HOSTS, _MB, _RATES, _TURNS = (3, 4), (10.0, 100.0), ("1gbit",), 5
 _OF_LINE, _OF_MPI = 1.10, 2.0
-_UNLIMITED = "unlimited"
-_BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
 _LIMIT = 60.0
 """Seconds of a run, and ..."""
 _SLOWEST = 8.0
 """... so many times what the line needs for all of it."""
-_TO_END = 10.0
-"""Seconds that a job gets to end by itself, once it has been told to."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +46,11 @@ class Measured:
     @property
     def line(self) -> float | None:
         """Seconds that the line needs; None if nothing limits it."""
-        return None if self.rate == _UNLIMITED else _needed(len(self.workers), self.rate, self.size)
+        return (
+            None
+            if self.rate == on_hosts.UNLIMITED
+            else on_hosts.needed(len(self.workers), self.rate, self.size)
+        )
 
     @property
     def targets(self) -> list[tuple[str, bool]]:
@@ -98,8 +93,7 @@ def main(options: argparse.Namespace) -> int:
     if min(options.mb) < 0.0001:
         raise UsageError("--mb takes numbers of at least 0.0001")
     for rate in options.rates:
-        if rate != _UNLIMITED and not re.fullmatch(r"\d+[kmg]?bit", rate):
-            raise UsageError(f"--rates: {rate} is no rate; write 1gbit, or unlimited")
+        on_hosts.check_rate(rate)
     if options.json and not options.json.resolve().parent.is_dir():
         raise UsageError(f"{options.json}: there is no such folder; make it first")
     head = machine.describe()
@@ -151,47 +145,16 @@ def to_json(head: dict[str, Any], found: list[Measured], failures: list[str]) ->
     return {"bench": "allreduce", **head, "failures": failures, "cells": cells}
 
 
-def _needed(hosts: int, rate: str, size: int) -> float:
-    """Seconds of the line."""
-    number, unit = re.fullmatch(r"(\d+)([kmg]?)bit", rate).groups()  # type: ignore[union-attr]
-    return 2 * (hosts - 1) / hosts * size * 8 / (float(number) * _BITS[unit])
-
-
 def _run(hosts: int, rate: str, options: argparse.Namespace) -> list[Measured]:
     """One job on so many hosts. Leaves nothing behind."""
     given = options.workers
     workers = tuple(given[min(host, len(given) - 1)] for host in range(hosts))
     sizes = [round(1e6 * mb) // 4 * 4 for mb in options.mb]
     limit = _LIMIT
-    if rate != _UNLIMITED:
-        needed = sum(_needed(hosts, rate, size) for size in sizes)
+    if rate != on_hosts.UNLIMITED:
+        needed = sum(on_hosts.needed(hosts, rate, size) for size in sizes)
         limit += _SLOWEST * (options.turns + 1) * needed
-    with tempfile.TemporaryDirectory() as folder, Network(Path(folder), hosts) as network:
-        if rate != _UNLIMITED:
-            network.limit(rate)
-        file = network.folder / "times.json"
-        script = Path(__file__).with_name("reducing.py")
-        slots = zip(network.names, workers, strict=True)
-        hosts_file = network.hosts_file(*(f"{name} slots={count}" for name, count in slots))
-        command = network.in_head(
-            *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts_file),
-            *(script, file, options.turns, *sizes),
-        )
-        end, environ = signal.SIGTERM, network.environ
-        with temporary_job.started(
-            command, environ, network.folder, end=end, patience_s=_TO_END
-        ) as (process, said):
-            try:
-                code: int | None = process.wait(limit)
-            except subprocess.TimeoutExpired:
-                last = temporary_job.last_words(said)
-                raise JobFailed(
-                    f"still runs after {limit:.0f} s; its last words:\n{last}"
-                ) from None
-            if code != 0:
-                last = temporary_job.last_words(said)
-                raise JobFailed(f"ended with code {code}; its last words:\n{last}")
-        times = json.loads(file.read_text())
+    times = on_hosts.times_of(workers, rate, "reducing.py", [options.turns, *sizes], limit)
     return [
         Measured(workers, rate, size, times[str(size)]["mpi"], times[str(size)]["spotmpi"])
         for size in sizes

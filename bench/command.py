@@ -5,7 +5,17 @@ from __future__ import annotations
 import argparse
 
 from spotmpi import subcommands
-from spotmpi.bench import alarms, allreduce, join, joins, overhead, prediction, recovery, wire
+from spotmpi.bench import (
+    alarms,
+    allreduce,
+    join,
+    joins,
+    overhead,
+    overlap,
+    prediction,
+    recovery,
+    wire,
+)
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -32,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             ),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
             "allreduce": ("how long a sum between hosts takes, beside MPI and the line", allreduce),
+            "overlap": ("how much of a sum between hosts a backward pass hides", overlap),
             "wire": ("the same for steps on several hosts", wire),
         },
     )

@@ -35,7 +35,8 @@ BUCKET_MB = 25.0
 small that most of a large gradient can be summed before its last array is there."""
 
 _FEW = 25
-"""The bucket that is complete last has a part as small as this one of the others' bytes."""
+"""The buckets that are complete first and last have at most a part as small as this one of the
+others' bytes, or one array."""
 
 
 @dataclass(frozen=True)
@@ -261,22 +262,26 @@ class Layout:
 
 
 def _cut(sizes: Sequence[tuple[Key, int]], most: float) -> Iterator[list[Key]]:
-    """Neighbours that have at most so many bytes together, or one alone, from the last one on. If
-    these are several, the first arrays are few: nothing is computed any more while they travel."""
+    """Neighbours that have at most so many bytes together, or one alone, from the last one on.
+
+    If these are several, the first and the last are small: nothing travels before the one is
+    complete, and nothing is computed any more while the other travels.
+    """
     few: list[Key] = []
-    together = 0
+    enough = most
     if sum(size for _, size in sizes) > most:
+        enough, together = most / _FEW, 0
         for key, size in sizes:
             together += size
-            if together > most / _FEW:
+            if together > enough:
                 break
             few.append(key)
     keys: list[Key] = []
     together = 0
     for key, size in reversed(sizes[len(few) :]):
-        if keys and together + size > most:
+        if keys and (together + size > most or together >= enough):
             yield keys[::-1]
-            keys, together = [], 0
+            keys, together, enough = [], 0, most
         keys.append(key)
         together += size
     for last in (keys[::-1], few):

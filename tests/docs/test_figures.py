@@ -240,3 +240,15 @@ def test_sums_between_hosts_are_those_measured() -> None:
         times = cell["line_s"], median(cell["spotmpi_s"]), median(cell["mpi_s"])
         assert close(said, [1e3 * one for one in times])
     assert not measured
+
+
+def test_what_a_backward_pass_hides_is_what_was_measured() -> None:
+    cells = results("overlap")["cells"]
+    for row, cell in zip(
+        rows("Gradients that travel during the backward pass"), cells, strict=True
+    ):
+        alone, after, during = (
+            1e3 * median(cell[f"{side}_s"]) for side in ("alone", "after", "during")
+        )
+        assert close(row[1:4], [alone, after, during])
+        assert close(shown(row[4]), [100 * (during / alone - 1)])

@@ -1,0 +1,142 @@
+"""``spotmpi bench overlap``: how much of a sum between hosts a backward pass hides.
+
+Hosts are namespaces on this machine, with links of a given rate. A backward pass of ResNet-50's
+arrays lasts as long as the line needs for the sum of them. It is timed with nothing behind it but
+the optimizer's update, with a step, and with gradients that are handed over as they come, by turns
+inside one job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from spotmpi.arrays.layout import BUCKET_MB
+from spotmpi.bench import machine, on_hosts
+from spotmpi.bench.events import JobFailed
+from spotmpi.bench.network import missing
+from spotmpi.bench.resnet import resnet50
+from spotmpi.errors import UsageError
+from spotmpi.launch.start import temporary_job
+
+__all__ = ["Measured", "add_arguments", "main"]
+
+_HOSTS, _RATE, _TURNS = (3,), "1gbit", 5
+_KINDS = ("idle", "busy")
+_EXPOSED = 0.10
+_LIMIT = 60.0
+"""Seconds of a run, and ..."""
+_SLOWEST = 12.0
+"""... so many times the backward pass for each turn of each kind."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One kind of backward pass on some hosts: seconds of each turn, on the slowest worker."""
+
+    hosts: int
+    kind: str
+    line: float
+    """Seconds that the line needs."""
+    alone: list[float]
+    """The pass and an update of as many parameters, ..."""
+    after: list[float]
+    """... the pass with a whole step behind it, ..."""
+    during: list[float]
+    """... and with gradients that are handed over as they come, and the rest of the step."""
+
+    @property
+    def exposed(self) -> float:
+        """What the others add to that, as a share of it."""
+        return median(self.during) / median(self.alone) - 1
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Measure how much of a step a backward pass hides that is as long as the line needs for "
+        "the gradients: ResNet-50's, by trainer.ready(). The pass leaves the cores idle, as a "
+        "GPU's does, or keeps one busy. The hosts are made on this machine. Needs root."
+    )
+    parser.epilog = "example: spotmpi bench overlap --hosts 3 --backward idle\n\nAbout 2 minutes."
+    add = parser.add_argument
+    add("--hosts", type=int, nargs="+", metavar="N", default=_HOSTS, help="numbers of them (3)")
+    add("--rate", metavar="R", default=_RATE, help=f"of a host's link, as tc has it ({_RATE})")
+    add("--backward", nargs="+", choices=_KINDS, default=_KINDS, help="what passes do (idle busy)")
+    add("--bucket-mb", type=float, metavar="MB", default=BUCKET_MB,
+        help=f"as Trainer has it ({BUCKET_MB:g})")  # fmt: skip
+    add("--turns", type=int, metavar="T", default=_TURNS, help=f"of each side ({_TURNS})")
+    add("--json", type=Path, metavar="FILE", help="write all times to FILE")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure, print, write what was asked for; 1 if a run failed. Blocking, minutes."""
+    if (why := missing()) is not None:
+        raise UsageError(f"hosts cannot be made here: {why}")
+    if min(*options.hosts, 9) < 2 or options.turns < 1 or options.bucket_mb <= 0:
+        raise UsageError("--hosts takes 2 or more, and all other numbers are more than 0")
+    on_hosts.check_rate(options.rate)
+    if options.rate == on_hosts.UNLIMITED:
+        raise UsageError(
+            "--rate takes a rate here: the backward pass lasts as long as the line needs"
+        )
+    if options.json and not options.json.resolve().parent.is_dir():
+        raise UsageError(f"{options.json}: there is no such folder; make it first")
+    head = machine.describe()
+    found: list[Measured] = []
+    failures: list[str] = []
+    print(f"{'hosts':>5} {'cores':>6} | {'alone':>7} {'after':>7} {'during':>7}  ms, medians")
+    with temporary_job.ended_by_signals():
+        for hosts in options.hosts:
+            try:
+                for one in _run(hosts, options):
+                    found.append(one)
+                    print(*lines(one), sep="\n", flush=True)
+            except JobFailed as error:
+                failures.append(f"{hosts} hosts: {error}")
+                print(f"FAILED {failures[-1]}", flush=True)
+    if options.json:
+        results = to_json(head, found, failures, options)
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+    return 1 if failures else 0
+
+
+def lines(one: Measured) -> Iterator[str]:
+    """A row, and whether the target holds."""
+    alone, after, during = (1e3 * median(side) for side in (one.alone, one.after, one.during))
+    yield f"{one.hosts:5} {one.kind:>6} | {alone:7.0f} {after:7.0f} {during:7.0f}"
+    held = "holds " if one.exposed <= _EXPOSED else "MISSED"
+    yield f"  {held}  at most {_EXPOSED:.0%} longer than alone: {one.exposed:.1%}"
+
+
+def to_json(
+    head: dict[str, Any], found: list[Measured], failures: list[str], options: Any
+) -> dict[str, Any]:
+    """All times and what they were measured on, in the values of JSON."""
+    cells = [
+        {
+            "hosts": one.hosts,
+            "backward": one.kind,
+            "line_s": one.line,
+            "alone_s": one.alone,
+            "after_s": one.after,
+            "during_s": one.during,
+        }
+        for one in found
+    ]
+    about = {"rate": options.rate, "bucket_mb": options.bucket_mb, "failures": failures}
+    return {"bench": "overlap", **head, **about, "cells": cells}
+
+
+def _run(hosts: int, options: argparse.Namespace) -> list[Measured]:
+    """One job on so many hosts. Leaves nothing behind."""
+    line = on_hosts.needed(hosts, options.rate, 4 * sum(array.size for array in resnet50()))
+    limit = _LIMIT + _SLOWEST * line * (options.turns + 1) * len(options.backward)
+    arguments = [options.turns, options.bucket_mb, line, *options.backward]
+    times = on_hosts.times_of([1] * hosts, options.rate, "backward.py", arguments, limit)
+    return [Measured(hosts, kind, line, **sides) for kind, sides in times.items()]

@@ -1,0 +1,47 @@
+"""``bench overlap``: what ResNet-50 has, and what is said of a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spotmpi import cli
+from spotmpi.bench import network, overlap
+from spotmpi.bench.overlap import Measured
+from spotmpi.bench.resnet import resnet50
+
+
+def test_resnet_50_has_as_many_parameters_and_multiplications_as_it_is_known_for() -> None:
+    arrays = resnet50()
+    assert (len(arrays), sum(array.size for array in arrays)) == (214, 25_583_592)
+    assert sum(array.work for array in arrays) == pytest.approx(3.86e9, rel=1e-3)
+    assert (arrays[0].shape, arrays[-2].shape) == ((7, 7, 3, 64), (2048, 1000))
+
+
+def test_a_row_says_what_was_hidden() -> None:
+    good = Measured(3, "idle", 1.0, alone=[1.0, 1.1, 1.2], after=[2.0], during=[1.19, 1.2, 1.3])
+    row, held = overlap.lines(good)
+    assert row.split() == ["3", "idle", "|", "1100", "2000", "1200"]
+    assert held.split() == ["holds", "at", "most", "10%", "longer", "than", "alone:", "9.1%"]
+    _, missed = overlap.lines(Measured(3, "busy", 1.0, [1.0], [2.0], [1.2]))
+    assert missed.split()[0] == "MISSED"
+
+
+@pytest.mark.skipif(network.missing() is not None, reason=str(network.missing()))
+def test_steps_between_hosts_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
+    file = tmp_path / "overlap.json"
+    arguments = ["--hosts", "2", "--rate", "10gbit", "--backward", "idle", "--turns", "1"]
+    assert cli.main(["bench", "overlap", *arguments, "--json", str(file)]) == 0
+    (cell,) = json.loads(file.read_text())["cells"]
+    # A pass lasts as long as the line needs for the array's sum: 82 ms.
+    assert min(cell["alone_s"]) > 0.08
+    assert min(cell["during_s"]) > 0.08
+
+
+def test_without_a_rate_there_is_nothing_to_hide(capsys: pytest.CaptureFixture[str]) -> None:
+    for rate in ("unlimited", "fast"):
+        assert cli.main(["bench", "overlap", "--rate", rate]) == 2
+        said = capsys.readouterr().err
+        assert "rate" in said or "hosts cannot be made here" in said
