@@ -47,9 +47,7 @@ _COMMANDS = (
     _Command(
         "doctor", "spotmpi.launch.commands.doctor", "show what a run would use, and what is wrong"
     ),
-    _Command(
-        "plan", "spotmpi.economy.plan.planning", "choose a cluster: its time, its cost, its risk"
-    ),
+    _Command("plan", "spotmpi.economy.planning", "choose a cluster: its time, its cost, its risk"),
     _Command(
         "prices",
         "spotmpi.economy.market.listing",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from spotmpi.economy.market import prices
 from spotmpi.economy.market.prices import Prices
@@ -18,7 +18,7 @@ from spotmpi.economy.quantities import Cluster, cluster, duration
 from spotmpi.errors import UsageError
 from spotmpi.options import at_least
 
-__all__ = ["Question", "understood"]
+__all__ = ["Question", "startup", "understood"]
 
 _MOST = 1_000_000
 """Instances of a quota."""
@@ -59,6 +59,8 @@ class Question:
     """The part of the simulated runs that must be in time."""
     runs: int
     seed: int
+    on_demand: Cluster = field(default_factory=dict)
+    """What trains already and is on demand."""
 
     @property
     def unknown_lives(self) -> list[str]:
@@ -99,7 +101,7 @@ def understood(options: argparse.Namespace) -> Question:
         dollars_per_hour={name: list_.offer(name).price("spot") for name in quota},
         fixed_dollars_per_hour=rental.hourly(list_, {}, "on-demand", server),
         existing=existing,
-        startup_s=_startup(list_, existing, terms),
+        startup_s=startup(list_, existing, terms),
         billing=list_.billing,
     )
     return Question(
@@ -167,7 +169,7 @@ def _part(text: str, what: str) -> float:
     return part
 
 
-def _startup(list_: Prices, existing: Cluster, terms: Terms) -> Callable[[Cluster], float]:
+def startup(list_: Prices, existing: Cluster, terms: Terms) -> Callable[[Cluster], float]:
     """How long a cluster waits for its nodes, or for those that it has beyond the ``existing``."""
 
     def seconds(there: Cluster) -> float:

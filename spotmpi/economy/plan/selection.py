@@ -26,7 +26,7 @@ from spotmpi.economy.plan.question import Question
 from spotmpi.economy.quantities import Cluster
 from spotmpi.errors import UsageError
 
-__all__ = ["Choice", "Safe", "Selection", "Sensitivity", "select", "sensitivity"]
+__all__ = ["Choice", "Safe", "Selection", "Sensitivity", "live_through", "select", "sensitivity"]
 
 _SHOWN = 8
 """Clusters that are listed."""
@@ -116,7 +116,7 @@ def select(
     order = _order(question, found.feasible)
     for candidate in islice(order, _MOST):
         lived += 1
-        choice = _live_through(question, candidate)
+        choice = live_through(question, candidate)
         if choice.lived.within(question.demand.deadline_s).value >= question.confidence:
             rows.append(choice)
         else:
@@ -185,7 +185,7 @@ def _likely(question: Question, choice: Choice) -> float:
     return choice.lived.within(question.demand.deadline_s).value
 
 
-def _live_through(question: Question, candidate: Candidate) -> Choice:
+def live_through(question: Question, candidate: Candidate) -> Choice:
     """Live through the revocations of one cluster."""
     model, demand, server = question.model, question.demand, question.server
     there = candidate.cluster
@@ -196,7 +196,12 @@ def _live_through(question: Question, candidate: Candidate) -> Choice:
     wait, before = demand.startup_s(there), demand.meanwhile(there)
     if before:  # these train while the others start
         staff = [
-            replace(one, coming=there[one.name] - before.get(one.name, 0), coming_s=wait)
+            replace(
+                one,
+                coming=there[one.name] - before.get(one.name, 0),
+                coming_s=wait,
+                hired=min(before.get(one.name, 0), question.on_demand.get(one.name, 0)),
+            )
             for one in training.staff
         ]
         training = replace(training, staff=staff, ready_s=0.0)

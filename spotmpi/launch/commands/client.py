@@ -133,6 +133,10 @@ class JobEnd:
         self._folder = folder
         self._link = link
 
+    def fileno(self) -> int:
+        """What `select` may wait for: it can be read when the job has ended."""
+        return self._link.fileno()
+
     def wait(self, seconds: float | None = None) -> control_messages.Report | None:
         """Return how the job ended, None if it has not yet. Raises Gone. Blocking."""
         poll = select.poll()
