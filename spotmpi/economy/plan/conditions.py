@@ -56,8 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--together",
-        metavar="P",
-        help="nodes of a type go at once with this probability, or as in a trace (FILE)",
+        metavar="P,...",
+        help="nodes of a type go at once with this probability, or as in a trace (FILE); zone:P: "
+        "nodes of all types do",
     )
     add(
         "--recovery",
@@ -121,11 +122,25 @@ def terms(
         boot_s=_duration(options.boot, "--boot", None),
         availability=None if options.trace is None else availability.find(options.trace),
         server_market=server_market,
-        together=0.0 if options.together is None else _together(options.together),
+        **({} if options.together is None else _together(options.together)),
     )
 
 
-def _together(text: str) -> float:
+def _together(text: str) -> dict[str, float]:
+    """What goes as one: a ``type`` (or nothing said), or a whole ``zone``."""
+    found: dict[str, float] = {}
+    for part in text.split(","):
+        level, colon, value = part.partition(":")
+        if level not in ("type", "zone") or not colon:
+            level, value = "type", part
+        name = "together" if level == "type" else "zone"
+        if name in found:
+            raise UsageError(f"--together is {text!r}, which says {level} twice")
+        found[name] = _part_together(value)
+    return found
+
+
+def _part_together(text: str) -> float:
     """A probability, or the part of a trace's losses that were not single ones."""
     try:
         number = float(text.removesuffix("%"))

@@ -116,6 +116,11 @@ class Training:
     together: float = 0.0
     """The part of the nodes of a staff that go as one: each is one of them with this probability,
     and lives as long as they do. How long one node lives does not depend on it."""
+    zone: float = 0.0
+    """The same of all nodes, of whichever staff: the part of them that go as one, before those of
+    one staff are looked at. When they go is drawn from the lifetime of one node of the whole
+    cluster, so that a node lives as long as before where all staffs live equally long, and else
+    on average over the cluster."""
     fallback: Fallback | None = None
     ready_s: float = 0.0
     """All stand still for so long at the beginning, and are paid."""
@@ -186,6 +191,8 @@ class _Course:
         self._counts = [0] * len(training.staff)
         self._go_at = [0.0] * len(training.staff)
         """When those of a staff that go as one go next; not after now: it is drawn when needed."""
+        self._zone_goes_at = 0.0
+        """The same of those of all staffs."""
         self._born: list[dict[int, float]] = [{} for _ in training.staff]
         self._events: list[tuple[float, int, int, int]] = []
         """At, kind, staff, worker (or which server)."""
@@ -338,13 +345,24 @@ class _Course:
 
         When these go next was drawn after they went last, so that of those that begin in between
         only a lifetime that forgets its age is kept exactly."""
-        if not self._training.together:
+        training = self._training
+        if training.zone and self._chance.random() < training.zone:
+            if self._zone_goes_at <= self._now:
+                self._zone_goes_at = self._now + self._life_of_any()
+            return self._zone_goes_at - self._now
+        if not training.together:
             return life
         if self._go_at[index] <= self._now:
             next_life = self._training.staff[index].lifetime.sample(self._chance, 1)
             self._go_at[index] = self._now + float(next_life[0])
         one_of_them = self._chance.random() < self._training.together
         return self._go_at[index] - self._now if one_of_them else life
+
+    def _life_of_any(self) -> float:
+        """How long one of all nodes of the cluster lives."""
+        all_of_them = [staff for staff in self._training.staff for _ in range(staff.wanted)]
+        staff = all_of_them[int(self._chance.random() * len(all_of_them))]
+        return float(staff.lifetime.sample(self._chance, 1)[0])
 
     def _noticed(self, index: int, worker: int) -> None:
         """Another one is asked for at once, and what a loss would undo is written down."""

@@ -105,6 +105,8 @@ class Terms:
     boot_s: float | None = None
     together: float = 0.0
     """As `events.Training` has it."""
+    zone: float = 0.0
+    """As `events.Training` has it."""
     guessed_lifetime: Lifetime | None = None
     """Of types whose lifetime nobody knows."""
 
@@ -156,6 +158,7 @@ def rent(
         servers,
         terms.availability,
         together=terms.together,
+        zone=terms.zone,
         ready_s=startup_s,
         give_up_s=_PATIENCE * patience,
     )
@@ -227,6 +230,11 @@ def fates(prices: Prices, names: Iterable[str], terms: Terms) -> list[str]:
         lines.append(
             f"nodes of a type go together: each with probability {percent(terms.together)} as one "
             "of those that go at once"
+        )
+    if terms.zone:
+        lines.append(
+            f"nodes of all types go together: each with probability {percent(terms.zone)} as one "
+            "of those of the zone that go at once"
         )
     return lines
 

@@ -235,7 +235,7 @@ def _order(question: Question, candidates: list[Candidate]) -> Iterator[Candidat
     total = counts @ speeds
     filled = counts @ (speeds * mean) / total
     # Of places that are independent the variances add up, of those that go as one the deviations.
-    alike = question.terms.together**2
+    alike = max(question.terms.together, question.terms.zone) ** 2
     varying = (counts * (1 - alike) + counts**2 * alike) @ (speeds**2 * spread)
     deviation = np.sqrt(varying) / total
     sure = np.maximum(filled - NormalDist().inv_cdf(question.confidence) * deviation, 1e-9)

@@ -110,3 +110,43 @@ def test_a_plan_has_more_doubt_where_nodes_go_together(
     assert "g3.8xl:7" in alone
     assert code == 3
     assert "none of the" in at_once
+
+
+def in_zone(seed: int, zone: float, *lives: Lifetime) -> Result:
+    """Two hours of four nodes of each type."""
+    staff = [Staff(f"type{i}", 4, 1.0, life, 0.0, math.inf) for i, life in enumerate(lives)]
+    training = Training(staff, lambda counts: 1e-9, "second", zone=zone, give_up_s=2 * HOUR)
+    return train(training, FREE, np.random.default_rng(seed), timeline=True)
+
+
+def test_a_zone_goes_with_all_its_types() -> None:
+    for seed in range(20):
+        assert set(sizes(in_zone(seed, 1.0, Exponential(HOUR), Exponential(HOUR)))) <= {8}
+        assert set(sizes(in_zone(seed, 0.0, Exponential(HOUR), Exponential(HOUR)))) <= {1}
+
+
+@pytest.mark.parametrize("zone", [0.0, 0.5, 1.0])
+def test_how_long_a_node_lives_does_not_depend_on_its_zone(zone: float) -> None:
+    same = Exponential(2 * HOUR), Exponential(2 * HOUR)
+    runs = [in_zone(seed, zone, *same).losses / 8 for seed in range(600)]
+    gone = float(same[0].cdf(2 * HOUR))
+    assert np.mean(runs) == pytest.approx(gone, abs=4 * math.sqrt(gone * (1 - gone) / 600))
+    # Of types that live differently long it holds on average over the cluster.
+    mixed = Exponential(HOUR), Exponential(8 * HOUR)
+    runs = [in_zone(seed, zone, *mixed).losses / 8 for seed in range(600)]
+    gone = float(mixed[0].cdf(2 * HOUR) + mixed[1].cdf(2 * HOUR)) / 2
+    assert np.mean(runs) == pytest.approx(gone, abs=4 * math.sqrt(gone * (1 - gone) / 600))
+
+
+def test_zones_and_types_are_said_in_one_option(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    sentence = "nodes of all types go together: each with probability"
+    both = said(capsys, "--together", "0.4,zone:20%")
+    assert f"{sentence} 20 % as one" in both
+    assert "nodes of a type go together: each with probability 40 %" in both
+    assert f"{sentence} 77 % as one" in said(capsys, "--together", "zone:p3")
+    assert "probability 30 %" in said(capsys, "--together", "type:0.3")
+    assert "says zone twice" in said(capsys, "--together", "zone:0.1,zone:0.2", code=2)
+    assert "expected a probability" in said(capsys, "--together", "zone:2", code=2)
+    assert "there is no trace 'region:x'" in said(capsys, "--together", "region:x", code=2)
