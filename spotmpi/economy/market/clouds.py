@@ -6,6 +6,8 @@
   type and zone, and since when;
 - the advisor's file of EC2 (``spot-advisor-data.json``): for each region and type the band in which
   the part lies that was reclaimed in the last month;
+- prices on demand of EC2, as ``aws pricing get-products --service-code AmazonEC2`` prints them, or
+  a region's price list file (``.../AmazonEC2/current/REGION/index.json``), if it is small enough;
 - the retail prices of Azure (``https://prices.azure.com/api/retail/prices``): spot and on demand,
   for each type and region.
 
@@ -85,6 +87,19 @@ def read(path: Path) -> Quotes:
             return Quotes(prices=prices, as_of=newest)
         if isinstance(root, dict) and "spot_advisor" in root:
             return Quotes(bands=list(_advisor(root)))
+        if isinstance(root, dict) and "PriceList" in root:
+            told = [
+                from_json(path, one) if isinstance(one, str) else one for one in root["PriceList"]
+            ]
+            return _on_demand([(one["product"], one["terms"], _day(one)) for one in told])
+        if isinstance(root, dict) and root.get("offerCode") == "AmazonEC2":
+            terms, day = root["terms"]["OnDemand"], _day(root)
+            return _on_demand(
+                [
+                    (product, {"OnDemand": terms.get(sku, {})}, day)
+                    for sku, product in root["products"].items()
+                ]
+            )
         if isinstance(root, dict) and "Items" in root:
             # It says since when prices hold, which may be years; they did when it was fetched.
             fetched = datetime.datetime.fromtimestamp(path.stat().st_mtime).date()
@@ -95,7 +110,8 @@ def read(path: Path) -> Quotes:
         ) from error
     raise UsageError(
         f"{path} is none of the files that are known here: describe-spot-price-history of EC2, its "
-        "spot-advisor-data.json, or retail prices of Azure"
+        "spot-advisor-data.json, its prices on demand (aws pricing get-products), or retail "
+        "prices of Azure"
     )
 
 
@@ -113,6 +129,38 @@ def _history(entries: list[Mapping[str, Any]]) -> Iterator[Quote]:
         since = datetime.date.fromisoformat(entry["Timestamp"][:10])
         price = _price(entry["SpotPrice"])
         yield Quote(entry["InstanceType"], entry["AvailabilityZone"], True, price, since)
+
+
+_SHARED = {
+    "operatingSystem": "Linux",
+    "tenancy": "Shared",
+    "preInstalledSw": "NA",
+    "capacitystatus": "Used",
+}
+"""Of an ordinary instance: no license, no host of its own, no reservation."""
+
+
+def _day(told: Mapping[str, Any]) -> datetime.date:
+    return datetime.date.fromisoformat(told["publicationDate"][:10])
+
+
+def _on_demand(
+    entries: list[tuple[Mapping[str, Any], Mapping[str, Any], datetime.date]],
+) -> Quotes:
+    found = Quotes()
+    for product, terms, day in entries:
+        said = product["attributes"]
+        if any(said.get(name) != value for name, value in _SHARED.items()):
+            continue
+        found.as_of = max(found.as_of, day)
+        for term in terms.get("OnDemand", {}).values():
+            for one in term["priceDimensions"].values():
+                dollars = float(one["pricePerUnit"].get("USD", 0))
+                if one["unit"] == "Hrs" and dollars > 0:
+                    price = _price(dollars)
+                    quote = Quote(said["instanceType"], said["regionCode"], False, price, day)
+                    found.prices.append(quote)
+    return found
 
 
 def _advisor(root: Mapping[str, Any]) -> Iterator[Band]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spotmpi.economy.market import clouds, prices
+from spotmpi.economy.market import clouds, gpus, prices
 from spotmpi.economy.market.clouds import Band, Quote
 from spotmpi.errors import SpotmpiError, UsageError
 
@@ -62,10 +62,11 @@ def main(options: argparse.Namespace) -> int:
             found = clouds.read(path)
             quotes += found.prices
             bands += found.bands
-            as_of = max(as_of, found.as_of)
+            if any(quote.spot for quote in found.prices):  # what is on demand hardly changes
+                as_of = max(as_of, found.as_of)
         else:
             lists.append(prices.load(path))
-    if not quotes:
+    if not any(quote.spot for quote in quotes):
         raise UsageError("none of these files has a spot price of today; name a price history too")
     zone = _zone(quotes, options.zone)
     entries = _entries(quotes, bands, lists, zone)
@@ -88,7 +89,7 @@ def main(options: argparse.Namespace) -> int:
 
 def _zone(quotes: Iterable[Quote], wanted: str | None) -> str:
     """Where: as prices differ from zone to zone, and a cluster is in one, it must be said."""
-    there = Counter(quote.place for quote in quotes)
+    there = Counter(quote.place for quote in quotes if quote.spot)
     if wanted is None and len(there) == 1:
         return next(iter(there))
     if wanted is not None and wanted in there:
@@ -106,7 +107,9 @@ def _entries(
     newest: dict[tuple[str, bool], datetime.date] = {}
     for quote in quotes:
         key = quote.instance, quote.spot
-        if quote.place != zone or quote.since < newest.get(key, quote.since):
+        if zone not in (quote.place, *_zones_of(quote.place, zone)) or quote.since < newest.get(
+            key, quote.since
+        ):
             continue
         newest[key] = quote.since
         entry = entries.setdefault(quote.instance, _Entry())
@@ -152,8 +155,11 @@ def _lines(
             f'  {_SELDOM}: "the lower end of the advisor\'s band, at a constant rate"',
         ]
     lines.append("instances:")
+    known = gpus.shipped()
     for name, entry in sorted(entries.items()):
         lines.append(f'  "{_plain(name)}":')
+        if (has := known.described(name)) is not None:
+            lines.append(f"    # {has}")
         if entry.spot is not None:
             lines.append(f"    spot: {entry.spot:.6g}")
         if entry.on_demand is not None:

@@ -165,6 +165,62 @@ def test_azure_has_both_prices_and_the_day_of_the_file(
     assert "days old: look up today's" in read.age
 
 
+def product(instance: str, dollars: str, **more: str) -> dict[str, Any]:
+    """As the price list service of AWS describes one, with its price."""
+    attributes = {
+        "instanceType": instance,
+        "regionCode": "us-east-1",
+        "operatingSystem": "Linux",
+        "tenancy": "Shared",
+        "preInstalledSw": "NA",
+        "capacitystatus": "Used",
+        **more,
+    }
+    dimension = {"unit": "Hrs", "pricePerUnit": {"USD": dollars}}
+    terms = {"OnDemand": {"S.T": {"priceDimensions": {"S.T.D": dimension}}}, "Reserved": {}}
+    return {
+        "product": {"sku": "S", "productFamily": "Compute Instance", "attributes": attributes},
+        "terms": terms,
+        "publicationDate": "2026-10-01T00:00:00Z",
+    }
+
+
+PRODUCTS = [
+    product("p3.2xlarge", "3.0600000000"),
+    product("p3.2xlarge", "9.9", operatingSystem="Windows"),
+    product("p3.2xlarge", "9.8", tenancy="Dedicated"),
+    product("p3.2xlarge", "0.0", capacitystatus="UnusedCapacityReservation"),
+    product("g6.xlarge", "0.8048", regionCode="eu-west-1"),
+]
+
+
+@pytest.mark.parametrize("kind", ["get-products", "index"])
+def test_ec2_prices_on_demand_stand_beside_the_spot_prices_of_a_zone(
+    capsys: pytest.CaptureFixture[str], folder: Path, kind: str
+) -> None:
+    path = folder / "on-demand.json"
+    if kind == "get-products":
+        path.write_text(json.dumps({"PriceList": [json.dumps(one) for one in PRODUCTS]}))
+    else:
+        whole: dict[str, Any] = {
+            "offerCode": "AmazonEC2",
+            "publicationDate": "2026-10-01T00:00:00Z",
+            "products": {str(i): one["product"] for i, one in enumerate(PRODUCTS)},
+            "terms": {
+                "OnDemand": {str(i): one["terms"]["OnDemand"] for i, one in enumerate(PRODUCTS)}
+            },
+        }
+        path.write_text(json.dumps(whole))
+    out = folder / "now.yaml"
+    out.write_text(said(capsys, str(folder / "history.json"), str(path), "--zone", "us-east-1a"))
+    read = prices.load(out)
+    offer = read.offer("p3.2xlarge")
+    assert (offer.spot, offer.on_demand) == (0.918, 3.06)
+    assert read.offer("g6.xlarge").on_demand is None
+    assert read.as_of == str(TODAY), "the day of the spot prices"
+    assert "# 1 x V100, 16 GB each; in times a V100: resnet50 1" in out.read_text()
+
+
 def test_only_the_types_that_are_asked_for(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:
@@ -198,6 +254,8 @@ def test_a_plan_takes_the_list(capsys: pytest.CaptureFixture[str], folder: Path)
         ({"SpotPriceHistory": [entry("a", "nan")]}, (), "is not complete: ValueError('a price is"),
         ({"SpotPriceHistory": 3}, (), "looks like a cloud's prices, and is not complete"),
         ({"Items": [{"skuName": 3}]}, (), "looks like a cloud's prices, and is not complete"),
+        ({"PriceList": [{}]}, (), "looks like a cloud's prices, and is not complete"),
+        ({"PriceList": ["{"]}, (), "line 1: not JSON"),
         ({"spot_advisor": {}, "ranges": [{}]}, (), "looks like a cloud's prices, and is not"),
     ],
 )
@@ -223,7 +281,11 @@ values = st.recursive(
 )
 
 
-@given(st.sampled_from(["SpotPriceHistory", "spot_advisor", "ranges", "Items"]), values, values)
+@given(
+    st.sampled_from(["SpotPriceHistory", "spot_advisor", "ranges", "Items", "PriceList"]),
+    values,
+    values,
+)
 def test_any_json_is_quotes_or_is_refused(
     tmp_path_factory: pytest.TempPathFactory, key: str, value: Any, other: Any
 ) -> None:
