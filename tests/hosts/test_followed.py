@@ -40,23 +40,30 @@ class Cloud:
         self._network, self._folder = network, network.folder
         self.command.write_text(COMMAND.format(folder=self._folder, python=sys.executable))
         self.command.chmod(0o755)
-        for name in ("asked", "answer"):
-            os.mkfifo(self._folder / name)
+        self._asked, self._answer = (self._pipe(name) for name in ("asked", "answer"))
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()
 
+    def _pipe(self, name: str) -> int:
+        """Open at both ends, so that nobody waits for another to open it."""
+        os.mkfifo(self._folder / name)
+        return os.open(self._folder / name, os.O_RDWR)
+
     def _serve(self) -> None:
-        while (words := (self._folder / "asked").read_text().strip()) != "end":
-            self.asked.append(words)
-            if words.startswith("get"):
-                self._network.start("h2")
-            else:
-                self._network.kill("h2")
-            (self._folder / "answer").write_text("done\n")
+        with os.fdopen(os.dup(self._asked)) as lines:
+            while (words := lines.readline().strip()) != "end":
+                self.asked.append(words)
+                if words.startswith("get"):
+                    self._network.start("h2")
+                else:
+                    self._network.kill("h2")
+                os.write(self._answer, b"done\n")
 
     def close(self) -> None:
-        (self._folder / "asked").write_text("end\n")
+        os.write(self._asked, b"end\n")
         self._thread.join()
+        os.close(self._asked)
+        os.close(self._answer)
 
 
 @pytest.fixture
@@ -95,8 +102,11 @@ def test_a_host_is_booted_where_one_is_too_slow_and_returned_where_it_is_enough(
         assert cloud.asked == ["get node 1 spot"]
         watch.close()
 
-        # On these cores a second worker makes none of them faster: one is cheaper.
-        few = training.command(*follow, "--iterations", "1e6", "--apply", cloud.command)
+        # By this profile a second host makes the training hardly faster: one is cheaper.
+        slow = plan.with_name("slow.yaml")
+        slow.write_text(PROFILE.replace("bandwidth_mbps: 9", "bandwidth_mbps: 0.01"))
+        less = ("--iterations", "1e6", "--profile", slow, "--apply", cloud.command)
+        few = training.command(*follow, *less)
         few.until("drop node:1")
         few.until("the workers of h2 leave")
         training.job.until("worker 1 on h2 left before step")
