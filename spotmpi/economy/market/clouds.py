@@ -88,7 +88,7 @@ def read(path: Path) -> Quotes:
         if isinstance(root, dict) and "spot_advisor" in root:
             return Quotes(bands=list(_advisor(root)))
         if isinstance(root, dict) and "PriceList" in root:
-            told = [
+            told: list[Any] = [
                 from_json(path, one) if isinstance(one, str) else one for one in root["PriceList"]
             ]
             return _on_demand([(one["product"], one["terms"], _day(one)) for one in told])

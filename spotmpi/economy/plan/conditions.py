@@ -112,6 +112,7 @@ def terms(
             f"--trace says how many nodes there are, not of which type, and {option} has "
             f"{len(wanted)} types; name one"
         )
+    together = {} if options.together is None else _together(options.together)
     return Terms(
         market=market,
         lifetime=None
@@ -122,7 +123,8 @@ def terms(
         boot_s=_duration(options.boot, "--boot", None),
         availability=None if options.trace is None else availability.find(options.trace),
         server_market=server_market,
-        **({} if options.together is None else _together(options.together)),
+        together=together.get("type", 0.0),
+        zone=together.get("zone", 0.0),
     )
 
 
@@ -133,10 +135,9 @@ def _together(text: str) -> dict[str, float]:
         level, colon, value = part.partition(":")
         if level not in ("type", "zone") or not colon:
             level, value = "type", part
-        name = "together" if level == "type" else "zone"
-        if name in found:
+        if level in found:
             raise UsageError(f"--together is {text!r}, which says {level} twice")
-        found[name] = _part_together(value)
+        found[level] = _part_together(value)
     return found
 
 
