@@ -2,7 +2,8 @@
 
 Hosts are namespaces on this machine, with links of a given rate. MPI_Allreduce and spotmpi's rings
 take turns inside one job; between them stands the time that the line alone needs: no all-reduce
-over n hosts sends less than 2 (n - 1) / n of its bytes over each link.
+over n hosts sends less than 2 (n - 1) / n of its bytes over each link. Sums that are narrowed take
+turns with these, if that is asked for.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ __all__ = ["Measured", "add_arguments", "main"]
 
 _HOSTS, _MB, _RATES, _TURNS = (3, 4), (10.0, 100.0), ("1gbit",), 5
 _OF_LINE, _OF_MPI = 1.10, 2.0
+_OF_WIDE = {"bf16": 1.8, "fp16": 1.8, "int8": 3.3}
+"""How much faster sums in these formats shall be."""
 _LIMIT = 60.0
 """Seconds of a run, and ..."""
 _SLOWEST = 8.0
@@ -42,6 +45,8 @@ class Measured:
     """Bytes."""
     mpi: list[float]
     spotmpi: list[float]
+    narrow: dict[str, list[float]]
+    """The same in these formats."""
 
     @property
     def line(self) -> float | None:
@@ -60,7 +65,12 @@ class Measured:
             times = median(self.spotmpi) / self.line
             found.append((f"within {_OF_LINE:.2f} of the line: {times:.2f}", times <= _OF_LINE))
         times = median(self.mpi) / median(self.spotmpi)
-        return [*found, (f"{_OF_MPI:g} times faster than MPI: {times:.2f}", times >= _OF_MPI)]
+        found.append((f"{_OF_MPI:g} times faster than MPI: {times:.2f}", times >= _OF_MPI))
+        for form, seconds in self.narrow.items():
+            times, wanted = median(self.spotmpi) / median(seconds), _OF_WIDE[form]
+            told = f"{form} {wanted:g} times faster than float32: {times:.2f}"
+            found.append((f"{told}, in {1e3 * median(seconds):.1f} ms", times >= wanted))
+        return found
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--mb", type=float, nargs="+", metavar="MB", default=_MB, help="sizes (10 100)")
     add("--rates", nargs="+", metavar="R", default=_RATES,
         help="of a host's link, as tc has it, or unlimited (1gbit)")  # fmt: skip
+    add("--narrow", nargs="+", choices=tuple(_OF_WIDE), default=(),
+        help="sums that are narrowed like this as well")  # fmt: skip
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
@@ -139,6 +151,7 @@ def to_json(head: dict[str, Any], found: list[Measured], failures: list[str]) ->
             "line_s": one.line,
             "mpi_s": one.mpi,
             "spotmpi_s": one.spotmpi,
+            **{f"{form}_s": seconds for form, seconds in one.narrow.items()},
         }
         for one in found
     ]
@@ -153,9 +166,12 @@ def _run(hosts: int, rate: str, options: argparse.Namespace) -> list[Measured]:
     limit = _LIMIT
     if rate != on_hosts.UNLIMITED:
         needed = sum(on_hosts.needed(hosts, rate, size) for size in sizes)
-        limit += _SLOWEST * (options.turns + 1) * needed
-    times = on_hosts.times_of(workers, rate, "reducing.py", [options.turns, *sizes], limit)
-    return [
-        Measured(workers, rate, size, times[str(size)]["mpi"], times[str(size)]["spotmpi"])
-        for size in sizes
-    ]
+        limit += _SLOWEST * (options.turns + 1) * needed * (1 + len(options.narrow) / 2)
+    arguments = [options.turns, ",".join(options.narrow), *sizes]
+    times = on_hosts.times_of(workers, rate, "reducing.py", arguments, limit)
+    found = []
+    for size in sizes:
+        seen = times[str(size)]
+        mpi, own = seen.pop("mpi"), seen.pop("spotmpi")
+        found.append(Measured(workers, rate, size, mpi, own, seen))
+    return found

@@ -10,24 +10,27 @@ dtype loads or compiles all kernels for it; `warm` does so ahead of time.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import numpy as np
 
 from spotmpi.kernels import reference
-from spotmpi.kernels.reference import MIX, POSITION, Array
+from spotmpi.kernels.reference import FORMATS, MIX, POSITION, Array, narrowed_bytes
 
 __all__ = [
     "accumulate",
     "digest",
     "finite",
     "momentum",
+    "narrow_sum",
     "pack",
     "scaled_sum",
     "sgd",
     "unpack",
     "warm",
+    "widen",
 ]
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
@@ -38,7 +41,8 @@ process 0.4 s, to be imported and to load its code."""
 
 
 def warm() -> None:
-    """Load or compile every kernel for both dtypes. Blocks for seconds on the very first start.
+    """Load or compile every kernel for both dtypes, but those that narrow. Blocks for seconds on
+    the very first start.
 
     For whoever starts many workers: called once before, it spares them the wait for each other.
     """
@@ -123,6 +127,74 @@ def finite(x: Array) -> bool:
     return bool(_checked(x, written=0).finite(x))
 
 
+def narrow_sum(
+    wire: Array,
+    total: Array,
+    following: Array,
+    rest: Array,
+    came: Array | None,
+    inputs: Sequence[Array],
+    scales: Sequence[float],
+    form: str,
+) -> None:
+    """Add up float32, narrow the sum, and keep what that takes away: see `reference.narrow_sum`."""
+    kernels = _checked(total, following, rest, *inputs, written=2)
+    if len(inputs) != len(scales):
+        raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
+    _check_wire(total, wire, form, written=True)
+    if came is not None:
+        _check_wire(total, came, form)
+    if kernels is _FEW:
+        _FEW.narrow_sum(wire, total, following, rest, came, inputs, scales, form)
+        return
+    addresses = np.array([kernels.address(x) for x in inputs], np.uintp)
+    brought = _seen(wire if came is None else came, total.size, form)
+    seen, weights = _seen(wire, total.size, form), np.array(scales, np.float64)
+    number, comes = FORMATS.index(form), int(came is not None)
+    _NARROW.loops.narrow_sum(
+        number, *seen, comes, *brought, total, following, rest, addresses, weights
+    )
+
+
+def widen(out: Array, wire: Array, form: str) -> None:
+    """out = what ``wire`` says, of what `narrow_sum` makes; float32."""
+    kernels = _checked(out)
+    _check_wire(out, wire, form)
+    if kernels is _FEW:
+        _FEW.widen(out, wire, form)
+    else:
+        _NARROW.loops.widen(FORMATS.index(form), *_seen(wire, out.size, form), out)
+
+
+def _check_wire(flat: Array, wire: Array, form: str, written: bool = False) -> None:
+    if flat.dtype != np.float32:
+        raise TypeError(f"only float32 can be narrowed; got {flat.dtype}")
+    if form not in FORMATS:
+        raise ValueError(f"{form!r} is no narrow format; there are {', '.join(FORMATS)}")
+    needed = narrowed_bytes(flat.size, form)
+    if not (
+        isinstance(wire, np.ndarray)
+        and wire.dtype == np.uint8
+        and wire.shape == (needed,)
+        and wire.flags.c_contiguous
+        and wire.flags.aligned
+        and int(wire.ctypes.data) % 4 == 0
+    ):
+        what = f"{flat.size} elements take {needed} bytes in {form}"
+        raise ValueError(f"{what}, in an array of bytes from a whole word on")
+    if written and not wire.flags.writeable:
+        raise ValueError("a kernel's output is a read-only array: give it a copy")
+
+
+def _seen(wire: Array, size: int, form: str) -> tuple[Array, Array, Array]:
+    """Its bytes, or its words of two, and its scales."""
+    words = size * (1 if form == "int8" else 2)
+    marks, body = wire[: wire.size - words], wire[wire.size - words :]
+    if form == "int8":
+        return body.view(np.int8), np.empty(0, np.uint16), marks.view(np.float32)
+    return np.empty(0, np.int8), body.view(np.uint16), marks.view(np.float32)
+
+
 def _checked(*arrays: Array, written: int = 1) -> SimpleNamespace:
     """The kernels for these arrays, of which the first ``written`` are written to."""
     first = arrays[0]
@@ -181,6 +253,19 @@ class _Kernels(dict[np.dtype[Any], SimpleNamespace]):
 _KERNELS = _Kernels()
 
 
+class _Narrow:
+    """The compiled loops that narrow, from their first use on."""
+
+    @cached_property
+    def loops(self) -> SimpleNamespace:
+        from spotmpi.kernels import narrow_loops
+
+        return narrow_loops.compiled()
+
+
+_NARROW = _Narrow()
+
+
 def _address(x: Array) -> int:
     return int(x.ctypes.data)
 
@@ -194,6 +279,8 @@ _FEW = SimpleNamespace(
     momentum=_quietly(reference.momentum),
     pack=_quietly(reference.pack),
     finite=reference.finite,
+    narrow_sum=_quietly(reference.narrow_sum),
+    widen=_quietly(reference.widen),
     address=_address,
 )
 """What works on `FEW` elements; pack and scaled_sum take what `reference` does."""

@@ -17,7 +17,7 @@ from numba.np.numpy_support import carray, from_dtype
 
 from spotmpi.kernels import cache
 
-__all__ = ["BLOCK", "compiled"]
+__all__ = ["BLOCK", "compiled", "pointed_at"]
 
 BLOCK = 8192
 """Elements of a sum that stay in a core's cache while the inputs pass by."""
@@ -116,7 +116,13 @@ def _input(addresses: Any, i: Any, out: Any, start: Any, zeros: Any) -> Any:
     """The part of input ``i`` that belongs to the block of ``out`` at ``start``."""
     if i >= addresses.size:
         return zeros
-    return carray(_as_pointer(addresses[i]), out.size, out.dtype)[start : start + BLOCK]
+    return pointed_at(addresses[i], out.size, out.dtype)[start : start + BLOCK]
+
+
+@register_jitable
+def pointed_at(address: Any, size: Any, dtype: Any) -> Any:
+    """The array of so many elements that lies there; in compiled code."""
+    return carray(_as_pointer(address), size, dtype)
 
 
 def _address(x: Any) -> Any:

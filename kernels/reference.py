@@ -19,10 +19,12 @@ __all__ = [
     "digest",
     "finite",
     "momentum",
+    "narrow_sum",
     "pack",
     "scaled_sum",
     "sgd",
     "unpack",
+    "widen",
 ]
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -30,6 +32,15 @@ Array: TypeAlias = npt.NDArray[Any]
 # Each is odd, so that multiplying by it loses nothing: Weyl's for positions, murmur3's to mix.
 POSITION = 0x9E3779B1
 MIX = 0x85EBCA6B
+
+FORMATS = ("bf16", "fp16", "int8")
+"""What float32 can be narrowed to."""
+
+NARROWED_BLOCK = 1024
+"""Elements that have one scale between them; the last ones of an array may be fewer."""
+
+_TINY = np.float32(2.0**-100)
+"""A block of nothing but smaller numbers has no scale of its own."""
 
 
 def accumulate(out: Array, x: Array) -> None:
@@ -109,3 +120,104 @@ def digest(x: Array, offset: int = 0) -> int:
 def finite(x: Array) -> bool:
     """Whether no element is NaN or infinite."""
     return bool(np.isfinite(x).all())
+
+
+def narrowed_bytes(size: int, form: str) -> int:
+    """So many take ``size`` elements of float32 that are narrowed."""
+    return _marks(size, form) + size * (1 if form == "int8" else 2)
+
+
+def narrow_sum(
+    wire: Array,
+    total: Array,
+    following: Array,
+    rest: Array,
+    came: Array | None,
+    inputs: Sequence[Array],
+    scales: Sequence[float],
+    form: str,
+) -> None:
+    """Add up float32, narrow the sum, and keep what that takes away.
+
+        total = (what ``came`` says +) rest + scales[0] * inputs[0] + ...    from left to right
+        wire = total, narrowed
+        following = total - what ``wire`` says, or 0 where that is not finite
+        total = what ``wire`` says
+
+    ``wire`` and ``came`` (None: nothing came) are bytes, `narrowed_bytes` of them; the other arrays
+    are of one length, and none of those that are written overlaps another one.
+
+    - bf16: rounded to nearest, half to even; what would round to infinity is the largest number
+      there is.
+    - fp16: each block is divided by a power of two, so that its largest finite number lies in
+      [2**14, 2**15), and rounded to nearest, half to even. So nothing overflows: what would stand
+      for more than float32 has is the largest number below. (A block of nothing but numbers below
+      2**-100 is not divided.)
+    - int8: each block is divided by 1/127 of its largest magnitude, and rounded to nearest, half to
+      even. A block of numbers below 2**-100 becomes zeros, one that holds NaN or infinity NaNs.
+
+    In bf16 and fp16, infinities stay what they are, and all NaNs become one.
+    """
+    total[...] = rest
+    if came is not None:
+        widen(total, came, form)
+        total += rest
+    for x, scale in zip(inputs, scales, strict=True):
+        total += np.float32(scale) * x
+    following[...] = total
+    body = wire[_marks(total.size, form) :]
+    marks = wire[: _marks(total.size, form)].view(np.float32)
+    for block, start in enumerate(range(0, total.size, NARROWED_BLOCK)):
+        part = slice(start, start + NARROWED_BLOCK)
+        x = total[part]
+        if form == "bf16":
+            body.view(np.uint16)[part] = _bf16(x)
+            continue
+        finite = np.where(np.isfinite(x), np.abs(x), np.float32(0))
+        largest = finite.max()
+        if form == "fp16":
+            power = np.frexp(largest)[1] - 15 if largest >= _TINY else 0
+            marks[block] = np.ldexp(np.float32(1), power)
+            halves = (x * np.ldexp(np.float32(1), -power)).astype(np.float16)
+            halves[np.isnan(halves)] = np.float16("nan")
+            if power == 127 + 1 - 15:  # then 2**15 would stand for no finite float32
+                most = np.array(0x77FF, np.uint16).view(np.float16)
+                np.clip(halves, -most, most, out=halves, where=np.isfinite(x))
+            body.view(np.uint16)[part] = halves.view(np.uint16)
+        elif not np.isfinite(x).all():
+            marks[block], body.view(np.int8)[part] = np.nan, 0
+        elif largest < _TINY:
+            marks[block] = body.view(np.int8)[part] = 0
+        else:
+            scale = largest / np.float32(127)
+            if np.float32(127) * scale > largest:
+                scale = np.nextafter(scale, np.float32(0))
+            marks[block] = scale
+            body.view(np.int8)[part] = np.rint(x * (np.float32(127) / largest))
+    widen(total, wire, form)
+    following -= total
+    following[~np.isfinite(following)] = 0
+
+
+def widen(out: Array, wire: Array, form: str) -> None:
+    """out = what ``wire`` says, of what `narrow_sum` makes; float32."""
+    marks, body = _marks(out.size, form), wire[_marks(out.size, form) :]
+    if form == "bf16":
+        out.view(np.uint32)[...] = body.view(np.uint16).astype(np.uint32) << np.uint32(16)
+        return
+    scales = np.repeat(wire[:marks].view(np.float32), NARROWED_BLOCK)[: out.size]
+    out[...] = body.view(np.float16 if form == "fp16" else np.int8).astype(np.float32) * scales
+
+
+def _marks(size: int, form: str) -> int:
+    """Bytes of the scales, which come first."""
+    return 0 if form == "bf16" else 4 * -(-size // NARROWED_BLOCK)
+
+
+def _bf16(x: Array) -> Array:
+    bits = x.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)) >> np.uint32(16)
+    rounded[np.isfinite(x) & (rounded & np.uint32(0x7FFF) == 0x7F80)] -= np.uint32(1)
+    rounded[np.isinf(x)] = bits[np.isinf(x)] >> np.uint32(16)
+    rounded[np.isnan(x)] = 0x7FC0
+    return rounded.astype(np.uint16)

@@ -9,15 +9,20 @@ number of workers nor the buffers are frozen in it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.layout import Layout
-from spotmpi.arrays.registry import State
+from spotmpi.arrays.narrowing import FORMATS
+from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.optimizers import Optimizer
+
+RESTS = ("narrow/rest", "narrow/following")
+"""What `Narrow` remembers."""
 
 Bring = Callable[[Sequence[Buffer]], None]
 """Fills buffers of the layout; as often as it is called, with the same."""
@@ -100,6 +105,11 @@ class Operator:
         """How many steps a round is long, as far as this operator has one."""
         return 1
 
+    @property
+    def narrow(self) -> str | None:
+        """The format in which sums of its rounds travel between hosts; None: as they are."""
+        return None
+
     def init(self, layout: Layout) -> Mapping[str, State]:
         """What it remembers from step to step, as it is at first; the names are its own."""
         return {}
@@ -115,6 +125,8 @@ class Operator:
         yield self
 
     def __rshift__(self, then: Operator) -> Chain:
+        if not isinstance(then, Operator):
+            return NotImplemented  # a strategy, which knows how to begin with this
         return Chain((self,)) >> then
 
     def __str__(self) -> str:
@@ -134,13 +146,19 @@ class Chain(Operator):
 
     @property
     def piecewise(self) -> bool:
-        """Whether the first one does."""
-        return self.operators[0].piecewise
+        """Whether the first one does that has to do with the gradient."""
+        first = (one for one in self.operators if one.narrow is None)
+        return any(one.piecewise for one in itertools.islice(first, 1))
 
     @property
     def steps(self) -> int:
         """Of the collective one."""
         return max(operator.steps for operator in self.operators)
+
+    @property
+    def narrow(self) -> str | None:
+        """Of the one that says so."""
+        return next((one.narrow for one in self.operators if one.narrow is not None), None)
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Of all of them."""
@@ -166,6 +184,8 @@ class Chain(Operator):
                 yield from operator.follow(step)
 
     def __rshift__(self, then: Operator) -> Chain:
+        if not isinstance(then, Operator):
+            return NotImplemented
         return Chain((*self.operators, *(then.operators if isinstance(then, Chain) else (then,))))
 
     def __str__(self) -> str:
@@ -189,6 +209,11 @@ class Every(Operator):
         """As many as it says."""
         return self.count
 
+    @property
+    def narrow(self) -> str | None:
+        """Of what comes now and then."""
+        return self.then.narrow
+
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Of what comes now and then."""
         return self.then.init(layout)
@@ -204,6 +229,36 @@ class Every(Operator):
 
     def __str__(self) -> str:
         return f"Every({self.count}, {self.then})"
+
+
+@dataclass(frozen=True)
+class Narrow(Operator):
+    """Sums of float32 travel between hosts in a narrower ``form``: "bf16", "fp16" or "int8".
+
+    It holds for the round of its chain: ``Narrow("int8") >> SSGD()``. What the format takes away
+    from a sum, the worker that narrowed it adds to the next one (error feedback): see
+    `arrays.narrowing`. Within a host, and where MPI sums what is small, nothing is narrowed.
+    """
+
+    form: str
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMATS:
+            raise UsageError(
+                f"Narrow({self.form!r}) is no format, expected one of {', '.join(FORMATS)}"
+            )
+
+    @property
+    def narrow(self) -> str | None:
+        """It says so."""
+        return self.form
+
+    def init(self, layout: Layout) -> Mapping[str, State]:
+        """The rest that this worker has, in two sets that take turns."""
+        return {name: State(layout.allocate(), Scope.LOCAL) for name in RESTS}
+
+    def __str__(self) -> str:
+        return f"Narrow({self.form!r})"
 
 
 class GradientAverage(Operator):

@@ -30,6 +30,11 @@ class Strategy:
         """A round can begin before all of the gradient is there."""
         if self.steps < 1:
             raise UsageError(f"{chain} has a round every {self.steps} steps, expected at least 1")
+        forms = sum(operator.narrow is not None for operator in self.chain.operators)
+        if forms > 1:
+            raise UsageError(f"{chain} narrows {forms} times, expected at most once")
+        self.narrow = self.chain.narrow
+        """The format in which its sums travel between hosts; None: as they are."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """What its operators remember."""
@@ -42,6 +47,9 @@ class Strategy:
     def follow(self, step: Step) -> tuple[Contribute | None, Run]:
         """The same for a worker that learns: only what comes after the round."""
         return _first(Chain(tuple(self.chain.follow(step))).run(step))
+
+    def __rrshift__(self, before: Operator) -> Strategy:
+        return Strategy(before >> self.chain)
 
     def __str__(self) -> str:
         return str(self.chain)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric import Arena, Background, Fabric, Shape, Steps
+from spotmpi.fabric import Arena, Background, Fabric, Part, Shape, Steps
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
 from spotmpi.fabric.sim_data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
@@ -85,6 +85,10 @@ class Seat(Fabric):
     def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """The simulation's."""
         return self._simulation.arena(layout, name)
+
+    def hosts(self, workers: Sequence[int], part: Part) -> list[list[int]]:
+        """The simulation's, of what is narrowed."""
+        return self._simulation.hosts(workers) if part.narrowing is not None else []
 
     def clock(self) -> float:
         """The simulation's."""

@@ -19,7 +19,7 @@ from tests.chaos.others import STRATEGIES, truth
 from tests.simulated import Job, Result, bits, check_gradients, gradient, params
 from tests.test_member import campaign, joined, left
 
-NAMES = ["accumulating", "coarsely"]
+NAMES = ["accumulating", "coarsely", "narrowly"]
 
 
 def job(name: str, folder: Path, workers: int = 3, **more: Any) -> Job:

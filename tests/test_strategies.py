@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.registry import Scope
 from spotmpi.errors import UsageError
-from spotmpi.operators import Apply, Every, GradientAverage, Operator, Step
+from spotmpi.operators import Apply, Every, GradientAverage, Narrow, Operator, Step
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD, Strategy, complete
 
@@ -49,6 +50,35 @@ def test_ssgd_applies_the_average_gradient() -> None:
     assert now.params[0][0] == -1.5
     assert str(strategy) == "GradientAverage() >> Apply()"
     assert strategy.steps == 1
+
+
+def test_ssgd_may_be_narrowed() -> None:
+    strategy = Narrow("int8") >> SSGD()
+    assert isinstance(strategy, Strategy)
+    assert strategy.narrow == "int8"
+    assert str(strategy) == "Narrow('int8') >> GradientAverage() >> Apply()"
+    assert SSGD().narrow is None
+    assert strategy.piecewise
+    now = step(rate=0.5, weight=4.0)
+    contribute, run = strategy.begin(now)
+    assert contribute is not None
+    complete(run, [np.array([12.0])])
+    assert now.params[0][0] == -1.5
+    inner = Strategy(Every(3, Narrow("bf16") >> GradientAverage() >> Apply()))
+    assert inner.narrow == "bf16"
+
+
+def test_what_is_narrowed_is_kept_by_each_worker_for_itself() -> None:
+    states = (Narrow("fp16") >> SSGD()).init(Layout.of([np.zeros(3, np.float32)]))
+    assert {state.scope for state in states.values()} == {Scope.LOCAL}
+    assert not any(flat.any() for state in states.values() for flat in state.flats)
+
+
+def test_formats_that_are_none_and_two_at_once_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"Narrow\('int4'\) is no format, expected one of bf16"):
+        Narrow("int4")
+    with pytest.raises(UsageError, match="narrows 2 times, expected at most once"):
+        _ = Narrow("int8") >> Strategy(Narrow("bf16") >> GradientAverage() >> Apply())
 
 
 def test_who_follows_does_what_all_do_with_the_sums() -> None:

@@ -65,6 +65,22 @@ class Kernels(Protocol):
     ) -> None:
         """velocity = beta * velocity + scale * grads; params -= rate * velocity"""
 
+    def narrow_sum(
+        self,
+        wire: Buffer,
+        total: Buffer,
+        following: Buffer,
+        rest: Buffer,
+        came: Buffer | None,
+        inputs: Sequence[Buffer],
+        scales: Sequence[float],
+        form: str,
+    ) -> None:
+        """Sum up, narrow the sum to bytes, and keep what that takes away; float32."""
+
+    def widen(self, out: Buffer, wire: Buffer, form: str) -> None:
+        """out = what these bytes say; float32."""
+
     def pack(self, out: Buffer, tensors: Sequence[Array], scale: float) -> None:
         """out = scale * (the elements of all tensors, one after another)"""
 

@@ -236,7 +236,7 @@ class MpiFabric(Fabric):
         return None
 
     def _sum(self, part: Part) -> None:
-        brought, result, weight = part
+        brought, result, weight, _ = part
         backend = backend_of(result)
         if backend is not HOST:  # this MPI may not know the memory that it is in
             brought = result = backend.to_host(brought)

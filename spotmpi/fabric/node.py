@@ -73,7 +73,7 @@ class _SharedArena(Arena):
 
     def __init__(self, desk: Desk, key: int, layout: Sequence[Shape]) -> None:
         self.key = key
-        self._layout = layout
+        self.layout = layout
         sizes = [bytes_of(shape.dtype, shape.size) for shape in layout]
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._bytes = sum(sizes)
@@ -98,7 +98,7 @@ class _SharedArena(Arena):
         self._told: list[Buffer] = []
         """Where the first of this host leaves the sums of small arrays over all hosts."""
         places = iter([*self._regions, own])
-        super().__init__(lambda: self._arrays(next(places)), in_place=False)
+        super().__init__(layout, lambda: self._arrays(next(places)), in_place=False)
         self.weighs = not self.small
 
     @property
@@ -145,11 +145,15 @@ class _SharedArena(Arena):
             for one, weight in zip(self._inputs[number], weights, strict=True)
             if weight  # what does not count may be anything, NaN too
         ]
+        narrowing = self.layout[number].narrowing
         if rings is not None and not self.small:
-            rings.sum(brought, result)
-        elif rings is not None and not rings.leads:
+            rings.sum(brought, result, narrowing)
+            return
+        if narrowing is not None:
+            narrowing.begin([])
+        if rings is not None and not rings.leads:
             return  # it takes what the first of its host leaves
-        elif result.size and brought:
+        if result.size and brought:
             HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
         elif result.size:
             result.fill(0)
@@ -193,7 +197,7 @@ class _SharedArena(Arena):
         me, count = node.present.index(self._desk), len(members)
         whole = self.small or node.rings is not None
         self._slices = [
-            slice(None) if whole else cut(shape.size, me, count) for shape in self._layout
+            slice(None) if whole else cut(shape.size, me, count) for shape in self.layout
         ]
         if self.small:
             first = node.reached(found[0], self._length)
@@ -227,7 +231,7 @@ class _SharedArena(Arena):
     def _arrays(self, memory: Memory) -> list[Buffer]:
         return [
             memory.array(shape.dtype, shape.size, start)
-            for shape, start in zip(self._layout, self._starts, strict=True)
+            for shape, start in zip(self.layout, self._starts, strict=True)
         ]
 
 
@@ -389,6 +393,9 @@ class Node(Plane):
         if not (name and fits and Meetings.possible and (large or self.meetings.loaded)):
             return private_arena(layout, in_place=True)
         self.meetings.load()
+        for shape in layout:
+            if shape.narrowing is not None:
+                shape.narrowing.warm()
         made = self._shared(layout, name) or private_arena(layout, in_place=True)
         self._arenas[name] = made
         self._agreed.pop(name, None)
@@ -479,7 +486,7 @@ class Node(Plane):
             if call.number:
                 self.meetings.all_ready(last)
             if not (call.number and self._sum(call)):
-                self._ways.total(call.part)
+                self._total(call.part)
             elif self.rings is not None and not self.rings.leads:
                 to_take.append(call)
         if last:
@@ -494,7 +501,7 @@ class Node(Plane):
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """They are forgotten: nothing is done but in `wait`. What is under way between hosts comes
-        to room that nobody uses any more."""
+        to room of these rings, which are not used again."""
         if self._beside is not None:
             if self.rings is not None:
                 self.rings.halted = True
@@ -504,8 +511,6 @@ class Node(Plane):
             self._started.pop(handle, None)
         if self._ways.line is not None:
             self._ways.line.give_up()
-        if self.rings is not None:
-            self.rings = self.rings.anew()
 
     def interrupt(self) -> None:
         """Wake who sleeps, to see that the data path is revoked."""
@@ -538,6 +543,11 @@ class Node(Plane):
             else:
                 arena.part()
         return shared
+
+    def _total(self, part: Part) -> None:
+        if part.narrowing is not None:
+            part.narrowing.begin([])
+        self._ways.total(part)
 
     def _all(self, flag: bool) -> bool:
         """Whether all members say so. Collective."""

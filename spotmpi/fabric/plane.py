@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
+from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.protocol.membership import WorkerId
 
@@ -31,6 +32,8 @@ class Shape(NamedTuple):
     size: int
     backend: Backend = HOST
     """Whose array it is. One of `HOST` lies in the memory of the host, whatever else there is."""
+    narrowing: Narrowing | None = None
+    """How its sums are narrowed where they travel between hosts; None: they are not."""
 
 
 class Part(NamedTuple):
@@ -41,12 +44,18 @@ class Part(NamedTuple):
     weight: float = 1.0
     """What the contribution is multiplied with while it is summed; 0 if it does not count, whatever
     it holds. Other than 1 only in arenas that weigh."""
+    narrowing: Narrowing | None = None
+    """Of its shape. If a plane narrows the sum, then nobody has the result before every member has
+    written all that follows of its rest; given up, what follows holds rubbish."""
 
 
 class Arena:
     """Memory for rounds of one layout: what is brought, and two results that take turns."""
 
-    def __init__(self, allocate: Callable[[], list[Buffer]], in_place: bool) -> None:
+    def __init__(
+        self, layout: Sequence[Shape], allocate: Callable[[], list[Buffer]], in_place: bool
+    ) -> None:
+        self.layout = layout
         self.in_place = in_place
         """The sum arrives where the contribution was: a failure leaves rubbish there."""
         self.weighs = False
@@ -78,7 +87,10 @@ class Arena:
     @property
     def parts(self) -> list[Part]:
         """The open round's, with the weight that holds now."""
-        return [part._replace(weight=self.weight) for part in self._parts[0]]
+        return [
+            part._replace(weight=self.weight, narrowing=shape.narrowing)
+            for part, shape in zip(self._parts[0], self.layout, strict=True)
+        ]
 
     def bring_nothing(self) -> None:
         """Add nothing to the open round's sums."""
@@ -258,7 +270,11 @@ class Plane(ABC):
 
 def private_arena(layout: Sequence[Shape], in_place: bool) -> Arena:
     """An arena in memory of this process alone."""
-    return Arena(lambda: [backend.zeros(dtype, size) for dtype, size, backend in layout], in_place)
+
+    def allocate() -> list[Buffer]:
+        return [shape.backend.zeros(shape.dtype, shape.size) for shape in layout]
+
+    return Arena(layout, allocate, in_place)
 
 
 class Plain(Plane):

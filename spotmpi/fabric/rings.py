@@ -4,16 +4,23 @@ A message that comes is added to this host's contributions, or copied, as soon a
 is sent on while the next ones come. What comes lands in memory of these rings' own, never in a
 result: so nothing but this code writes to results, and whatever MPI may still do with messages that
 were given up, it cannot touch them. Contributions and results are read by messages that leave.
+
+A narrowed sum travels as bytes, from rooms to rooms: each host widens what comes, adds its own to
+it in float32, and narrows that. The owner's bytes go round as they are, so all make the same of
+them.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Sequence
 
 from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.arrays.narrowing import NARROWED_BLOCK, Narrowing, narrowed_bytes
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.plane import Handle, Line
-from spotmpi.protocol.host_ring import Course, courses
+from spotmpi.protocol.host_ring import Course, carried, courses
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MESSAGE", "Rings"]
@@ -36,9 +43,6 @@ Brought = tuple[Buffer, float]
 _SENT = -1
 """Stands for the number of a message that has left."""
 
-_Waiting = dict[Handle, tuple["_Travel", int]]
-"""Messages under way: whose each is, and which of those that come it is, or `_SENT`."""
-
 
 class Rings:
     """A worker's rings between these hosts, of which each has these workers, in this order."""
@@ -49,8 +53,9 @@ class Rings:
         self._host = next(which for which, host in enumerate(hosts) if me in host)
         self._place = list(hosts[self._host]).index(me)
         self._line = line
-        self._room: list[Buffer] = []
-        """For what comes: as long as these rings are, because it may come late."""
+        self._rooms: list[Buffer] = []
+        """For what comes; those that are free. One in which something is under way that was given
+        up never is again: it may come late."""
         self.halted = False
         """They are given up: whoever waits in them leaves off."""
 
@@ -63,47 +68,41 @@ class Rings:
         """Add to a host's sum, which fits into a message, those of the other hosts: in their order,
         the same for all. Collective over the first workers of all hosts. Raises PeersLost."""
         ring = max(self._workers)
-        while len(self._room) < len(self._hosts):
-            self._room.append(HOST.zeros("uint8", MESSAGE))
-        rooms = [one.view(result.dtype)[: len(result)] for one in self._room[: len(self._hosts)]]
-        rooms[self._host][:] = result
+        rooms = [_taken_from(self._rooms) for _ in self._hosts]
+        seen = [room.view(result.dtype)[: len(result)] for room in rooms]
+        seen[self._host][:] = result
         under_way: set[Handle] = set()
-        for host, room in enumerate(rooms):
+        for host, room in enumerate(seen):
             if host != self._host:
                 under_way.add(self._line.receive(self._hosts[host][0], ring, room))
-                under_way.add(self._line.send(self._hosts[host][0], ring, rooms[self._host]))
+                under_way.add(self._line.send(self._hosts[host][0], ring, seen[self._host]))
         while under_way:
             under_way.difference_update(self._line.through())
-        HOST.kernels.scaled_sum(result, rooms, [1.0] * len(rooms))
+        HOST.kernels.scaled_sum(result, seen, [1.0] * len(seen))
+        self._rooms += rooms
 
-    def anew(self) -> Rings:
-        """The same, with other room for what comes."""
-        return Rings(self._hosts, self._me, self._line)
-
-    def sum(self, brought: Sequence[Brought], result: Buffer) -> None:
+    def sum(
+        self, brought: Sequence[Brought], result: Buffer, narrowing: Narrowing | None = None
+    ) -> None:
         """Add up an array: do this worker's share for its host, of which all contributions that
         count are in ``brought``, with their weights. Collective over all hosts; what others of this
         host do comes at its own time. Raises PeersLost.
         """
-        most = MESSAGE // result.itemsize
-        mine = courses(len(result), self._workers, self._host, self._place, most)
-        each = max(_FEWEST, _AHEAD // len(mine))
-        while len(self._room) < each * len(mine):
-            self._room.append(HOST.zeros("uint8", MESSAGE))
-        following = self._hosts[(self._host + 1) % len(self._hosts)]
-        last = self._hosts[self._host - 1]
-        travels = [
-            _Travel(
-                course,
-                brought,
-                result,
-                self._room[each * number : each * (number + 1)],
-                self._line,
-                last[course.before],
-                following[course.after],
-            )
-            for number, course in enumerate(mine)
-        ]
+        size, here, place = len(result), self._host, self._place
+        most = MESSAGE // result.itemsize if narrowing is None else _elements(narrowing.form)
+        mine = courses(size, self._workers, here, place, most)
+        if narrowing is not None:
+            narrowing.begin(carried(size, self._workers, here, place))
+        following, last = self._hosts[(here + 1) % len(self._hosts)], self._hosts[here - 1]
+        travels: list[_Travel] = []
+        for course in mine:
+            way = last[course.before], following[course.after], max(_FEWEST, _AHEAD // len(mine))
+            if narrowing is None:
+                travels.append(_Wide(course, self._line, self._rooms, way, brought, result))
+            else:
+                travels.append(
+                    _Narrow(course, self._line, self._rooms, way, brought, result, narrowing)
+                )
         waiting: _Waiting = {}
         for travel in travels:
             waiting |= travel.go_on()
@@ -111,87 +110,124 @@ class Rings:
             if self.halted:
                 raise PeersLost("the rings were given up")
             for handle in self._line.through():
-                travel, number = waiting.pop(handle)
-                waiting |= travel.step(number)
+                travel, number, room = waiting.pop(handle)
+                waiting |= travel.step(number, room)
 
 
-class _Travel:
+def _taken_from(rooms: list[Buffer]) -> Buffer:
+    """One of these, or a new one if there is none."""
+    return rooms.pop() if rooms else HOST.zeros("uint8", MESSAGE)
+
+
+def _elements(form: str) -> int:
+    """Of a narrowed message: whole blocks, so that none has two scales."""
+    return MESSAGE // narrowed_bytes(NARROWED_BLOCK, form) * NARROWED_BLOCK
+
+
+class _Travel(ABC):
     """One array in one ring."""
 
     def __init__(
         self,
         course: Course,
+        line: Line,
+        rooms: list[Buffer],
+        way: tuple[WorkerId, WorkerId, int],
         brought: Sequence[Brought],
         result: Buffer,
-        room: Sequence[Buffer],
-        line: Line,
-        before: WorkerId,
-        after: WorkerId,
     ) -> None:
         self._course = course
+        self._line = line
+        self._rooms = rooms
+        self._before, self._after, self._ahead = way
         self._brought = brought
         self._result = result
-        self._room = [one.view(result.dtype) for one in room]
-        self._line = line
-        self._before, self._after = before, after
         self._asked = 0
         """How many of those that come were asked for, ..."""
         self._here = 0
         """... and how many of them, from the first on, are here and done with; ..."""
-        self._early: set[int] = set()
-        """... and which others are."""
+        self._early: dict[int, Buffer] = {}
+        """... and which others have come, to which room."""
         self._begun = 0
         """How many were sent on their way, ..."""
         self._leaving = 0
         """... and how many of them have not left."""
 
-    def step(self, number: int) -> _Waiting:
+    def step(self, number: int, room: Buffer) -> _Waiting:
         """This one has come, or one has left: go on from there."""
         if number == _SENT:
             self._leaving -= 1
+            if room is not None:
+                self._rooms.append(room)
         else:
-            self._take(number)
+            self._early[number] = room
+            while (came := self._early.pop(self._here, None)) is not None:
+                if self._take(self._here, came):
+                    self._rooms.append(came)
+                self._here += 1
         return self.go_on()
 
     def go_on(self) -> _Waiting:
         """Ask for what comes next, and send what can be sent; returns what is under way more."""
         course, line = self._course, self._line
         started: _Waiting = {}
-        while self._asked < min(len(course.incoming), self._here + len(self._room)):
-            part = course.incoming[self._asked]
-            room = self._room[self._asked % len(self._room)][: part.stop - part.start]
-            started[line.receive(self._before, course.ring, room)] = self, self._asked
+        while self._asked < min(len(course.incoming), self._here + self._ahead):
+            room = _taken_from(self._rooms)
+            handle = line.receive(
+                self._before, course.ring, self._seen(room, course.incoming[self._asked])
+            )
+            started[handle] = self, self._asked, room
             self._asked += 1
         while (
-            self._leaving < len(self._room)
+            self._leaving < self._ahead
             and self._begun < len(course.outgoing)
             and self._begun < course.begun + self._here
         ):
-            what = self._outgoing(self._begun)
-            started[line.send(self._after, course.ring, what)] = self, _SENT
+            what, room = self._outgoing(self._begun)
+            started[line.send(self._after, course.ring, what)] = self, _SENT, room
             self._begun += 1
             self._leaving += 1
         return started
 
-    def _take(self, number: int) -> None:
+    @abstractmethod
+    def _seen(self, room: Buffer, part: slice) -> Buffer:
+        """Of a room as much as this part of the array takes."""
+
+    @abstractmethod
+    def _take(self, number: int, room: Buffer) -> bool:
+        """Message ``number`` is in this room. Whether that can be used again at once."""
+
+    @abstractmethod
+    def _outgoing(self, number: int) -> tuple[Buffer, Buffer]:
+        """What message ``number`` is that is sent, and the room that it lies in, or None."""
+
+
+_Waiting = dict[Handle, tuple[_Travel, int, Buffer]]
+"""Messages under way: whose each is, which of those that come it is, or `_SENT`, and its room."""
+
+
+class _Wide(_Travel):
+    """An array that travels as it is. What is on its way lies in the result."""
+
+    def _seen(self, room: Buffer, part: slice) -> Buffer:
+        return room.view(self._result.dtype)[: part.stop - part.start]
+
+    def _take(self, number: int, room: Buffer) -> bool:
         part = self._course.incoming[number]
-        came = self._room[number % len(self._room)][: part.stop - part.start]
+        came = self._seen(room, part)
         if number < self._course.partial:
             self._add(part, [(came, 1.0)])
         else:
             self._result[part] = came
-        self._early.add(number)
-        while self._here in self._early:
-            self._early.remove(self._here)
-            self._here += 1
+        return True
 
-    def _outgoing(self, number: int) -> Buffer:
+    def _outgoing(self, number: int) -> tuple[Buffer, Buffer]:
         part = self._course.outgoing[number]
         if number < self._course.begun:
             if len(self._brought) == 1 and self._brought[0][1] == 1.0:
-                return self._brought[0][0][part]
+                return self._brought[0][0][part], None
             self._add(part, [])
-        return self._result[part]
+        return self._result[part], None
 
     def _add(self, part: slice, first: Sequence[Brought]) -> None:
         """To ``first``, what this host brings."""
@@ -200,3 +236,65 @@ class _Travel:
             HOST.kernels.scaled_sum(self._result[part], *map(list, zip(*inputs, strict=True)))
         else:
             self._result[part] = 0
+
+
+class _Narrow(_Travel):
+    """An array that travels narrowed. What is on its way lies in rooms."""
+
+    def __init__(
+        self,
+        course: Course,
+        line: Line,
+        rooms: list[Buffer],
+        way: tuple[WorkerId, WorkerId, int],
+        brought: Sequence[Brought],
+        result: Buffer,
+        narrowing: Narrowing,
+    ) -> None:
+        super().__init__(course, line, rooms, way, brought, result)
+        self._narrowing = narrowing
+        self._inputs = [one for one, _ in brought]
+        self._scales = [weight for _, weight in brought]
+        self._sums = HOST.zeros(result.dtype, _elements(narrowing.form))
+        """Those that somebody else goes on with."""
+        self._ready: deque[Buffer] = deque()
+        """What is to be sent on next."""
+
+    def _seen(self, room: Buffer, part: slice) -> Buffer:
+        return room[: narrowed_bytes(part.stop - part.start, self._narrowing.form)]
+
+    def _take(self, number: int, room: Buffer) -> bool:
+        part, course = self._course.incoming[number], self._course
+        sent_on = course.begun + number < len(course.outgoing)
+        came = self._seen(room, part)
+        if number >= course.partial:
+            HOST.kernels.widen(self._result[part], came, self._narrowing.form)
+            if sent_on:
+                self._ready.append(room)
+            return not sent_on
+        self._ready.append(self._narrowed(part, came, number >= course.owned))
+        return True
+
+    def _narrowed(self, part: slice, came: Buffer | None, owned: bool) -> Buffer:
+        """What came, if anything did, and this host's part; in a room. The ``owned`` sum is whole
+        with that: it is the result."""
+        narrowing, room = self._narrowing, _taken_from(self._rooms)
+        HOST.kernels.narrow_sum(
+            self._seen(room, part),
+            self._result[part] if owned else self._sums[: part.stop - part.start],
+            narrowing.following[part],
+            narrowing.rest[part],
+            came,
+            [one[part] for one in self._inputs],
+            self._scales,
+            narrowing.form,
+        )
+        return room
+
+    def _outgoing(self, number: int) -> tuple[Buffer, Buffer]:
+        part = self._course.outgoing[number]
+        if number < self._course.begun:
+            room = self._narrowed(part, None, owned=False)
+        else:
+            room = self._ready.popleft()
+        return self._seen(room, part), room

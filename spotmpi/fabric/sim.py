@@ -30,6 +30,7 @@ from spotmpi.fabric import (
     Fabric,
     Knock,
     Meet,
+    Part,
     Poll,
     Proceed,
     Rebuild,
@@ -101,6 +102,10 @@ class Seat(Fabric):
         """The simulation's."""
         return self.simulation.arena(layout, name)
 
+    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
+        """The simulation's, of what is narrowed."""
+        return self.simulation.hosts(workers) if part.narrowing is not None else []
+
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
         """The simulation's."""
         return self.simulation.newcomers.sponsor(self.me, newcomer)
@@ -165,10 +170,12 @@ class Simulation:
         notices: Iterable[LeaveNotice] = (),
         in_place: bool = False,
         weighs: bool = False,
+        hosts: int = 3,
         stop: int | None = None,
     ) -> None:
         """``in_place``: so does the data plane sum; else its results are apart. ``weighs``: it
-        multiplies what is brought to rounds of named arenas with its weight."""
+        multiplies what is brought to rounds of named arenas with its weight. ``hosts``: workers are
+        spread over so many, as far as anybody asks."""
         self._in_place = in_place
         self._weighs = weighs
         self.membership = membership
@@ -213,13 +220,18 @@ class Simulation:
         """Who waits in the build, or died in it."""
         self._awaited = 0
         """Members alive that have yet to come to it."""
-        self._data_path = DataPath(self)
+        self._data_path = DataPath(self, lambda worker: worker % hosts)
 
     def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Memory for rounds."""
         made = private_arena(layout, self._in_place)
         made.weighs = self._weighs and bool(name)
         return made
+
+    def hosts(self, workers: Sequence[WorkerId]) -> list[list[WorkerId]]:
+        """Where these are; none, if it is one host for all."""
+        hosts = self._data_path.hosts(workers)
+        return hosts if len(hosts) > 1 else []
 
     def clock(self) -> float:
         """Simulated seconds."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from spotmpi.arrays.backend import backend_of, fill
+from spotmpi.arrays.narrowing import narrowed_sum
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Buffer,
@@ -27,6 +28,7 @@ from spotmpi.fabric import (
     Steps,
     Wait,
 )
+from spotmpi.protocol.host_ring import carried
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import Event
 
@@ -48,6 +50,8 @@ class Collective:
 
     brought: dict[WorkerId, Buffer] = field(default_factory=dict)
     """Copies: a worker that fails early may go on and change what it brought."""
+    calls: dict[WorkerId, Call] = field(default_factory=dict)
+    """Of all who have entered."""
     entered: list[WorkerId] = field(default_factory=list)
     result: list[Buffer] | None = None
 
@@ -155,8 +159,10 @@ class World(Protocol):
 class DataPath:
     """All data collectives of one simulation."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
+        """``host_of``: sums that are narrowed go from host to host."""
         self._world = world
+        self._host_of = host_of
         self._handles: Handle = 0
 
     def perform(
@@ -186,6 +192,7 @@ class DataPath:
                     call = process.under_way.pop(handle, None)
                     if call is not None and not call.done:
                         _spoil(call.targets)
+                        _spoil_rests(call)
                 return None
             case Reduce(parts):
                 process.unnamed = True
@@ -205,6 +212,9 @@ class DataPath:
         call = Call(data.collectives[process.calls], what)
         if isinstance(what, Part):
             call.given = _copy(what.contribution)
+            if what.narrowing is not None:
+                hosts = self.hosts(data.members)
+                what.narrowing.begin(_parts_of(worker, hosts, what) if len(hosts) > 1 else [])
         process.calls += 1
         self._handles += 1
         process.under_way[self._handles] = call
@@ -221,6 +231,7 @@ class DataPath:
         if isinstance(call.what, Part):
             _check_given(worker, call)
             collective.brought[worker] = _times(call.what.weight, call.given)
+            collective.calls[worker] = call
         elif call.what.source == worker:
             collective.result = list(map(_copy, call.what.buffers))
         self._settle(data, collective)
@@ -231,11 +242,40 @@ class DataPath:
         if collective.result is None:
             if len(collective.brought) < len(data.members):
                 return
-            collective.result = [_sum([collective.brought[w] for w in data.members])]
+            collective.result = self._sum(data, collective)
+            if collective.result is None:
+                return
             collective.brought = {}
         for worker in collective.entered:
             self._world.after(self._world.delays.collective, self._complete, worker, collective)
         collective.entered = []
+
+    def hosts(self, members: Sequence[WorkerId]) -> list[list[WorkerId]]:
+        """Where they are, in the order in which hosts have members."""
+        found: dict[int, list[WorkerId]] = {}
+        for one in members:
+            found.setdefault(self._host_of(one), []).append(one)
+        return list(found.values())
+
+    def _sum(self, data: Data, collective: Collective) -> list[Any] | None:
+        """The sum; None if it is narrowed, for which all have to do their part, and somebody is
+        through with it."""
+        hosts = self.hosts(data.members)
+        parts = [call.what for call in collective.calls.values()]
+        narrowed = any(isinstance(part, Part) and part.narrowing is not None for part in parts)
+        if not narrowed or len(hosts) < 2:
+            return [_sum([collective.brought[one] for one in data.members])]
+        processes = self._world.processes
+        for worker, call in collective.calls.items():
+            process = processes.get(worker)
+            if call.lost or (process is not None and call not in process.under_way.values()):
+                return None
+        found = {
+            worker: call.what.narrowing
+            for worker, call in collective.calls.items()
+            if isinstance(call.what, Part) and call.what.narrowing is not None
+        }
+        return [narrowed_sum(collective.brought, hosts, found)]
 
     def _complete(self, worker: WorkerId, collective: Collective) -> None:
         process = self._world.processes.get(worker)
@@ -299,6 +339,13 @@ def _spoil(targets: Sequence[Buffer]) -> None:
     fill(targets, RUBBISH)
 
 
+def _spoil_rests(call: Call) -> None:
+    """What is given up leaves rubbish where rests were to follow, unless all have done theirs."""
+    narrowing = call.what.narrowing if isinstance(call.what, Part) else None
+    if narrowing is not None and call.collective.result is None:
+        fill([narrowing.following[part] for part in narrowing.parts], RUBBISH)
+
+
 def _copy(buffer: Buffer) -> Any:
     """In the memory of the host."""
     return backend_of(buffer).to_host(buffer)
@@ -309,6 +356,13 @@ def _check_given(worker: WorkerId, call: Call) -> None:
         return
     if _copy(call.what.contribution).tobytes() != call.given.tobytes():
         raise Misuse(f"worker {worker} has changed what it had given to a round")
+
+
+def _parts_of(worker: WorkerId, hosts: Sequence[Sequence[WorkerId]], part: Part) -> list[slice]:
+    """What it narrows."""
+    which = next(number for number, host in enumerate(hosts) if worker in host)
+    workers = [len(host) for host in hosts]
+    return carried(len(part.result), workers, which, list(hosts[which]).index(worker))
 
 
 def _times(weight: float, given: Any) -> Any:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Course", "courses", "cut", "orders"]
+__all__ = ["Course", "carried", "carriers", "courses", "cut", "orders"]
 
 _LINE = 16
 """Elements of which two workers of a host never write one each."""
@@ -37,6 +37,8 @@ class Course(NamedTuple):
     """So many of what it sends are sums of its host's contributions alone."""
     partial: int
     """To so many of what it gets its host's contributions are added; the rest are whole sums."""
+    owned: int
+    """Of those, the ones from this on are whole sums then, and this host's to make for all."""
 
 
 def cut(size: int, which: int, count: int, start: int = 0) -> slice:
@@ -61,6 +63,7 @@ def courses(
             continue
         shares = [_messages(share, message) for share in _shares(size, ring, rings, hosts)]
         turns = range(2 * (hosts - 1))
+        partial = sum(len(shares[(host - turn - 2) % hosts]) for turn in range(hosts - 1))
         found.append(
             Course(
                 ring,
@@ -69,7 +72,8 @@ def courses(
                 [one for turn in turns for one in shares[(host - turn - 1) % hosts]],
                 [one for turn in turns for one in shares[(host - turn - 2) % hosts]],
                 begun=len(shares[host - 1]),
-                partial=sum(len(shares[(host - turn - 2) % hosts]) for turn in range(hosts - 1)),
+                partial=partial,
+                owned=partial - len(shares[host]),
             )
         )
     return found
@@ -78,10 +82,24 @@ def courses(
 def orders(size: int, workers: Sequence[int]) -> Iterator[tuple[slice, list[int]]]:
     """In which order hosts are added, piece by piece of the array; in each host its workers are, in
     theirs, one after the other."""
+    for share, hops in carriers(size, workers):
+        yield share, [host for host, _ in hops]
+
+
+def carriers(size: int, workers: Sequence[int]) -> Iterator[tuple[slice, list[tuple[int, int]]]]:
+    """The same, with the worker of each host that adds its contributions; the last is the owner."""
     hosts, rings = len(workers), max(workers)
     for ring in range(rings):
         for owner, share in enumerate(_shares(size, ring, rings, hosts)):
-            yield share, [(owner + 1 + turn) % hosts for turn in range(hosts)]
+            order = [(owner + 1 + turn) % hosts for turn in range(hosts)]
+            yield share, [(host, _who(ring, rings, workers[host])) for host in order]
+
+
+def carried(size: int, workers: Sequence[int], host: int, worker: int) -> list[slice]:
+    """All that one worker adds its host's contributions to."""
+    rings = max(workers)
+    mine = [ring for ring in range(rings) if _who(ring, rings, workers[host]) == worker]
+    return [cut(size, ring, rings) for ring in mine]
 
 
 def _who(ring: int, rings: int, workers: int) -> int:

@@ -348,7 +348,11 @@ class Checker:
             seen = self._views["step", 0].seen
             assert isinstance(seen, bytes)
             self._truth = Model(np.frombuffer(seen, np.float32), self._arrays)
-        self._truth.step(gradients, weights, record["rate"])
+        if form := record.get("narrow"):
+            workers, hosts = record["workers"], record["hosts"]
+            self._truth.narrow_step(gradients, weights, record["rate"], workers, hosts, form)
+        else:
+            self._truth.step(gradients, weights, record["rate"])
         params = self._truth.params
         self._digests[step + 1] = digest_of(self._truth.replicated)
         if record["digest"] != f"{self._digests[step + 1]:016x}":

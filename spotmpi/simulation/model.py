@@ -7,14 +7,28 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from spotmpi.arrays.narrowing import Narrowing, narrowed_sum
 from spotmpi.optimizers import Momentum
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 
-__all__ = ["LARGE", "RATE", "SMALL", "Array", "Model", "cut", "first_params", "gradient", "whose"]
+__all__ = [
+    "LARGE",
+    "RATE",
+    "SEVERAL",
+    "SMALL",
+    "Array",
+    "Model",
+    "cut",
+    "first_params",
+    "gradient",
+    "whose",
+]
 
 SMALL, LARGE = 6, 16_400
 """Parameters: so few that runs are quick, and so many that newcomers learn them in two parts."""
+SEVERAL = 99
+"""So many that several workers of several hosts have something to narrow."""
 _DISTINCT = 6
 """Parameters that have gradients of their own; the others' are theirs again."""
 RATE = 0.125
@@ -58,6 +72,8 @@ class Model:
         self._arrays = arrays
         self._velocity = np.zeros_like(params)
         self._optimizer = Momentum(lr=RATE)
+        self._rests: dict[tuple[WorkerId, int], Narrowing] = {}
+        """What workers have kept of narrowed sums, array by array."""
 
     @property
     def replicated(self) -> list[Array]:
@@ -68,10 +84,42 @@ class Model:
 
     def step(self, gradients: Sequence[Array], weights: Sequence[int], rate: float) -> None:
         """Move by the mean of the gradients, which are summed in this order."""
-        if not (total := sum(weights)):
+        if sum(weights):
+            # Not a sum over the axis, whose order would be NumPy's.
+            scaled = _scaled(gradients, weights)
+            self._move(np.add.accumulate(scaled, axis=0)[-1], sum(weights), rate)
+
+    def narrow_step(
+        self,
+        gradients: Sequence[Array],
+        weights: Sequence[int],
+        rate: float,
+        workers: Sequence[WorkerId],
+        hosts: Sequence[Sequence[WorkerId]],
+        form: str,
+    ) -> None:
+        """The same of these workers, whose sums go from host to host and are narrowed there."""
+        if not sum(weights):
             return
-        scaled = np.stack(gradients) * np.array(weights, np.float32)[:, None]
-        # Not a sum over the axis, whose order would be NumPy's.
-        summed = np.add.accumulate(scaled, axis=0)[-1]
+        pieces = [cut(one, self._arrays) for one in _scaled(gradients, weights)]
+        members = [one for host in hosts for one in host]
+        found = []
+        for number, like in enumerate(cut(self.params, self._arrays)):
+            brought = {one: piece[number] for one, piece in zip(workers, pieces, strict=True)}
+            for one in members:
+                zeros = np.zeros_like(like), np.zeros_like(like)
+                self._rests.setdefault((one, number), Narrowing(form, *zeros))
+            taken = {one: self._rests[one, number] for one in members}
+            found.append(narrowed_sum(brought, hosts, taken))
+            for rest in taken.values():
+                rest.turn()
+        self._move(np.concatenate(found), sum(weights), rate)
+
+    def _move(self, summed: Array, total: int, rate: float) -> None:
         slots = {"velocity": [self._velocity]}
         self._optimizer.update([self.params], [summed], slots, rate, 1.0 / total)
+
+
+def _scaled(gradients: Sequence[Array], weights: Sequence[int]) -> Array:
+    scaled: Array = np.stack(gradients) * np.array(weights, np.float32)[:, None]
+    return scaled

@@ -7,16 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.fabric.sim_data import Delays
 from spotmpi.protocol.membership import Membership, WorkerId
-from spotmpi.simulation.model import LARGE, SMALL
+from spotmpi.simulation.model import LARGE, SEVERAL, SMALL
 
 PLANS = 0.5
 """Of all schedules: those with newcomers and with workers that are told to leave."""
 
 KEEPING = 0.5
 """Of all schedules: those that keep checkpoints."""
+
+NARROW = 0.25
+"""Of all schedules: those whose sums are narrowed."""
 
 KINDS = ("asks", "refusals", "arrivals", "notices", "kills")
 """What can be dropped from a schedule, one by one."""
@@ -72,6 +76,8 @@ class Schedule:
     arrays: int = 1
     """So many are trained, each in a bucket of its own; scripts give the gradients of several array
     by array now and then."""
+    narrow: str | None = None
+    """Sums are narrowed like this on their way between hosts."""
 
     @property
     def membership(self) -> Membership:
@@ -112,6 +118,8 @@ class Schedule:
         ]
         if self.arrays > 1:
             said.append(f"gradients come in {self.arrays} pieces")
+        if self.narrow is not None:
+            said.append(f"sums are narrowed to {self.narrow}")
         if self.min_workers > 1:
             said.append(f"fewer than {self.min_workers} workers stop")
         return ", ".join(said) or "nothing happens at all"
@@ -164,6 +172,9 @@ class Campaign:
             schedule = replace(schedule, min_workers=chance.randint(1, workers))
         if chance.random() < KEEPING:
             schedule = _with_checkpoints(schedule, chance, moment, events)
+        if chance.random() < NARROW:
+            size = max(schedule.size, SEVERAL)
+            schedule = replace(schedule, narrow=chance.choice(FORMATS), size=size)
         return schedule
 
 

@@ -13,6 +13,7 @@ from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, Stopped
 from spotmpi.fabric import Steps, Work, sim
 from spotmpi.fabric.sim import Simulation
 from spotmpi.launcher_channel import LauncherChannel, Order
+from spotmpi.operators import Narrow
 from spotmpi.optimizers import Momentum
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
@@ -141,8 +142,9 @@ class Trainee:
         self._samples, self._passes = samples(len(simulation.membership)), schedule.passes
         optimizer = Momentum(lr=RATE)
         self._arrays = schedule.arrays
+        strategy = SSGD() if schedule.narrow is None else Narrow(schedule.narrow) >> SSGD()
         params = cut(first_params(me, schedule.size), self._arrays)
-        replica = Replica(params, optimizer, SSGD(), bucket_mb=_ALONE)
+        replica = Replica(params, optimizer, strategy, bucket_mb=_ALONE)
         self._training = Training(replica, _SEED, Rate(optimizer, None, True), False)
         self._seed = schedule.seed
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}

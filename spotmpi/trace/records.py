@@ -12,9 +12,10 @@ step        step (from 0), round, generation, workers [ids], contributions [{wor
             weight}] in the order of summation, loss, rate, digest (hex or null), seconds.
             samples: the indices as a list, or null where the script deals its own; weight: the
             number of samples. hosts [[ids]], where the sum went from host to host: the workers of
-            each, and the order of summation is that of `protocol.host_ring`. Written once, when the
-            step is stable. The steps of one round are committed together, with its rate, and only
-            the last of them has a digest
+            each, and the order of summation is that of `protocol.host_ring`; narrow, where sums of
+            float32 were narrowed on that way: the format. Written once, when the step is stable.
+            The steps of one round are committed together, with its rate, and only the last of them
+            has a digest
 recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, accept_ms,
             restart_ms, total_ms (null where the moment of death is unknown), verdict
             ("repair", "retry" or "none"), lost_steps, recomputed_gradients,

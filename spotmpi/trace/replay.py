@@ -13,13 +13,14 @@ import numpy.typing as npt
 
 from spotmpi.arrays.backend import kernels_for
 from spotmpi.arrays.layout import BUCKET_MB, Layout
+from spotmpi.arrays.narrowing import NARROWED, Narrowing, narrowed_sum
 from spotmpi.errors import TraceError
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.host_ring import orders
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.trace.records import Record
 
-__all__ = ["check_exactly_once", "check_replicas", "replay", "steps"]
+__all__ = ["Rests", "check_exactly_once", "check_replicas", "replay", "steps", "summed"]
 
 
 def steps(records: Iterable[Record]) -> list[Record]:
@@ -118,9 +119,9 @@ def replay(
     ``params`` are those before the first step in the trace (they are not changed), and
     ``gradient(params, samples)`` gives the mean gradient over samples as the script computed it.
     Contributions are summed in the order in which the trace has them, or from host to host where
-    they were; those without samples bring nothing. The optimizer starts without a past, so a trace
-    that begins with a resume can only be
-    replayed for one that keeps none.
+    they were, narrowed where they were; those without samples bring nothing. The optimizer starts
+    without a past, so a trace that begins with a resume can only be replayed for one that keeps
+    none.
     """
     records = list(records)
     layout = Layout.of(params, bucket_mb_of(records))
@@ -128,7 +129,11 @@ def replay(
     layout.pack(params, flats, 1.0)
     current = layout.views(flats)
     slots = {name: layout.allocate() for name in optimizer.slots}
+    rests = Rests()
+    begun = _resumed(records)
     for record in steps(records):
+        if record["step"] in begun:
+            rests = Rests()
         parts: dict[WorkerId, list[Any]] = {}
         weights = 0.0
         for contribution in _contributions(record):
@@ -140,7 +145,7 @@ def replay(
             weights += weight
             parts[int(contribution["worker"])] = part
         if weights:
-            total = summed(parts, record.get("hosts"))
+            total = summed(parts, record, rests)
             optimizer.update(flats, total, slots, float(record["rate"]), 1.0 / weights)
     return current
 
@@ -153,28 +158,68 @@ def bucket_mb_of(records: Iterable[Record]) -> float:
     return BUCKET_MB
 
 
-def summed(parts: dict[WorkerId, list[Any]], hosts: Any) -> list[Any]:
-    """The sums of what workers brought, flat by flat."""
+class Rests(dict[tuple[WorkerId, int], Narrowing]):
+    """What each worker has kept of sums that were narrowed, by the number of the flat."""
+
+    def of(self, worker: WorkerId, number: int, flat: Any, form: str) -> Narrowing:
+        """Zero, of a worker that is new."""
+        if (found := self.get((worker, number))) is None:
+            found = Narrowing(form, np.zeros_like(flat), np.zeros_like(flat))
+            self[worker, number] = found
+        return found
+
+
+def summed(parts: dict[WorkerId, list[Any]], record: Record, rests: Rests) -> list[Any]:
+    """The sums of what workers brought to a step, flat by flat, as its ``record`` has it; ``rests``
+    go on with it."""
     found = []
-    for each in zip(*parts.values(), strict=True):
+    hosts: Any = record.get("hosts")
+    for number, each in enumerate(zip(*parts.values(), strict=True)):
         brought = dict(zip(parts, each, strict=True))
         total, *others = each
         if not hosts:
             for flat in others:
                 kernels_for(total).accumulate(total, flat)
             found.append(total)
-            continue
-        out = total.copy()
-        for piece, order in orders(len(total), [len(host) for host in hosts]):
-            # Who had no samples brought nothing; a host of which nobody did sent zeros.
-            sums = [[brought[one] for one in hosts[which] if one in brought] for which in order]
-            first, *others = [flat for host in sums for flat in host]
-            out[piece] = first[piece]
-            if not sums[0]:
-                out[piece] += 0
-            for flat in others:
-                kernels_for(out).accumulate(out[piece], flat[piece])
-        found.append(out)
+        elif record.get("narrow") and total.dtype == NARROWED:
+            found.append(_narrowed(brought, hosts, str(record["narrow"]), rests, number))
+        else:
+            found.append(_round_the_hosts(brought, hosts))
+    return found
+
+
+def _narrowed(
+    brought: dict[WorkerId, Any], hosts: Any, form: str, rests: Rests, number: int
+) -> Any:
+    flat = next(iter(brought.values()))
+    members = {one: rests.of(one, number, flat, form) for host in hosts for one in host}
+    total = narrowed_sum(brought, hosts, members)
+    for one in members.values():
+        one.turn()
+    return total
+
+
+def _round_the_hosts(brought: dict[WorkerId, Any], hosts: Any) -> Any:
+    out = next(iter(brought.values())).copy()
+    for piece, order in orders(len(out), [len(host) for host in hosts]):
+        # Who had no samples brought nothing; a host of which nobody did sent zeros.
+        sums = [[brought[one] for one in hosts[which] if one in brought] for which in order]
+        first, *others = [flat for host in sums for flat in host]
+        out[piece] = first[piece]
+        if not sums[0]:
+            out[piece] += 0
+        for flat in others:
+            kernels_for(out).accumulate(out[piece], flat[piece])
+    return out
+
+
+def _resumed(records: Iterable[Record]) -> set[int]:
+    """Steps with which a resume went on that count."""
+    found: set[int] = set()
+    for record in records:
+        if record["event"] == "resume":
+            step = int(record["step"])
+            found = {before for before in found if before < step} | {step}
     return found
 
 

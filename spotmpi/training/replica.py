@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from spotmpi.arrays.backend import fill
+from spotmpi.arrays.backend import HOST, fill
 from spotmpi.arrays.layout import BUCKET_MB, Key, Layout
+from spotmpi.arrays.narrowing import NARROWED, Narrowing
 from spotmpi.arrays.registry import Registry, State
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Shape
-from spotmpi.operators import Contribute, Run, Step, Weighted
+from spotmpi.operators import RESTS, Contribute, Run, Step, Weighted
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy, complete
 from spotmpi.training.pieces import Pieces
@@ -54,6 +55,8 @@ class Replica(Generic[P]):
         for name, state in states.items():
             self.registry.add(f"strategy/{name}", self._layout, state)
         self._state = {name: state.flats for name, state in states.items()}
+        self._narrowings = self._narrowed()
+        """Of each bucket; None of what travels as it is."""
         self.size = layout.size
         """Parameters, counted as numbers."""
         self._signature = layout.signature, self._layout.signature
@@ -73,8 +76,21 @@ class Replica(Generic[P]):
     def furnish(self, arena: Callable[..., Arena]) -> None:
         """Get memory for rounds, from the data plane: ``arena`` is its `Fabric.arena`."""
         layout = self._layout
-        shapes = [Shape(b.dtype, b.size, layout.backend) for b in layout.buckets]
+        shapes = [
+            Shape(bucket.dtype, bucket.size, layout.backend, narrowing)
+            for bucket, narrowing in zip(layout.buckets, self._narrowings, strict=True)
+        ]
         self.arena = arena(shapes, "data")
+
+    def _narrowed(self) -> list[Narrowing | None]:
+        form, layout = self.strategy.narrow, self._layout
+        if form is None or layout.backend is not HOST:
+            return [None for _ in layout.buckets]
+        rests = zip(*(self._state[name] for name in RESTS), strict=True)
+        return [
+            Narrowing(form, *both) if bucket.dtype == NARROWED else None
+            for bucket, both in zip(layout.buckets, rests, strict=True)
+        ]
 
     @property
     def signature(self) -> str:
@@ -198,6 +214,7 @@ class Replica(Generic[P]):
         """The round of the step that was begun is the record: do the rest of the step, at once."""
         self.moved = True
         self._open.rate, self._open.weight = rate, weight
+        self._turn()
         complete(self._run, self._record())
         self.close()
 
@@ -212,6 +229,7 @@ class Replica(Generic[P]):
         """Do with the record what all do, without having brought anything to it."""
         self.moved = True
         step = self._step(rate=rate, weight=weight)
+        self._turn()
         _, run = self.strategy.follow(step)
         complete(run, self._record())
 
@@ -224,6 +242,12 @@ class Replica(Generic[P]):
         self.pieces.clear()
         self.follow(0.0, 1.0)
         self.registry.digest()
+
+    def _turn(self) -> None:
+        """The last sums count: what they were narrowed by belongs to the next ones."""
+        for narrowing in self._narrowings:
+            if narrowing is not None:
+                narrowing.turn()
 
     def _record(self) -> list[Buffer]:
         """The last sums, for reading: neighbours may have them in the same memory."""

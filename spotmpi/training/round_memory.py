@@ -8,9 +8,11 @@ wait for such a value nothing at all. The control word goes with each. All is lo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from spotmpi.fabric import Arena, Buffer, Part, Shape
 from spotmpi.protocol import control_word, exact_means
+from spotmpi.protocol.membership import WorkerId
 from spotmpi.training.teaching import Teaching
 
 ArenaOf = Callable[..., Arena]
@@ -34,6 +36,18 @@ class RoundMemory:
     def parts(self) -> list[Part]:
         """The open round's data."""
         return [part for arena in self._open for part in arena.parts]
+
+    def way(
+        self, brought: Sequence[WorkerId], hosts_of: Callable[..., list[list[WorkerId]]]
+    ) -> dict[str, Any]:
+        """For the trace: which way the sums of what these brought went. ``hosts_of``: as
+        `Fabric.hosts`."""
+        if not (hosts := hosts_of(brought, self.parts[0])):
+            return {}
+        for part in self.parts:
+            if part.narrowing is not None:
+                return {"hosts": hosts, "narrow": part.narrowing.form}
+        return {"hosts": hosts}
 
     @property
     def word(self) -> Part:

@@ -582,8 +582,7 @@ class Session(Generic[P]):
                 "workers": self._school.full(brought),
                 "seconds": (now - self._committed_at) / taken.steps,
             }
-            if hosts := self.place.fabric.hosts(brought, self.memory.parts[0]):
-                known["hosts"] = hosts
+            known |= self.memory.way(brought, self.place.fabric.hosts)
             vain = self._gradients - self._contributed
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)

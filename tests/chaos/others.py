@@ -8,9 +8,9 @@ import numpy as np
 from spotmpi.arrays.backend import backend_of, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
-from spotmpi.operators import Apply, Every, GradientAverage, Operator
+from spotmpi.operators import Apply, Every, GradientAverage, Narrow, Operator
 from spotmpi.strategies import SSGD, Strategy
-from spotmpi.trace.replay import bucket_mb_of, summed
+from spotmpi.trace.replay import Rests, bucket_mb_of, summed
 
 
 def local(layout):
@@ -95,7 +95,17 @@ def coarsely():
     return Strategy(Coarse() >> GradientAverage() >> Apply())
 
 
-STRATEGIES = {"SSGD": SSGD, "accumulating": accumulating, "coarsely": coarsely}
+def narrowly():
+    """LOCAL state that the data plane writes."""
+    return Narrow("int8") >> SSGD()
+
+
+STRATEGIES = {
+    "SSGD": SSGD,
+    "accumulating": accumulating,
+    "coarsely": coarsely,
+    "narrowly": narrowly,
+}
 
 
 def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
@@ -110,6 +120,7 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
     current = layout.views(flats)
     slots = {slot: layout.allocate() for slot in optimizer.slots}
     errors: dict[int, list] = {}
+    rests = Rests()
     rounds: list[list[dict]] = []
     for record in records:
         if record["event"] == "resume":
@@ -122,7 +133,7 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                 rounds.append([record])
     for steps in rounds:
         if not steps:
-            errors = {}
+            errors, rests = {}, Rests()
             continue
         brought: dict[int, list] = {}
         weight = 0.0
@@ -141,6 +152,6 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                 for flat, error in zip(mine, own, strict=True):
                     flat[...] = coarse(flat, error)
         if weight:
-            total = summed(brought, steps[-1].get("hosts"))
+            total = summed(brought, steps[-1], rests)
             optimizer.update(flats, total, slots, float(steps[0]["rate"]), 1.0 / weight)
     return current

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
 from spotmpi.fabric.node import Node
@@ -54,12 +55,15 @@ class Threads(Line):
         self.given_up: list[Any] = []
         self.most = 0
         """Messages under way at a time."""
+        self.bytes = 0
+        """Sent."""
 
     def send(self, to: int, ring: int, what: Any) -> int:
         """It is through as soon as it is asked for."""
         with self.post.news:
             self.post.boxes.setdefault((self.me, to, ring), deque()).append(what.copy())
             self.post.sent += 1
+            self.bytes += what.nbytes
             self.post.news.notify_all()
         self._last += 1
         self._sent.append(self._last)
@@ -95,7 +99,7 @@ class Threads(Line):
     def come_late(self) -> None:
         """What was given up comes now, and is rubbish."""
         for room in self.given_up:
-            room.fill(np.nan)
+            room.view(np.uint8).fill(255)  # as floats, NaN
 
 
 class On(Node):
@@ -137,9 +141,10 @@ class Worker:
         self.by_mpi_instead.append(part)
         part.result[...] = -1
 
-    def furnish(self) -> None:
-        """As a trainer does."""
-        self.data = self.plane.arena(DATA, "data")
+    def furnish(self, form: str | None = None) -> None:
+        """As a trainer does; with sums that are narrowed between hosts."""
+        layout = DATA if form is None else [narrowed(form, shape) for shape in DATA]
+        self.data = self.plane.arena(layout, "data")
         self.word = self.plane.arena(WORD, "word")
 
     def bring(self, number: int) -> None:
@@ -163,11 +168,30 @@ class Worker:
         self.plane.wait(self.start())
         for arena in (self.data, self.word):
             arena.turn()
+        for one in self.narrowings:
+            one.turn()
         return self.record()
+
+    @property
+    def narrowings(self) -> list[Narrowing]:
+        """Of what is narrowed."""
+        return [shape.narrowing for shape in self.data.layout if shape.narrowing is not None]
+
+    def rests(self) -> list[Any]:
+        """Copies of what it has kept."""
+        return [one.rest.copy() for one in self.narrowings]
 
     def record(self) -> list[Any]:
         """Copies of the last sums."""
         return [flat.copy() for arena in (self.data, self.word) for flat in arena.record]
+
+
+def narrowed(form: str, shape: Shape) -> Shape:
+    """The same, narrowed where that can be."""
+    if shape.dtype != "float32":
+        return shape
+    zeros = (np.zeros(shape.size, np.float32) for _ in range(2))
+    return shape._replace(narrowing=Narrowing(form, *zeros))
 
 
 def brought(me: int, number: int, index: int, like: Any) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
 from spotmpi.fabric import rings
 from spotmpi.fabric.shared_memory import Segment
 from spotmpi.protocol.host_ring import orders
@@ -28,7 +29,7 @@ from tests.fabric.crew import (
 
 @pytest.fixture(autouse=True)
 def _short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rings, "MESSAGE", 4096)
+    monkeypatch.setattr(rings, "MESSAGE", 4200)
 
 
 @pytest.fixture(autouse=True, params=[False, True], ids=["waiting", "ahead"])
@@ -37,14 +38,14 @@ def _ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(Worker, "ahead", request.param)
 
 
-def company(*hosts: int) -> list[Worker]:
+def company(*hosts: int, form: str | None = None) -> list[Worker]:
     """Workers that have met: host by host, how many."""
     post = Post(sum(hosts))
     where = [host for host, count in enumerate(hosts) for _ in range(count)]
     workers = [Worker(me, host, post) for me, host in enumerate(where)]
     meet(workers)
     for worker in workers:
-        worker.furnish()
+        worker.furnish(form)
     return workers
 
 
@@ -56,12 +57,25 @@ def hosts_of(workers: Sequence[Worker]) -> list[list[Worker]]:
     return list(found.values())
 
 
+def kept_by(workers: Sequence[Worker], index: int) -> dict[int, Narrowing]:
+    """Copies of what each has kept of this array."""
+    found = {}
+    for worker in workers:
+        own = worker.data.layout[index].narrowing
+        found[worker.me] = Narrowing(own.form, own.rest.copy(), own.rest.copy())
+    return found
+
+
 def expected(workers: Sequence[Worker], number: int) -> list[Any]:
     """The data's sums, in the order that is said."""
     hosts = hosts_of(workers)
     sums = []
     for index, flat in enumerate(workers[0].data.contributions):
         each = {one.me: brought(one.me, number, index, flat) for one in workers}
+        if workers[0].narrowings and flat.dtype == NARROWED:
+            ids = [[one.me for one in host] for host in hosts]
+            sums.append(narrowed_sum(each, ids, kept_by(workers, index)))
+            continue
         total = np.empty_like(flat)
         for part, order in orders(len(flat), [len(host) for host in hosts]):
             first, *others = [each[one.me][part] for which in order for one in hosts[which]]
@@ -115,6 +129,36 @@ def test_a_worker_waits_for_so_many_messages_and_no_more() -> None:
     assert all(worker.line is not None and worker.line.most <= 64 for worker in workers)
 
 
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("hosts", [(1, 1), (1, 1, 1), (2, 3), (7, 1), (2, 1, 4)])
+def test_narrowed_sums_and_what_is_kept_of_them_are_as_they_are_said_to_be_to_the_bit(
+    hosts: tuple[int, ...], form: str
+) -> None:
+    workers = company(*hosts, form=form)
+    for number in range(3):
+        after = [kept_by(workers, index) for index in (0, 2)]
+        ids = [[one.me for one in host] for host in hosts_of(workers)]
+        for index, kept in zip((0, 2), after, strict=True):
+            flat = workers[0].data.contributions[index]
+            each = {one.me: brought(one.me, number, index, flat) for one in workers}
+            narrowed_sum(each, ids, kept)
+        check(workers, number)
+        for worker in workers:
+            assert same(worker.rests(), [kept[worker.me].following for kept in after])
+        assert any(rest.any() for worker in workers for rest in worker.rests())
+
+
+def test_fewer_bytes_are_sent() -> None:
+    sent = {}
+    for form in (None, *FORMATS):
+        workers = company(1, 1, 1, form=form)
+        check(workers, 0)
+        sent[form] = sum(worker.line.bytes for worker in workers if worker.line is not None)
+    whole = sent[None]
+    assert whole * 0.5 < sent["bf16"] < sent["fp16"] < whole * 0.53
+    assert whole * 0.25 < sent["int8"] < whole * 0.29
+
+
 def break_off(workers: list[Worker], which: int, after: int) -> None:
     """This one is lost in the middle of a round, when so many messages have been sent."""
     post = workers[0].post
@@ -145,15 +189,18 @@ def break_off(workers: list[Worker], which: int, after: int) -> None:
     lose(workers, which)
 
 
+@pytest.mark.parametrize("form", [None, "bf16", "int8"])
 @pytest.mark.parametrize("after", [0, 1, 40, 150])
 @pytest.mark.parametrize("which", [0, 1, 3])
 def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
-    which: int, after: int
+    which: int, after: int, form: str | None
 ) -> None:
-    """What others had under way comes late, and to nobody's harm."""
-    workers = company(1, 2, 2)
+    """What others had under way comes late, and to nobody's harm; what they had kept, they have."""
+    after //= {None: 1, "bf16": 2, "int8": 4}[form]  # there are fewer messages
+    workers = company(1, 2, 2, form=form)
     check(workers, 0)
     before = workers[2].record()
+    kept = {worker.me: worker.rests() for worker in workers}
     for worker in workers:
         worker.bring(1)
     break_off(workers, which, after)
@@ -161,6 +208,7 @@ def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
     for worker in workers:
         assert worker.line is not None
         worker.line.come_late()
+        assert same(worker.rests(), kept[worker.me])
     go_on(workers)
     sums = expected(workers, 1)
     for found in at_once(workers, Worker.round):
@@ -192,6 +240,23 @@ def test_after_a_loss_amid_a_small_sum_all_who_are_left_get_it(which: int, after
     for found in at_once(workers, Worker.round):
         assert same(found, sums)
     check(workers, 2)
+
+
+def test_what_is_kept_waits_while_there_is_one_host() -> None:
+    """Also if the round before was given up when it was half narrowed."""
+    workers = company(2, 1, form="int8")
+    check(workers, 0)
+    for worker in workers:
+        worker.bring(1)
+    kept = {worker.me: worker.rests() for worker in workers}
+    break_off(workers, 2, 3)
+    go_on(workers)
+    for number in (1, 2):
+        for worker in workers:
+            worker.bring(number)
+        at_once(workers, Worker.round)
+        for worker in workers:
+            assert same(worker.rests(), kept[worker.me])
 
 
 def test_when_one_host_is_left_its_workers_go_on_in_memory() -> None:

@@ -1,4 +1,4 @@
-"""Workers of several hosts that are killed in the middle of sums: ``torn.py FOLDER DEATHS SEED``.
+"""Workers of several hosts that are killed in mid-sum: ``torn.py FOLDER DEATHS SEED [FORMAT]``.
 
 Run by mpirun. Large rounds follow each other; one worker after the other kills itself at any moment
 of one, the last ones first. The others go through a build and begin the next round. Each holds
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from spotmpi.arrays.narrowing import Narrowing, narrowed_sum
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Cancel, Proceed, Rebuild, Reduce, Revoke, Shape, Start, Wait, mpi
 from spotmpi.protocol.host_ring import orders
@@ -47,12 +48,39 @@ def expected(members: list[int], number: int) -> np.ndarray:
     return total
 
 
-def main(folder: Path, deaths: int, seed: str) -> None:
+class Truth:
+    """What all workers keep of narrowed sums, as one of them works it out."""
+
+    def __init__(self, members: list[int], form: str) -> None:
+        self._all = {one: new(form) for one in members}
+
+    def expected(self, members: list[int], number: int) -> np.ndarray:
+        """The sum of these, as it must be."""
+        hosts: dict[int, list[int]] = {}
+        for member in members:
+            hosts.setdefault(HOSTS[member], []).append(member)
+        if len(hosts) == 1:
+            return expected(members, number)
+        each = {one: brought(one, number) for one in members}
+        found = narrowed_sum(each, list(hosts.values()), {one: self._all[one] for one in members})
+        for one in members:
+            self._all[one].turn()
+        return found
+
+
+def new(form: str) -> Narrowing:
+    """Of a worker that has kept nothing yet."""
+    return Narrowing(form, np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32))
+
+
+def main(folder: Path, deaths: int, seed: str, form: str | None = None) -> None:
     """One worker's life."""
     mpi.PLANE = Hosts
     fabric = mpi.MpiFabric()
     members = list(fabric.membership.ids)
-    arena = fabric.arena([Shape("float32", SIZE)], "data")
+    narrowing = None if form is None else new(form)
+    truth = None if form is None else Truth(members, form)
+    arena = fabric.arena([Shape("float32", SIZE, narrowing=narrowing)], "data")
     draw = random.Random(seed)
     victims = draw.sample(members, deaths)
     moments = [draw.random() * 0.02 for _ in victims]
@@ -65,14 +93,18 @@ def main(folder: Path, deaths: int, seed: str) -> None:
                 threading.Timer(moment, os.kill, (os.getpid(), signal.SIGKILL)).start()
             if turn == ROUNDS and victim is None:
                 break
-            handles = []
+            handles, through = [], np.zeros(3)
             try:
                 handles.append(fabric.perform(Start(arena.parts[0])))
                 if number % 2:
                     fabric.perform(Proceed())
                 fabric.perform(Wait(handles))
-                assert (arena.results[0] == expected(members, number)).all(), f"round {number}"
+                right = truth.expected if truth else expected
+                assert (arena.results[0] == right(members, number)).all(), f"round {number}"
+                if narrowing is not None:
+                    narrowing.turn()
                 sums += 1
+                through[:] = 1
             except PeersLost:
                 assert turn == ROUNDS, f"round {number}: nobody has died"
                 fabric.perform(Revoke())
@@ -81,15 +113,23 @@ def main(folder: Path, deaths: int, seed: str) -> None:
         if fabric.me == victim:
             signal.pause()
         if victim is not None:
+            before = list(members)
             members.remove(victim)
             while not fabric.perform(Rebuild(frozenset(members))).sealed:
                 pass
+            word = fabric.arena([Shape("float64", 3)])
+            word.contributions[0][:] = through
+            fabric.perform(Reduce(word.parts))
+            if narrowing is not None and word.results[0].any() and not through.any():
+                # Somebody has the sum: so all have written what follows.
+                truth.expected(before, number)
+                narrowing.turn()
             # All have given up what they had begun.
             flats = (*arena.record, *arena.contributions)
-            before = [flat.copy() for flat in flats]
+            as_they_were = [flat.copy() for flat in flats]
             for _ in range(20):
                 fabric.perform(Reduce(fabric.arena([Shape("float64", 3)]).parts))
-            assert all(map(np.array_equal, before, flats)), "memory is not at peace"
+            assert all(map(np.array_equal, as_they_were, flats)), "memory is not at peace"
     Path(folder, f"{fabric.me}.done").write_text(f"{sums}")
     while len(list(folder.glob("*.done"))) < len(members):
         os.sched_yield()
@@ -97,4 +137,4 @@ def main(folder: Path, deaths: int, seed: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
+    main(Path(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:])

@@ -1,15 +1,17 @@
 """A training whose sums go from host to host.
 
-A pass is the last one if there is a file ``enough``. The gradient does not depend on the
-parameters, so that a test replays it quickly; each sample has numbers of its own.
+A pass is the last one if there is a file ``enough``; an argument narrows sums. The gradient does
+not depend on the parameters, so that a test replays it quickly; each sample has numbers of its own.
 """
 
 import hashlib
+import sys
 from pathlib import Path
 
 import numpy as np
 
 import spotmpi
+from spotmpi.operators import Narrow
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
@@ -37,7 +39,8 @@ def main():
     """One worker of the job."""
     passes, enough = 0, 0.0
     optimizer = SGD(lr=0.02)
-    with spotmpi.Trainer(start(), optimizer=optimizer, strategy=SSGD(), seed=7) as trainer:
+    strategy = Narrow(sys.argv[1]) >> SSGD() if sys.argv[1:] else SSGD()
+    with spotmpi.Trainer(start(), optimizer=optimizer, strategy=strategy, seed=7) as trainer:
         while not enough:
             for batch in trainer.batches(SAMPLES, batch_size=4):
                 trainer.step(gradient(trainer.params, batch), loss=0.0)

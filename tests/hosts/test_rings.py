@@ -19,9 +19,19 @@ from tests.hosts import large
 from tests.running import Running
 
 
-@pytest.mark.parametrize("lost", ["a host", "a worker that is replaced"])
+@pytest.mark.parametrize(
+    ("lost", "form"),
+    [
+        ("a host", None),
+        ("a host", "bf16"),
+        ("a host", "int8"),
+        ("a worker that is replaced", None),
+        ("a worker that is replaced", "fp16"),
+        ("a worker that is replaced", "int8"),
+    ],
+)
 def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
-    network: Callable[[int], Network], lost: str
+    network: Callable[[int], Network], lost: str, form: str | None
 ) -> None:
     """A host with one worker, one with three and one with two, of which something is lost."""
     there = network(3)
@@ -30,6 +40,7 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     command = there.in_head(
         *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", file),
         Path(large.__file__),
+        *([form] if form else []),
     )
     job = Running(command, there.folder, environ=there.environ)
     try:
@@ -48,6 +59,7 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     steps = [record for record in records if record["event"] == "step"]
     sizes = [sorted(map(len, record["hosts"])) for record in steps]
     assert sizes[0] == [1, 2, 3]
+    assert {record.get("narrow") for record in steps} == {form}
     if lost == "a host":
         assert sizes[-1] == [1, 3]
     else:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotmpi.protocol.host_ring import Course, courses, cut, orders
+from spotmpi.protocol.host_ring import Course, carried, carriers, courses, cut, orders
 
 HOSTS = st.lists(st.integers(1, 7), min_size=2, max_size=5)
 
@@ -103,6 +103,39 @@ def test_no_host_sends_more_than_it_must(workers: list[int], size: int, message:
             went = sum(one.stop - one.start for course in mine for one in getattr(course, way))
             spare = 16 * 2 * hosts * max(workers)
             assert went <= 2 * (hosts - 1) * size / hosts + spare
+
+
+@given(HOSTS, st.integers(0, 5000), st.integers(1, 999))
+def test_each_element_is_added_once_on_each_host_by_who_carries_it(
+    workers: list[int], size: int, message: int
+) -> None:
+    seen = [[0] * size for _ in workers]
+    for host, count in enumerate(workers):
+        for place in range(count):
+            mine = {i for part in carried(size, workers, host, place) for i in range(size)[part]}
+            added: set[int] = set()
+            for course in courses(size, workers, host, place, message):
+                own = course.outgoing[: course.begun]
+                for part in (*own, *course.incoming[: course.partial]):
+                    added |= set(range(size)[part])
+            assert added == mine
+            for i in mine:
+                seen[host][i] += 1
+    assert all(count == 1 for host in seen for count in host)
+    owners = [hops[-1] for _, hops in carriers(size, workers)]
+    for host, place in set(owners):
+        owned = {
+            i
+            for course in courses(size, workers, host, place, message)
+            for part in course.incoming[course.owned : course.partial]
+            for i in range(size)[part]
+        }
+        assert owned == {
+            i
+            for part, hops in carriers(size, workers)
+            if hops[-1] == (host, place)
+            for i in range(size)[part]
+        }
 
 
 @given(HOSTS)
