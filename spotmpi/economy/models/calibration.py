@@ -48,6 +48,9 @@ _UNKNOWN = {
 _LEAST = 1e-9
 """Seconds, and seconds for an MB: what the model divides by is never nothing."""
 
+_BLOCKS = 16
+"""Of the losses of a run: each is the mean of so many parts of it."""
+
 _POINTS = 2000
 """Of a loss curve; more only cost time."""
 
@@ -203,7 +206,8 @@ def fit_noise(runs: Sequence[LossRun]) -> tuple[RingLoss, float] | None:
     """The curve with the noise scale that brings runs of several numbers of workers nearest to one
     another, and how far their losses are off it on average (0.1: 10 %).
 
-    The curve is that of the largest run. None where there is no curve, or where no run has twice
+    Compared are means of some steps each, as losses of single batches are noisy. The curve is that
+    of the largest run. None where there is no curve, or where no run has twice
     the workers of another: what a larger batch is worth cannot be told from such runs.
     """
     most = max((run.workers for run in runs), default=0.0)
@@ -219,8 +223,10 @@ def fit_noise(runs: Sequence[LossRun]) -> tuple[RingLoss, float] | None:
         curve = fit_loss(j[order].tolist(), pooled[order].tolist())
         if curve is None:
             return None
-        told = np.array([curve.at(one) for one in j])
-        return float(np.mean(np.abs(told - pooled)) / np.mean(pooled)), curve
+        told = [[curve.at(one) for one in run * f] for run, f in zip(every, factors, strict=True)]
+        parts = zip(told, (run.losses for run in runs), strict=True)
+        far = np.concatenate([_in_blocks(one) - _in_blocks(seen) for one, seen in parts])
+        return float(np.mean(np.abs(far)) / np.mean(pooled)), curve
 
     low, high = np.log(most * 1e-3), np.log(most * 1e3)
     best: tuple[float, RingLoss] | None = None
@@ -234,6 +240,12 @@ def fit_noise(runs: Sequence[LossRun]) -> tuple[RingLoss, float] | None:
     if best is None:
         return None
     return replace(best[1], workers=most, noise=noise), best[0]
+
+
+def _in_blocks(losses: Sequence[float]) -> Vector:
+    """Means of neighbours."""
+    blocks = np.array_split(np.asarray(losses, float), min(len(losses), _BLOCKS))
+    return np.array([block.mean() for block in blocks])
 
 
 def _by_size(runs: Iterable[Measured]) -> dict[Size, float]:

@@ -71,3 +71,22 @@ def test_it_is_kept_in_the_profile(tmp_path: Path) -> None:
         assert isinstance(read, Ring)
         assert read.loss == curve
     assert "no noise: all batches count alike" in path.read_text()
+
+
+def test_losses_of_single_batches_may_be_noisy() -> None:
+    """Half of a loss is chance, as with small batches: what counts is where they are on average."""
+    chance = np.random.default_rng(0)
+    runs = [run(CURVE, workers, 1200 // workers, chance) for workers in (1, 2, 4)]
+    noisy = [
+        LossRun(
+            one.workers,
+            one.iterations,
+            [loss * float(chance.uniform(0.2, 1.8)) for loss in one.losses],
+        )
+        for one in runs
+    ]
+    found = fit_noise(noisy)
+    assert found is not None
+    fitted, off = found
+    assert fitted.noise == pytest.approx(4, rel=0.5)
+    assert off < 0.15
