@@ -52,6 +52,12 @@ class Journal:
         self._undigested: list[dict[str, Any]] = []
         """... what this worker has to say of the recoveries before it."""
 
+    def begin(self, *, resume: bool) -> None:
+        """The first leader calls it once: a run that does not resume replaces what is there."""
+        self.trace.begin(resume=resume)
+        if not resume:  # workers have met before, while an earlier run's steps were there
+            self._due = 0
+
     def recovered(self, recovered: Recovered) -> None:
         """A recovery is through; its record waits for the first step committed after it."""
         self._recovered.append(recovered)

@@ -69,7 +69,7 @@ class Session(Generic[P]):
         self.memory = RoundMemory(fabric.arena, replica.arena, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
-        self._journal = Journal(place.trace, channel, self.me)
+        self.journal = Journal(place.trace, channel, self.me)
         self.rehearsal: Rehearsal = FaultInjection(given.revoke, self.me)
         state = training.registry.checkpoint
         self.keeper = Checkpoints(
@@ -248,9 +248,9 @@ class Session(Generic[P]):
         _LOG.info("step %d: training has %s", self.training.progress.steps, outcome)
         leader, number = self._leads, self.driver.ledger.committed
         steps, trace = self.training.progress.steps, self.place.trace
-        self._journal.stable(number + 1, self.driver.membership.ids[0])
+        self.journal.stable(number + 1, self.driver.membership.ids[0])
         if leader:
-            self._journal.reach(steps)
+            self.journal.reach(steps)
             trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
         trace.close()
         unkept, mute = self._tries == MOST_TRIES, self.place.channel.mute
@@ -304,7 +304,7 @@ class Session(Generic[P]):
     def _after_round(self) -> Asks[None]:
         if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
             self._digest = self.training.registry.digest()
-            self._journal.digested(self._digest)
+            self.journal.digested(self._digest)
         # It stops a round later if all scripts have yet to be told what was done once, or to apply
         # a result that must be in what is kept.
         later = self._owed or self._unkept is not None
@@ -502,7 +502,7 @@ class Session(Generic[P]):
         if self._school.learns:
             return
         self.training.position.dealer.resume(survey.dealt, dealt_for)
-        self._journal.recovered(recovered)
+        self.journal.recovered(recovered)
         self._compare_after = survey.high
 
     def charter(self) -> bytes:
@@ -528,8 +528,8 @@ class Session(Generic[P]):
         """
         members = self.driver.membership.ids
         if next((worker for worker in members if worker in remaining), None) == self.me:
-            self._journal.stable(self.driver.ledger.committed, self.me)
-            self._journal.reach(self.training.progress.steps)
+            self.journal.stable(self.driver.ledger.committed, self.me)
+            self.journal.reach(self.training.progress.steps)
 
     # The parts.
 
@@ -566,7 +566,7 @@ class Session(Generic[P]):
         word.check_kind(self._round.kind, number)
         word.check_digest(self._digest, number)
         self._digest = None
-        self._journal.stable(number, self.driver.membership.ids[0])
+        self.journal.stable(number, self.driver.membership.ids[0])
         if word.save:
             self.keeper.asked = False
         if word.over and self._round.kind != control_word.END:
@@ -575,7 +575,7 @@ class Session(Generic[P]):
     def _note(self, number: int, brought: Sequence[WorkerId], taken: Taken, now: float) -> None:
         """Steps are committed: for the trace."""
         self._contributed += self._turn.brought
-        if self._journal.wants_steps:
+        if self.journal.wants_steps:
             known = {
                 "round": number,
                 "generation": self.driver.ledger.generation,
@@ -586,5 +586,5 @@ class Session(Generic[P]):
             vain = self._gradients - self._contributed
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)
-                self._journal.step(number, taken.first + step, describe, now, vain)
+                self.journal.step(number, taken.first + step, describe, now, vain)
         self._committed_at = now

@@ -180,7 +180,7 @@ def a_step_is_published_before_it_is_stable(patch: Patch) -> None:
 
     def tell(self: Session[Any]) -> Any:
         yield from after_round(self)
-        self._journal.stable(self.driver.ledger.committed, self.driver.membership.ids[0])
+        self.journal.stable(self.driver.ledger.committed, self.driver.membership.ids[0])
 
     patch.setattr(Session, "_after_round", tell)
 

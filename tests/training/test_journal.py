@@ -205,3 +205,16 @@ def test_the_trace_says_which_steps_are_lost_with_all_who_knew_them(file: Path) 
     assert [r["event"] for r in records.read(file)][-1] == "step"
     another.reach(8)
     assert list(records.read(file))[-1]["steps"] == 2
+
+
+def test_a_shorter_run_over_the_trace_of_a_longer_one_has_all_its_steps(file: Path) -> None:
+    """Workers meet in a round before the file is emptied."""
+    before = journal(file, 0)
+    for number in range(9):
+        commit(before, number, leader=0)
+    again = journal(file, 0)
+    again.stable(0, leader=0)
+    again.begin(resume=False)
+    for number in range(4):
+        commit(again, number, leader=0)
+    assert written(file) == [(0, 0), (1, 0), (2, 0)]
