@@ -32,9 +32,10 @@ from pathlib import Path
 from statistics import median
 
 from spotmpi import job_folder
-from spotmpi.bench import load, machine
+from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
+from spotmpi.bench.scripts import load
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.commands import client
@@ -451,7 +452,7 @@ class _Job:
             alias.chmod(0o755)
             python = f" python={alias}"
         file = network.hosts_file(*(f"{name} slots={slots}{python}" for name in network.names))
-        script = Path(__file__).with_name("training.py")
+        script = launching.SCRIPTS / "training.py"
         command = network.in_head(
             *(*lower, sys.executable, "-m", "spotmpi", "run", "--hosts", file),
             *("--detect-ms", detect_ms or "auto", "--trace", self._trace),

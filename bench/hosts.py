@@ -28,7 +28,7 @@ from pathlib import Path
 from statistics import median
 from typing import TypeVar
 
-from spotmpi.bench import machine
+from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import TraceError, UsageError
@@ -138,7 +138,7 @@ class _Job:
         self._trace = network.folder / "trace.jsonl"
         self._said = (network.folder / "said").open("w+b")
         file = network.hosts_file(*(f"{name} slots={_SLOTS}" for name in network.names))
-        script = Path(__file__).with_name("training.py")
+        script = launching.SCRIPTS / "training.py"
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", file, "--trace", self._trace),
             # A worker that starts would take the cores from those whose recovery is measured.

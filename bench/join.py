@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from spotmpi.bench import machine
+from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.summary import size
 from spotmpi.errors import UsageError
@@ -201,7 +201,7 @@ class Job:
         self._trace = folder / "trace.jsonl"
         self._running: list[subprocess.Popen[bytes]] = []
         self._said = (folder / "said").open("w+b")
-        script = Path(__file__).with_name("training.py")
+        script = launching.SCRIPTS / "training.py"
         token = ("--token-file", folder / "token")
         self._start(
             *("run", "--listen", "127.0.0.1:0", *token, "-n", workers, "--trace", self._trace),

@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from spotmpi.bench import machine
+from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.join import Job
 from spotmpi.errors import UsageError
@@ -145,7 +145,7 @@ def _try(count: Count, environ: dict[str, str], hosts: int, slots: int) -> None:
 @contextmanager
 def _busy(number: int) -> Iterator[None]:
     """Keep the cores busy with processes that matter less than all others."""
-    script = Path(__file__).with_name("load.py")
+    script = launching.SCRIPTS / "load.py"
 
     def prepare(parent: int) -> None:
         processes.die_with_parent(parent)

@@ -19,7 +19,7 @@ from spotmpi.settings import Settings
 
 __all__ = ["by_mpirun", "by_spotmpi"]
 
-HERE = Path(__file__).resolve().parent
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
 _TO_END = 5.0
 """Seconds that a job gets to end by itself, once it has been told to."""
 

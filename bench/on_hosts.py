@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from spotmpi.bench import launching
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network
 from spotmpi.errors import UsageError
@@ -53,7 +54,7 @@ def times_of(
         hosts_file = network.hosts_file(*(f"{name} slots={count}" for name, count in slots))
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts_file),
-            *(Path(__file__).with_name(script), file, *arguments),
+            *(launching.SCRIPTS / script, file, *arguments),
         )
         end, environ = signal.SIGTERM, network.environ
         with temporary_job.started(

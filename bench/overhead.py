@@ -184,7 +184,7 @@ def to_json(head: dict[str, Any], found: list[Overhead], failures: list[str]) ->
 def _measure(workers: int, params: int, pairs: int) -> Overhead:
     limit = 60 + 2 * workers + pairs * (1 + 1e-7 * params * workers)
     with temporary_job.private_folder(workers) as folder:
-        program = [str(launching.HERE / "paired.py"), str(folder), str(params), str(pairs)]
+        program = [str(launching.SCRIPTS / "paired.py"), str(folder), str(params), str(pairs)]
         launching.by_mpirun(workers, program, folder, limit)
         try:
             wrote = json.loads((folder / "turns.json").read_text())

@@ -36,9 +36,9 @@ _LIMIT = 120.0
 """Seconds of a run."""
 
 _SCRIPTS = {
-    "digits": (str(launching.HERE.parent / "jobs" / "digits.py"),),
-    "4 MB": (str(launching.HERE / "computing.py"), "1000000", "300"),
-    "25 MB": (str(launching.HERE / "computing.py"), "6250000", "300"),
+    "digits": (str(launching.SCRIPTS.parents[1] / "jobs" / "digits.py"),),
+    "4 MB": (str(launching.SCRIPTS / "computing.py"), "1000000", "300"),
+    "25 MB": (str(launching.SCRIPTS / "computing.py"), "6250000", "300"),
 }
 
 

@@ -195,11 +195,11 @@ def _job(side: summary.Side, cell: Cell, events: list[Event]) -> list[Sample]:
     with temporary_job.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
         arguments = [str(folder), str(cell.params), str(cell.steps), to_text(events)]
         if side == "floor":
-            program = [str(launching.HERE / "floor.py"), *arguments]
+            program = [str(launching.SCRIPTS / "floor.py"), *arguments]
             launching.by_mpirun(cell.workers, program, folder, limit)
             records = list(trace.read(folder / "records"))
         else:
-            program = [str(launching.HERE / "training.py"), *arguments]
+            program = [str(launching.SCRIPTS / "training.py"), *arguments]
             launching.by_spotmpi(cell.workers, program, folder / "trace", folder, limit)
             records = [*trace.read(folder / "records"), *trace.read(folder / "trace")]
         return recoveries(cell, events, deaths.seen, records)

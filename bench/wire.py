@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench import machine
+from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.network import Network, missing
 from spotmpi.economy.models import calibration, step_times, trials
@@ -136,7 +136,7 @@ def _run(hosts: int, rate: str) -> list[Measured]:
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder), hosts) as network:
         network.limit(rate)
         file = network.folder / "trace.jsonl"
-        script = Path(__file__).with_name("computing.py")
+        script = launching.SCRIPTS / "computing.py"
         hosts_file = network.hosts_file(*(f"{name} slots=1" for name in network.names))
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts_file, "--trace", file),

@@ -21,7 +21,7 @@ from spotmpi.errors import (
 
 if TYPE_CHECKING:
     from spotmpi.training.group import Group
-    from spotmpi.training.saved_model import load
+    from spotmpi.training.keeping.saved_model import load
     from spotmpi.training.trainer import Trainer
 
     __version__: str
@@ -46,7 +46,7 @@ def __getattr__(name: str) -> Any:
     if name in ("Group", "Trainer"):
         return getattr(import_module(f"spotmpi.training.{name.lower()}"), name)
     if name == "load":
-        return import_module("spotmpi.training.saved_model").load
+        return import_module("spotmpi.training.keeping.saved_model").load
     if name == "__version__":
         return import_module("spotmpi.version").version()
     raise AttributeError(f"module 'spotmpi' has no attribute {name!r}")

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import CheckpointError, UsageError
-from spotmpi.training import checkpoint_folder
-from spotmpi.training.checkpoint_file import Value, load_latest, save
-from spotmpi.training.checkpoint_folder import check_writable
+from spotmpi.training.keeping import checkpoint_folder
+from spotmpi.training.keeping.checkpoint_file import Value, load_latest, save
+from spotmpi.training.keeping.checkpoint_folder import check_writable
 
 STATE: dict[str, Value] = {
     **{f"params/{i}": np.full((i, 3), i, dtype=np.float32) for i in range(6)},
@@ -97,7 +97,7 @@ def test_a_limit_on_file_sizes_leaves_the_last_good_one(tmp_path: Path) -> None:
     script = """
 import os, resource, sys
 from pathlib import Path
-from spotmpi.training.checkpoint_file import load_latest, save
+from spotmpi.training.keeping.checkpoint_file import load_latest, save
 from spotmpi.errors import CheckpointError
 import numpy as np
 folder = Path(sys.argv[1])
@@ -237,7 +237,7 @@ def test_two_processes_may_save_at_once(tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 import numpy as np
-from spotmpi.training.checkpoint_file import load_latest, save
+from spotmpi.training.keeping.checkpoint_file import load_latest, save
 folder, first = Path(sys.argv[1]), int(sys.argv[2])
 def complain(sentence): raise SystemExit(sentence)
 for step in range(first, 60, 2 if first < 2 else 1):
@@ -263,7 +263,7 @@ import json, os, random, select, signal, sys
 from pathlib import Path
 import numpy as np
 from spotmpi.training import checkpoint_file as checkpoint, checkpoint_folder
-from spotmpi.training.checkpoint_file import load_latest, save
+from spotmpi.training.keeping.checkpoint_file import load_latest, save
 
 folder = Path(sys.argv[1])
 def complain(sentence): raise SystemExit(sentence)

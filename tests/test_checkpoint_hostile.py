@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from spotmpi.training.checkpoint_file import load_latest, save
+from spotmpi.training.keeping.checkpoint_file import load_latest, save
 
 
 def seal(path: Path, step: int) -> None:
@@ -206,7 +206,7 @@ def test_flipped_bits_under_a_right_checksum_do_no_harm(tmp_path: Path) -> None:
     script = """
 import hashlib, random, resource, sys
 from pathlib import Path
-from spotmpi.training.checkpoint_file import load_latest
+from spotmpi.training.keeping.checkpoint_file import load_latest
 from spotmpi.errors import CheckpointError
 path = Path(sys.argv[1])
 limit = 4 << 30

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import cli
-from spotmpi.training.checkpoint_file import save
+from spotmpi.training.keeping.checkpoint_file import save
 
 COMMANDS = [command.name for command in cli._COMMANDS]
 

@@ -20,7 +20,7 @@ from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import replay, steps
-from spotmpi.training import checkpoint_file
+from spotmpi.training.keeping import checkpoint_file
 from tests.boxed import Boxed, box, boxed_all, boxes, unbox, unboxed_all
 from tests.chaos.others import STRATEGIES
 from tests.simulated import Job, Model, Result, bits, gradient, params

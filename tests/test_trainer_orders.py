@@ -14,7 +14,7 @@ from spotmpi.launcher_channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, Order,
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import check_exactly_once, replay, steps
-from spotmpi.training import checkpoint_file, checkpoint_folder
+from spotmpi.training.keeping import checkpoint_file, checkpoint_folder
 from tests.simulated import Job, bits, deaths, gradient, params
 
 NOBODY = "987"

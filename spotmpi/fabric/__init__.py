@@ -31,7 +31,7 @@ from typing import Any, TypeVar
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.background import Background, InThread
-from spotmpi.fabric.plane import (
+from spotmpi.fabric.planes.plane import (
     Arena,
     Cancel,
     Handle,

@@ -64,8 +64,8 @@ from spotmpi.fabric.mpi_calls import (
     told,
 )
 from spotmpi.fabric.mpi_line import MpiLine
-from spotmpi.fabric.node import Node
-from spotmpi.fabric.plane import Plane, Ways
+from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes.plane import Plane, Ways
 from spotmpi.fabric.retired import Retired
 from spotmpi.fabric.token_bytes import Row, decode, encode, pack_row, unpack_rows
 from spotmpi.protocol.joining import Stage, after

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.mpi_calls import MPI, PAUSE, is_broken, told
-from spotmpi.fabric.plane import Handle, Line
+from spotmpi.fabric.planes.plane import Handle, Line
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiLine"]

@@ -45,7 +45,7 @@ from spotmpi.fabric import (
     Welcome,
     Work,
 )
-from spotmpi.fabric.plane import private_arena
+from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.sim_background import Errand
 from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
 from spotmpi.fabric.sim_newcomers import Newcomers

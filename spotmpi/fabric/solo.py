@@ -23,7 +23,7 @@ from spotmpi.fabric import (
     Wait,
     Work,
 )
-from spotmpi.fabric.plane import Plain, Ways
+from spotmpi.fabric.planes.plane import Plain, Ways
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Built
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.doorbell import ADDRESS_BYTES
-from spotmpi.fabric.plane import CARD_BYTES
+from spotmpi.fabric.planes.plane import CARD_BYTES
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import PlannedChange, Survey, Token, TokenKind
 

@@ -22,13 +22,13 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training import checkpoint_folder
 from spotmpi.training.busy import BusyBlock
 from spotmpi.training.entering import Seat, enter
 from spotmpi.training.history import History
-from spotmpi.training.once import answer_of, outcome_of
+from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
+from spotmpi.training.rounds.once import answer_of, outcome_of
 from spotmpi.training.session import Session
 from spotmpi.version import version
 
@@ -394,7 +394,7 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
         # Whatever could be done without the others is done: now the launcher may have one of them
         # bring this worker in, and then says as which process MPI will know it.
         os.environ.update(channel.admission(given.newcomer))
-    from spotmpi.fabric.segments import unnamed
+    from spotmpi.fabric.planes.segments import unnamed
 
     with unnamed():
         from spotmpi.fabric.deaths import Deaths

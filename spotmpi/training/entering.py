@@ -23,14 +23,14 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.protocol.state_pages import unpack
 from spotmpi.settings import Settings
-from spotmpi.training import checkpoint_folder
 from spotmpi.training.handshake import check_facts
+from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
 from spotmpi.training.session import Session
 
 if TYPE_CHECKING:
-    from spotmpi.training.checkpoint_file import Checkpoint
+    from spotmpi.training.keeping.checkpoint_file import Checkpoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def _begin(place: Place, training: Training[P], members: Membership) -> Asks[Ses
         channel.tell("unable", why=str(error))
         raise
     if given.checkpoint is not None:
-        from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
+        from spotmpi.training.keeping import checkpoint_file  # HDF5: only for those who need it
 
         checkpoint_file.check_arrays(training.registry.described())
     saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
@@ -112,7 +112,7 @@ def _resume(given: Settings, training: Training[Any], later: bool) -> Checkpoint
     if begins or not given.resume:
         checkpoint_folder.check_unused(given.checkpoint)
         return None
-    from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
+    from spotmpi.training.keeping import checkpoint_file  # HDF5: only for those who need it
 
     warn = partial(warnings.warn, category=RuntimeWarning, stacklevel=5)
     found = checkpoint_file.load_latest(given.checkpoint, warn)

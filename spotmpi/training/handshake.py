@@ -15,8 +15,8 @@ from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.training.round_memory import RoundMemory
-from spotmpi.training.rounds import Round, Taken
+from spotmpi.training.rounds.kinds import Round, Taken
+from spotmpi.training.rounds.memory import RoundMemory
 
 __all__ = ["Compare", "Facts", "Tell", "check_facts"]
 

@@ -10,8 +10,8 @@ from spotmpi.fabric import Fabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training.checkpoints import Save, save
 from spotmpi.training.history import History
+from spotmpi.training.keeping.checkpoints import Save, save
 
 __all__ = ["Place"]
 

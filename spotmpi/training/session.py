@@ -25,16 +25,16 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
 from spotmpi.protocol.sampler import Indices
 from spotmpi.protocol.state_pages import pack
-from spotmpi.training.checkpoints import Checkpoints
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection, Rehearsal
 from spotmpi.training.handshake import Compare, Facts, Tell
 from spotmpi.training.journal import Journal
+from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.orders import Orders
 from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
-from spotmpi.training.round_memory import RoundMemory
-from spotmpi.training.rounds import Begin, End, Learn, Mean, Once, Round, Step, Taken, Turn
+from spotmpi.training.rounds.kinds import Begin, End, Learn, Mean, Once, Round, Step, Taken, Turn
+from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.teaching import Teaching
 
 _LOG = logging.getLogger(__name__)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from spotmpi.bench import alarms, load
+from spotmpi.bench import alarms
 from spotmpi.bench.alarms import Alarm, Found
 from spotmpi.bench.network import missing
+from spotmpi.bench.scripts import load
 from spotmpi.errors import UsageError
 from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.status_report import StatusReport

@@ -33,8 +33,8 @@ import others
 import spotmpi
 from spotmpi.fabric import mpi, mpi_calls
 from spotmpi.optimizers import Momentum
-from spotmpi.training import checkpoint_file
 from spotmpi.training.fault_injection import FaultInjection
+from spotmpi.training.keeping import checkpoint_file
 from tests.fabric.planes import PLANES
 
 parser = argparse.ArgumentParser()

@@ -14,8 +14,8 @@ import numpy as np
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
-from spotmpi.fabric.node import Node
-from spotmpi.fabric.plane import Line, Ways
+from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes.plane import Line, Ways
 
 DATA = [Shape("float32", 70_001), Shape("float64", 1_500), Shape("float32", 1)]
 WORD = [Shape("float64", 16)]

@@ -21,9 +21,10 @@ from typing import Any, NoReturn
 import numpy as np
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Shape, meeting_loops
-from spotmpi.fabric.node import Node
-from spotmpi.fabric.plane import Ways
+from spotmpi.fabric import Shape
+from spotmpi.fabric.planes import meeting_loops
+from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes.plane import Ways
 from spotmpi.kernels import cpu
 from spotmpi.launch import processes as processes_of_ours
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from spotmpi.fabric.node import Node
-from spotmpi.fabric.plane import Apart, Plain, Plane, Ways
+from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes.plane import Apart, Plain, Plane, Ways
 
 HOSTS = (0, 1, 1, 2, 1)
 """Where the workers of a job are, as far as `Hosts` is asked."""

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import rings
-from spotmpi.fabric.beside import Beside
+from spotmpi.fabric.planes import rings
+from spotmpi.fabric.planes.beside import Beside
 from tests.fabric import test_rings
 from tests.fabric.crew import DATA, LIMIT, Worker, at_once, company, go_on, lose, same
 from tests.fabric.crew import check as check_in_order

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
-from spotmpi.fabric import rings
-from spotmpi.fabric.shared_memory import Segment
+from spotmpi.fabric.planes import rings
+from spotmpi.fabric.planes.shared_memory import Segment
 from spotmpi.protocol.host_ring import orders
 from tests.fabric.crew import (
     DATA,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import job_folder
-from spotmpi.fabric.segments import unnamed
+from spotmpi.fabric.planes.segments import unnamed
 
 PLACE = "OMPI_MCA_btl_sm_backing_directory"
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.training import checkpoint_file
+from spotmpi.training.keeping import checkpoint_file
 from tests.launch.test_operating import folder_of
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"

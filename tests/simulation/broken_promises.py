@@ -31,11 +31,11 @@ from spotmpi.protocol.recovery import (
 )
 from spotmpi.protocol.sampler import Dealer, Indices, Lease
 from spotmpi.protocol.state_pages import PageOrder
-from spotmpi.training.checkpoints import Checkpoints
 from spotmpi.training.driver import Driver
+from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.registered import Rate
 from spotmpi.training.replica import Replica
-from spotmpi.training.rounds import Once
+from spotmpi.training.rounds.kinds import Once
 from spotmpi.training.session import Session
 from spotmpi.training.teaching import Teaching
 
@@ -307,7 +307,7 @@ def who_lacks_a_step_computes_another_gradient(patch: Patch) -> None:
 
 
 def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
-    patch.setattr("spotmpi.training.rounds.Begin.commit", lambda self, *given: [])
+    patch.setattr("spotmpi.training.rounds.kinds.Begin.commit", lambda self, *given: [])
 
 
 def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import CheckpointError, UsageError
-from spotmpi.training import checkpoint_file
-from spotmpi.training.checkpoint_file import Value, check_arrays, load_latest, save
-from spotmpi.training.checkpoint_folder import check_unused, published
+from spotmpi.training.keeping import checkpoint_file
+from spotmpi.training.keeping.checkpoint_file import Value, check_arrays, load_latest, save
+from spotmpi.training.keeping.checkpoint_folder import check_unused, published
 
 NANS = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0x80000000], dtype=np.uint32).view(np.float32)
 STATE: dict[str, Value] = {
@@ -140,7 +140,7 @@ def test_a_site_may_set_hdf5_locking_as_it_likes(tmp_path: Path, locking: str) -
 import os, sys
 os.environ["HDF5_USE_FILE_LOCKING"] = sys.argv[2]
 from pathlib import Path
-from spotmpi.training.checkpoint_file import load_latest, save
+from spotmpi.training.keeping.checkpoint_file import load_latest, save
 save(Path(sys.argv[1]), 3, {"a": 1})
 assert load_latest(Path(sys.argv[1]), print).state == {"a": 1}
 """

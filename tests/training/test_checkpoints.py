@@ -16,8 +16,8 @@ from spotmpi.fabric.solo import SoloFabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training import checkpoint_file, checkpoint_folder
-from spotmpi.training.checkpoints import Checkpoints
+from spotmpi.training.keeping import checkpoint_file, checkpoint_folder
+from spotmpi.training.keeping.checkpoints import Checkpoints
 
 
 class Disk:

@@ -22,7 +22,7 @@ from spotmpi.fabric import (
     Wait,
     Welcome,
 )
-from spotmpi.fabric.plane import private_arena
+from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.protocol.ledger import Ledger, Settlement
 from spotmpi.protocol.membership import Membership, Worker

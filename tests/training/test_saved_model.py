@@ -15,7 +15,7 @@ import pytest
 import spotmpi
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
-from spotmpi.training import checkpoint_file
+from spotmpi.training.keeping import checkpoint_file
 
 SHAPES: dict[Any, Any] = {"w": np.zeros((2, 3), np.float32), 7: np.zeros(4), "a/b": np.zeros(())}
 

@@ -11,7 +11,7 @@ import pytest
 
 from spotmpi.arrays.words import Tape
 from spotmpi.fabric import Arena, Shape
-from spotmpi.fabric.plane import private_arena
+from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.training import teaching
 from spotmpi.training.teaching import HEAD, Teaching
 

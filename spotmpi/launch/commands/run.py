@@ -30,7 +30,7 @@ from spotmpi.locks import InUse
 from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
 from spotmpi.trace import records
-from spotmpi.training import checkpoint_folder
+from spotmpi.training.keeping import checkpoint_folder
 
 __all__ = ["add_arguments", "main"]
 

@@ -13,7 +13,7 @@ from types import TracebackType
 
 from spotmpi import locks
 from spotmpi.settings import Settings
-from spotmpi.training import checkpoint_folder
+from spotmpi.training.keeping import checkpoint_folder
 
 __all__ = ["JobFiles", "Kept"]
 
@@ -83,7 +83,7 @@ class JobFiles:
         folder = self._folder
         if folder is None or not checkpoint_folder.some(folder):
             return None
-        from spotmpi.training import checkpoint_file  # HDF5: only for those who need it
+        from spotmpi.training.keeping import checkpoint_file  # HDF5: only for those who need it
 
         found = checkpoint_file.load_latest(folder, self._say, arrays=False)
         finished = found.about.get("complete") is True and self._said() == self._end(found.step)

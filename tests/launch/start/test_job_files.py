@@ -23,7 +23,7 @@ from spotmpi.launch.start.job_files import JobFiles
 from spotmpi.locks import InUse, Lock
 from spotmpi.settings import Settings
 from spotmpi.trace import records
-from spotmpi.training import checkpoint_file
+from spotmpi.training.keeping import checkpoint_file
 
 HOLDER = """
 import signal, sys

@@ -30,12 +30,12 @@ from pathlib import Path
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
-from spotmpi.fabric.beside import Beside
-from spotmpi.fabric.desks import DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
-from spotmpi.fabric.meetings import Meetings
-from spotmpi.fabric.plane import Arena, Handle, Part, Plane, Shape, Ways, private_arena
-from spotmpi.fabric.rings import Rings
-from spotmpi.fabric.shared_memory import PAGE, Found, Memory, Segment, bytes_of
+from spotmpi.fabric.planes.beside import Beside
+from spotmpi.fabric.planes.desks import DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
+from spotmpi.fabric.planes.meetings import Meetings
+from spotmpi.fabric.planes.plane import Arena, Handle, Part, Plane, Shape, Ways, private_arena
+from spotmpi.fabric.planes.rings import Rings
+from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
 from spotmpi.protocol.host_ring import cut
 from spotmpi.protocol.membership import WorkerId
 

@@ -19,7 +19,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Lease
 from spotmpi.training.journal import described
 from spotmpi.training.registered import Training
-from spotmpi.training.round_memory import RoundMemory
+from spotmpi.training.rounds.memory import RoundMemory
 
 
 class Taken(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 import spotmpi
-from spotmpi.bench.floor import Killer
+from spotmpi.bench.scripts.floor import Killer
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.training.fault_injection import Rehearsal

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.desks import Desk
+from spotmpi.fabric.planes.desks import Desk
 
 __all__ = ["Meetings"]
 
@@ -46,7 +46,7 @@ class Meetings:
     def load(self) -> None:
         """There is. Takes as long as Numba does."""
         if self._loops is None:
-            from spotmpi.fabric import meeting_loops
+            from spotmpi.fabric.planes import meeting_loops
 
             self._loops = meeting_loops.compiled()
             self.seat(self._present)

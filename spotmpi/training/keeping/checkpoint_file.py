@@ -50,8 +50,8 @@ import numpy.typing as npt
 from h5py import h5d, h5g, h5l, h5o, h5p, h5s, h5t
 
 from spotmpi.errors import CheckpointError, UsageError
-from spotmpi.training import checkpoint_folder
-from spotmpi.training.checkpoint_folder import STEP_DIGITS, why
+from spotmpi.training.keeping import checkpoint_folder
+from spotmpi.training.keeping.checkpoint_folder import STEP_DIGITS, why
 
 __all__ = [
     "Checkpoint",

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.arrays.narrowing import NARROWED_BLOCK, Narrowing, narrowed_bytes
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.plane import Handle, Line
+from spotmpi.fabric.planes.plane import Handle, Line
 from spotmpi.protocol.host_ring import Course, carried, courses
 from spotmpi.protocol.membership import WorkerId
 

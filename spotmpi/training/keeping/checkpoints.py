@@ -38,7 +38,7 @@ Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any]], Path]
 
 def save(folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
     """`checkpoint_file.save`, which needs HDF5: to import that takes a tenth of a second."""
-    from spotmpi.training import checkpoint_file
+    from spotmpi.training.keeping import checkpoint_file
 
     return checkpoint_file.save(folder, step, state, about)
 

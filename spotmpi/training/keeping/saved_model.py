@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi.errors import CheckpointError
-from spotmpi.training import checkpoint_file
+from spotmpi.training.keeping import checkpoint_file
 
 __all__ = ["SavedModel", "load"]
 

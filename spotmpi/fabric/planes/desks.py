@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.shared_memory import PAGE, Found, Memory, Segment
+from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = ["DESCRIPTOR", "HOME", "HOME_MARK", "MARK", "OPEN", "Desk"]
 

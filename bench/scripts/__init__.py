@@ -1,0 +1,1 @@
+"""What benches run as jobs: scripts for `spotmpi run` and for mpirun."""

@@ -1,0 +1,1 @@
+"""Data planes: how what workers bring is summed (`plane` says what they have in common)."""

@@ -1,0 +1,1 @@
+"""What is kept of a training: checkpoints, and the trained model."""

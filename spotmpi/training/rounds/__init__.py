@@ -1,0 +1,1 @@
+"""Rounds: their kinds, and the memory that they are made of."""
