@@ -166,9 +166,7 @@ class Visitor(Generic[P]):
 
     def ready(self, key: Any, array: Any) -> Asks[Visitor[P]]:
         """It is kept for the step."""
-        replica = self.training.replica
-        replica.pieces.check(key, array)
-        replica.give(key, array)
+        _keep(self.training, key, array)
         yield from ()
         return self
 
@@ -253,11 +251,13 @@ class Passerby(Generic[P]):
 
     def ready(self, key: Any, array: Any) -> Asks[Passerby[P]]:
         """The others have done without it."""
+        _keep(self.training, key, array)
         yield from ()
         return self
 
     def step(self, grads: P, loss: float | None) -> Asks[Passerby[P]]:
         """The others have taken it long ago."""
+        self.training.replica.close()
         self.training.batch = None
         yield from ()
         return self
@@ -277,6 +277,12 @@ class Passerby(Generic[P]):
         self.place.trace.close()
         self.place.channel.close()
         yield from ()
+
+
+def _keep(training: Training[Any], key: Any, array: Any) -> None:
+    """One gradient of a worker that takes no part in rounds; it must fit all the same."""
+    training.replica.pieces.check(key, array)
+    training.replica.give(key, array)
 
 
 _UNKNOWN = "its script calls once() in a training that is over, and the others' did not there"

@@ -193,6 +193,15 @@ def test_the_same_between_hosts(run, chaos) -> None:
     assert len(job.survivors) == 5 - len(chaos.split(","))
 
 
+@between_hosts
+def test_pieces_that_are_narrowed_on_their_way_count_once_whoever_dies(run) -> None:
+    """What a format has taken from a sum that was given up is not added twice."""
+    args = ["--pieces", "--late", "--strategy", "narrowly"]
+    job = run(5, chaos="1:Proceed:5,3:Rebuild:1", script_args=args)
+    job.check("narrowly")
+    assert job.survivors == {0, 2, 4}
+
+
 def test_gradients_in_place_may_come_in_pieces(run) -> None:
     """And all of it in steps that others begin by what is whole."""
     args = ["--pieces", "--in-place", "--late"]

@@ -25,6 +25,7 @@ from spotmpi.fabric import (
     Arena,
     Cancel,
     Poll,
+    Proceed,
     Rebuild,
     Reduce,
     Request,
@@ -170,6 +171,38 @@ def parts_are_started_one_after_the_other_and_waited_for_together(me: int) -> St
     assert (second == second[0]).all()
     left = both.in_place or (both.contributions[0] == 10.0**me).all()
     return [float(first[0]), float(second[0]), "as it was" if left else "changed"]
+
+
+def begin(both: Arena, me: int, handles: list[int]) -> Steps[None]:
+    """A round whose parts go on while their worker does something else."""
+    for number, part in enumerate(both.parts):
+        part.contribution[...] = (number + 1) * 10.0**me
+        handles.append((yield Start(part)))
+        yield Proceed()
+
+
+@scenario(all=[[True, [0, 1, 2, 3]], 1111.0, [5.0, 5.0]])
+def parts_that_go_on_touch_their_memory_no_more_once_given_up(me: int) -> Steps[Any]:
+    """Worker 3 has been through one round of them, and so the others through the one before."""
+    both = arena(np.zeros(3), np.zeros(70_000, np.float32))
+    handles: list[int] = []
+    try:
+        for _ in range(2 if me == 3 else 3):
+            yield from begin(both, me, handles)
+            yield Wait(handles)
+            assert [set(one.tolist()) for one in both.results] == [{1111}, {2222}]
+            both.turn()
+            handles = []
+    except PeersLost:
+        assert me != 3
+    yield Revoke()
+    yield Cancel(handles)
+    for result in both.results:
+        result[...] = 5
+    built = yield from build(ALL)
+    total = yield from summed(me)
+    assert all((result == 5).all() for result in both.results)
+    return [built, total, [float(result[0]) for result in both.results]]
 
 
 @scenario(all=[[True, [0, 1, 2, 3]], 1111.0, 5.0])

@@ -50,7 +50,10 @@ class CrossValidation(Job):
                 for batch in trainer.batches(self.samples + fold, self.batch_size):
                     rehearsal = trainer.worker not in trainer.workers
                     gradients[trainer.steps] += not rehearsal
-                    trainer.step(gradient(trainer.params, batch), loss=1.0)
+                    grads = gradient(trainer.params, batch)
+                    for key in ("b", "w")[: trainer.steps % 3]:
+                        trainer.ready(key, grads.pop(key))
+                    trainer.step(grads or None, loss=1.0)
                     began += rehearsal
                     if trainer.worker not in trainer.workers:
                         continue  # the others are through with it: there is no batch more
