@@ -167,7 +167,7 @@ def _run(hosts: int, rate: str, options: argparse.Namespace) -> list[Measured]:
     if rate != on_hosts.UNLIMITED:
         needed = sum(on_hosts.needed(hosts, rate, size) for size in sizes)
         limit += _SLOWEST * (options.turns + 1) * needed * (1 + len(options.narrow) / 2)
-    arguments = [options.turns, ",".join(options.narrow), *sizes]
+    arguments = [options.turns, ",".join(options.narrow) or "-", *sizes]
     times = on_hosts.times_of(workers, rate, "reducing.py", arguments, limit)
     found = []
     for size in sizes:

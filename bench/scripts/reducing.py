@@ -2,7 +2,8 @@
 
 A script for ``spotmpi run`` (`allreduce` runs it): ``reducing.py FILE TURNS FORMATS BYTES...``. The
 first worker writes FILE: for each size and side the seconds of each turn, on the slowest worker.
-FORMATS, with commas between them, are those in which sums are narrowed as well, each a side.
+FORMATS, with commas between them, are those in which sums are narrowed as well, each a side; or a
+dash.
 """
 
 from __future__ import annotations
@@ -87,5 +88,5 @@ def brought(worker: int, size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
 
 
 if __name__ == "__main__":
-    narrow = [form for form in sys.argv[3].split(",") if form]
+    narrow = [form for form in sys.argv[3].split(",") if form != "-"]
     main(Path(sys.argv[1]), int(sys.argv[2]), narrow, [int(size) for size in sys.argv[4:]])

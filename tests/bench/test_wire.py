@@ -18,12 +18,12 @@ def runs(**steps: float) -> list[Measured]:
 
 
 def test_the_page_says_which_predictions_hold() -> None:
-    measured = runs(h1=0.010, h2=0.050, h3=0.100, h4=0.090)
+    measured = runs(h1=0.010, h2=0.050, h3=0.19 / 3, h4=0.090)
     fit = calibration.calibrate(measured[:2], 2, 4.0)
     page = wire.page(fit, measured, [3, 4])
     assert [line.split()[0] for line in page[1:]] == list("1234")
     assert page[1].endswith("fitted")
-    assert "0.0%  holds" in page[3]  # 10 ms, and (1 + 1.25) * 40 ms
+    assert "0.0%  holds" in page[3]  # 10 ms, and 4/3 * 40 ms
     assert "-22.2%  MISSED" in page[4]  # 10 ms, and 1.5 * 40 ms
 
 

@@ -242,6 +242,18 @@ def test_sums_between_hosts_are_those_measured() -> None:
     assert not measured
 
 
+def test_narrowed_sums_are_those_measured() -> None:
+    cells = {len(cell["workers"]): cell for cell in results("narrow")["cells"]}
+    for hosts, line, wide, bf16, int8, mpi in rows("Sums between hosts", 1):
+        cell = cells.pop(int(hosts))
+        times = {name: 1e3 * median(cell[f"{name}_s"]) for name in ("spotmpi", "mpi")}
+        assert close([line, wide, mpi], [1e3 * cell["line_s"], times["spotmpi"], times["mpi"]])
+        for said, form in ((bf16, "bf16"), (int8, "int8")):
+            took = 1e3 * median(cell[f"{form}_s"])
+            assert close(shown(said), [took, times["spotmpi"] / took])
+    assert not cells
+
+
 def test_what_a_backward_pass_hides_is_what_was_measured() -> None:
     cells = results("overlap")["cells"]
     for row, cell in zip(

@@ -16,11 +16,9 @@ that runs ``w`` workers, beside ``h - 1`` other hosts::
   memory: ``MPI_Allreduce`` of 102 MB takes 32, 86 and 182 ms on 2, 4 and 8 workers. It also holds
   what a worker loses in threads, which is linear too: ``spotmpi run`` gives each of ``w`` workers
   ``cores / w`` of them, so what can use them takes ``w / cores`` of its time on one.
-- *wire* and *hops* are those of halving and doubling, which is how ``MPI_Allreduce`` reduces large
-  gradients: among 2^k hosts each sends and gets 2 (2^k - 1) / 2^k of the gradient at once, as in a
-  ring. Of other numbers some hosts first hand theirs to a neighbour and get the result from it in
-  the end: half a gradient both ways and one and a half one way, which cost 1.25 more where, as
-  measured (``spotmpi bench wire``), one way is twice as fast as both.
+- *wire* and *hops* are those of a ring: each of n hosts sends and gets 2 (n - 1) / n of the
+  gradient, in 2 (n - 1) turns (`protocol.host_ring`). What is less than 256 KB goes by MPI, in
+  fewer of them.
 - The hosts of a cluster wait for the slowest: the longest of each part counts.
 
 `calibration` fits these numbers, and says how far they are off.
@@ -38,10 +36,6 @@ from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
 
 __all__ = ["HostType", "Load", "RingLoss", "Ring", "from_profile", "load", "to_yaml"]
-
-
-_HANDED_OVER = 1.25
-"""Gradients on the wire, in times at the speed of both ways at once, where hosts are not 2^k."""
 
 
 class Load(NamedTuple):
@@ -67,20 +61,13 @@ def load(workers: int, cores: int, hosts: int, gradient_mb: float) -> Load:
 
 
 def _wire(hosts: int) -> float:
-    """Gradients that pass the link of the busiest host, one after the other."""
-    doubled = _power_of_two(hosts)
-    return 2 * (doubled - 1) / doubled + (_HANDED_OVER if hosts > doubled else 0.0)
+    """Gradients that pass the link of a host, one after the other."""
+    return 2 * (hosts - 1) / hosts
 
 
 def _hops(hosts: int) -> float:
     """Messages that wait for each other."""
-    doubled = _power_of_two(hosts)
-    return 2 * math.log2(doubled) + (3.0 if hosts > doubled else 0.0)
-
-
-def _power_of_two(hosts: int) -> int:
-    """The largest that is not above ``hosts``."""
-    return 1 << (hosts.bit_length() - 1)
+    return 2.0 * (hosts - 1)
 
 
 @dataclass(frozen=True)

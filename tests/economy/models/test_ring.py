@@ -53,13 +53,13 @@ def test_one_worker_alone_only_computes(tmp_path: Path) -> None:
 
 
 def test_hosts_send_their_share_and_wait_for_each_hop(tmp_path: Path) -> None:
-    # 2 * 3/4 * 4 MB at 100 MB/s, and 4 hops of 1 ms.
-    assert profile(tmp_path).rate({"small": 4}) == pytest.approx(4 / (0.010 + 0.060 + 0.004))
+    # 2 * 3/4 * 4 MB at 100 MB/s, and 6 hops of 1 ms.
+    assert profile(tmp_path).rate({"small": 4}) == pytest.approx(4 / (0.010 + 0.060 + 0.006))
 
 
-def test_hosts_that_are_no_power_of_two_hand_over_first(tmp_path: Path) -> None:
-    # As 2 hosts, and 1.25 * 4 MB at 100 MB/s and 3 hops more.
-    two, three = 0.010 + 0.040 + 0.002, 0.010 + 0.090 + 0.005
+def test_numbers_of_hosts_that_are_no_power_of_two_are_like_the_others(tmp_path: Path) -> None:
+    # 2 * 1/2 and 2 * 2/3 of 4 MB at 100 MB/s.
+    two, three = 0.010 + 0.040 + 0.002, 0.010 + 0.16 / 3 + 0.004
     assert profile(tmp_path).rate({"small": 2}) == pytest.approx(2 / two)
     assert profile(tmp_path).rate({"small": 3}) == pytest.approx(3 / three)
 
@@ -72,7 +72,7 @@ def test_workers_of_a_host_share_its_cores_and_its_memory(tmp_path: Path) -> Non
 
 def test_in_a_mixed_cluster_the_slowest_decides_each_part(tmp_path: Path) -> None:
     compute = max(0.010, 2 * 0.006 + 0.001)
-    network = 2.25 * 4 / 100 + 5 * 0.001  # the small ones', of three hosts
+    network = 4 / 3 * 4 / 100 + 4 * 0.001  # the small ones', of three hosts
     rate = profile(tmp_path).rate({"small": 2, "large": 1})
     assert rate == pytest.approx((2 + 4) / (compute + 3 * 0.003 + network))
 
