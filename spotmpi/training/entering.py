@@ -90,7 +90,7 @@ def _begin(place: Place, training: Training[P], members: Membership) -> Asks[Ses
     if training.rate.reference is None:
         training.rate.reference = history.workers
     if session.driver.membership.ids[0] == fabric.me:
-        session.journal.begin(resume=found is not None)
+        session.journal.begin(None if found is None else found.step)
         members = session.driver.membership
         place.trace.write("start", **_start_record(place, training, members))
         if found is not None:

@@ -52,11 +52,12 @@ class Journal:
         self._undigested: list[dict[str, Any]] = []
         """... what this worker has to say of the recoveries before it."""
 
-    def begin(self, *, resume: bool) -> None:
-        """The first leader calls it once: a run that does not resume replaces what is there."""
-        self.trace.begin(resume=resume)
-        if not resume:  # workers have met before, while an earlier run's steps were there
-            self._due = 0
+    def begin(self, resumed: int | None) -> None:
+        """The first leader calls it once. ``resumed``: the step to go on with, None for a run that
+        replaces what is there."""
+        self.trace.begin(resume=resumed is not None)
+        # Workers have met before, while an earlier run's last step was there.
+        self._due = resumed or 0
 
     def recovered(self, recovered: Recovered) -> None:
         """A recovery is through; its record waits for the first step committed after it."""

@@ -214,7 +214,20 @@ def test_a_shorter_run_over_the_trace_of_a_longer_one_has_all_its_steps(file: Pa
         commit(before, number, leader=0)
     again = journal(file, 0)
     again.stable(0, leader=0)
-    again.begin(resume=False)
+    again.begin(None)
     for number in range(4):
         commit(again, number, leader=0)
     assert written(file) == [(0, 0), (1, 0), (2, 0)]
+
+
+def test_a_run_that_resumes_writes_the_steps_that_it_trains_again(file: Path) -> None:
+    before = journal(file, 0)
+    for number in range(9):
+        commit(before, number, leader=0)
+    again = journal(file, 0)
+    again.stable(0, leader=0)
+    again.begin(5)
+    again.trace.write("resume", step=5)
+    for number in range(5, 9):
+        commit(again, number, leader=0)
+    assert [step for step, _ in written(file)] == [*range(8), 5, 6, 7]

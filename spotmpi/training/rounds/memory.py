@@ -42,12 +42,13 @@ class RoundMemory:
     ) -> dict[str, Any]:
         """For the trace: which way the sums of what these brought went. ``hosts_of``: as
         `Fabric.hosts`."""
-        if not (hosts := hosts_of(brought, self.parts[0])):
+        parts = self.parts
+        part = next((one for one in parts if one.narrowing is not None), parts[0])
+        if not (hosts := hosts_of(brought, part)):
             return {}
-        for part in self.parts:
-            if part.narrowing is not None:
-                return {"hosts": hosts, "narrow": part.narrowing.form}
-        return {"hosts": hosts}
+        if part.narrowing is None:
+            return {"hosts": hosts}
+        return {"hosts": hosts, "narrow": part.narrowing.form}
 
     @property
     def word(self) -> Part:
