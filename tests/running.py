@@ -82,8 +82,11 @@ class Running:
 
     def children(self, of: int) -> list[int]:
         """The process ids of a process's children, from the kernel."""
-        lists = Path(f"/proc/{of}/task").glob("*/children")
-        return [int(pid) for file in lists for pid in file.read_text().split()]
+        found: list[int] = []
+        for file in Path(f"/proc/{of}/task").glob("*/children"):
+            with suppress(OSError):  # the thread has ended meanwhile
+                found += map(int, file.read_text().split())
+        return found
 
     def started(self, program: str) -> int:
         """A process below the command whose own command line matches, once there is one."""

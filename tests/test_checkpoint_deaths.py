@@ -262,7 +262,7 @@ FORKS = """
 import json, os, random, select, signal, sys
 from pathlib import Path
 import numpy as np
-from spotmpi.training import checkpoint_file as checkpoint, checkpoint_folder
+from spotmpi.training.keeping import checkpoint_file as checkpoint, checkpoint_folder
 from spotmpi.training.keeping.checkpoint_file import load_latest, save
 
 folder = Path(sys.argv[1])

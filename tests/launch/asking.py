@@ -52,15 +52,22 @@ def below(running: Running) -> list[int]:
     return found
 
 
+def _file_of(pid: int, name: str) -> bytes:
+    """What the kernel says of a process; nothing if it is gone by now."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
 def wrapper_of(running: Running, worker: int) -> int:
     """Among a job's processes, the one that has a worker for a child."""
     # Its worker looks like it, and may have children; it comes later.
     wrapper, *_ = (
         pid
         for pid in below(running)
-        if b"wrapper.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
-        and f"OMPI_COMM_WORLD_RANK={worker}".encode()
-        in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        if b"wrapper.py" in _file_of(pid, "cmdline")
+        and f"OMPI_COMM_WORLD_RANK={worker}".encode() in _file_of(pid, "environ").split(b"\0")
         and running.children(pid)
     )
     return wrapper
