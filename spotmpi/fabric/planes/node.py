@@ -50,7 +50,7 @@ _WORTH_IT = 1024
 """Elements of an array, from which on waiting without MPI is worth the time to load Numba."""
 
 _SMALL = 512
-"""Elements of arrays that everybody sums for itself."""
+"""Elements of arrays that everybody sums for itself, or with several hosts the first of each."""
 
 _BETWEEN = 1 << 18
 """Bytes of an arena from which on rings between hosts are faster than MPI: at 1 Gbit/s, between 3
@@ -199,7 +199,7 @@ class _SharedArena(Arena):
         self._slices = [
             slice(None) if whole else cut(shape.size, me, count) for shape in self.layout
         ]
-        if self.small:
+        if self.small and node.rings is not None:
             first = node.reached(found[0], self._length)
             self._told = self._arrays(Memory(self._bytes, first, PAGE + self._bytes))
         arrays = [self._arrays(self._peers[one]) for one in found]
