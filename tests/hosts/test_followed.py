@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import sys
 import threading
 from collections.abc import Iterator
@@ -35,7 +36,7 @@ class Cloud:
     """Boots and ends h2 when the user's command asks it to."""
 
     def __init__(self, network: Network) -> None:
-        self.asked: list[str] = []
+        self.asked: queue.Queue[str] = queue.Queue()
         self.command = network.folder / "hosts.sh"
         self._network, self._folder = network, network.folder
         self.command.write_text(COMMAND.format(folder=self._folder, python=sys.executable))
@@ -52,7 +53,7 @@ class Cloud:
     def _serve(self) -> None:
         with os.fdopen(os.dup(self._asked)) as lines:
             while (words := lines.readline().strip()) != "end":
-                self.asked.append(words)
+                self.asked.put(words)
                 if words.startswith("get"):
                     self._network.start("h2")
                 else:
@@ -99,7 +100,7 @@ def test_a_host_is_booted_where_one_is_too_slow_and_returned_where_it_is_enough(
         watch.until("runs your command: get node 1 spot")
         training.job.until("worker 1 on h2 has joined")
         watch.until(r"on node:2; \$")
-        assert cloud.asked == ["get node 1 spot"]
+        assert cloud.asked.get(timeout=60) == "get node 1 spot"
         watch.close()
 
         # By this profile a second host makes the training hardly faster: one is cheaper.
@@ -111,10 +112,12 @@ def test_a_host_is_booted_where_one_is_too_slow_and_returned_where_it_is_enough(
         few.until("the workers of h2 leave")
         training.job.until("worker 1 on h2 left before step")
         few.until("runs your command: return node spot h2")
+        # The command has only begun when the next look is said.
+        assert cloud.asked.get(timeout=60) == "return node spot h2"
         few.until(r"on node:1; \$")
-        assert cloud.asked[1:] == ["return node spot h2"]
         training.finish()
         assert few.wait() in (0, 3)
         assert "the job has ended with code 0" in few.output
+        assert cloud.asked.empty()
     finally:
         cloud.close()
