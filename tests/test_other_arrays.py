@@ -1,7 +1,7 @@
 """Trainings with arrays that NumPy cannot look into: all that happens to NumPy's happens to them.
 
-Each runs again with NumPy's arrays, and nothing may differ by a bit: not the parameters, not the
-trace, not the checkpoints.
+They run with arrays in boxes, with CuPy's (on a device that is none), and with NumPy's, and nothing
+may differ by a bit: not the parameters, not the trace, not the checkpoints.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import replay, steps
 from spotmpi.training.keeping import checkpoint_file
+from tests import fake_cupy as cupy
 from tests.boxed import Boxed, box, boxed_all, boxes, unbox, unboxed_all
 from tests.chaos.others import STRATEGIES
 from tests.simulated import Job, Model, Result, bits, gradient, params
@@ -37,28 +38,46 @@ IN_BOXES = Model(
 )
 
 
+def on_device(tree: dict[str, Any]) -> dict[str, Any]:
+    """A dict of arrays, as CuPy's."""
+    return {key: cupy.asarray(array) for key, array in tree.items()}
+
+
+def from_device(tree: dict[str, Any]) -> dict[str, Any]:
+    """And back."""
+    return {key: array.get() for key, array in tree.items()}
+
+
+ON_DEVICE = Model(
+    lambda worker: on_device(params(worker)),
+    lambda params, samples: on_device(gradient(from_device(params), samples)),
+    lambda tree: bits(from_device(tree)),
+)
+
+
 @pytest.fixture(autouse=True)
 def known() -> Iterator[None]:
-    """spotmpi knows the other library."""
-    with boxes():
+    """spotmpi knows the other libraries."""
+    with boxes(), cupy.installed():
         yield
 
 
 def twins(job: Job) -> tuple[Result, Result]:
-    """The same job with arrays of both libraries; what came of them must be the same."""
+    """The same job with arrays of all libraries; what came of them must be the same."""
     results = []
-    for name, model in (("numpy", Model()), ("boxed", IN_BOXES)):
+    for name, model in (("numpy", Model()), ("boxed", IN_BOXES), ("cupy", ON_DEVICE)):
         one = replace(job, folder=job.folder / name, model=model)
         kept = job.environ.get("SPOTMPI_CHECKPOINT")
         if kept is not None:
             one = replace(one, environ={**job.environ, "SPOTMPI_CHECKPOINT": f"{kept}-{name}"})
         one.folder.mkdir(parents=True, exist_ok=True)
         results.append(one.run())
-    numpys, boxed = results
-    assert boxed.finals == numpys.finals
-    assert boxed.events == numpys.events
-    assert list(map(timeless, boxed.records)) == list(map(timeless, numpys.records))
-    return numpys, boxed
+    numpys, *others = results
+    for other in others:
+        assert other.finals == numpys.finals
+        assert other.events == numpys.events
+        assert list(map(timeless, other.records)) == list(map(timeless, numpys.records))
+    return numpys, others[0]
 
 
 def timeless(record: dict[str, Any]) -> dict[str, Any]:

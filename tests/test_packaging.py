@@ -101,7 +101,7 @@ def expected_files() -> set[str]:
         for path in (ROOT / folder).rglob("*"):
             inside = path.relative_to(ROOT / folder)
             through_link = folder == "spotmpi" and inside.parts[0] in LINKS
-            wanted = path.suffix == ".py" or {"data", "mpirun", "slurm"} & {*inside.parts}
+            wanted = path.suffix in (".py", ".cu") or {"data", "mpirun", "slurm"} & {*inside.parts}
             if path.is_file() and wanted and not through_link and "__pycache__" not in path.parts:
                 found.add(f"{installed}/{inside}")
     return found

@@ -1,4 +1,4 @@
-"""The port to the libraries that arrays come from. NumPy is the one there is yet.
+"""The port to the libraries that arrays come from: NumPy, and CuPy where a script has it.
 
 Parameters, gradients and registered state are arrays of the script's library, and lie where that
 has its memory. Above this port nobody looks into them: what is done with them is one of the methods
@@ -9,6 +9,7 @@ words, pages, means, checkpoints) is in the memory of the host, and is NumPy's b
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -17,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from spotmpi.errors import UsageError
-from spotmpi.kernels import cpu
+from spotmpi.kernels import cpu, gpu
 
 __all__ = [
     "BACKENDS",
+    "DEVICE",
     "HOST",
     "Array",
     "Backend",
@@ -205,7 +207,51 @@ class _NumPy(Backend):
 HOST: Backend = _NumPy()
 """NumPy's arrays, in the memory of the host."""
 
-BACKENDS: tuple[Backend, ...] = (HOST,)
+
+class _CuPy(Backend):
+    """What is done is put into the current stream of the calling thread. What goes to the host is
+    there when it returns; whoever hands memory to others by another way waits for the stream."""
+
+    name = "CuPy"
+    kernels = gpu
+
+    def owns(self, x: object) -> bool:
+        # Whoever has an array of CuPy's has imported it; nobody else pays for it.
+        cupy = sys.modules.get("cupy")
+        return cupy is not None and isinstance(x, cupy.ndarray)
+
+    def describe(self, array: Array) -> tuple[str, tuple[int, ...]]:
+        return array.dtype.name, array.shape
+
+    def zeros(self, dtype: str, size: int) -> Buffer:
+        return sys.modules["cupy"].zeros(size, dtype)
+
+    def view(
+        self, flat: Buffer, start: int, shape: tuple[int, ...], read_only: bool = False
+    ) -> Array:
+        return flat[start : start + math.prod(shape)].reshape(shape)
+
+    def fill(self, array: Array, value: float) -> None:
+        array.fill(value)
+
+    def to_host(self, array: Array) -> HostArray:
+        found: HostArray = array.get(order="C")
+        return found
+
+    def from_host(self, array: Array, values: HostArray) -> None:
+        array.set(np.ascontiguousarray(values).reshape(array.shape))
+
+    def read_words(self, flat: Buffer, start: int, words: HostArray) -> None:
+        words[...] = flat.view(np.uint32)[start : start + len(words)].get()
+
+    def write_words(self, flat: Buffer, start: int, words: HostArray) -> None:
+        flat.view(np.uint32)[start : start + len(words)].set(np.array(words))
+
+
+DEVICE: Backend = _CuPy()
+"""CuPy's arrays, in the memory of a GPU."""
+
+BACKENDS: tuple[Backend, ...] = (HOST, DEVICE)
 """Those that are known. One that is added must cost nothing where its library is not in use."""
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from spotmpi.arrays.backend import (
+    DEVICE,
     HOST,
     Backend,
     backend_of,
@@ -20,6 +21,7 @@ from spotmpi.arrays.backend import (
 )
 from spotmpi.errors import UsageError
 from spotmpi.kernels import cpu, reference
+from tests import fake_cupy as cupy
 from tests.boxed import BOXED, Boxed, box, boxes, unbox
 
 
@@ -31,12 +33,13 @@ class Library(NamedTuple):
     look: Callable[[Any], np.ndarray]
 
 
-@pytest.fixture(params=["NumPy", "Boxed"])
+@pytest.fixture(params=["NumPy", "Boxed", "CuPy"])
 def library(request: pytest.FixtureRequest) -> Iterator[Library]:
-    with boxes():
+    with boxes(), cupy.installed():
         yield {
             "NumPy": Library(HOST, np.array, np.asarray),
             "Boxed": Library(BOXED, box, unbox),
+            "CuPy": Library(DEVICE, cupy.asarray, cupy.ndarray.get),
         }[request.param]
 
 
@@ -164,11 +167,11 @@ def test_a_view_that_is_read_only_refuses_to_be_written() -> None:
 
 def test_what_is_no_array_of_any_library_is_refused() -> None:
     assert kernels_for(np.zeros(1)) is cpu
-    with pytest.raises(UsageError, match=r"memoryview is no array .* yet: use NumPy arrays"):
+    with pytest.raises(UsageError, match=r"memoryview is no array .* use NumPy or CuPy arrays"):
         backend_of(memoryview(b""))
     with pytest.raises(UsageError, match=r"tests\.boxed\.Boxed is no array"):
         backend_of(box([1.0]))
-    with boxes(), pytest.raises(UsageError, match=r"float is no array .* NumPy or Boxed arrays"):
+    with boxes(), pytest.raises(UsageError, match=r"float is no .* NumPy or CuPy or Boxed arrays"):
         backend_of(0.5)
 
 

@@ -1,0 +1,156 @@
+// The kernels of `gpu`, for float32 and float64: `reference` says what each computes.
+//
+// To be compiled without contraction of a product and a sum (--fmad=false): a fused one is rounded
+// once, and the definition rounds twice. No headers, no shared memory, no barriers: threads know
+// nothing of each other, and so the tests compile this very text for the CPU and run it there.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+// Each thread has the elements from its own number on, as many apart as there are threads.
+#define EACH(i, n)                                                                          \
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                       \
+         i += (u64)gridDim.x * blockDim.x)
+
+template <typename real>
+__device__ inline void accumulate(real* out, const real* x, u64 n) {
+    EACH(i, n) out[i] = out[i] + x[i];
+}
+
+template <typename real>
+__device__ inline void sgd(real* params, const real* grads, real rate, real scale, u64 n) {
+    EACH(i, n) params[i] = params[i] - rate * (scale * grads[i]);
+}
+
+template <typename real>
+__device__ inline void momentum(
+    real* params, real* velocity, const real* grads, real rate, real beta, real scale, u64 n) {
+    EACH(i, n) {
+        real moved = beta * velocity[i] + scale * grads[i];
+        velocity[i] = moved;
+        params[i] = params[i] - rate * moved;
+    }
+}
+
+// Up to eight inputs at a time; how many is known to the compiler, which has all of them fetched
+// before it adds the first. `goes_on`: to what is in `out` already.
+template <typename real, int count, bool goes_on>
+__device__ inline void scaled_sum(
+    real* __restrict__ out, const real* __restrict__ a, const real* __restrict__ b,
+    const real* __restrict__ c, const real* __restrict__ d, const real* __restrict__ e,
+    const real* __restrict__ f, const real* __restrict__ g, const real* __restrict__ h, real p,
+    real q, real r, real s, real t, real u, real v, real w, u64 n) {
+    EACH(i, n) {
+        real sum = p * a[i];
+        if (goes_on) sum = out[i] + sum;
+        if (count > 1) sum = sum + q * b[i];
+        if (count > 2) sum = sum + r * c[i];
+        if (count > 3) sum = sum + s * d[i];
+        if (count > 4) sum = sum + t * e[i];
+        if (count > 5) sum = sum + u * f[i];
+        if (count > 6) sum = sum + v * g[i];
+        if (count > 7) sum = sum + w * h[i];
+        out[i] = sum;
+    }
+}
+
+// Which of several pieces, of which each starts where the table says, has element i.
+__device__ inline u64 piece_of(u64 i, const u64* starts, u64 count) {
+    u64 low = 0, high = count;  // the piece is at `low` or behind it, and before `high`
+    while (high - low > 1) {
+        u64 middle = (low + high) / 2;
+        if (starts[middle] <= i)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+// `table`: where each piece starts in `out`, then the address of each. None is empty.
+template <typename real>
+__device__ inline void pack(real* out, const u64* table, u64 count, real scale, u64 n) {
+    EACH(i, n) {
+        u64 which = piece_of(i, table, count);
+        const real* piece = (const real*)table[count + which];
+        out[i] = scale * piece[i - table[which]];
+    }
+}
+
+// As words, so that nothing is done to the bits.
+template <typename word>
+__device__ inline void unpack(const word* flat, const u64* table, u64 count, u64 n) {
+    EACH(i, n) {
+        u64 which = piece_of(i, table, count);
+        word* piece = (word*)table[count + which];
+        piece[i - table[which]] = flat[i];
+    }
+}
+
+template <typename real>
+__device__ inline void finite(int* broken, const real* x, u64 n) {
+    EACH(i, n) if (x[i] - x[i] != (real)0) *broken = 1;
+}
+
+// Threads of one number within their blocks add to one slot: so those that run together write to
+// neighbours. As many slots as a block has threads.
+extern "C" __global__ void digest(
+    u64* slots, const u32* words, u32 start, u32 position, u32 mix, u64 n) {
+    u64 sum = 0;
+    EACH(i, n) {
+        u32 u = words[i] + ((u32)i + start) * position;
+        u32 v = (u ^ u >> 16) * mix;
+        u64 mixed = v ^ v >> 15;
+        sum += mixed * mixed;
+    }
+    atomicAdd(&slots[threadIdx.x], sum);
+}
+
+#define SUM(real, name, count, goes_on)                                                     \
+    extern "C" __global__ void name##_##count##_##real(                                     \
+        real* out, const real* a, const real* b, const real* c, const real* d, const real* e, \
+        const real* f, const real* g, const real* h, real p, real q, real r, real s, real t, \
+        real u, real v, real w, u64 n) {                                                    \
+        scaled_sum<real, count, goes_on>(                                                   \
+            out, a, b, c, d, e, f, g, h, p, q, r, s, t, u, v, w, n);                        \
+    }
+
+#define SUMS(real, name, goes_on)                                                           \
+    SUM(real, name, 1, goes_on)                                                             \
+    SUM(real, name, 2, goes_on)                                                             \
+    SUM(real, name, 3, goes_on)                                                             \
+    SUM(real, name, 4, goes_on)                                                             \
+    SUM(real, name, 5, goes_on)                                                             \
+    SUM(real, name, 6, goes_on)                                                             \
+    SUM(real, name, 7, goes_on)                                                             \
+    SUM(real, name, 8, goes_on)
+
+#define ALL(real, word)                                                                     \
+    extern "C" __global__ void accumulate_##real(real* out, const real* x, u64 n) {         \
+        accumulate(out, x, n);                                                              \
+    }                                                                                       \
+    extern "C" __global__ void sgd_##real(                                                  \
+        real* params, const real* grads, real rate, real scale, u64 n) {                    \
+        sgd(params, grads, rate, scale, n);                                                 \
+    }                                                                                       \
+    extern "C" __global__ void momentum_##real(                                             \
+        real* params, real* velocity, const real* grads, real rate, real beta, real scale,  \
+        u64 n) {                                                                            \
+        momentum(params, velocity, grads, rate, beta, scale, n);                            \
+    }                                                                                       \
+    extern "C" __global__ void pack_##real(                                                 \
+        real* out, const u64* table, u64 count, real scale, u64 n) {                        \
+        pack(out, table, count, scale, n);                                                  \
+    }                                                                                       \
+    extern "C" __global__ void unpack_##real(                                               \
+        const word* flat, const u64* table, u64 count, u64 n) {                             \
+        unpack(flat, table, count, n);                                                      \
+    }                                                                                       \
+    extern "C" __global__ void finite_##real(int* broken, const real* x, u64 n) {           \
+        finite(broken, x, n);                                                               \
+    }                                                                                       \
+    SUMS(real, sum, false)                                                                  \
+    SUMS(real, add, true)
+
+ALL(float, u32)
+ALL(double, u64)

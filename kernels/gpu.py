@@ -1,0 +1,312 @@
+"""The kernels on a GPU, for CuPy's arrays: CUDA source (`arithmetic.cu`, `narrow.cu`), which is
+compiled when it is first used.
+
+`reference` says what each computes; the results are equal to its, to the bit save for the payload
+of NaNs. All functions refuse what `cpu` refuses. They put their work into the current stream of the
+calling thread and return; only `digest` and `finite`, which tell a number, wait for it. CuPy is
+imported by the first call: whoever has an array of CuPy's has done so before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from typing import Any, NoReturn
+
+import numpy as np
+
+from spotmpi.kernels.reference import FORMATS, MIX, NARROWED_BLOCK, POSITION, narrowed_bytes
+
+__all__ = [
+    "accumulate",
+    "digest",
+    "finite",
+    "momentum",
+    "narrow_sum",
+    "pack",
+    "scaled_sum",
+    "sgd",
+    "unpack",
+    "widen",
+]
+
+Array = Any
+"""One of CuPy's."""
+
+OPTIONS = ("--std=c++17", "--fmad=false")
+"""Of the compiler. By default it makes one operation of a product and a sum, which rounds once
+where the definition rounds twice: bits would differ from the CPU's, and between GPUs."""
+
+SOURCES = ("arithmetic.cu", "narrow.cu")
+"""Files beside this one."""
+
+REALS = {"float32": "float", "float64": "double"}
+"""What there are kernels for, and what CUDA calls it."""
+
+AT_A_TIME = 8
+"""Inputs that one kernel adds up."""
+
+_THREADS = 256
+"""Of a block; and the slots that `digest` sums in."""
+
+_BLOCKS = 4096
+"""At most; for more elements, each thread has several."""
+
+
+def source(name: str) -> str:
+    """The text of one of `SOURCES`. Needs no CuPy."""
+    return resources.files("spotmpi.kernels").joinpath(name).read_text(encoding="ascii")
+
+
+def accumulate(out: Array, x: Array) -> None:
+    """out += x"""
+    real = _checked(out, x)
+    _launch(f"accumulate_{real}", out, out, x)
+
+
+def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
+    """out = scales[0] * inputs[0] + scales[1] * inputs[1] + ..., from left to right.
+
+    One input or more; none may overlap ``out``.
+    """
+    real = _checked(out, *inputs)
+    if not inputs or len(inputs) != len(scales):
+        raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
+    here = out.data.ptr
+    if out.nbytes and min(abs(x.data.ptr - here) for x in inputs) < out.nbytes:
+        raise ValueError("an input of the sum overlaps its output: give it an array of its own")
+    _add_up(out, inputs, scales, real, goes_on=False)
+
+
+def sgd(params: Array, grads: Array, rate: float, scale: float) -> None:
+    """params -= rate * (scale * grads)"""
+    real = _checked(params, grads)
+    _launch(f"sgd_{real}", params, params, grads, *_rounded(params, rate, scale))
+
+
+def momentum(
+    params: Array, velocity: Array, grads: Array, rate: float, beta: float, scale: float
+) -> None:
+    """velocity = beta * velocity + scale * grads; params -= rate * velocity"""
+    real = _checked(params, velocity, grads)
+    scalars = _rounded(params, rate, beta, scale)
+    _launch(f"momentum_{real}", params, params, velocity, grads, *scalars)
+
+
+def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
+    """out = scale * (the elements of all tensors, one after another, rows first).
+
+    Tensors have any shape; those that are not contiguous are copied once more.
+    """
+    real = _checked(out)
+    _check_pieces(out, tensors)
+    pieces = [_cupy().ascontiguousarray(tensor) for tensor in tensors if tensor.size]
+    if pieces:
+        table = _table(out, pieces)
+        _launch(f"pack_{real}", out, out, table, np.uint64(len(pieces)), *_rounded(out, scale))
+
+
+def unpack(flat: Array, tensors: Sequence[Array]) -> None:
+    """Copy ``flat`` into tensors of any shape and strides: the inverse of `pack`."""
+    real = _checked(flat)
+    _check_pieces(flat, tensors)
+    wanted = [tensor for tensor in tensors if tensor.size]
+    pieces = [_cupy().ascontiguousarray(tensor) for tensor in wanted]
+    if pieces:
+        table = _table(flat, pieces)
+        _launch(f"unpack_{real}", flat, flat, table, np.uint64(len(pieces)))
+    for tensor, piece in zip(wanted, pieces, strict=True):
+        if piece.data.ptr != tensor.data.ptr:
+            tensor[...] = piece
+
+
+def digest(x: Array, offset: int = 0) -> int:
+    """A 64-bit sum over the bits of ``x`` and where they stand, for comparing replicas.
+
+    ``offset`` is the position of ``x[0]``, in elements, so that the digest of an array is the sum
+    mod 2**64 of those of its pieces. `reference.digest` has the formula.
+    """
+    _checked(x)
+    if not x.size:
+        return 0
+    words = x.view("uint32")
+    start = np.uint32(offset * (x.itemsize // 4) % 2**32)
+    with x.device:
+        slots = _cupy().zeros(_THREADS, "uint64")
+    _launch("digest", words, slots, words, start, np.uint32(POSITION), np.uint32(MIX))
+    return int(slots.get().sum(dtype=np.uint64))
+
+
+def finite(x: Array) -> bool:
+    """Whether no element is NaN or infinite."""
+    real = _checked(x)
+    if not x.size:
+        return True
+    with x.device:
+        broken = _cupy().zeros(1, "int32")
+    _launch(f"finite_{real}", x, broken, x)
+    return not broken.get()[0]
+
+
+def narrow_sum(
+    wire: Array,
+    total: Array,
+    following: Array,
+    rest: Array,
+    came: Array | None,
+    inputs: Sequence[Array],
+    scales: Sequence[float],
+    form: str,
+) -> None:
+    """Add up float32, narrow the sum, and keep what that takes away: see `reference.narrow_sum`."""
+    real = _checked(total, following, rest, *inputs)
+    if len(inputs) != len(scales):
+        raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
+    _check_wire(total, wire, form)
+    if came is not None:
+        _check_wire(total, came, form)
+    if not total.size:
+        return
+    number = np.uint32(FORMATS.index(form))
+    brought = (np.uint64(0), np.uint64(0)) if came is None else _seen(came, total.size, form)
+    _launch("begin", total, total, rest, *brought, number)
+    if inputs:
+        _add_up(total, inputs, scales, real, goes_on=True)
+    with total.device:
+        found = _cupy().zeros(-(-total.size // NARROWED_BLOCK), "uint32")
+    _launch("most", total, found, following, total, number)
+    _launch("end", total, *_seen(wire, total.size, form), total, following, found, number)
+
+
+def widen(out: Array, wire: Array, form: str) -> None:
+    """out = what ``wire`` says, of what `narrow_sum` makes; float32."""
+    _checked(out)
+    _check_wire(out, wire, form)
+    if out.size:
+        number = np.uint32(FORMATS.index(form))
+        _launch("widen", out, out, *_seen(wire, out.size, form), number)
+
+
+def _cupy() -> Any:
+    import cupy
+
+    return cupy
+
+
+@cache
+def _kernels() -> dict[str, Any]:
+    """By name, those that were asked for."""
+    return {}
+
+
+@cache
+def _modules() -> list[Any]:
+    return [_cupy().RawModule(code=source(name), options=OPTIONS) for name in SOURCES]
+
+
+def _launch(name: str, along: Array, *arguments: Any) -> None:
+    """This kernel, for each element of ``along``, the number of which is its last argument."""
+    if not along.size:
+        return
+    kernels = _kernels()
+    if (kernel := kernels.get(name)) is None:
+        arithmetic, narrow = _modules()
+        module = narrow if name in ("begin", "most", "end", "widen") else arithmetic
+        kernel = kernels[name] = module.get_function(name)
+    blocks = min(-(-along.size // _THREADS), _BLOCKS)
+    with along.device:
+        kernel((blocks,), (_THREADS,), (*arguments, np.uint64(along.size)))
+
+
+def _add_up(
+    out: Array, inputs: Sequence[Array], scales: Sequence[float], real: str, goes_on: bool
+) -> None:
+    for first in range(0, len(inputs), AT_A_TIME):
+        some = list(inputs[first : first + AT_A_TIME])
+        weights = _rounded(out, *scales[first : first + AT_A_TIME])
+        missing = AT_A_TIME - len(some)
+        nothing = [np.uint64(0)] * missing, [out.dtype.type(0)] * missing
+        name = f"{'add' if goes_on or first else 'sum'}_{len(some)}_{real}"
+        _launch(name, out, out, *some, *nothing[0], *weights, *nothing[1])
+
+
+def _rounded(like: Array, *scalars: float) -> list[Any]:
+    """To the dtype of the array, as the definition has it."""
+    with np.errstate(all="ignore"):
+        return [like.dtype.type(scalar) for scalar in scalars]
+
+
+def _table(like: Array, pieces: Sequence[Array]) -> Array:
+    """Where each of them starts, and then where each of them lies; on the device."""
+    starts = np.cumsum([0, *(piece.size for piece in pieces[:-1])])
+    rows = [starts, [piece.data.ptr for piece in pieces]]
+    with like.device:
+        return _cupy().asarray(np.array(rows, "uint64").ravel())
+
+
+def _seen(wire: Array, size: int, form: str) -> tuple[Array, Array]:
+    """Its elements, and the scales of its blocks, which come first."""
+    marks = wire.size - size * (1 if form == "int8" else 2)
+    return wire[marks:], wire[:marks]
+
+
+def _checked(*arrays: Array) -> str:
+    """What CUDA calls the elements of all these."""
+    first = arrays[0]
+    kind = _cupy().ndarray
+    for x in arrays:
+        if not (
+            isinstance(x, kind)
+            and x.dtype == first.dtype
+            and x.shape == first.shape
+            and x.ndim == 1
+            and x.flags.c_contiguous
+        ):
+            _refuse(arrays)
+    found = REALS.get(first.dtype.name)
+    if found is None:
+        raise TypeError(f"kernels take float32 and float64; got {first.dtype}")
+    return found
+
+
+def _refuse(arrays: Sequence[Array]) -> NoReturn:
+    got = []
+    for x in arrays:
+        if not isinstance(x, _cupy().ndarray):
+            raise TypeError(f"kernels of the GPU take CuPy arrays; got {type(x).__name__}")
+        got.append(f"{x.dtype}{list(x.shape)}{'' if x.flags.c_contiguous else ' not contiguous'}")
+    kind = TypeError if len({x.dtype for x in arrays}) > 1 else ValueError
+    raise kind(
+        "kernels take one-dimensional contiguous arrays of one length and one dtype; got "
+        + ", ".join(got)
+    )
+
+
+def _check_pieces(flat: Array, tensors: Sequence[Array]) -> None:
+    size = 0
+    for tensor in tensors:
+        if not isinstance(tensor, _cupy().ndarray):
+            raise TypeError(f"kernels of the GPU take CuPy arrays; got {type(tensor).__name__}")
+        if tensor.dtype != flat.dtype:
+            raise TypeError(f"a tensor is {tensor.dtype}, the flat array {flat.dtype}")
+        size += tensor.size
+    if size != flat.size:
+        raise ValueError(f"the tensors have {size} elements, the flat array {flat.size}")
+
+
+def _check_wire(flat: Array, wire: Array, form: str) -> None:
+    if flat.dtype != np.float32:
+        raise TypeError(f"only float32 can be narrowed; got {flat.dtype}")
+    if form not in FORMATS:
+        raise ValueError(f"{form!r} is no narrow format; there are {', '.join(FORMATS)}")
+    needed = narrowed_bytes(flat.size, form)
+    if not (
+        isinstance(wire, _cupy().ndarray)
+        and wire.dtype == np.uint8
+        and wire.shape == (needed,)
+        and wire.flags.c_contiguous
+        and wire.data.ptr % 4 == 0
+    ):
+        what = f"{flat.size} elements take {needed} bytes in {form}"
+        raise ValueError(f"{what}, in an array of bytes from a whole word on")
