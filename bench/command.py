@@ -10,10 +10,11 @@ from spotmpi.bench import (
     allreduce,
     join,
     joins,
-    overhead,
+    kernels,
     overlap,
     prediction,
     recovery,
+    step,
     wire,
 )
 from spotmpi.subcommands import run as main
@@ -36,12 +37,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "whether living hosts are taken for lost, and how near they come to it",
                 alarms,
             ),
-            "overhead": (
-                "how much more a step costs than a bare loop that does the same",
-                overhead,
-            ),
+            "step": ("how long a step takes, beside a bare loop, and what safety costs", step),
+            "kernels": ("how fast the arithmetic is, beside NumPy and copies", kernels),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
-            "allreduce": ("how long a sum between hosts takes, beside MPI and the line", allreduce),
+            "allreduce": ("how long a sum takes, beside MPI, gloo, memory and the line", allreduce),
             "overlap": ("how much of a sum between hosts a backward pass hides", overlap),
             "wire": ("the same for steps on several hosts", wire),
         },

@@ -30,7 +30,7 @@ from statistics import median
 
 from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
-from spotmpi.bench.summary import size
+from spotmpi.bench.figures import size
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.start import temporary_job

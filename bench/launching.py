@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.errors import UsageError
@@ -17,7 +19,7 @@ from spotmpi.launch.start import mpirun, temporary_job
 from spotmpi.launch.start.installation import NO_MPI, Installation, search
 from spotmpi.settings import Settings
 
-__all__ = ["by_mpirun", "by_spotmpi"]
+__all__ = ["by_mpirun", "by_spotmpi", "times_of"]
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 _TO_END = 5.0
@@ -41,6 +43,18 @@ def by_mpirun(workers: int, program: Sequence[str], at: Path, limit: float) -> N
     settings = Settings(job_dir=at)
     # mpirun's code says nothing after a death: what the program wrote down must tell.
     _run(command, mpirun.environment(mpi, workers, settings, os.environ, cores()), at, limit, None)
+
+
+def times_of(workers: int, script: str, arguments: Sequence[str], limit: float) -> Any:
+    """What ``script`` of this folder has written, as JSON, to the file that is its first argument:
+    a job of so many workers on this host. Raises JobFailed; leaves nothing behind."""
+    with temporary_job.private_folder(workers) as folder:
+        file = folder / "times.json"
+        by_mpirun(workers, [str(SCRIPTS / script), str(file), *arguments], folder, limit)
+        try:
+            return json.loads(file.read_text())
+        except (OSError, ValueError) as error:
+            raise JobFailed("the job ended without a result") from error
 
 
 def by_spotmpi(workers: int, program: Sequence[str], trace: Path, at: Path, limit: float) -> None:

@@ -9,7 +9,6 @@ inside one job.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +16,11 @@ from statistics import median
 from typing import Any
 
 from spotmpi.arrays.layout import BUCKET_MB
-from spotmpi.bench import machine, on_hosts
-from spotmpi.bench.events import JobFailed
+from spotmpi.bench import on_hosts
+from spotmpi.bench.figures import Aim
+from spotmpi.bench.models import resnet50
 from spotmpi.bench.network import missing
-from spotmpi.bench.resnet import resnet50
+from spotmpi.bench.report import Report
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 
@@ -85,52 +85,34 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError(
             "--rate takes a rate here: the backward pass lasts as long as the line needs"
         )
-    if options.json and not options.json.resolve().parent.is_dir():
-        raise UsageError(f"{options.json}: there is no such folder; make it first")
-    head = machine.describe()
-    found: list[Measured] = []
-    failures: list[str] = []
+    report = Report("overlap", options.json, rate=options.rate, bucket_mb=options.bucket_mb)
     print(f"{'hosts':>5} {'cores':>6} | {'alone':>7} {'after':>7} {'during':>7}  ms, medians")
     with temporary_job.ended_by_signals():
         for hosts in options.hosts:
-            try:
+            with report.measuring(f"{hosts} hosts"):
                 for one in _run(hosts, options):
-                    found.append(one)
-                    print(*lines(one), sep="\n", flush=True)
-            except JobFailed as error:
-                failures.append(f"{hosts} hosts: {error}")
-                print(f"FAILED {failures[-1]}", flush=True)
-    if options.json:
-        results = to_json(head, found, failures, options)
-        options.json.write_text(json.dumps(results, indent=1) + "\n")
-    return 1 if failures else 0
+                    report.add(to_json(one), lines(one))
+    return report.close()
 
 
-def lines(one: Measured) -> Iterator[str]:
-    """A row, and whether the target holds."""
+def lines(one: Measured) -> Iterator[object]:
+    """A row, and whether the aim is reached."""
     alone, after, during = (1e3 * median(side) for side in (one.alone, one.after, one.during))
     yield f"{one.hosts:5} {one.kind:>6} | {alone:7.0f} {after:7.0f} {during:7.0f}"
-    held = "holds " if one.exposed <= _EXPOSED else "MISSED"
-    yield f"  {held}  at most {_EXPOSED:.0%} longer than alone: {one.exposed:.1%}"
+    text = f"at most {_EXPOSED:.0%} longer than alone: {one.exposed:.1%}"
+    yield Aim(text, one.exposed <= _EXPOSED)
 
 
-def to_json(
-    head: dict[str, Any], found: list[Measured], failures: list[str], options: Any
-) -> dict[str, Any]:
-    """All times and what they were measured on, in the values of JSON."""
-    cells = [
-        {
-            "hosts": one.hosts,
-            "backward": one.kind,
-            "line_s": one.line,
-            "alone_s": one.alone,
-            "after_s": one.after,
-            "during_s": one.during,
-        }
-        for one in found
-    ]
-    about = {"rate": options.rate, "bucket_mb": options.bucket_mb, "failures": failures}
-    return {"bench": "overlap", **head, **about, "cells": cells}
+def to_json(one: Measured) -> dict[str, Any]:
+    """All times, in the values of JSON."""
+    return {
+        "hosts": one.hosts,
+        "backward": one.kind,
+        "line_s": one.line,
+        "alone_s": one.alone,
+        "after_s": one.after,
+        "during_s": one.during,
+    }
 
 
 def _run(hosts: int, options: argparse.Namespace) -> list[Measured]:

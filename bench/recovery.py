@@ -26,7 +26,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spotmpi.bench import hosts, launching, machine, summary
+from spotmpi.bench import figures, hosts, launching, machine, summary
 from spotmpi.bench.deaths import Deaths
 from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
 from spotmpi.errors import TraceError, UsageError
@@ -157,7 +157,7 @@ def _fitting(cells: Iterable[Cell]) -> Iterator[Cell]:
             yield cell
         else:
             _say(
-                f"left out: {cell.workers} workers with {summary.size(cell.params)} floats need "
+                f"left out: {cell.workers} workers with {figures.size(cell.params)} floats need "
                 f"{need >> 20} MiB of memory, and {free >> 20} MiB are free"
             )
 
@@ -173,7 +173,7 @@ def _measure(measured: Results, runs: int) -> list[str]:
             events = schedule(cell, turn)
             for side in random.Random(f"{cell} {turn}").sample(["spotmpi", "floor"], 2):
                 name = (
-                    f"{cell.workers} workers, {summary.size(cell.params)} floats, "
+                    f"{cell.workers} workers, {figures.size(cell.params)} floats, "
                     f"{cell.lost} lost, job {turn + 1} of {jobs[cell]}, {side}"
                 )
                 begin = time.monotonic()

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from spotmpi.bench.events import Cell, Sample
+from spotmpi.bench.figures import size
 
-__all__ = ["Measured", "Side", "phases", "size", "table", "targets"]
+__all__ = ["Measured", "Side", "phases", "table", "targets"]
 
 Side = str
 """``spotmpi`` or ``floor``."""
@@ -19,14 +20,6 @@ _LARGE = 25_600_000
 _CEILING = 300.0
 _RATIO = 1.25
 _LARGE_STALL = 100.0
-
-
-def size(params: int) -> str:
-    """A number of parameters as one says it: 1 M, 25.6 M."""
-    for unit, name in ((1_000_000, "M"), (1_000, "k")):
-        if params >= unit:
-            return f"{params / unit:g} {name}"
-    return str(params)
 
 
 def table(measured: Measured) -> list[str]:

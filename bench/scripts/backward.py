@@ -10,22 +10,22 @@ slowest worker.
 from __future__ import annotations
 
 import json
-import random
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import spotmpi
-from spotmpi.bench.resnet import resnet50
+from spotmpi.bench import turns
+from spotmpi.bench.models import resnet50
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
 
-_WARM_UP = 1
 _SIDE = 96
 """Of the matrices that a busy pass multiplies."""
 _CALIBRATION = 1.0
@@ -58,7 +58,7 @@ class Backward:
             yield index
 
 
-def main(file: Path, turns: int, bucket_mb: float, seconds: float, kinds: list[str]) -> None:
+def main(file: Path, count: int, bucket_mb: float, seconds: float, kinds: list[str]) -> None:
     """One worker of the job, to its end."""
     params = [np.zeros(array.shape, np.float32) for array in resnet50()]
     with spotmpi.Trainer(
@@ -67,11 +67,9 @@ def main(file: Path, turns: int, bucket_mb: float, seconds: float, kinds: list[s
         # Only now: entering has initialised MPI as spotmpi needs it.
         from spotmpi.fabric.mpi_calls import MPI
 
-        comm, took = MPI.COMM_WORLD, np.zeros(1)
+        comm, clock = MPI.COMM_WORLD, turns.together(MPI.COMM_WORLD)
         grads = [np.full(array.shape, 1e-3, np.float32) for array in resnet50()]
         found: dict[str, dict[str, list[float]]] = {}
-        order = random.Random(turns)  # the same on every worker
-
         size = sum(array.size for array in params)
         flat, velocity, sums = (np.zeros(size, np.float32) for _ in range(3))
 
@@ -101,17 +99,10 @@ def main(file: Path, turns: int, bucket_mb: float, seconds: float, kinds: list[s
         for kind in kinds:
             comm.Barrier()
             passing = Backward(seconds, _multiplications(seconds) if kind == "busy" else None)
-            times: dict[str, list[float]] = {name: [] for name in sides}
-            for turn in range(_WARM_UP + turns):
-                for name in order.sample(list(sides), len(sides)):
-                    comm.Barrier()
-                    begin = time.perf_counter()
-                    sides[name](passing)
-                    took[0] = time.perf_counter() - begin
-                    comm.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
-                    if turn >= _WARM_UP:
-                        times[name].append(float(took[0]))
-            found[kind] = times
+            bound = {name: partial(side, passing) for name, side in sides.items()}
+            for side in bound.values():
+                clock(side, 1)
+            found[kind] = turns.take(clock, count, bound, dict.fromkeys(bound, 1))
         if trainer.leader:
             file.write_text(json.dumps(found))
 

@@ -1,92 +1,144 @@
-"""Sums of arrays between hosts, by MPI_Allreduce and by spotmpi in turn, in one job.
+"""Sums of arrays over all workers, by MPI_Allreduce, gloo and spotmpi in turn, in one job.
 
-A script for ``spotmpi run`` (`allreduce` runs it): ``reducing.py FILE TURNS FORMATS BYTES...``. The
-first worker writes FILE: for each size and side the seconds of each turn, on the slowest worker.
-FORMATS, with commas between them, are those in which sums are narrowed as well, each a side; or a
-dash.
+A script (`allreduce` runs it): ``reducing.py FILE WHERE TURNS WHAT FORMAT...``. WHERE is ``here``,
+if all workers are on one host, or ``hosts``. WHAT is a number of bytes, or a model's name: its
+gradients in buckets. The first worker writes FILE: for each side the seconds of each turn, on the
+slowest worker. FORMATs are those in which sums are narrowed as well, each a side. On one host one
+side only copies, all workers together.
 """
 
 from __future__ import annotations
 
 import json
-import random
+import os
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 import spotmpi
+from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import Narrowing
+from spotmpi.bench import turns
+from spotmpi.bench.copies import COPIED, copying
+from spotmpi.bench.models import MODELS
+from spotmpi.bench.scripts import gloo
 from spotmpi.fabric import Reduce, Shape
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
-_WARM_UP = 1
+_BLOCK, _MOST = 0.05, 200
+"""Seconds of a block, about, and the most sums in it."""
+
+_PATTERN = np.random.default_rng(1).lognormal(size=4099).astype(np.float32)
+"""Numbers of several magnitudes, of the same sign; what a worker brings repeats them."""
+
+_OFF = {None: 1e-5, "bf16": 2.0**-7, "fp16": 2.0**-10, "int8": 1 / 60}
+"""How far sums may be off, in these formats."""
+
+Flat = npt.NDArray[np.float32]
 
 
-Side = tuple[Callable[[], Any], Any, float]
-"""What it does, where the sum is then, and how far that may be off."""
+class Side(NamedTuple):
+    """One way to sum."""
+
+    add_up: Callable[[], object]
+    results: Sequence[Flat]
+    """Where the sums are then."""
+    off: float
+    """How far they may be off."""
 
 
-def main(file: Path, turns: int, formats: list[str], sizes: list[int]) -> None:
+def main(file: Path, here: bool, count: int, what: str, formats: list[str]) -> None:
     """One worker of the job, to its end."""
     with spotmpi.Trainer([np.zeros(1)], optimizer=SGD(lr=0.1), strategy=SSGD()):
         # Only now: entering has initialised MPI as spotmpi needs it.
         from spotmpi.fabric.mpi import MpiFabric
         from spotmpi.fabric.mpi_calls import MPI
 
-        fabric, comm, took = MpiFabric(), MPI.COMM_WORLD, np.zeros(1)
-        found: dict[int, dict[str, list[float]]] = {}
-        order = random.Random(turns)  # the same on every worker
-        for size in sizes:
-            inside = brought(fabric.me, size // 4)
-            expected = sum(brought(one, size // 4) for one in range(comm.Get_size()))
-            everything = partial(comm.Allreduce, MPI.IN_PLACE, inside)
-            sides: dict[str, Side] = {"mpi": (everything, inside, 1e-5)}
-            for form in (None, *formats):
-                name = "spotmpi" if form is None else form
-                sides[name] = spotmpi_side(fabric, size, form)
-            seconds: dict[str, list[float]] = {name: [] for name in sides}
-            for turn in range(_WARM_UP + turns):
-                for name in order.sample(list(sides), len(sides)):
-                    add_up, result, off = sides[name]
-                    inside[:] = brought(fabric.me, size // 4)
-                    comm.Barrier()
-                    begin = time.perf_counter()
-                    add_up()
-                    took[0] = time.perf_counter() - begin
-                    comm.Allreduce(MPI.IN_PLACE, took, MPI.MAX)
-                    if turn >= _WARM_UP:
-                        seconds[name].append(float(took[0]))
-                    if np.abs(result - expected).max() > off * np.abs(expected).max():
-                        raise SystemExit(f"{name}: the sum of {size} bytes is wrong")
-            found[size] = seconds
-        if comm.Get_rank() == 0:
+        fabric, comm, sizes = MpiFabric(), MPI.COMM_WORLD, buckets(what)
+        me, workers = comm.Get_rank(), comm.Get_size()
+        flat = np.empty(sum(sizes), np.float32)
+        pieces = np.split(flat, np.cumsum(sizes)[:-1])
+        totals: dict[str, Callable[[Flat], object]] = {}
+        totals["mpi"] = partial(comm.Allreduce, MPI.IN_PLACE)
+        if gloo.there():
+            totals["gloo"] = gloo.joined(me, workers, file.with_suffix(".gloo"), alone=here)
+        sides = {
+            name: Side(partial(_each, total, pieces), pieces, _OFF[None])
+            for name, total in totals.items()
+        }
+        for form in (None, *formats):
+            sides[form or "spotmpi"] = _spotmpi(fabric, sizes, form)
+        for name, side in sides.items():
+            fill(pieces, 1 + me)
+            side.add_up()
+            if (off := off_by(side.results, workers * (workers + 1) // 2)) > side.off:
+                raise SystemExit(f"{name}: a sum of {what} is off by {off:.2g}")
+        flat.fill(0)  # what is summed in place again and again would grow beyond all numbers
+        ways = {name: side.add_up for name, side in sides.items()}
+        if here:
+            ways["copy"] = copying(COPIED // workers)
+        clock = turns.together(comm)
+        steps = {name: turns.block(clock, way, _BLOCK, _MOST) for name, way in ways.items()}
+        found = turns.take(clock, count, ways, steps)
+        if me == 0:
             file.write_text(json.dumps(found))
+        comm.Barrier()
+    if here:
+        os._exit(0)  # nobody but mpirun started it
 
 
-def spotmpi_side(fabric: Any, size: int, form: str | None) -> Side:
-    """A round of one array, narrowed like this; what is kept of each is never added."""
-    narrowing = None
-    if form is not None:
-        zeros = np.zeros(size // 4, np.float32)
-        narrowing = Narrowing(form, zeros, np.zeros_like(zeros))
-    arena = fabric.arena([Shape("float32", size // 4, narrowing=narrowing)], f"{size} {form}")
-    arena.contributions[0][:] = brought(fabric.me, size // 4)
-    off = {None: 1e-5, "bf16": 2.0**-7, "fp16": 2.0**-10, "int8": 1 / 60}[form]
-    return partial(fabric.perform, Reduce(arena.parts)), arena.results[0], off
+def buckets(what: str) -> list[int]:
+    """Elements of each array that is summed."""
+    if what not in MODELS:
+        return [int(what) // 4]
+    arrays = [np.zeros(array.shape, np.float32) for array in MODELS[what]()]
+    return [bucket.size for bucket in Layout.of(arrays).buckets]
 
 
-def brought(worker: int, size: int) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Numbers of several magnitudes, of the same sign."""
-    pattern = np.random.default_rng(1).lognormal(size=4099).astype(np.float32)
-    return np.resize(pattern, size) * np.float32(1 + worker)
+def fill(arrays: Sequence[Flat], factor: float) -> None:
+    """What a worker brings."""
+    for array in arrays:
+        for start in range(0, array.size, _PATTERN.size):
+            piece = array[start : start + _PATTERN.size]
+            np.multiply(_PATTERN[: piece.size], np.float32(factor), out=piece)
+
+
+def off_by(arrays: Sequence[Flat], factor: float) -> float:
+    """How far these are from what `fill` writes, at most, as a part of the largest of that."""
+    expected = _PATTERN * np.float32(factor)
+    worst = 0.0
+    for array in arrays:
+        for start in range(0, array.size, expected.size):
+            piece = array[start : start + expected.size]
+            worst = max(worst, float(np.abs(piece - expected[: piece.size]).max()))
+    return worst / float(expected.max())
+
+
+def _each(total: Callable[[Any], object], arrays: Sequence[Flat]) -> None:
+    for array in arrays:
+        total(array)
+
+
+def _spotmpi(fabric: Any, sizes: Sequence[int], form: str | None) -> Side:
+    """A round of these arrays, narrowed like this; what is kept of each is never added."""
+    shapes = []
+    for size in sizes:
+        narrowing = None
+        if form is not None:
+            zeros = np.zeros(size, np.float32)
+            narrowing = Narrowing(form, zeros, np.zeros_like(zeros))
+        shapes.append(Shape("float32", size, narrowing=narrowing))
+    arena = fabric.arena(shapes, form or "float32")
+    fill(arena.contributions, 1 + fabric.me)
+    return Side(partial(fabric.perform, Reduce(arena.parts)), arena.results, _OFF[form])
 
 
 if __name__ == "__main__":
-    narrow = [form for form in sys.argv[3].split(",") if form != "-"]
-    main(Path(sys.argv[1]), int(sys.argv[2]), narrow, [int(size) for size in sys.argv[4:]])
+    where, count, what, *formats = sys.argv[2:]
+    main(Path(sys.argv[1]), where == "here", int(count), what, formats)

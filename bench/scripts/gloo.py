@@ -1,0 +1,42 @@
+"""PyTorch's gloo, to compare with, where torch is installed."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+__all__ = ["joined", "there"]
+
+_LOOPBACK = "lo"
+
+
+def there() -> bool:
+    """Whether torch can be imported."""
+    return find_spec("torch") is not None
+
+
+def joined(rank: int, size: int, store: Path, alone: bool) -> Callable[[Any], None]:
+    """Sums a NumPy array over so many processes, in place. Collective.
+
+    ``store``: a file that all of them see and that is not there yet. ``alone``: all are on one
+    host; or else they meet by the first interface that is not the loopback.
+    """
+    # By name: it is no dependency, and type checkers may not have it.
+    torch: Any = import_module("torch")
+    dist: Any = import_module("torch.distributed")
+    torch.set_num_threads(1)
+    others = [name for _, name in socket.if_nameindex() if name != _LOOPBACK]
+    options = dist.ProcessGroupGloo._Options()
+    options._devices = [
+        dist.ProcessGroupGloo.create_device(interface=_LOOPBACK if alone else others[0])
+    ]
+    group = dist.ProcessGroupGloo(dist.FileStore(str(store), size), rank, size, options)
+
+    def total(array: Any) -> None:
+        group.allreduce([torch.from_numpy(array)]).wait()
+
+    return total

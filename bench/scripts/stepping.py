@@ -1,0 +1,126 @@
+"""Steps of spotmpi, of a bare loop, and of spotmpi's data plane alone, in turn, in one MPI job.
+
+Run by mpirun (`step` does): ``python stepping.py FILE TURNS WHAT``. WHAT is a number of float32, or
+a model's name. Every rank holds three trainings by Momentum:
+
+- ``bare``: packs its gradients, sums them by MPI in place, which is the fastest it can do, and
+  updates;
+- ``plane``: packs them into an arena, has the data plane sum, and updates: what a step of spotmpi
+  does, without its ledger, its control word, its commit and its checks;
+- ``spotmpi``: a Trainer.
+
+The last two are also given gradients that were computed where they are summed: ``plane born`` and
+``born``. The first rank writes FILE: of each side the seconds of a step, turn by turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+import spotmpi
+from spotmpi.arrays.layout import Layout
+from spotmpi.bench import turns
+from spotmpi.bench.models import MODELS
+from spotmpi.fabric import Reduce, Shape
+from spotmpi.kernels import cpu
+from spotmpi.optimizers import Momentum
+from spotmpi.strategies import SSGD
+
+_BLOCK, _MOST = 0.1, 200
+"""Seconds of a block, about, and the most steps in it."""
+_RATE, _BETA, _GRADIENT = 0.05, 0.9, 1e-3
+
+Flat = npt.NDArray[np.float32]
+
+
+class Replica:
+    """Parameters and what Momentum remembers, in flat buckets; counts its updates."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.params = [np.zeros(bucket.size, np.float32) for bucket in layout.buckets]
+        self.velocity = [np.zeros_like(params) for params in self.params]
+        self.updates = 0
+
+    def update(self, sums: Sequence[Flat], workers: int) -> None:
+        """By the mean of what so many have brought."""
+        self.updates += 1
+        for params, velocity, total in zip(self.params, self.velocity, sums, strict=True):
+            cpu.momentum(params, velocity, total, _RATE, _BETA, 1.0 / workers)
+
+
+def main(file: Path, count: int, what: str) -> None:
+    """One rank of the job, to its end."""
+    shapes = [array.shape for array in MODELS[what]()] if what in MODELS else [(int(what),)]
+    gradients = [np.full(shape, _GRADIENT, np.float32) for shape in shapes]
+    weights = [np.zeros(shape, np.float32) for shape in shapes]
+    optimizer = Momentum(lr=_RATE, beta=_BETA)
+    with spotmpi.Trainer(weights, optimizer=optimizer, strategy=SSGD()) as trainer:
+        del weights  # the trainer has its own
+        # Only now: entering has initialised MPI as spotmpi needs it.
+        from spotmpi.fabric.mpi import MpiFabric
+        from spotmpi.fabric.mpi_calls import MPI
+
+        comm, fabric, layout = MPI.COMM_WORLD, MpiFabric(), Layout.of(gradients)
+        workers = comm.Get_size()
+        loop = Replica(layout)  # of both: they never run at the same time, and bring the same
+        flats = [np.zeros(bucket.size, np.float32) for bucket in layout.buckets]
+        arena = fabric.arena(
+            [Shape(bucket.dtype, bucket.size) for bucket in layout.buckets], "plane"
+        )
+
+        def bare() -> None:
+            layout.pack(gradients, flats, 1.0)
+            for flat in flats:
+                comm.Allreduce(MPI.IN_PLACE, flat)
+            loop.update(flats, workers)
+
+        def plane() -> None:
+            layout.pack(gradients, arena.contributions, 1.0)
+            summed()
+
+        def summed() -> None:
+            fabric.perform(Reduce(arena.parts))
+            loop.update(arena.results, workers)
+            arena.turn()
+
+        born = trainer.gradients
+        for array in born:
+            array[...] = _GRADIENT
+        sides = {
+            "bare": bare,
+            "plane": plane,
+            # Where workers share no memory, sums come where gradients were: they are packed anew.
+            "plane born": plane if arena.in_place else summed,
+            "spotmpi": lambda: trainer.step(gradients, loss=0.0),
+            "born": lambda: trainer.step(born, loss=0.0),
+        }
+        clock = turns.together(comm)
+        steps = {name: turns.block(clock, step, _BLOCK, _MOST) for name, step in sides.items()}
+        found = turns.take(clock, count, sides, steps)
+        # Equal work, equal results: else the comparison would be of different things.
+        _check(loop.params[0], loop.updates, "loops")
+        _check(trainer.params[0], trainer.steps, "trainer")
+        if comm.Get_rank() == 0:
+            file.write_text(json.dumps(found))
+        comm.Barrier()
+    os._exit(0)
+
+
+def _check(params: Flat, steps: int, whose: str) -> None:
+    w = v = np.float32(0)
+    for _ in range(steps):
+        v = np.float32(_BETA) * v + np.float32(_GRADIENT)
+        w = w - np.float32(_RATE) * v
+    if not np.allclose(params, w, rtol=1e-2):
+        raise SystemExit(f"after {steps} steps the {whose}' parameters are {params[:3]}, not {w}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

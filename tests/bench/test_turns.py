@@ -1,0 +1,44 @@
+"""`spotmpi.bench.turns`, by a clock that counts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from spotmpi.bench import turns
+from spotmpi.bench.turns import Step
+
+
+def test_each_turn_has_a_block_of_each_side_in_an_order_that_is_the_same_everywhere() -> None:
+    orders = []
+    for _ in range(2):
+        calls: list[str] = []
+        sides = {name: partial(calls.append, name) for name in ("mpi", "gloo", "spotmpi")}
+
+        def clock(step: Step, steps: int, calls: list[str] = calls) -> float:
+            before = len(calls)
+            for _ in range(steps):
+                step()
+            return float(len(calls) - before)
+
+        found = turns.take(clock, 20, sides, {"mpi": 1, "gloo": 2, "spotmpi": 3})
+        assert found == {"mpi": [1.0] * 20, "gloo": [2.0] * 20, "spotmpi": [3.0] * 20}
+        blocks = [calls[at : at + 6] for at in range(0, len(calls), 6)]
+        assert all(len(set(block)) == 3 for block in blocks)
+        assert len({tuple(block) for block in blocks}) > 1
+        orders.append(calls)
+    assert orders[0] == orders[1]
+
+
+def test_a_block_is_as_long_as_it_shall_be_but_never_nothing() -> None:
+    def nothing() -> None:
+        pass
+
+    assert turns.block(lambda step, steps: 0.001, nothing, 0.05, 200) == 50
+    assert turns.block(lambda step, steps: 0.00001, nothing, 0.05, 200) == 200
+    assert turns.block(lambda step, steps: 10.0, nothing, 0.05, 200) == 1
+
+
+def test_the_clock_runs_as_many_steps_as_it_is_told() -> None:
+    calls: list[int] = []
+    assert turns.alone(partial(calls.append, 0), 7) > 0
+    assert len(calls) == 7
