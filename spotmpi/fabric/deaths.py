@@ -5,6 +5,9 @@ started on its own. What else makes a death known is a connection that is reset,
 falls silent resets nothing: the others would wait for it for ever. So the launcher makes each
 death known to every worker (`channel.Obituaries`), and each hands it to its own MPI, as an event
 of PMIx that does not leave the process. MPI takes an event that it has heard already for nothing.
+
+A worker also sees its neighbours die (`planes.watched`), which is some milliseconds earlier than
+mpirun says it, and tells its MPI in the same way.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from __future__ import annotations
 import ctypes
 import re
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,7 @@ from spotmpi.errors import SpotmpiError
 from spotmpi.launcher_channel import Name, Obituaries
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["Deaths"]
+__all__ = ["Deaths", "Listener"]
 
 # Of PMIx's pmix_common.h, the same since its version 3.
 _ABORTED_BY_SIGNAL = -402
@@ -47,13 +51,37 @@ class _Info(ctypes.Structure):
 
 
 class Deaths:
-    """A thread that waits for obituaries, and passes on those of workers that MPI knows here: it
-    forgets what it is told of others. MPI must have been started; raises SpotmpiError if its PMIx
+    """What this process's MPI is told. MPI must have been started; raises SpotmpiError if its PMIx
     is nowhere."""
 
-    def __init__(self, obituaries: Obituaries) -> None:
+    def __init__(self) -> None:
         self._pmix = _library()
-        self._obituaries = obituaries
+
+    @classmethod
+    def found(cls) -> Deaths | None:
+        """None where PMIx is nowhere: MPI learns of all deaths from mpirun then."""
+        with suppress(SpotmpiError):
+            return cls()
+        return None
+
+    def announce(self, dead: Name) -> None:
+        """Have PMIx raise the event in this process. For any thread; does not block."""
+        process = _Process(dead.space, dead.rank)
+        info = _Info(key=_WHO, value=_Value(_A_PROCESS, ctypes.addressof(process)))
+        who, what, one = ctypes.byref(process), ctypes.byref(info), ctypes.c_size_t(1)
+        told = self._pmix.PMIx_Notify_event(
+            _ABORTED_BY_SIGNAL, who, _TO_THIS_PROCESS, what, one, None, None
+        )
+        if told != 0:
+            raise SpotmpiError(f"PMIx does not pass on that {dead} has died (error {told})")
+
+
+class Listener:
+    """A thread that waits for obituaries, and has those of workers announced that MPI knows here:
+    it forgets what it is told of others."""
+
+    def __init__(self, obituaries: Obituaries, announce: Callable[[Name], None]) -> None:
+        self._obituaries, self._announce = obituaries, announce
         self._known: set[WorkerId] = set()
         self._told: set[WorkerId] = set()
         threading.Thread(target=self._listen, name="deaths", daemon=True).start()
@@ -71,17 +99,6 @@ class Deaths:
                 if name is not None:
                     self._told.add(worker)
                     self._announce(name)
-
-    def _announce(self, dead: Name) -> None:
-        """Have PMIx raise the event in this process."""
-        process = _Process(dead.space, dead.rank)
-        info = _Info(key=_WHO, value=_Value(_A_PROCESS, ctypes.addressof(process)))
-        who, what, one = ctypes.byref(process), ctypes.byref(info), ctypes.c_size_t(1)
-        told = self._pmix.PMIx_Notify_event(
-            _ABORTED_BY_SIGNAL, who, _TO_THIS_PROCESS, what, one, None, None
-        )
-        if told != 0:
-            raise SpotmpiError(f"PMIx does not pass on that {dead} has died (error {told})")
 
 
 def _library() -> Any:

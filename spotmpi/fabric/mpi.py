@@ -20,7 +20,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -63,11 +62,22 @@ from spotmpi.fabric.mpi_calls import (
     threads,
     told,
 )
+from spotmpi.fabric.mpi_guests import (
+    BRIDGE,
+    CHARTER,
+    COME,
+    PROSPECTUS,
+    READY,
+    Guest,
+    cross,
+    spawn,
+)
 from spotmpi.fabric.mpi_line import MpiLine
 from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Plane, Ways
 from spotmpi.fabric.retired import Retired
 from spotmpi.fabric.token_bytes import Row, decode, encode, pack_row, unpack_rows
+from spotmpi.launcher_channel import Name
 from spotmpi.protocol.joining import Stage, after
 from spotmpi.protocol.membership import Membership, Worker, WorkerId
 from spotmpi.protocol.recovery import (
@@ -85,11 +95,6 @@ from spotmpi.protocol.recovery import (
 _LOG = logging.getLogger(__name__)
 
 _TAG = 1
-_HELLO, _PROSPECTUS, _READY, _COME, _CHARTER = range(2, 7)
-"""Tags between a newcomer and its sponsor, in this order."""
-_BRIDGE = 1
-"""The newcomer's rank on the bridge; the sponsor's is 0."""
-
 
 _FEW_THREADS = "MPI was not started with MPI_THREAD_MULTIPLE, without which no worker can join"
 
@@ -102,38 +107,13 @@ def abort() -> None:
     MPI.COMM_WORLD.Abort(1)
 
 
-@dataclass
-class _Guest:
-    """A newcomer, at its sponsor's side; a thread of the sponsor's writes the first two."""
-
-    bridge: MPI.Intracomm | None = None
-    failure: str | None = None
-    stage: Stage = Stage.SPAWNED
-    briefed: int = 0
-    """How often."""
-    sent: list[Sent] = field(default_factory=list)
-
-    def send(self, data: bytes, tag: int) -> None:
-        """Send it to the newcomer, at once."""
-        assert self.bridge is not None
-        try:
-            self.sent.append((self.bridge.Isend([data, MPI.BYTE], _BRIDGE, tag), data, self.bridge))
-        except MPI.Exception as error:
-            self.failure = error.Get_error_string()
-
-    def let_go(self, why: str) -> None:
-        """Nothing will come of it; it learns that from the bridge."""
-        self.failure = self.failure or why
-        if self.bridge is not None and self.stage is not Stage.LEARNING:
-            self.bridge.Revoke()
-
-
 class MpiFabric(Fabric):
     """This process as a worker of the MPI job that it was started in. Starting is collective.
 
     ``stand_in``: the program that is spawned for a newcomer. ``newcomer``: this process's id, if
     it is one that was spawned; then starting needs its sponsor only. ``follow`` is told of all
-    workers that MPI knows here: if one of them dies, MPI is to be told (`deaths`).
+    workers that MPI knows here: if one of them dies, MPI is to be told (`deaths`). ``bury`` tells
+    it at once of one that was seen to die from here.
     """
 
     def __init__(
@@ -141,10 +121,14 @@ class MpiFabric(Fabric):
         stand_in: tuple[str, ...] = (),
         newcomer: WorkerId | None = None,
         follow: Callable[[Iterable[WorkerId]], None] | None = None,
+        bury: Callable[[Name], None] | None = None,
     ) -> None:
         self._stand_in = stand_in
         self._follow = follow or (lambda workers: None)
-        self._guests: dict[WorkerId, _Guest] = {}
+        self._bury = bury or (lambda name: None)
+        self._names: dict[WorkerId, Name] = {}
+        """As which process MPI knows them."""
+        self._guests: dict[WorkerId, Guest] = {}
         self._retired: Retired[MPI.Comm] = Retired(self.clock, MPI.Comm.Free)
         self._doorbell = Doorbell()
         self._known_dead: set[WorkerId] = set()
@@ -162,7 +146,7 @@ class MpiFabric(Fabric):
         if newcomer is not None:
             self.me = newcomer
             self.membership = Membership(0, (Worker(newcomer, socket.gethostname()),))
-            self._bridge = _cross()
+            self._bridge = cross()
             return
         world = MPI.COMM_WORLD
         world.Set_errhandler(MPI.ERRORS_RETURN)
@@ -182,6 +166,7 @@ class MpiFabric(Fabric):
         self._control_rank = {worker: rank for rank, worker in enumerate(self._control_ids)}
         here = next(row.host for row in rows if row.worker == self.me)
         self._bells = {row.worker: row.bell for row in rows if row.host == here}
+        self._names = {row.worker: row.name for row in rows}
         self._follow(self._data_ids)
         self._revocation_told = False
         self._events = deque(event for event in self._events if isinstance(event, Lost))
@@ -226,7 +211,7 @@ class MpiFabric(Fabric):
             case Welcome(newcomer, charter):
                 guest = self._guests[newcomer]
                 guest.stage = after(guest.stage, "admitted")
-                guest.send(charter, _CHARTER)
+                guest.send(charter, CHARTER)
             case Meet():
                 return self._meet()
             case Knock():
@@ -321,19 +306,21 @@ class MpiFabric(Fabric):
             self._events.append(ControlRevoked())
 
     def _newly_dead(self) -> frozenset[WorkerId]:
+        dead = set(self._plane.dead()) - self._known_dead
+        for worker in dead:
+            self._bury(self._names[worker])
         failed = self._control.Get_failed()
         try:
-            if failed.Get_size() == 0:
-                return frozenset()
-            # Without the acknowledgement, a probe for any source fails for ever.
-            self._control.Ack_failed()
-            dead = set(self._ids_of(failed, self._control, self._control_ids))
+            if failed.Get_size():
+                # Without the acknowledgement, a probe for any source fails for ever.
+                self._control.Ack_failed()
+                dead.update(self._ids_of(failed, self._control, self._control_ids))
         finally:
             failed.Free()
         fresh = dead - self._known_dead
         self._known_dead |= fresh
         if fresh:
-            _LOG.debug("MPI says that these are dead: %s", sorted(fresh))
+            _LOG.debug("these are dead: %s", sorted(fresh))
         return frozenset(fresh)
 
     # The build.
@@ -380,9 +367,7 @@ class MpiFabric(Fabric):
         assert change.newcomer is not None
         assert change.sponsor is not None
         leader, bridge = alive.index(change.sponsor), self._bridge_to(change)
-        between = self._stage(
-            shrunk, lambda: shrunk.Create_intercomm(leader, bridge, _BRIDGE, _TAG)
-        )
+        between = self._stage(shrunk, lambda: shrunk.Create_intercomm(leader, bridge, BRIDGE, _TAG))
         self._retired.add(between)
         data = between and self._stage(between, lambda: between.Merge(high=False))
         ways = data and self._stage(data, lambda: self._furnish(data))
@@ -420,7 +405,7 @@ class MpiFabric(Fabric):
     def _introduce(self, comm: MPI.Intracomm) -> tuple[list[Row], bool]:
         """Who is there, by rank, and whether all of them can share memory. Collective."""
         bell, card = self._doorbell.address, self._plane.card()
-        mine = pack_row(Row(self.me, socket.gethostname(), bell, card))
+        mine = pack_row(Row(self.me, socket.gethostname(), bell, card, _own_name()))
         everybody = bytearray(len(mine) * comm.Get_size())
         comm.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
         rows = unpack_rows(everybody)
@@ -434,7 +419,7 @@ class MpiFabric(Fabric):
             return MPI.COMM_SELF
         guest = self._guests[change.newcomer]
         assert guest.bridge is not None
-        guest.send(b"", _COME)
+        guest.send(b"", COME)
         return guest.bridge
 
     # A sponsor and its newcomers.
@@ -451,10 +436,10 @@ class MpiFabric(Fabric):
             if not threads():
                 return _FEW_THREADS
             _LOG.info("newcomer %d is spawned", newcomer)
-            guest = self._guests[newcomer] = _Guest()
+            guest = self._guests[newcomer] = Guest()
             program = [*self._stand_in, str(newcomer)]
             known = partial(self._follow, [newcomer])
-            thread = threading.Thread(target=_spawn, args=(guest, program, known), daemon=True)
+            thread = threading.Thread(target=spawn, args=(guest, program, known), daemon=True)
             thread.start()
         return self._guests[newcomer].failure
 
@@ -465,7 +450,7 @@ class MpiFabric(Fabric):
             if spawned and guest.bridge is not None:
                 guest.stage = after(guest.stage, "ready")
                 guest.briefed += 1
-                guest.send(prospectus(), _PROSPECTUS)
+                guest.send(prospectus(), PROSPECTUS)
 
     def move_on(self) -> None:
         """What newcomers have answered to so far counts no more."""
@@ -483,10 +468,10 @@ class MpiFabric(Fabric):
         return None
 
     @staticmethod
-    def _listen_to(guest: _Guest) -> None:
+    def _listen_to(guest: Guest) -> None:
         assert guest.bridge is not None
         try:
-            said = take(guest.bridge, _BRIDGE, _READY)
+            said = take(guest.bridge, BRIDGE, READY)
             if said is not None and int(said) == guest.briefed:
                 guest.stage = after(guest.stage, "knocks")
         except MPI.Exception as error:
@@ -507,15 +492,15 @@ class MpiFabric(Fabric):
 
     def _meet(self) -> bytes:
         self._briefed += 1
-        return self._await(_PROSPECTUS)[1]
+        return self._await(PROSPECTUS)[1]
 
     def _knock(self) -> bytes:
         try:
-            self._bridge.Send([str(self._briefed).encode(), MPI.BYTE], 0, _READY)
+            self._bridge.Send([str(self._briefed).encode(), MPI.BYTE], 0, READY)
         except MPI.Exception as error:
             raise told(error, self._bridge) from error
-        tag, data = self._await(_COME, _PROSPECTUS)
-        if tag == _PROSPECTUS:
+        tag, data = self._await(COME, PROSPECTUS)
+        if tag == PROSPECTUS:
             self._briefed += 1
             return data
         alone, bridge = MPI.COMM_SELF, self._bridge
@@ -524,7 +509,7 @@ class MpiFabric(Fabric):
         data = collective(between, lambda: between.Merge(high=True))
         data.Set_errhandler(MPI.ERRORS_RETURN)
         self._enter(data, *collective(data, lambda: self._furnish(data)))
-        _, charter = self._await(_CHARTER)
+        _, charter = self._await(CHARTER)
         self._retired.add(between, bridge)
         return charter
 
@@ -563,38 +548,7 @@ class MpiFabric(Fabric):
         return [ids[rank] for rank in ranks]
 
 
-def _spawn(guest: _Guest, program: list[str], known: Callable[[], None]) -> None:
-    """A sponsor's thread: bring the newcomer in whose stand-in this program is. ``known`` is called
-    as soon as MPI knows it here."""
-    try:
-        where = MPI.Info.Create({"wdir": os.sep})
-        parent = MPI.COMM_SELF.Spawn(program[0], program[1:], 1, where)
-        parent.Set_errhandler(MPI.ERRORS_RETURN)
-        known()
-        # One that dies here is waited for in vain, and in peace: nothing else depends on it.
-        while take(parent, 0, _HELLO) is None:
-            if guest.failure is not None:
-                return
-            time.sleep(PAUSE)
-        bridge = parent.Merge(False)
-        bridge.Set_errhandler(MPI.ERRORS_RETURN)
-        guest.bridge = bridge
-        _LOG.info("a bridge leads to the newcomer")
-        if guest.failure is not None:  # it was let go meanwhile, which only the bridge can tell it
-            bridge.Revoke()
-    except MPI.Exception as error:
-        guest.failure = error.Get_error_string()
-        _LOG.info("no newcomer could be spawned: %s", guest.failure)
-
-
-def _cross() -> MPI.Intracomm:
-    """A newcomer's side of that: its bridge."""
-    parent = MPI.Comm.Get_parent()
-    try:
-        parent.Set_errhandler(MPI.ERRORS_RETURN)
-        parent.Send([b"", MPI.BYTE], 0, _HELLO)
-        bridge: MPI.Intracomm = parent.Merge(True)
-        bridge.Set_errhandler(MPI.ERRORS_RETURN)
-    except MPI.Exception as error:
-        raise told(error, parent) from error
-    return bridge
+def _own_name() -> Name:
+    """As which process MPI knows this one."""
+    space, rank = os.environ.get("PMIX_NAMESPACE", ""), os.environ.get("PMIX_RANK", "0")
+    return Name(space.encode(), int(rank))

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.doorbell import ADDRESS_BYTES
 from spotmpi.fabric.planes.plane import CARD_BYTES
+from spotmpi.launcher_channel import Name
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import PlannedChange, Survey, Token, TokenKind
 
@@ -71,20 +72,29 @@ class Row(NamedTuple):
     """The address of its doorbell."""
     card: bytes
     """How to share memory with it, as the data plane has it: `CARD_BYTES`."""
+    name: Name
+    """As which process MPI knows it."""
 
 
-_HOST_BYTES = 256
-_ROW = struct.Struct(f"<q{_HOST_BYTES}s{ADDRESS_BYTES}s{CARD_BYTES}s")
+_NAME_BYTES = 256
+_ROW = struct.Struct(f"<q{_NAME_BYTES}s{ADDRESS_BYTES}s{CARD_BYTES}s{_NAME_BYTES}sI")
 
 
 def pack_row(row: Row) -> bytes:
     """A row as bytes, as many for everybody."""
-    return _ROW.pack(row.worker, row.host.encode()[:_HOST_BYTES], row.bell, row.card)
+    host = row.host.encode()[:_NAME_BYTES]
+    return _ROW.pack(row.worker, host, row.bell, row.card, *row.name)
 
 
 def unpack_rows(data: bytes | bytearray) -> list[Row]:
     """The rows that `pack_row` made, one after the other."""
     return [
-        Row(worker, name.rstrip(b"\0").decode(errors="replace"), bell.rstrip(b"\0"), card)
-        for worker, name, bell, card in _ROW.iter_unpack(data)
+        Row(
+            worker,
+            host.rstrip(b"\0").decode(errors="replace"),
+            bell.rstrip(b"\0"),
+            card,
+            Name(space.rstrip(b"\0"), rank),
+        )
+        for worker, host, bell, card, space, rank in _ROW.iter_unpack(data)
     ]

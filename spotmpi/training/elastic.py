@@ -397,14 +397,18 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
     from spotmpi.fabric.planes.segments import unnamed
 
     with unnamed():
-        from spotmpi.fabric.deaths import Deaths
+        from spotmpi.fabric.deaths import Deaths, Listener
         from spotmpi.fabric.mpi import MpiFabric  # this starts MPI, which `Deaths` needs
 
         me = given.rank if given.newcomer is None else given.newcomer
         # On one host mpirun has started all of them together, and tells them of each other.
         obituaries = channel.obituaries(me or 0) if given.stand_in else None
-        follow = None if obituaries is None else Deaths(obituaries).follow
-        fabric = MpiFabric(given.stand_in, given.newcomer, follow)
+        deaths = Deaths.found() if obituaries is None else Deaths()
+        bury = None if deaths is None else deaths.announce
+        follow = None
+        if obituaries is not None and bury is not None:
+            follow = Listener(obituaries, bury).follow
+        fabric = MpiFabric(given.stand_in, given.newcomer, follow, bury)
     if given.newcomer is not None:
         channel.tell("connected")
     return fabric

@@ -18,13 +18,13 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402
 
-from spotmpi.fabric.deaths import Deaths  # noqa: E402
+from spotmpi.fabric.deaths import Deaths, Listener  # noqa: E402
 from spotmpi.launcher_channel import Obituaries  # noqa: E402
 
 folder, world = Path(sys.argv[1]), MPI.COMM_WORLD
 world.Set_errhandler(MPI.ERRORS_RETURN)
 me = world.Get_rank()
-deaths = Deaths(Obituaries(folder, me))
+deaths = Listener(Obituaries(folder, me), Deaths().announce)
 print("NAME", me, os.environ["PMIX_NAMESPACE"], os.environ["PMIX_RANK"], os.getpid(), flush=True)
 here = world.Split(0 if me < 2 else 1)
 world.Barrier()

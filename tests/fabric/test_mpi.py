@@ -92,6 +92,50 @@ def test_arrays_that_mpi_cannot_read_go_by_the_memory_of_the_host(
     assert said.count("SHARED 2.0 2.0 2.0\n") == 3, said
 
 
+NEIGHBOURS = """
+import os, signal, sys
+from spotmpi.errors import PeersLost
+from spotmpi.fabric import Cancel, Poll, Rebuild, Reduce, Revoke, Shape, mpi
+from spotmpi.fabric.deaths import Deaths
+from spotmpi.protocol.recovery import NO_PLAN, Lost
+
+fabric = mpi.MpiFabric(bury=Deaths().announce)
+arena = fabric.arena([Shape("float32", 5000)], "model")
+
+def total():
+    arena.contributions[0][:] = 1
+    fabric.perform(Reduce(arena.parts))
+    found = arena.results[0].sum()
+    arena.turn()
+    return found
+
+assert total() == 3 * 5000
+if fabric.me == 2:
+    os.kill(os.getppid(), signal.SIGSTOP)  # mpirun, which will tell nobody
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    total()
+except PeersLost:
+    fabric.perform(Revoke())
+    fabric.perform(Cancel([]))
+event = None
+while event != Lost(frozenset({2})):
+    event = fabric.perform(Poll())
+built = fabric.perform(Rebuild(frozenset({0, 1}), NO_PLAN))
+assert built.sealed, built
+assert total() == 2 * 5000
+print("WITHOUT 2", flush=True)
+if fabric.me == 0:
+    os.kill(os.getppid(), signal.SIGCONT)
+os._exit(0)
+"""
+
+
+def test_neighbours_see_a_death_by_themselves_and_tell_their_mpi(tmp_path: Path) -> None:
+    said = over_mpi(tmp_path, 3, "-c", NEIGHBOURS, code=None)
+    assert said.count("WITHOUT 2\n") == 2, said
+
+
 def test_no_newcomer_is_brought_in_if_mpi_was_not_started_for_threads(tmp_path: Path) -> None:
     """The thread that spawns it would call MPI beside the others."""
     program = (
@@ -112,7 +156,7 @@ bridge, both = (MPI.COMM_WORLD.Dup() for _ in range(2))
 bridge.Set_errhandler(MPI.ERRORS_RETURN)
 me, (what,) = fabric.me, sys.argv[1:]
 # The sponsor's thread, once MPI has brought the newcomer in.
-mpi._spawn = lambda guest, program, known: setattr(guest, "bridge", bridge)
+mpi.spawn = lambda guest, program, known: setattr(guest, "bridge", bridge)
 
 def until(call):
     while not (found := call()):
@@ -146,20 +190,20 @@ if me == 0:  # the sponsor
         print("SAID", fabric.sponsor(7), flush=True)
         os._exit(0)
     if what == "is another":
-        mpi._spawn = lambda guest, program, known: None
+        mpi.spawn = lambda guest, program, known: None
         assert fabric.sponsor(8) is None
         assert briefed() == [7], "nobody is there yet"
     else:
         fabric.sponsor(None)
     assert fabric.guest() is None
 else:
-    print("HEARD", heard(mpi._PROSPECTUS), flush=True)
+    print("HEARD", heard(mpi.PROSPECTUS), flush=True)
     both.Barrier()
     if what == "comes in":
-        bridge.Send([b"1", MPI.BYTE], 0, mpi._READY)  # to the first briefing
+        bridge.Send([b"1", MPI.BYTE], 0, mpi.READY)  # to the first briefing
     if what == "is gone":
         os.kill(os.getpid(), 9)
-    print("HEARD", heard(mpi._CHARTER), flush=True)
+    print("HEARD", heard(mpi.CHARTER), flush=True)
 both.Barrier()
 print("REVOKED", bridge.Is_revoked(), flush=True)
 both.Barrier()

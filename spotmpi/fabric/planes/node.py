@@ -24,7 +24,7 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from spotmpi.fabric.planes.meetings import Meetings
 from spotmpi.fabric.planes.plane import Arena, Handle, Part, Plane, Shape, Ways, private_arena
 from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
+from spotmpi.fabric.planes.watched import Watched
 from spotmpi.protocol.host_ring import cut
 from spotmpi.protocol.membership import WorkerId
 
@@ -265,6 +266,7 @@ class Node(Plane):
             _LOG.info("no memory is shared with other workers: %s", error)
         self._desks: dict[WorkerId, Desk] = {}
         """Of all whose memory can be reached from here."""
+        self._watched = Watched()
         self._marks: dict[WorkerId, int] = {}
         """By which hosts are told apart, of all who were ever there."""
         self.present: list[Desk] = []
@@ -322,8 +324,11 @@ class Node(Plane):
                 continue
             try:
                 own = self._own
-                mine = own is not None and own.found == found
-                self._desks[worker] = own if own and mine else Desk.of(found)
+                if own is not None and own.found == found:
+                    self._desks[worker] = own
+                else:  # watched first: what is found then is this process's
+                    self._watched.follow(worker, found.process)
+                    self._desks[worker] = Desk.of(found)
             except (OSError, SpotmpiError) as error:
                 _LOG.info("the memory of worker %d cannot be reached: %s", worker, error)
                 return False
@@ -337,6 +342,7 @@ class Node(Plane):
         self._begun = 0
         self._members, self._together = len(members), together
         self._desks = {one: desk for one, desk in self._desks.items() if one in members}
+        self._watched.keep(members)
         self._agreed = {}
         self.present, self.rings = [], None
         if together:
@@ -512,6 +518,10 @@ class Node(Plane):
         if self._ways.line is not None:
             self._ways.line.give_up()
 
+    def dead(self) -> Collection[WorkerId]:
+        """Neighbours."""
+        return self._watched.dead
+
     def interrupt(self) -> None:
         """Wake who sleeps, to see that the data path is revoked."""
         self.meetings.wake()
@@ -558,7 +568,9 @@ class Node(Plane):
 
     def _in_vain(self) -> bool:
         """Whether who waits for others is to leave off."""
-        return self._ways.broken() or (self._beside is not None and self._beside.halted)
+        if self._watched.dead or self._ways.broken():
+            return True
+        return self._beside is not None and self._beside.halted
 
     # For arenas.
 

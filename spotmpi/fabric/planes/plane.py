@@ -10,7 +10,7 @@ after a failure, and `Arena.in_place` says so. Nothing else above the plane depe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -228,6 +228,10 @@ class Plane(ABC):
         """Go on with what was started, beside the caller, until it is waited for or given up.
         Local, returns at once; what goes wrong is raised by `start` or `wait`."""
         return
+
+    def dead(self) -> Collection[WorkerId]:
+        """Members that are dead for certain, as far as this plane sees it by itself. Local."""
+        return ()
 
     def interrupt(self) -> None:
         """Have others look at once whether the data path is revoked. Local."""

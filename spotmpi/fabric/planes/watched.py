@@ -1,0 +1,51 @@
+"""Which workers of this host are dead, by word of the kernel itself: at once, and for certain."""
+
+from __future__ import annotations
+
+import os
+import select
+import weakref
+from collections.abc import Collection
+
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["Watched"]
+
+
+class Watched:
+    """Processes of other workers. One is dead once its memory is gone, reaped or not."""
+
+    def __init__(self) -> None:
+        self._ends = select.epoll()  # closed with this object
+        self._descriptors: dict[WorkerId, int] = {}
+        weakref.finalize(self, _close, self._descriptors)
+
+    def follow(self, worker: WorkerId, process: int) -> None:
+        """That worker is this process from now on. OSError if there is none."""
+        self.forget([worker])
+        descriptor = os.pidfd_open(process)
+        self._descriptors[worker] = descriptor
+        self._ends.register(descriptor, select.EPOLLIN)
+
+    def forget(self, workers: Collection[WorkerId]) -> None:
+        """These are of no interest any more, if they were."""
+        for worker in self._descriptors.keys() & set(workers):
+            descriptor = self._descriptors.pop(worker)
+            self._ends.unregister(descriptor)
+            os.close(descriptor)
+
+    def keep(self, workers: Collection[WorkerId]) -> None:
+        """None but these are of interest."""
+        self.forget(self._descriptors.keys() - set(workers))
+
+    @property
+    def dead(self) -> list[WorkerId]:
+        """Those whose process is over. Local, returns at once."""
+        if not (over := [descriptor for descriptor, _ in self._ends.poll(0)]):
+            return []
+        return [worker for worker, one in self._descriptors.items() if one in over]
+
+
+def _close(descriptors: dict[WorkerId, int]) -> None:
+    for descriptor in descriptors.values():
+        os.close(descriptor)
