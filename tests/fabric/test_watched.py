@@ -68,17 +68,17 @@ def test_who_left_is_of_no_interest_and_nothing_of_it_stays_open(
     neighbours: dict[int, subprocess.Popen[bytes]],
 ) -> None:
     before = set(os.listdir("/proc/self/fd"))
-    watched = Watched()
+    ends = [Watched()]
     for worker, process in neighbours.items():
-        watched.follow(worker, process.pid)
-    watched.keep([1, 7])
+        ends[0].follow(worker, process.pid)
+    ends[0].keep([1, 7])
     for process in neighbours.values():
         process.kill()
-    until(lambda: watched.dead)
-    assert watched.dead == [1]
-    watched.follow(1, os.getpid())  # it has come back as another
-    assert watched.dead == []
-    del watched
+    until(lambda: ends[0].dead)
+    assert ends[0].dead == [1]
+    ends[0].follow(1, os.getpid())  # another process is that worker now
+    assert ends[0].dead == []
+    ends.clear()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
