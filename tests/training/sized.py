@@ -1,0 +1,24 @@
+"""A training of so many floats, in which each worker says how much memory is its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import spotmpi
+from spotmpi.optimizers import Momentum
+from spotmpi.strategies import SSGD
+
+size, born_in_place = int(sys.argv[1]), sys.argv[2] == "in-place"
+weights = [np.zeros(size, np.float32)]
+with spotmpi.Trainer(weights, optimizer=Momentum(lr=0.01), strategy=SSGD()) as trainer:
+    gradients = trainer.gradients if born_in_place else [np.zeros(size, np.float32)]
+    for step in range(6):
+        if step == 4:
+            lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+            kib = next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            print("BYTES", 1024 * kib, flush=True)
+        gradients[0][:] = 1e-3
+        trainer.step(gradients)
