@@ -1,7 +1,8 @@
 """A training whose sums go from host to host.
 
-A pass is the last one if there is a file ``enough``; an argument narrows sums. The gradient does
-not depend on the parameters, so that a test replays it quickly; each sample has numbers of its own.
+A pass is the last one if there is a file ``enough``. An argument narrows sums, or is "one by one":
+then most of the gradient travels while the rest is computed. The gradient does not depend on the
+parameters, so that a test replays it quickly; each sample has numbers of its own.
 """
 
 import hashlib
@@ -11,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import spotmpi
+from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.operators import Narrow
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
@@ -39,11 +41,17 @@ def main():
     """One worker of the job."""
     passes, enough = 0, 0.0
     optimizer = SGD(lr=0.02)
-    strategy = Narrow(sys.argv[1]) >> SSGD() if sys.argv[1:] else SSGD()
+    how = sys.argv[1] if sys.argv[1:] else ""
+    strategy = Narrow(how) >> SSGD() if how in FORMATS else SSGD()
     with spotmpi.Trainer(start(), optimizer=optimizer, strategy=strategy, seed=7) as trainer:
         while not enough:
             for batch in trainer.batches(SAMPLES, batch_size=4):
-                trainer.step(gradient(trainer.params, batch), loss=0.0)
+                grads = gradient(trainer.params, batch)
+                if how == "one by one":
+                    trainer.ready("w", grads.pop("w"))
+                    for _ in range(20):  # the rest of a backward pass
+                        np.sin(PATTERN)
+                trainer.step(grads, loss=0.0)
             passes, enough = passes + 1, trainer.mean(float(Path("enough").exists()))
     print("FINAL", trainer.worker, fingerprint(trainer.params), passes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,18 +21,21 @@ from tests.running import Running
 
 
 @pytest.mark.parametrize(
-    ("lost", "form"),
+    ("lost", "how"),
     [
         ("a host", None),
         ("a host", "bf16"),
         ("a host", "int8"),
+        ("a host", "one by one"),
         ("a worker that is replaced", None),
         ("a worker that is replaced", "fp16"),
         ("a worker that is replaced", "int8"),
+        ("a worker that is replaced", "one by one"),
+        ("a host whose workers are told to leave", "one by one"),
     ],
 )
 def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
-    network: Callable[[int], Network], lost: str, form: str | None
+    network: Callable[[int], Network], lost: str, how: str | None
 ) -> None:
     """A host with one worker, one with three and one with two, of which something is lost."""
     there = network(3)
@@ -40,13 +44,18 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     command = there.in_head(
         *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", file),
         Path(large.__file__),
-        *([form] if form else []),
+        *([how] if how else []),
     )
     job = Running(command, there.folder, environ=there.environ)
     try:
         wait(job, file, 20)
         if lost == "a host":
             there.kill("h3")
+        elif lost == "a host whose workers are told to leave":
+            for worker in ("4", "5"):
+                shrink = (sys.executable, "-m", "spotmpi", "shrink", "--worker", worker)
+                subprocess.run(there.in_head(*shrink), env=there.environ, check=True)
+            job.until("workers? [45].* on h3 left before step", times=2)
         else:
             os.kill(min(there.workers("h2")), signal.SIGKILL)
             job.until("worker 6 on h2 has joined")
@@ -59,8 +68,9 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     steps = [record for record in records if record["event"] == "step"]
     sizes = [sorted(map(len, record["hosts"])) for record in steps]
     assert sizes[0] == [1, 2, 3]
+    form = None if how == "one by one" else how
     assert {record.get("narrow") for record in steps} == {form}
-    if lost == "a host":
+    if lost != "a worker that is replaced":
         assert sizes[-1] == [1, 3]
     else:
         assert [1, 2, 2] in sizes
