@@ -15,12 +15,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench import figures, launching, on_hosts
-from spotmpi.bench.copies import COPIED
-from spotmpi.bench.figures import Aim
-from spotmpi.bench.models import MODELS
+from spotmpi.bench import on_hosts
+from spotmpi.bench.measuring import figures, launching
+from spotmpi.bench.measuring.copies import COPIED
+from spotmpi.bench.measuring.figures import Aim
+from spotmpi.bench.measuring.models import MODELS
+from spotmpi.bench.measuring.report import Report
 from spotmpi.bench.network import missing
-from spotmpi.bench.report import Report
 from spotmpi.bench.scripts import gloo
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job

@@ -28,9 +28,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from spotmpi.bench import launching, machine
 from spotmpi.bench.events import JobFailed
-from spotmpi.bench.figures import size
+from spotmpi.bench.measuring import launching, machine
+from spotmpi.bench.measuring.figures import size
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.start import temporary_job

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from spotmpi.bench import figures, turns
-from spotmpi.bench.copies import copying
-from spotmpi.bench.report import Report
-from spotmpi.bench.turns import Step
+from spotmpi.bench.measuring import figures, turns
+from spotmpi.bench.measuring.copies import copying
+from spotmpi.bench.measuring.report import Report
+from spotmpi.bench.measuring.turns import Step
 from spotmpi.errors import UsageError
 from spotmpi.kernels import cpu, reference
 

@@ -17,10 +17,10 @@ from typing import Any
 
 from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.bench import on_hosts
-from spotmpi.bench.figures import Aim
-from spotmpi.bench.models import resnet50
+from spotmpi.bench.measuring.figures import Aim
+from spotmpi.bench.measuring.models import resnet50
+from spotmpi.bench.measuring.report import Report
 from spotmpi.bench.network import missing
-from spotmpi.bench.report import Report
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 

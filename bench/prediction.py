@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench import launching, machine
+from spotmpi.bench.measuring import launching, machine
 from spotmpi.economy.models import calibration, step_times, trials
 from spotmpi.economy.models.calibration import Fit, Measured
 from spotmpi.errors import UsageError

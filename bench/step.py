@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench import figures, launching
-from spotmpi.bench.figures import Aim, Estimate
-from spotmpi.bench.models import MODELS
-from spotmpi.bench.report import Report
+from spotmpi.bench.measuring import figures, launching
+from spotmpi.bench.measuring.figures import Aim, Estimate
+from spotmpi.bench.measuring.models import MODELS
+from spotmpi.bench.measuring.report import Report
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 
 from spotmpi.bench.events import Cell, Sample
-from spotmpi.bench.figures import size
+from spotmpi.bench.measuring.figures import size
 
 __all__ = ["Measured", "Side", "phases", "table", "targets"]
 

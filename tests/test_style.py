@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -124,3 +125,11 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 
 def test_modules_import_each_other_by_their_installed_names() -> None:
     assert grep(r"^\s*(from|import) (kernels|bench|jobs)\b", files(*FOLDERS)) == []
+
+
+def test_no_folder_of_the_package_has_more_than_twenty_modules() -> None:
+    """Nor are more than fourteen loose in the package itself."""
+    modules = [path for path in files(*LIBRARY) if not path.name.startswith("__")]
+    held = Counter(path.parent for path in modules)
+    assert [name(folder) for folder, count in held.items() if count > 20] == []
+    assert held[ROOT / "spotmpi"] <= 14

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 import spotmpi
-from spotmpi.bench import turns
-from spotmpi.bench.models import resnet50
+from spotmpi.bench.measuring import turns
+from spotmpi.bench.measuring.models import resnet50
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD

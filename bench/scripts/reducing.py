@@ -23,9 +23,9 @@ import numpy.typing as npt
 import spotmpi
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import Narrowing
-from spotmpi.bench import turns
-from spotmpi.bench.copies import COPIED, copying
-from spotmpi.bench.models import MODELS
+from spotmpi.bench.measuring import turns
+from spotmpi.bench.measuring.copies import COPIED, copying
+from spotmpi.bench.measuring.models import MODELS
 from spotmpi.bench.scripts import gloo
 from spotmpi.fabric import Reduce, Shape
 from spotmpi.optimizers import SGD

@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 import spotmpi
 from spotmpi.arrays.layout import Layout
-from spotmpi.bench import turns
-from spotmpi.bench.models import MODELS
+from spotmpi.bench.measuring import turns
+from spotmpi.bench.measuring.models import MODELS
 from spotmpi.fabric import Reduce, Shape
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum

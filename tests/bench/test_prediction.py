@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.bench import machine, prediction
+from spotmpi.bench import prediction
+from spotmpi.bench.measuring import machine
 from spotmpi.bench.prediction import Found
 from spotmpi.economy.models.calibration import Measured
 from spotmpi.economy.models.ring import HostType

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.bench import launching, machine, recovery
+from spotmpi.bench import recovery
 from spotmpi.bench.events import JobFailed
+from spotmpi.bench.measuring import launching, machine
 from spotmpi.bench.scripts import floor
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job

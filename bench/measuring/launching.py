@@ -21,7 +21,7 @@ from spotmpi.settings import Settings
 
 __all__ = ["by_mpirun", "by_spotmpi", "times_of"]
 
-SCRIPTS = Path(__file__).resolve().parent / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 _TO_END = 5.0
 """Seconds that a job gets to end by itself, once it has been told to."""
 

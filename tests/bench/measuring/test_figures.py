@@ -1,4 +1,4 @@
-"""`spotmpi.bench.figures`: that differences which are there are found, and no others."""
+"""`spotmpi.bench.measuring.figures`: that differences which are there are found, and no others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from spotmpi.bench import figures
-from spotmpi.bench.figures import Aim
+from spotmpi.bench.measuring import figures
+from spotmpi.bench.measuring.figures import Aim
 
 
 def noisy(excess: float, turns: int = 60) -> dict[str, list[float]]:

@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 
-from spotmpi.bench.turns import Step
+from spotmpi.bench.measuring.turns import Step
 
 __all__ = ["COPIED", "copying"]
 

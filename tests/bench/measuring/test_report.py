@@ -1,4 +1,4 @@
-"""`spotmpi.bench.report`: what is written, and what a run ends with."""
+"""`spotmpi.bench.measuring.report`: what is written, and what a run ends with."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.bench.events import JobFailed
-from spotmpi.bench.report import Report
+from spotmpi.bench.measuring.report import Report
 from spotmpi.errors import UsageError
 
 

@@ -1,11 +1,11 @@
-"""`spotmpi.bench.turns`, by a clock that counts."""
+"""`spotmpi.bench.measuring.turns`, by a clock that counts."""
 
 from __future__ import annotations
 
 from functools import partial
 
-from spotmpi.bench import turns
-from spotmpi.bench.turns import Step
+from spotmpi.bench.measuring import turns
+from spotmpi.bench.measuring.turns import Step
 
 
 def test_each_turn_has_a_block_of_each_side_in_an_order_that_is_the_same_everywhere() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotmpi.bench.models import MODELS
+from spotmpi.bench.measuring.models import MODELS
 
 KNOWN = {
     "resnet50": (214, 25_583_592, 3.86e9),

@@ -1,0 +1,1 @@
+"""What all benches measure and report with."""
