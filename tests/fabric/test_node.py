@@ -18,6 +18,7 @@ import pytest
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Shape
+from spotmpi.fabric.planes.node import _CARD
 from spotmpi.fabric.planes.shared_memory import Segment
 from tests.fabric.crew import (
     DATA,
@@ -181,6 +182,20 @@ def test_members_that_cannot_reach_each_other_go_by_mpi() -> None:
         assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
     workers[0].data.record[0][5] = 77
     assert workers[1].data.record[0][5] == -1
+
+
+def test_a_process_that_only_has_a_worker_s_number_is_not_taken_for_it() -> None:
+    """As where the worker runs in a container that numbers its processes by itself."""
+    one, other = company(2)
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE
+    ) as process:
+        _, *rest = _CARD.unpack(other.plane.card())
+        card = _CARD.pack(process.pid, *rest)
+        assert not one.plane.reach({one.me: one.plane.card(), 7: card})
+        process.kill()
+        process.wait()
+    assert list(one.plane.dead()) == []
 
 
 def test_if_one_has_no_memory_to_share_all_go_by_mpi(monkeypatch: pytest.MonkeyPatch) -> None:

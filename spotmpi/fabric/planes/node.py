@@ -330,6 +330,8 @@ class Node(Plane):
                     self._watched.follow(worker, found.process)
                     self._desks[worker] = Desk.of(found)
             except (OSError, SpotmpiError) as error:
+                # Where it runs, the number of its process may be another's here.
+                self._watched.forget([worker])
                 _LOG.info("the memory of worker %d cannot be reached: %s", worker, error)
                 return False
         return Meetings.possible
@@ -581,7 +583,7 @@ class Node(Plane):
             try:
                 return Segment.reach(found, length)
             except OSError as error:
-                if self._ways.broken():
+                if self._in_vain():
                     raise PeersLost("a worker is lost whose memory was to be shared") from None
                 if time.monotonic() > until:
                     raise SpotmpiError(f"memory for rounds cannot be shared: {error}") from error
