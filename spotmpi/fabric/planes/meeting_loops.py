@@ -28,7 +28,7 @@ def compiled() -> SimpleNamespace:
     return cache.compiled(
         {
             _post: (uintp, uint64, numbers, uintp, int64),
-            _meet: (numbers, uint64, uintp, int64, uintp, int64),
+            _meet: (numbers, uint64, uintp, int64, int64, uintp, int64),
             _ring: (uintp, int64),
             _publish: (uintp, uint64),
         }
@@ -42,14 +42,21 @@ def _post(own: Any, number: Any, everybody: Any, bell: Any, futex: Any) -> None:
         _ring(bell, futex)
 
 
-def _meet(everybody: Any, number: Any, bell: Any, looks: Any, nap: Any, futex: Any) -> Any:
-    """Whether all of ``everybody`` have come so far: look so often, then sleep once at most.
+def _meet(
+    everybody: Any, number: Any, bell: Any, looks: Any, yields: Any, nap: Any, futex: Any
+) -> Any:
+    """Whether all of ``everybody`` have come so far: look so often, then look as often as said and
+    yield the core each time, then sleep once at most.
 
     ``nap``: where the limit of that is, as seconds and nanoseconds.
     """
     for _ in range(looks):
         if _reached(everybody, number):
             return True
+    for _ in range(yields):
+        if _reached(everybody, number):
+            return True
+        _yield_core()
     heard = _load_half(bell)
     if _reached(everybody, number):
         return True
@@ -130,9 +137,19 @@ def _make_system_call(
     return types.int64(types.int64, types.uintp, types.int64, types.int64, types.uintp), generate
 
 
+def _make_yield_core(typing_context: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [])
+        builder.call(_declared(builder.module, kind, "sched_yield"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 _declared: Any = cgutils.get_or_insert_function
 _load: Any = intrinsic(_make_load)
 _load_half: Any = intrinsic(_make_load_half)
 _store: Any = intrinsic(_make_store)
 _increase: Any = intrinsic(_make_increase)
+_yield_core: Any = intrinsic(_make_yield_core)
 _system_call: Any = intrinsic(_make_system_call)

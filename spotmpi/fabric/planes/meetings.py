@@ -19,8 +19,13 @@ _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platf
 _NAP = 1_000_000
 """Nanoseconds for which a worker sleeps until it looks for losses, if it has a core of its own."""
 
-_LOOKS = 1000
-"""Times that it looks for the others before it sleeps, if it has one."""
+_LOOKS = 20_000
+"""Times that it looks for the others before it sleeps, if it has one; they take about as long as to
+sleep and to be woken does."""
+
+_YIELDS = 100
+"""Times that it looks for the others before it sleeps, and has somebody else run each time, if it
+shares its core: they come the sooner."""
 
 
 class Meetings:
@@ -34,7 +39,7 @@ class Meetings:
         self._present: Sequence[Desk] = ()
         self._loops: SimpleNamespace | None = None
         self._all_ready = self._all_done = HOST.zeros("uint64", 0)
-        self._bell = self._looks = 0
+        self._bell = self._looks = self._yields = 0
         self._nap = HOST.zeros("int64", 2)
         """Seconds and nanoseconds."""
 
@@ -62,7 +67,7 @@ class Meetings:
         self._all_done[:] = [desk.done for desk in present]
         self._bell = present[0].bell
         crowd = -(-count // len(os.sched_getaffinity(0)))
-        self._looks = _LOOKS if crowd == 1 else 0
+        self._looks, self._yields = (_LOOKS, 0) if crowd == 1 else (0, _YIELDS)
         self._nap[1] = min(_NAP * crowd, 999_999_999)
 
     def ready(self, desk: Desk, number: int) -> None:
@@ -97,7 +102,9 @@ class Meetings:
 
     def _meet(self, everybody: Buffer, number: int) -> None:
         assert self._loops is not None
-        meet, bell, looks, nap = self._loops.meet, self._bell, self._looks, self._nap.ctypes.data
-        while not meet(everybody, number, bell, looks, nap, _FUTEX):
+        meet, bell, nap = self._loops.meet, self._bell, self._nap.ctypes.data
+        looks, yields = self._looks, self._yields
+        while not meet(everybody, number, bell, looks, yields, nap, _FUTEX):
             if self._vain():
                 raise PeersLost("a worker of this host is lost, or has met a loss")
+            looks = yields = 0  # who takes that long computes, perhaps on this core
