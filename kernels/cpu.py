@@ -39,6 +39,10 @@ FEW = 1024
 """With fewer elements `reference` does it: that takes microseconds more, where Numba costs every
 process 0.4 s, to be imported and to load its code."""
 
+PAST_CACHE = 12_000_000
+"""Bytes from which on a sum, and what is packed, is written past the cache: of so many nothing
+remains there until they are read (`bench kernels`)."""
+
 
 def warm() -> None:
     """Load or compile every kernel for both dtypes, but those that narrow. Blocks for seconds on
@@ -70,7 +74,9 @@ def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> 
     if kernels is _FEW:
         _FEW.scaled_sum(out, inputs, scales)
     else:
-        kernels.scaled_sum(out, np.array(addresses, np.uintp), np.array(scales, np.float64))
+        large = out.nbytes >= PAST_CACHE
+        loop = kernels.scaled_sum_past_cache if large else kernels.scaled_sum
+        loop(out, np.array(addresses, np.uintp), np.array(scales, np.float64))
 
 
 def sgd(params: Array, grads: Array, rate: float, scale: float) -> None:
@@ -98,7 +104,12 @@ def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
         return
     start = 0
     for tensor in tensors:  # also for a scale of 1.0: this loop beats NumPy's copy
-        kernels.scale(out, start, tensor.ravel(), scale)
+        piece, flat = out[start : start + tensor.size], tensor.ravel()
+        if piece.nbytes >= PAST_CACHE:
+            addresses = np.array([kernels.address(flat)], np.uintp)
+            kernels.scaled_sum_past_cache(piece, addresses, np.array([scale], np.float64))
+        else:
+            kernels.scale(piece, flat, scale)
         start += tensor.size
 
 

@@ -16,6 +16,7 @@ from numba.extending import intrinsic, register_jitable
 from numba.np.numpy_support import carray, from_dtype
 
 from spotmpi.kernels import cache
+from spotmpi.kernels.past_cache import LINE, settle, sum_lines
 
 __all__ = ["BLOCK", "compiled", "pointed_at"]
 
@@ -31,9 +32,10 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
         {
             _accumulate: (flat, flat),
             _scaled_sum: (flat, uintp[::1], float64[::1]),
+            _scaled_sum_past_cache: (flat, uintp[::1], float64[::1]),
             _sgd: (flat, flat, float64, float64),
             _momentum: (flat, flat, flat, float64, float64, float64),
-            _scale: (flat, int64, flat, float64),
+            _scale: (flat, flat, float64),
             _digest: (words, uint32, uint32, uint32),
             _finite: (flat,),
             _address: (flat,),
@@ -61,11 +63,10 @@ def _momentum(params: Any, velocity: Any, grads: Any, rate: Any, beta: Any, scal
         params[i] -= r * velocity[i]
 
 
-def _scale(out: Any, start: Any, x: Any, scale: Any) -> None:
-    piece = out[start : start + x.size]
+def _scale(out: Any, x: Any, scale: Any) -> None:
     s = out.dtype.type(scale)
     for i in range(x.size):
-        piece[i] = s * x[i]
+        out[i] = s * x[i]
 
 
 def _finite(x: Any) -> Any:
@@ -88,21 +89,41 @@ def _digest(words: Any, start: Any, position: Any, mix: Any) -> Any:
 
 
 def _scaled_sum(out: Any, addresses: Any, scales: Any) -> None:
-    # Inputs come as addresses, because Numba would compile a tuple anew for each length. Four are
-    # added at a time: enough to keep memory busy, few enough to be written out. What is missing
-    # to four is read from zeros with a weight of -0.0, which leaves every sum as it is, to the bit.
-    n, count = out.size, addresses.size
-    zeros = np.zeros(min(n, BLOCK), out.dtype)
+    weights = np.full(addresses.size + 3, -0.0, out.dtype)
+    for i in range(addresses.size):
+        weights[i] = scales[i]
+    _add_up(out, 0, out.size, addresses, weights)
+
+
+def _scaled_sum_past_cache(out: Any, addresses: Any, scales: Any) -> None:
+    # Whole lines past the cache, and what stands before and behind them as ever.
+    size, count, here = out.itemsize, addresses.size, uintp(out.ctypes.data)
     weights = np.full(count + 3, -0.0, out.dtype)
     for i in range(count):
         weights[i] = scales[i]
-    for start in range(0, n, BLOCK):
-        block = out[start : start + BLOCK]
-        for i in range(0, count, 4):
-            p, a = weights[i], _input(addresses, i, out, start, zeros)
-            q, b = weights[i + 1], _input(addresses, i + 1, out, start, zeros)
-            r, c = weights[i + 2], _input(addresses, i + 2, out, start, zeros)
-            s, d = weights[i + 3], _input(addresses, i + 3, out, start, zeros)
+    first = min(out.size, int64((uintp(0) - here) % uintp(LINE)) // size)
+    last = first + (out.size - first) * size // LINE * LINE // size
+    _add_up(out, 0, first, addresses, weights)
+    sum_lines(here, first * size, last * size, addresses, weights, count)
+    _add_up(out, last, out.size, addresses, weights)
+    settle()
+
+
+@register_jitable
+def _add_up(out: Any, begin: Any, end: Any, addresses: Any, weights: Any) -> None:
+    """The elements from ``begin`` to ``end`` of a weighted sum."""
+    # Inputs come as addresses, because Numba would compile a tuple anew for each length. Four are
+    # added at a time: enough to keep memory busy, few enough to be written out. What is missing
+    # to four is read from zeros with a weight of -0.0, which leaves every sum as it is, to the bit.
+    zeros = np.zeros(min(end - begin, BLOCK), out.dtype)
+    for start in range(begin, end, BLOCK):
+        stop = min(end, start + BLOCK)
+        block = out[start:stop]
+        for i in range(0, addresses.size, 4):
+            p, a = weights[i], _input(addresses, i, out, start, stop, zeros)
+            q, b = weights[i + 1], _input(addresses, i + 1, out, start, stop, zeros)
+            r, c = weights[i + 2], _input(addresses, i + 2, out, start, stop, zeros)
+            s, d = weights[i + 3], _input(addresses, i + 3, out, start, stop, zeros)
             if i == 0:
                 for j in range(block.size):
                     block[j] = p * a[j] + q * b[j] + r * c[j] + s * d[j]
@@ -112,11 +133,11 @@ def _scaled_sum(out: Any, addresses: Any, scales: Any) -> None:
 
 
 @register_jitable
-def _input(addresses: Any, i: Any, out: Any, start: Any, zeros: Any) -> Any:
-    """The part of input ``i`` that belongs to the block of ``out`` at ``start``."""
+def _input(addresses: Any, i: Any, out: Any, start: Any, stop: Any, zeros: Any) -> Any:
+    """What of input ``i`` belongs to the elements of ``out`` from ``start`` to ``stop``."""
     if i >= addresses.size:
         return zeros
-    return pointed_at(addresses[i], out.size, out.dtype)[start : start + BLOCK]
+    return pointed_at(addresses[i], out.size, out.dtype)[start:stop]
 
 
 @register_jitable

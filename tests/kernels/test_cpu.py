@@ -19,11 +19,13 @@ KINDS = ("random", "odd", "broken")
 SCALARS = (0.3, -1.0, 1.0, 0.0, 1e30, float("inf"), float("nan"))
 
 
-@pytest.fixture(autouse=True, params=["compiled", "as users have it"])
+@pytest.fixture(autouse=True, params=["compiled", "past the cache", "as users have it"])
 def _who_does_it(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything is compiled; or what is small is not."""
-    if request.param == "compiled":
+    """Everything is compiled, and may go past the cache; or what is small is not."""
+    if request.param != "as users have it":
         monkeypatch.setattr(cpu, "FEW", 0)
+    if request.param == "past the cache":
+        monkeypatch.setattr(cpu, "PAST_CACHE", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -83,6 +85,42 @@ def test_a_sum_of_any_number_of_inputs_is_added_from_left_to_right(dtype: str, k
             x = [make(dtype, n, kind, i) for i in range(count + 1)]
             scales = [SCALARS[i % 4] for i in range(count)]
             compare(lambda k, a, s=scales: k.scaled_sum(a[0], a[1:], s), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_goes_past_the_cache_is_the_same_wherever_it_lies(
+    dtype: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "PAST_CACHE", 0)
+    for n in (1, 15, 16, 17, 1024, 1001, loops.BLOCK + 5):
+        for first in (0, 1, 7, 16):
+            for count in (1, 2, 5):
+                x = [make(dtype, n, kind, i) for i in range(count)]
+                scales = [SCALARS[i % 4] for i in range(count)]
+                expected, room = np.zeros(n, dtype), np.zeros(n + 40, dtype)
+                reference.scaled_sum(expected, x, scales)
+                cpu.scaled_sum(room[first : first + n], x, scales)
+                np.testing.assert_array_equal(bits(room[first : first + n]), bits(expected))
+                assert not room[:first].any()
+                assert not room[first + n :].any()
+            pieces = [x[0][: n // 2], x[0][n // 2 :]]
+            expected, got = np.zeros(n, dtype), np.zeros(n + first, dtype)
+            reference.pack(expected, pieces, 0.3)
+            cpu.pack(got[first:], pieces, 0.3)
+            np.testing.assert_array_equal(bits(got[first:]), bits(expected))
+
+
+def test_what_is_large_goes_past_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    x, out = (np.ones(cpu.PAST_CACHE // 4, "float32") for _ in range(2))
+    cpu.warm()
+    kernels, gone = cpu._KERNELS[x.dtype], []
+    monkeypatch.setattr(kernels, "scaled_sum_past_cache", lambda *given: gone.append(given[0].size))
+    cpu.scaled_sum(out, [x], [1.0])
+    cpu.scaled_sum(out[1:], [x[1:]], [1.0])
+    cpu.pack(out, [x], 1.0)
+    assert gone == [x.size, x.size]
 
 
 def test_a_sum_of_negative_zeros_stays_negative() -> None:
