@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric import Arena, Background, Fabric, Part, Shape, Steps
+from spotmpi.fabric import Arena, Background, Between, Fabric, Part, Shape, Steps
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
 from spotmpi.fabric.sim_data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
@@ -86,9 +86,9 @@ class Seat(Fabric):
         """The simulation's."""
         return self._simulation.arena(layout, name)
 
-    def hosts(self, workers: Sequence[int], part: Part) -> list[list[int]]:
-        """The simulation's, of what is narrowed."""
-        return self._simulation.hosts(workers) if part.narrowing is not None else []
+    def between(self, workers: Sequence[int], parts: Sequence[Part]) -> Between | None:
+        """The simulation's."""
+        return self._simulation.between(self.me, workers, parts)
 
     def clock(self) -> float:
         """The simulation's."""

@@ -33,6 +33,7 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric.background import Background, InThread
 from spotmpi.fabric.planes.plane import (
     Arena,
+    Between,
     Cancel,
     Handle,
     Part,
@@ -48,6 +49,7 @@ from spotmpi.protocol.recovery import NO_PLAN, PlannedChange, RevokeControl, Sen
 __all__ = [
     "Arena",
     "Background",
+    "Between",
     "Buffer",
     "Cancel",
     "Fabric",
@@ -174,10 +176,10 @@ class Fabric(ABC):
         name last.
         """
 
-    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
-        """How ``part`` was summed over these: host by host, as `protocol.host_ring` says. Empty if
-        it was in their own order, or as MPI does it. Local."""
-        return []
+    def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
+        """How these parts of one arena were summed over these workers; None if it was in their
+        order, or as MPI does it. Local."""
+        return None
 
     # A sponsor's side of a newcomer. All local, and done at once.
 

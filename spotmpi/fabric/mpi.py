@@ -27,6 +27,7 @@ from spotmpi.arrays.backend import HOST, backend_of
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
+    Between,
     Buffer,
     Cancel,
     Fabric,
@@ -177,9 +178,9 @@ class MpiFabric(Fabric):
         """Of the data plane."""
         return self._plane.arena(layout, name)
 
-    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
+    def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Of the data plane."""
-        return self._plane.hosts(workers, part)
+        return self._plane.between(workers, parts)
 
     def clock(self) -> float:
         """Monotonic seconds of this host, the same for all its processes."""

@@ -26,6 +26,7 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
     Background,
+    Between,
     Cancel,
     Fabric,
     Knock,
@@ -102,9 +103,9 @@ class Seat(Fabric):
         """The simulation's."""
         return self.simulation.arena(layout, name)
 
-    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
-        """The simulation's, of what is narrowed."""
-        return self.simulation.hosts(workers) if part.narrowing is not None else []
+    def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
+        """The simulation's."""
+        return self.simulation.between(self.me, workers, parts)
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
         """The simulation's."""
@@ -226,12 +227,15 @@ class Simulation:
         """Memory for rounds."""
         made = private_arena(layout, self._in_place)
         made.weighs = self._weighs and bool(name)
+        if name:
+            self._data_path.know(made, name)
         return made
 
-    def hosts(self, workers: Sequence[WorkerId]) -> list[list[WorkerId]]:
-        """Where these are; none, if it is one host for all."""
-        hosts = self._data_path.hosts(workers)
-        return hosts if len(hosts) > 1 else []
+    def between(
+        self, worker: WorkerId, workers: Sequence[WorkerId], parts: Sequence[Part]
+    ) -> Between | None:
+        """How a worker's parts were summed over these; None, if it is one host for all."""
+        return self._data_path.between(worker, workers, parts)
 
     def clock(self) -> float:
         """Simulated seconds."""

@@ -14,8 +14,11 @@ from typing import Any, Protocol
 
 from spotmpi.arrays.backend import backend_of, fill
 from spotmpi.arrays.narrowing import narrowed_sum
+from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
+    Arena,
+    Between,
     Buffer,
     Cancel,
     Handle,
@@ -28,13 +31,20 @@ from spotmpi.fabric import (
     Steps,
     Wait,
 )
-from spotmpi.protocol.host_ring import carried
+from spotmpi.protocol.host_ring import RING, STRAIGHT, carried
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import Event
+from spotmpi.protocol.trials import Trial
+
+_WAYS, _TURNS = (STRAIGHT, RING), 1
+"""Of every array, and rounds in which each is tried that count."""
 
 RUBBISH = 77
 """What a collective that failed leaves behind: nobody may build on it."""
 
+
+Place = tuple[str, int]
+"""An array: its arena's name, and which of it."""
 
 LATER = object()
 """In the place of a reply: it will come."""
@@ -62,6 +72,8 @@ class Call:
 
     collective: Collective
     what: Part | Share
+    way: str = ""
+    """Of a sum between hosts."""
     given: Buffer = None
     """A copy of what was brought, by which it is seen whether that is left alone."""
     entered: bool = False
@@ -84,6 +96,10 @@ class Data:
     """The members, in no order."""
     collectives: list[Collective] = field(default_factory=list)
     revoked: bool = False
+    begun: dict[tuple[WorkerId, Place | None], int] = field(default_factory=dict)
+    """How often each worker has begun to sum each array of a named arena."""
+    trials: dict[Place, Trial] = field(default_factory=dict)
+    """Of these arrays."""
 
     def __post_init__(self) -> None:
         self.everybody = frozenset(self.members)
@@ -164,6 +180,30 @@ class DataPath:
         self._world = world
         self._host_of = host_of
         self._handles: Handle = 0
+        self._places: dict[int, tuple[Place, Buffer]] = {}
+        """By `id`, which arrays are those of named arenas."""
+        self._ways: dict[tuple[WorkerId, Place | None], str] = {}
+        """Which way each worker's arrays have gone last."""
+
+    def know(self, arena: Arena, name: str) -> None:
+        """Its arrays are those that other workers have in theirs of this name."""
+        for index, contribution in arena.every_contribution():
+            self._places[id(contribution)] = (name, index), contribution
+
+    def between(
+        self, worker: WorkerId, workers: Sequence[WorkerId], parts: Sequence[Part]
+    ) -> Between | None:
+        """As they were started last."""
+        places = [self._place(part) for part in parts]
+        ways = [self._ways.get((worker, place), "") for place in places]
+        data = self._world.processes[worker].data
+        assert data is not None
+        tried = [None if place is None else data.trials.get(place) for place in places]
+        choices = [
+            trial.choice if trial and data.begun.get((worker, place), 0) >= trial.rounds else None
+            for place, trial in zip(places, tried, strict=True)
+        ]
+        return Between(self.hosts(workers), ways, choices) if all(ways) else None
 
     def perform(
         self,
@@ -212,14 +252,36 @@ class DataPath:
         call = Call(data.collectives[process.calls], what)
         if isinstance(what, Part):
             call.given = _copy(what.contribution)
+            hosts = self.hosts(data.members)
+            call.way = self._way(worker, data, what) if len(hosts) > 1 else ""
+            self._ways[worker, self._place(what)] = call.way
             if what.narrowing is not None:
-                hosts = self.hosts(data.members)
-                what.narrowing.begin(_parts_of(worker, hosts, what) if len(hosts) > 1 else [])
+                what.narrowing.begin(_parts_of(worker, hosts, what) if call.way else [])
         process.calls += 1
         self._handles += 1
         process.under_way[self._handles] = call
         self._world.after(self._world.delays.compute, self._enter, worker, data, call)
         return self._handles
+
+    def _place(self, part: Part) -> Place | None:
+        place, array = self._places.get(id(part.contribution), (None, None))
+        return place if array is part.contribution else None
+
+    def _way(self, worker: WorkerId, data: Data, part: Part) -> str:
+        """Between hosts: in turns, then one that is drawn."""
+        place = self._place(part)
+        if place is None:
+            return ""
+        data.begun[worker, place] = begun = data.begun.get((worker, place), 0) + 1
+        if part.narrowing is not None:
+            return RING
+        if (trial := data.trials.get(place)) is None:
+            hosts = [len(host) for host in self.hosts(data.members)]
+            trial = data.trials[place] = Trial(_WAYS, hosts, _TURNS)
+            chance = random.Random(f"{data.members}/{place}")
+            times = [[chance.random() for _ in data.members] for _ in range(trial.rounds)]
+            trial.choose(int(part.result.nbytes), times)
+        return trial.way(begun - 1)
 
     def _enter(self, worker: WorkerId, data: Data, call: Call) -> None:
         process = self._world.processes.get(worker)
@@ -261,10 +323,13 @@ class DataPath:
         """The sum; None if it is narrowed, for which all have to do their part, and somebody is
         through with it."""
         hosts = self.hosts(data.members)
+        (way,) = {call.way for call in collective.calls.values()}
+        brought = {one: collective.brought[one] for one in data.members}
+        if not way:
+            return [_sum([*brought.values()])]
         parts = [call.what for call in collective.calls.values()]
-        narrowed = any(isinstance(part, Part) and part.narrowing is not None for part in parts)
-        if not narrowed or len(hosts) < 2:
-            return [_sum([collective.brought[one] for one in data.members])]
+        if not any(isinstance(part, Part) and part.narrowing is not None for part in parts):
+            return [sum_of_hosts(brought, hosts, way)]
         processes = self._world.processes
         for worker, call in collective.calls.items():
             process = processes.get(worker)
@@ -275,7 +340,7 @@ class DataPath:
             for worker, call in collective.calls.items()
             if isinstance(call.what, Part) and call.what.narrowing is not None
         }
-        return [narrowed_sum(collective.brought, hosts, found)]
+        return [narrowed_sum(brought, hosts, found)]
 
     def _complete(self, worker: WorkerId, collective: Collective) -> None:
         process = self._world.processes.get(worker)

@@ -1,12 +1,18 @@
 """How a sum travels between hosts: which messages each worker sends and gets, in which order. Pure.
 
-An array is cut into slices, one for each worker of the host that has the most. Each slice has a
-ring of its own: one worker of every host, which sends to the one of the next host and hears from
-that of the last one. Within a ring the slice is cut into shares, one for each host, and these into
-messages. A share starts at the host after its *owner*, as the sum of that host's contributions.
-Each host adds its own and passes it on, until the owner has the whole sum; then that goes round
-once more, and nobody adds anything. So each host sends and gets 2 (n - 1) / n of the slice, every
-sum is made by one host for all, and the order of summation depends on nothing but the numbers here.
+There are three ways. By the *first* workers: the first of each host sends its host's sum to the
+first of all others, and adds up what comes. *Straight*: each host owns a share of the array; it
+gets the others' sums of that, adds them to its own, and sends the total to all. Both of these add
+the sums of hosts, in the order of the hosts. The third way is a *ring*.
+
+For rings an array is cut into slices, one for each worker of the host that has the most. Each slice
+has a ring of its own: one worker of every host, which sends to the one of the next host and hears
+from that of the last one. Within a ring the slice is cut into shares, one for each host, and these
+into messages. A share starts at the host after its *owner*, as the sum of that host's
+contributions. Each host adds its own and passes it on, until the owner has the whole sum; then that
+goes round once more, and nobody adds anything. So each host sends and gets 2 (n - 1) / n of the
+slice, every sum is made by one host for all, and the order of summation depends on nothing but the
+numbers here.
 """
 
 from __future__ import annotations
@@ -14,7 +20,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-__all__ = ["Course", "carried", "carriers", "courses", "cut", "orders"]
+__all__ = [
+    "FIRST",
+    "RING",
+    "STRAIGHT",
+    "Course",
+    "Exchange",
+    "carried",
+    "carriers",
+    "courses",
+    "cut",
+    "exchanges",
+    "orders",
+]
+
+FIRST, STRAIGHT, RING = "first", "straight", "ring"
+"""The ways, as traces have them."""
 
 _LINE = 16
 """Elements of which two workers of a host never write one each."""
@@ -39,6 +60,16 @@ class Course(NamedTuple):
     """To so many of what it gets its host's contributions are added; the rest are whole sums."""
     owned: int
     """Of those, the ones from this on are whole sums then, and this host's to make for all."""
+
+
+class Exchange(NamedTuple):
+    """What one worker does of a slice of an array that goes straight."""
+
+    ring: int
+    partners: Sequence[int]
+    """Which worker of each host has this slice."""
+    shares: Sequence[Sequence[slice]]
+    """What each host owns of it, as messages."""
 
 
 def cut(size: int, which: int, count: int, start: int = 0) -> slice:
@@ -77,6 +108,23 @@ def courses(
             )
         )
     return found
+
+
+def exchanges(
+    size: int, workers: Sequence[int], host: int, worker: int, message: int
+) -> list[Exchange]:
+    """What a worker does for an array that goes straight, as `courses` has it for one in rings. No
+    more workers of a host take part than have a whole message each."""
+    hosts, rings = len(workers), min(max(workers), max(1, -(-size // message)))
+    return [
+        Exchange(
+            ring,
+            [_who(ring, rings, count) for count in workers],
+            [_messages(share, message) for share in _shares(size, ring, rings, hosts)],
+        )
+        for ring in range(rings)
+        if _who(ring, rings, workers[host]) == worker
+    ]
 
 
 def orders(size: int, workers: Sequence[int]) -> Iterator[tuple[slice, list[int]]]:

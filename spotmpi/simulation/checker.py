@@ -19,7 +19,7 @@ from spotmpi.fabric.sim import Seal
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import most_messages
 from spotmpi.protocol.sampler import Indices
-from spotmpi.simulation.model import RATE, Array, Model, first_params, whose
+from spotmpi.simulation.model import RATE, Array, Model, Way, first_params, whose
 from spotmpi.training.session import MOST_TRIES
 
 PATIENCE = 3
@@ -114,6 +114,8 @@ class Checker:
         self._published = 0
         self._whole = True
         """No step is missing in the trace."""
+        self._ways: dict[tuple[int, int], tuple[int, str]] = {}
+        """Of generations and arrays, since which step sums go which way."""
         self._requests: dict[WorkerId, str] = {}
         """What newcomers were started for."""
         self._waits: dict[tuple[WorkerId, WorkerId, str], int] = {}
@@ -288,6 +290,8 @@ class Checker:
         elif event in ("recovery", "recovered"):
             if record["lost_steps"] or record["recomputed_gradients"]:
                 raise Violation(f"{event} of generation {record['generation']} cost {record}")
+        elif event == "way":
+            self._chosen(record)
         elif event == "end":
             if self._ended:
                 raise Violation("the training has ended, and ends again")
@@ -303,6 +307,7 @@ class Checker:
         if step != self._published:
             raise Violation(f"the trace has step {step} where step {self._published} is due")
         self._published = step + 1
+        self._check_ways(record)
         contributions = record["contributions"]
         if [c["worker"] for c in contributions] != [*record["workers"]]:
             raise Violation(f"step {step}: contributions of others than {record['workers']}")
@@ -339,6 +344,18 @@ class Checker:
         self._published = after
         self._whole = False
 
+    def _chosen(self, record: Mapping[str, Any]) -> None:
+        if record["ms"][record["way"]] > min(record["ms"].values()):
+            raise Violation(f"a slower way was chosen: {record}")
+        self._ways[record["generation"], record["array"]] = record["step"], record["way"]
+
+    def _check_ways(self, record: Mapping[str, Any]) -> None:
+        """Sums go as was said."""
+        for array, way in enumerate(record.get("ways", ())):
+            since, chosen = self._ways.get((record["generation"], array), (record["step"], way))
+            if record["step"] > since and way != chosen:
+                raise Violation(f"step {record['step']}: the sum of {array} went {way}: {chosen}")
+
     def _follow(
         self, step: int, gradients: list[Array], weights: list[int], record: Mapping[str, Any]
     ) -> None:
@@ -348,9 +365,10 @@ class Checker:
             seen = self._views["step", 0].seen
             assert isinstance(seen, bytes)
             self._truth = Model(np.frombuffer(seen, np.float32), self._arrays)
-        if form := record.get("narrow"):
-            workers, hosts = record["workers"], record["hosts"]
-            self._truth.narrow_step(gradients, weights, record["rate"], workers, hosts, form)
+        if hosts := record.get("hosts"):
+            way = Way(hosts, record["ways"], record.get("narrow"))
+            workers = record["workers"]
+            self._truth.step_between(gradients, weights, record["rate"], workers, way)
         else:
             self._truth.step(gradients, weights, record["rate"])
         params = self._truth.params

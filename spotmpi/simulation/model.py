@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from spotmpi.arrays.narrowing import Narrowing, narrowed_sum
 from spotmpi.optimizers import Momentum
+from spotmpi.protocol.host_ring import RING, orders
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 
@@ -19,6 +21,7 @@ __all__ = [
     "SMALL",
     "Array",
     "Model",
+    "Way",
     "cut",
     "first_params",
     "gradient",
@@ -63,6 +66,16 @@ def cut(whole: Array, arrays: int) -> list[Array]:
     return np.array_split(whole, arrays)
 
 
+class Way(NamedTuple):
+    """How the sums of a step went between hosts."""
+
+    hosts: Sequence[Sequence[WorkerId]]
+    names: Sequence[str]
+    """Of each array, the last one first."""
+    form: str | None
+    """They were narrowed like this."""
+
+
 class Model:
     """Parameters that follow the steps of a training, without any of its code but the optimizer."""
 
@@ -85,39 +98,63 @@ class Model:
     def step(self, gradients: Sequence[Array], weights: Sequence[int], rate: float) -> None:
         """Move by the mean of the gradients, which are summed in this order."""
         if sum(weights):
-            # Not a sum over the axis, whose order would be NumPy's.
-            scaled = _scaled(gradients, weights)
-            self._move(np.add.accumulate(scaled, axis=0)[-1], sum(weights), rate)
+            self._move(_in_order(_scaled(gradients, weights)), sum(weights), rate)
 
-    def narrow_step(
+    def step_between(
         self,
         gradients: Sequence[Array],
         weights: Sequence[int],
         rate: float,
         workers: Sequence[WorkerId],
-        hosts: Sequence[Sequence[WorkerId]],
-        form: str,
+        way: Way,
     ) -> None:
-        """The same of these workers, whose sums go from host to host and are narrowed there."""
+        """The same of these workers, whose sums go from host to host, and are narrowed there."""
         if not sum(weights):
             return
-        pieces = [cut(one, self._arrays) for one in _scaled(gradients, weights)]
-        members = [one for host in hosts for one in host]
+        scaled = dict(zip(workers, _scaled(gradients, weights), strict=True))
         found = []
         for number, like in enumerate(cut(self.params, self._arrays)):
-            brought = {one: piece[number] for one, piece in zip(workers, pieces, strict=True)}
-            for one in members:
-                zeros = np.zeros_like(like), np.zeros_like(like)
-                self._rests.setdefault((one, number), Narrowing(form, *zeros))
-            taken = {one: self._rests[one, number] for one in members}
-            found.append(narrowed_sum(brought, hosts, taken))
-            for rest in taken.values():
-                rest.turn()
+            brought = {one: cut(whole, self._arrays)[number] for one, whole in scaled.items()}
+            if way.form is not None:
+                found.append(self._narrowed(number, like, brought, way))
+            elif way.names[-1 - number] == RING:
+                found.append(_in_rings(brought, way.hosts))
+            else:
+                sums = [[brought[one] for one in host if one in brought] for host in way.hosts]
+                found.append(_in_order([_in_order(flats) for flats in sums if flats]))
         self._move(np.concatenate(found), sum(weights), rate)
+
+    def _narrowed(
+        self, number: int, like: Array, brought: Mapping[WorkerId, Array], way: Way
+    ) -> Array:
+        assert way.form is not None
+        members = [one for host in way.hosts for one in host]
+        for one in members:
+            zeros = np.zeros_like(like), np.zeros_like(like)
+            self._rests.setdefault((one, number), Narrowing(way.form, *zeros))
+        taken = {one: self._rests[one, number] for one in members}
+        found: Array = narrowed_sum(brought, way.hosts, taken)
+        for rest in taken.values():
+            rest.turn()
+        return found
 
     def _move(self, summed: Array, total: int, rate: float) -> None:
         slots = {"velocity": [self._velocity]}
         self._optimizer.update([self.params], [summed], slots, rate, 1.0 / total)
+
+
+def _in_order(flats: Sequence[Array] | Array) -> Array:
+    """Not a sum over the axis, whose order would be NumPy's."""
+    found: Array = np.add.accumulate(np.asarray(flats), axis=0)[-1]
+    return found
+
+
+def _in_rings(brought: Mapping[WorkerId, Array], hosts: Sequence[Sequence[WorkerId]]) -> Array:
+    found = np.empty_like(next(iter(brought.values())))
+    for piece, order in orders(len(found), [len(host) for host in hosts]):
+        workers = [one for which in order for one in hosts[which] if one in brought]
+        found[piece] = _in_order([brought[one][piece] for one in workers])
+    return found
 
 
 def _scaled(gradients: Sequence[Array], weights: Sequence[int]) -> Array:

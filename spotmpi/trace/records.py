@@ -11,9 +11,10 @@ start       workers [ids], hosts (optional), params (number of floats), bucket_m
 step        step (from 0), round, generation, workers [ids], contributions [{worker, samples,
             weight}] in the order of summation, loss, rate, digest (hex or null), seconds.
             samples: the indices as a list, or null where the script deals its own; weight: the
-            number of samples. hosts [[ids]], where the sum went from host to host: the workers of
-            each, and the order of summation is that of `protocol.host_ring`; narrow, where sums of
-            float32 were narrowed on that way: the format. Written once, when the step is stable.
+            number of samples. hosts [[ids]], where sums went from host to host: the workers of
+            each; ways [names], which way the sum of each flat array went (none: all "ring"), and
+            with that the order of summation, as `protocol.host_ring` has it; narrow, where sums of
+            float32 in rings were narrowed: the format. Written once, when the step is stable.
             The steps of one round are committed together, with its rate, and only the last of them
             has a digest
 recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, accept_ms,
@@ -26,6 +27,9 @@ recovered   worker, generation, step, and what of the above this worker saw itse
             digest that of its own parameters then
 change      generation, step, joined [ids], hosts (of those), left [ids], pause_ms: who was admitted
             or left before this step; the pause is that of the worker that wrote the line
+way         generation, step, array, bytes, ms {name: milliseconds}, way: the ways in which sums of
+            this array may go between hosts were tried in the first rounds of this generation, and
+            what each took; sums go this way after this step, as long as the generation lasts
 checkpoint  step, path, seconds, worker
 resume      step, path; training goes on *with* this step, and what the trace said before of this
             step and later ones is void

@@ -14,9 +14,10 @@ import numpy.typing as npt
 from spotmpi.arrays.backend import kernels_for
 from spotmpi.arrays.layout import BUCKET_MB, Layout
 from spotmpi.arrays.narrowing import NARROWED, Narrowing, narrowed_sum
+from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.errors import TraceError
 from spotmpi.optimizers import Optimizer
-from spotmpi.protocol.host_ring import orders
+from spotmpi.protocol.host_ring import RING
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.trace.records import Record
 
@@ -174,6 +175,7 @@ def summed(parts: dict[WorkerId, list[Any]], record: Record, rests: Rests) -> li
     go on with it."""
     found = []
     hosts: Any = record.get("hosts")
+    ways: Any = record.get("ways", ())
     for number, each in enumerate(zip(*parts.values(), strict=True)):
         brought = dict(zip(parts, each, strict=True))
         total, *others = each
@@ -181,10 +183,12 @@ def summed(parts: dict[WorkerId, list[Any]], record: Record, rests: Rests) -> li
             for flat in others:
                 kernels_for(total).accumulate(total, flat)
             found.append(total)
-        elif record.get("narrow") and total.dtype == NARROWED:
+            continue
+        way = ways[number] if ways else RING  # the only one there was, once
+        if record.get("narrow") and total.dtype == NARROWED and way == RING:
             found.append(_narrowed(brought, hosts, str(record["narrow"]), rests, number))
         else:
-            found.append(_round_the_hosts(brought, hosts))
+            found.append(sum_of_hosts(brought, hosts, way))
     return found
 
 
@@ -197,20 +201,6 @@ def _narrowed(
     for one in members.values():
         one.turn()
     return total
-
-
-def _round_the_hosts(brought: dict[WorkerId, Any], hosts: Any) -> Any:
-    out = next(iter(brought.values())).copy()
-    for piece, order in orders(len(out), [len(host) for host in hosts]):
-        # Who had no samples brought nothing; a host of which nobody did sent zeros.
-        sums = [[brought[one] for one in hosts[which] if one in brought] for which in order]
-        first, *others = [flat for host in sums for flat in host]
-        out[piece] = first[piece]
-        if not sums[0]:
-            out[piece] += 0
-        for flat in others:
-            kernels_for(out).accumulate(out[piece], flat[piece])
-    return out
 
 
 def _resumed(records: Iterable[Record]) -> set[int]:

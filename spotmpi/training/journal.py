@@ -17,6 +17,7 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Lease
+from spotmpi.protocol.trials import Choice
 from spotmpi.trace.records import Trace
 from spotmpi.training.driver import Recovered
 
@@ -47,6 +48,10 @@ class Journal:
         self._due = 0
         """The step that the trace lacks first, if this worker leads."""
         self._recovered: list[Recovered] = []
+        self._choices: Sequence[Choice | None] = ()
+        """Those that were known last, ..."""
+        self._chosen: list[Record] = []
+        """... and those that wait for the next step."""
         self._last: _Entry | None = None
         """It still lacks the digest of the parameters after it, as do ..."""
         self._undigested: list[dict[str, Any]] = []
@@ -67,6 +72,22 @@ class Journal:
     def wants_steps(self) -> bool:
         """Whether the next step's record would go anywhere."""
         return self.trace.active or bool(self._recovered)
+
+    def chose(self, step: int, generation: int, choices: Sequence[Choice | None]) -> None:
+        """So it was chosen, up to ``step``, which way the sum of each array goes from the next one
+        on. What was known before is told once."""
+        for array, choice in enumerate(choices):
+            if choice is not None and choice not in self._choices:
+                told = {
+                    "generation": generation,
+                    "step": step,
+                    "array": array,
+                    "bytes": choice.size,
+                    "ms": {way: _ms(0.0, took) for way, took in choice.seconds.items()},
+                    "way": choice.way,
+                }
+                self._chosen.append(("way", told))
+        self._choices = choices
 
     def step(
         self,
@@ -98,6 +119,8 @@ class Journal:
             self._undigested.append({"at": now, "worker": self._me, **own})
             records.append(("recovery", record))
         self._recovered.clear()
+        records += self._chosen
+        self._chosen = []
         self._last = _Entry(number, step, records, describe)
         self._waiting.append(self._last)
 

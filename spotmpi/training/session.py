@@ -582,7 +582,9 @@ class Session(Generic[P]):
                 "workers": self._school.full(brought),
                 "seconds": (now - self._committed_at) / taken.steps,
             }
-            known |= self.memory.way(brought, self.place.fabric.hosts)
+            if between := self.place.fabric.between(brought, self.memory.data):
+                known |= self.memory.way(between)
+                self.journal.chose(taken.first, self.driver.ledger.generation, between.choices)
             vain = self._gradients - self._contributed
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)

@@ -16,6 +16,8 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
 from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Line, Ways
+from spotmpi.fabric.planes.shared_arena import SMALL
+from spotmpi.protocol.host_ring import FIRST, RING
 
 DATA = [Shape("float32", 70_001), Shape("float64", 1_500), Shape("float32", 1)]
 WORD = [Shape("float64", 16)]
@@ -31,13 +33,13 @@ class Post:
         self.news = threading.Condition()
         self.sent = 0
         """Messages so far."""
-        self._said: list[bool] = []
+        self._said: list[Any] = []
         self._barrier = threading.Barrier(workers)
 
-    def agree(self, flag: bool) -> int:
-        """How many say so, once all have spoken."""
+    def add(self, values: Any) -> Any:
+        """What all say in sum, once they have."""
         with self.news:
-            self._said.append(flag)
+            self._said.append(values.copy())
         self._barrier.wait(LIMIT)
         said = sum(self._said[-self.workers :])
         self._barrier.wait(LIMIT)
@@ -102,10 +104,15 @@ class Threads(Line):
             room.view(np.uint8).fill(255)  # as floats, NaN
 
 
-class On(Node):
-    """On a host of this number, with rings for whatever is not small."""
+def in_rings(shape: Shape) -> Sequence[str]:
+    """Whatever is not small."""
+    return (FIRST,) if shape.size <= SMALL else (RING,)
 
-    between = 0
+
+class On(Node):
+    """On a host of this number."""
+
+    ways_of = staticmethod(in_rings)
 
     def __init__(self, ways: Ways, host: int) -> None:
         super().__init__(ways)
@@ -135,8 +142,9 @@ class Worker:
 
     def by_mpi(self, part: Part) -> None:
         """What there is instead of MPI: it says who was asked."""
-        if self.post is not None and len(part.result) == 1 and part.result.dtype == "float64":
-            part.result[0] = self.post.agree(bool(part.result[0]))
+        own = [one for arena in (self.data, self.word) for one in arena.results]
+        if self.post is not None and not any(part.result is one for one in own):
+            part.result[:] = self.post.add(part.contribution)
             return
         self.by_mpi_instead.append(part)
         part.result[...] = -1

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Apart, Plain, Plane, Ways
+from tests.fabric.crew import in_rings
 
 HOSTS = (0, 1, 1, 2, 1)
 """Where the workers of a job are, as far as `Hosts` is asked."""
@@ -15,7 +16,7 @@ HOSTS = (0, 1, 1, 2, 1)
 class Hosts(Node):
     """Workers on several hosts, with rings for whatever is not small."""
 
-    between = 0
+    ways_of = staticmethod(in_rings)
 
     @staticmethod
     def host() -> int:

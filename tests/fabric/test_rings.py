@@ -9,17 +9,22 @@ import numpy as np
 import pytest
 
 from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
+from spotmpi.arrays.sums_of_hosts import sum_of_hosts
+from spotmpi.fabric import Shape
 from spotmpi.fabric.planes import rings
+from spotmpi.fabric.planes.shared_arena import SMALL
 from spotmpi.fabric.planes.shared_memory import Segment
-from spotmpi.protocol.host_ring import orders
+from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
 from tests.fabric.crew import (
     DATA,
     WORD,
+    On,
     Post,
     Worker,
     at_once,
     brought,
     go_on,
+    in_rings,
     lose,
     lost,
     meet,
@@ -36,6 +41,18 @@ def _short_messages(monkeypatch: pytest.MonkeyPatch) -> None:
 def _ahead(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether workers sum while they wait, or before that."""
     monkeypatch.setattr(Worker, "ahead", request.param)
+
+
+@pytest.fixture(autouse=True, params=[RING, STRAIGHT])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Which way goes what is not small."""
+    found: str = request.param
+
+    def forced(shape: Shape) -> Sequence[str]:
+        return in_rings(shape) if shape.narrowing is not None or shape.size <= SMALL else (found,)
+
+    monkeypatch.setattr(On, "ways_of", staticmethod(forced))
+    return found
 
 
 def company(*hosts: int, form: str | None = None) -> list[Worker]:
@@ -72,7 +89,11 @@ def expected(workers: Sequence[Worker], number: int) -> list[Any]:
     sums = []
     for index, flat in enumerate(workers[0].data.contributions):
         each = {one.me: brought(one.me, number, index, flat) for one in workers}
-        if workers[0].narrowings and flat.dtype == NARROWED:
+        (way,) = workers[0].plane.ways_of(workers[0].data.layout[index])
+        if way != RING:
+            sums.append(sum_of_sums(workers, each))
+            continue
+        if narrowed(workers, flat):
             ids = [[one.me for one in host] for host in hosts]
             sums.append(narrowed_sum(each, ids, kept_by(workers, index)))
             continue
@@ -83,21 +104,26 @@ def expected(workers: Sequence[Worker], number: int) -> list[Any]:
                 first = first + other
             total[part] = first
         sums.append(total)
-    return sums + expected_words(workers, number)
-
-
-def expected_words(workers: Sequence[Worker], number: int) -> list[Any]:
-    """What is small: the sums of the hosts, in their order."""
-    sums = []
     for index, flat in enumerate(workers[0].word.contributions):
-        total = np.zeros_like(flat)
-        for host in hosts_of(workers):
-            of_host = np.zeros_like(flat)
-            for one in host:
-                of_host += brought(one.me, number, index, flat)
-            total += of_host
-        sums.append(total)
+        each = {one.me: brought(one.me, number, index, flat) for one in workers}
+        sums.append(sum_of_sums(workers, each))
     return sums
+
+
+def narrowed(workers: Sequence[Worker], flat: Any) -> bool:
+    """Whether sums of this are narrowed in rings."""
+    return bool(workers[0].narrowings) and flat.dtype == NARROWED
+
+
+def sum_of_sums(workers: Sequence[Worker], each: dict[int, Any]) -> Any:
+    """What does not go in rings: the sums of the hosts, in their order."""
+    total: Any = None
+    for host in hosts_of(workers):
+        of_host, *others = (each[one.me] for one in host)
+        for other in others:
+            of_host = of_host + other
+        total = of_host if total is None else total + of_host
+    return total
 
 
 def check(workers: Sequence[Worker], number: int) -> None:
@@ -123,7 +149,10 @@ def test_all_workers_get_the_sums_in_the_order_that_is_said_to_the_bit(
         check(workers, number)
 
 
-def test_a_worker_waits_for_so_many_messages_and_no_more() -> None:
+def test_a_worker_waits_for_so_many_messages_of_a_ring_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(On, "ways_of", staticmethod(in_rings))
     workers = company(1, 5)
     check(workers, 0)
     assert all(worker.line is not None and worker.line.most <= 64 for worker in workers)
@@ -136,15 +165,16 @@ def test_narrowed_sums_and_what_is_kept_of_them_are_as_they_are_said_to_be_to_th
 ) -> None:
     workers = company(*hosts, form=form)
     for number in range(3):
-        after = [kept_by(workers, index) for index in (0, 2)]
+        kept = kept_by(workers, 0)
         ids = [[one.me for one in host] for host in hosts_of(workers)]
-        for index, kept in zip((0, 2), after, strict=True):
-            flat = workers[0].data.contributions[index]
-            each = {one.me: brought(one.me, number, index, flat) for one in workers}
-            narrowed_sum(each, ids, kept)
+        flat = workers[0].data.contributions[0]
+        each = {one.me: brought(one.me, number, 0, flat) for one in workers}
+        narrowed_sum(each, ids, kept)
         check(workers, number)
         for worker in workers:
-            assert same(worker.rests(), [kept[worker.me].following for kept in after])
+            large, small = worker.rests()
+            assert same([large], [kept[worker.me].following])
+            assert not small.any()
         assert any(rest.any() for worker in workers for rest in worker.rests())
 
 
@@ -307,14 +337,88 @@ def test_what_hosts_do_not_share_is_given_to_each_worker() -> None:
     assert workers[0].data.record[0][5] != 77
 
 
-def test_what_is_not_worth_a_ring_goes_by_mpi_from_memory_of_ones_own() -> None:
-    """All workers of a host would write to the same memory at once."""
-    workers = company(2, 1)
+def test_a_trace_is_told_which_way_each_array_went_also_after_a_loss(way: str) -> None:
+    """The last round may be committed when its members have changed."""
+    workers = company(1, 2, 2)
+    check(workers, 0)
+    for _ in range(2):
+        found = workers[0].plane.between([1, 2, 4], workers[0].data.parts)
+        assert found is not None
+        assert found.hosts == [[1, 2], [4]]
+        assert found.ways == [way, way, "first"]
+        for worker in workers[:2]:
+            worker.plane.bind([0, 1], True)
+    alone = company(2)[0]
+    assert alone.plane.between([0, 1], alone.data.parts) is None
+
+
+def tried(shape: Shape) -> Sequence[str]:
+    """What is not small may go either way."""
+    return in_rings(shape) if shape.size <= SMALL else (STRAIGHT, RING)
+
+
+def in_turn(number: int) -> str:
+    """Which of them is tried."""
+    turn, place = divmod(number, 2)
+    return (STRAIGHT, RING)[(turn + place) % 2]
+
+
+def ways_and_choices(workers: Sequence[Worker], number: int) -> tuple[list[str], list[Any]]:
+    """A round of all, right to the bit for the ways that it went; what there is to tell of it."""
     for worker in workers:
-        worker.plane.between = 1 << 30
-        worker.bring(0)
-    at_once(workers, Worker.round)
+        worker.bring(number)
+    ids = [[one.me for one in host] for host in hosts_of(workers)]
+    found = at_once(workers, Worker.round)
+    between = [
+        worker.plane.between([one.me for one in workers], worker.data.parts) for worker in workers
+    ]
+    assert all(one == between[0] for one in between)
+    assert between[0] is not None
+    for sums in found:
+        for index, way in enumerate(between[0].ways):
+            flat = sums[index]
+            each = {one.me: brought(one.me, number, index, flat) for one in workers}
+            assert same([flat], [sum_of_hosts(each, ids, way)])
+    return between[0].ways, between[0].choices
+
+
+def test_ways_are_tried_in_turn_and_all_choose_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(On, "ways_of", staticmethod(tried))
+    workers = company(1, 2, 2)
+    for number in range(10):
+        ways, choices = ways_and_choices(workers, number)
+        assert ways == [in_turn(number)] * 2 + ["first"]
+    *choices, nothing = choices
+    assert nothing is None
+    assert [choice.size for choice in choices] == [4 * 70_001, 8 * 1_500]
+    for choice in choices:
+        assert choice.way == min((STRAIGHT, RING), key=choice.seconds.__getitem__)
+    for number in range(10, 13):
+        chosen = [*(choice.way for choice in choices), "first"]
+        assert ways_and_choices(workers, number) == (chosen, [*choices, None])
+
+
+@pytest.mark.parametrize("done", [3, 9, 10, 12])
+def test_after_a_loss_the_ways_are_tried_anew(done: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if it comes when some have chosen, and when somebody has come."""
+    monkeypatch.setattr(On, "ways_of", staticmethod(tried))
+    workers = company(1, 2, 2)
+    for number in range(done):
+        ways_and_choices(workers, number)
     for worker in workers:
-        assert len(worker.by_mpi_instead) == len(DATA)
-    workers[0].data.record[0][5] = 77
-    assert workers[1].data.record[0][5] == -1
+        worker.bring(done)
+    break_off(workers, 1, 7)
+    go_on(workers)
+    for number in range(10):
+        ways, choices = ways_and_choices(workers, number)
+        assert ways == [in_turn(number)] * 2 + ["first"]
+    assert [choice is not None for choice in choices] == [True, True, False]
+    post = workers[0].post
+    assert post is not None
+    workers.append(Worker(9, 1, post))
+    post.__init__(len(workers))  # type: ignore[misc]
+    workers[-1].furnish()
+    meet(workers)
+    for number in range(12):
+        ways, choices = ways_and_choices(workers, number)
+    assert ways == [*(choice.way for choice in choices[:2]), "first"]

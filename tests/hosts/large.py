@@ -1,7 +1,8 @@
 """A training whose sums go from host to host.
 
-A pass is the last one if there is a file ``enough``. An argument narrows sums, or is "one by one":
-then most of the gradient travels while the rest is computed. The gradient does not depend on the
+A pass is the last one if there is a file ``enough``. ``large.py HOW SIZE``: sums of so many numbers
+are narrowed to a format, or go "whole", or "one by one": then most of the gradient travels while
+the rest is computed. The gradient does not depend on the
 parameters, so that a test replays it quickly; each sample has numbers of its own.
 """
 
@@ -17,19 +18,19 @@ from spotmpi.operators import Narrow
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
-SAMPLES, SIZE = 97, 300_007
+SAMPLES, SIZE, MEDIUM = 97, 300_007, 9_001
 PATTERN = np.random.default_rng(5).normal(size=SIZE).astype(np.float32)
 
 
-def start():
+def start(size=SIZE):
     """Where training begins."""
-    return {"w": np.zeros(SIZE, np.float32), "b": np.zeros(3, np.float64)}
+    return {"w": np.zeros(size, np.float32), "b": np.zeros(3, np.float64)}
 
 
 def gradient(params, samples):
     """The mean over samples."""
     mean = np.float32(np.sin(np.asarray(samples, np.float64)).mean())
-    return {"w": mean * PATTERN, "b": np.full(3, float(mean))}
+    return {"w": mean * PATTERN[: len(params["w"])], "b": np.full(3, float(mean))}
 
 
 def fingerprint(params):
@@ -41,9 +42,9 @@ def main():
     """One worker of the job."""
     passes, enough = 0, 0.0
     optimizer = SGD(lr=0.02)
-    how = sys.argv[1] if sys.argv[1:] else ""
+    how, size = sys.argv[1], int(sys.argv[2])
     strategy = Narrow(how) >> SSGD() if how in FORMATS else SSGD()
-    with spotmpi.Trainer(start(), optimizer=optimizer, strategy=strategy, seed=7) as trainer:
+    with spotmpi.Trainer(start(size), optimizer=optimizer, strategy=strategy, seed=7) as trainer:
         while not enough:
             for batch in trainer.batches(SAMPLES, batch_size=4):
                 grads = gradient(trainer.params, batch)

@@ -8,9 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.bench.network import Network
 from spotmpi.optimizers import SGD
 from spotmpi.trace import records as trace
@@ -21,21 +23,23 @@ from tests.running import Running
 
 
 @pytest.mark.parametrize(
-    ("lost", "how"),
+    ("lost", "how", "size"),
     [
-        ("a host", None),
-        ("a host", "bf16"),
-        ("a host", "int8"),
-        ("a host", "one by one"),
-        ("a worker that is replaced", None),
-        ("a worker that is replaced", "fp16"),
-        ("a worker that is replaced", "int8"),
-        ("a worker that is replaced", "one by one"),
-        ("a host whose workers are told to leave", "one by one"),
+        ("a host", "whole", large.SIZE),
+        ("a host", "whole", large.MEDIUM),
+        ("a host", "bf16", large.SIZE),
+        ("a host", "int8", large.SIZE),
+        ("a host", "one by one", large.SIZE),
+        ("a worker that is replaced", "whole", large.SIZE),
+        ("a worker that is replaced", "whole", large.MEDIUM),
+        ("a worker that is replaced", "fp16", large.SIZE),
+        ("a worker that is replaced", "int8", large.SIZE),
+        ("a worker that is replaced", "one by one", large.MEDIUM),
+        ("a host whose workers are told to leave", "one by one", large.SIZE),
     ],
 )
 def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
-    network: Callable[[int], Network], lost: str, how: str | None
+    network: Callable[[int], Network], lost: str, how: str, size: int
 ) -> None:
     """A host with one worker, one with three and one with two, of which something is lost."""
     there = network(3)
@@ -43,8 +47,7 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     hosts = there.hosts_file("h1 slots=1", "h2 slots=3", "h3 slots=2")
     command = there.in_head(
         *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", file),
-        Path(large.__file__),
-        *([how] if how else []),
+        *(Path(large.__file__), how, size),
     )
     job = Running(command, there.folder, environ=there.environ)
     try:
@@ -68,8 +71,10 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     steps = [record for record in records if record["event"] == "step"]
     sizes = [sorted(map(len, record["hosts"])) for record in steps]
     assert sizes[0] == [1, 2, 3]
-    form = None if how == "one by one" else how
+    form = how if how in FORMATS else None
     assert {record.get("narrow") for record in steps} == {form}
+    ways = {"ring", "straight"} if size == large.SIZE else {"first", "straight"}
+    check_ways(records, {"ring"} if form else ways)
     if lost != "a worker that is replaced":
         assert sizes[-1] == [1, 3]
     else:
@@ -79,8 +84,29 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     ((fingerprint, passes),) = finals
     check_exactly_once(records, large.SAMPLES, int(passes))
     check_replicas(records)
-    again = replay(records, large.start(), large.gradient, SGD(lr=0.02))
+    again = replay(records, large.start(size), large.gradient, SGD(lr=0.02))
     assert large.fingerprint(again) == fingerprint
+
+
+def check_ways(records: list[dict[str, Any]], ways: set[str]) -> None:
+    """The small array goes by the first workers. If there are several ways for the large one, it
+    tries them whenever its members have changed, and goes on by the fastest."""
+    chosen: dict[int, tuple[int, str]] = {}
+    steps = [record for record in records if record["event"] == "step"]
+    for record in records:
+        if record["event"] == "way":
+            assert record["array"] == 1
+            assert record["ms"].keys() == ways
+            assert record["ms"][record["way"]] == min(record["ms"].values())
+            chosen[record["generation"]] = record["step"], record["way"]
+        elif record["event"] == "step":
+            first, second = record["ways"]
+            assert first == "first"
+            since, way = chosen.get(record["generation"], (record["step"], ""))
+            assert second in (ways if record["step"] <= since else {way})
+    assert {record["ways"][1] for record in steps} == ways
+    assert bool(chosen) == (len(ways) > 1)
+    assert steps[-1]["generation"] in chosen or len(ways) == 1
 
 
 def wait(job: Running, file: Path, steps: int) -> None:

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spotmpi.protocol.host_ring import Course, carried, carriers, courses, cut, orders
+from spotmpi.protocol.host_ring import (
+    Course,
+    carried,
+    carriers,
+    courses,
+    cut,
+    exchanges,
+    orders,
+)
 
 HOSTS = st.lists(st.integers(1, 7), min_size=2, max_size=5)
 
@@ -161,3 +169,27 @@ def test_pieces_are_whole_cache_lines_and_nothing_is_missing(size: int, count: i
     assert [one.start for one in pieces] == [32, *(one.stop for one in pieces[:-1])]
     assert pieces[-1].stop == 32 + size
     assert all(one.start % 16 == 0 or one.start == 32 + size for one in pieces)
+
+
+@given(HOSTS, st.integers(0, 5000), st.integers(1, 999))
+def test_what_goes_straight_has_one_owner_and_partners_that_know_each_other(
+    workers: list[int], size: int, message: int
+) -> None:
+    seen = [0] * size
+    pairs: dict[tuple[int, int], list[object]] = {}
+    for host, count in enumerate(workers):
+        for place in range(count):
+            for one in exchanges(size, workers, host, place, message):
+                assert one.partners[host] == place
+                assert (host, one.ring) not in pairs, "one worker of each host has it"
+                pairs[host, one.ring] = [list(one.partners), one.shares]
+                for part in one.shares[host]:
+                    assert 0 < part.stop - part.start <= message
+                    for i in range(size)[part]:
+                        seen[i] += 1
+    assert seen == [1] * size
+    rings = {ring for _, ring in pairs}
+    assert rings == set(range(len(rings)))
+    assert len(rings) <= max(1, -(-size // message))
+    for ring in rings:
+        assert all(pairs[host, ring] == pairs[0, ring] for host in range(len(workers)))

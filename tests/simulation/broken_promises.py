@@ -10,11 +10,12 @@ import pytest
 
 from spotmpi.arrays.registry import Registry
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Start
+from spotmpi.fabric import Between, Start
 from spotmpi.fabric.sim import Seat, Simulation
 from spotmpi.fabric.sim_newcomers import Newcomers
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.protocol import recovery
+from spotmpi.protocol.host_ring import RING, STRAIGHT
 from spotmpi.protocol.joining import Stage
 from spotmpi.protocol.ledger import Ledger, Settlement
 from spotmpi.protocol.membership import Membership
@@ -31,11 +32,13 @@ from spotmpi.protocol.recovery import (
 )
 from spotmpi.protocol.sampler import Dealer, Indices, Lease
 from spotmpi.protocol.state_pages import PageOrder
+from spotmpi.protocol.trials import Trial
 from spotmpi.training.driver import Driver
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.registered import Rate
 from spotmpi.training.replica import Replica
 from spotmpi.training.rounds.kinds import Once
+from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.session import Session
 from spotmpi.training.teaching import Teaching
 
@@ -43,6 +46,20 @@ Patch = pytest.MonkeyPatch
 
 
 # Each mutation breaks one line of the protocol. A search that did not find it would be worthless.
+
+
+def sums_go_another_way_than_the_trace_says(patch: Patch) -> None:
+    true = RoundMemory.way
+
+    def way(self: RoundMemory, found: Between) -> dict[str, Any]:
+        turned = [STRAIGHT if way == RING else RING for way in found.ways]
+        return true(self, found._replace(ways=turned))
+
+    patch.setattr(RoundMemory, "way", way)
+
+
+def the_way_that_was_chosen_is_not_taken(patch: Patch) -> None:
+    patch.setattr(Trial, "way", lambda self, number: (STRAIGHT, RING)[number % 2])
 
 
 def transition(patch: Patch, state: DoorState, event: object, action: Callable[..., list]) -> None:
@@ -517,6 +534,8 @@ MUTATIONS: dict[str, Callable[[Patch], None]] = (
             a_worker_keeps_the_parameters_that_it_came_with,
             everybody_does_what_is_to_be_done_once,
             a_value_that_was_lost_with_its_worker_counts,
+            sums_go_another_way_than_the_trace_says,
+            the_way_that_was_chosen_is_not_taken,
         )
     }
     | {

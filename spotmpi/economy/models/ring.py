@@ -17,7 +17,7 @@ that runs ``w`` workers, beside ``h - 1`` other hosts::
   what a worker loses in threads, which is linear too: ``spotmpi run`` gives each of ``w`` workers
   ``cores / w`` of them, so what can use them takes ``w / cores`` of its time on one.
 - *wire* and *hops* are those of a ring: each of n hosts sends and gets 2 (n - 1) / n of the
-  gradient, in 2 (n - 1) turns (`protocol.host_ring`). What is less than 256 KB goes by MPI, in
+  gradient, in 2 (n - 1) turns (`protocol.host_ring`). What is less than 4 MB may go another way, in
   fewer of them.
 - The hosts of a cluster wait for the slowest: the longest of each part counts.
 

@@ -8,9 +8,9 @@ writing of the result, and after a failure the survivors' contributions are as t
 Results take turns: while the next is summed, the last one, the record, stays as it is. What is
 small, such as the control word, is summed by everybody for itself.
 
-If there are several hosts, each has a result of its own, and each worker's slice is summed on its
-way round the hosts (`rings`). That is worth it for large arrays. What is small is summed by the
-first of each host, which tells those of the others. The rest goes by MPI.
+If there are several hosts, each has a result of its own, and sums travel between them (`rings`):
+large arrays in rings, others straight, and what is small by the first workers of the hosts. Where
+it is in doubt which is fastest, all are tried in the first rounds after the members have changed.
 
 Who waits sleeps, and looks now and then whether somebody is lost (`meetings`). Arenas without
 a name and tiny models go by MPI, and so does everything if workers of one host cannot reach each
@@ -24,21 +24,32 @@ import logging
 import os
 import struct
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
 from spotmpi.fabric.planes.beside import Beside
-from spotmpi.fabric.planes.desks import DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
+from spotmpi.fabric.planes.desks import Desk
 from spotmpi.fabric.planes.meetings import Meetings
-from spotmpi.fabric.planes.plane import Arena, Handle, Part, Plane, Shape, Ways, private_arena
-from spotmpi.fabric.planes.rings import Rings
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
+from spotmpi.fabric.planes.plane import (
+    Arena,
+    Between,
+    Handle,
+    Part,
+    Plane,
+    Shape,
+    Ways,
+    private_arena,
+)
+from spotmpi.fabric.planes.rings import MESSAGE, Rings
+from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
+from spotmpi.fabric.planes.shared_memory import Found, Segment, bytes_of
 from spotmpi.fabric.planes.watched import Watched
-from spotmpi.protocol.host_ring import cut
+from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.trials import Trial
 
 __all__ = ["Node"]
 
@@ -50,12 +61,11 @@ _SUMMED = ("float32", "float64")
 _WORTH_IT = 1024
 """Elements of an array, from which on waiting without MPI is worth the time to load Numba."""
 
-_SMALL = 512
-"""Elements of arrays that everybody sums for itself, or with several hosts the first of each."""
+_LARGE = 4 << 20
+"""Bytes of an array that always goes in rings if there are several hosts."""
 
-_BETWEEN = 1 << 18
-"""Bytes of an arena from which on rings between hosts are faster than MPI: at 1 Gbit/s, between 3
-and 4 hosts (`bench allreduce`)."""
+_TURNS = 4
+"""Rounds in which each way of an array counts, if it is to be seen which is the fastest."""
 
 _EVIDENCE = 2.0
 """Seconds in which a loss must be known that keeps memory from being reached."""
@@ -64,176 +74,29 @@ _CARD = struct.Struct("<qqqqq")
 """A worker's process, its desk's descriptor and mark, its host, and how often it was bound."""
 
 
-class _SharedArena(Arena):
-    """An arena that neighbours can read; for small arrays, its contributions and what all hosts
-    have brought together.
+_Place = tuple[str, int]
+"""An array: its arena's name, and which of it."""
 
-    The results lie in the segment of one worker, the home, which outlives it: all who use it keep
-    it open. Until they are somewhere, and once memory is not shared any more, they are private.
-    """
 
-    def __init__(self, desk: Desk, key: int, layout: Sequence[Shape]) -> None:
-        self.key = key
-        self.layout = layout
-        sizes = [bytes_of(shape.dtype, shape.size) for shape in layout]
-        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        self._bytes = sum(sizes)
-        self.small = max(shape.size for shape in layout) <= _SMALL
-        self._length = PAGE + self._bytes * (2 if self.small else 3)
-        self._segment = Segment(self._length)
-        own = Memory(self._bytes, self._segment, PAGE)
-        self._regions = [Memory(self._bytes), Memory(self._bytes)]
-        """Of the open round's results, and of the record's."""
-        self._peers: dict[Found, Memory] = {self._segment.here: own}
-        self._desk = desk
-        self._entry: int | None = desk.enter(key, self._segment)
-        self._home: Segment | None = None
-        self._open = 0
-        self._bindings = 0
-        """When the rest was last looked at: ..."""
-        self._inputs: list[list[Buffer]] | None = None
-        """... of each array the slices of all members, in their order; None: not all share it."""
-        self._members: list[tuple[Desk, int]] = []
-        """Where each of them has it in its desk."""
-        self._slices: list[slice] = []
-        self._told: list[Buffer] = []
-        """Where the first of this host leaves the sums of small arrays over all hosts."""
-        places = iter([*self._regions, own])
-        super().__init__(layout, lambda: self._arrays(next(places)), in_place=False)
-        self.weighs = not self.small
+def ways_of(shape: Shape) -> Sequence[str]:
+    """Which ways such an array may take between hosts. If there are several, they are tried."""
+    size = bytes_of(shape.dtype, shape.size)
+    if shape.size <= SMALL:
+        return (FIRST,)
+    if size >= _LARGE or shape.narrowing is not None:
+        return (RING,)
+    return (FIRST, STRAIGHT) if size <= MESSAGE else (STRAIGHT, RING)
 
-    @property
-    def common(self) -> list[Buffer]:
-        """What is the same memory for all members."""
-        return [] if self._home is None else [*self.results, *self.record]
 
-    @property
-    def shared(self) -> bool:
-        """Whether others can find it."""
-        return self._entry is not None
+@dataclass
+class _Tried:
+    """An array that may take several ways."""
 
-    def turn(self) -> None:
-        """The open round is committed."""
-        super().turn()
-        self._regions.reverse()
-        self._open = 1 - self._open
-        if self._entry is not None:
-            self._desk.write(self._entry, OPEN, self._open)
-
-    def show(self, weight: float) -> None:
-        """What is brought has this weight."""
-        if self._entry is not None:
-            self._desk.weigh(self._entry, weight)
-
-    def reached(self, bindings: int) -> bool:
-        """Whether it is known that all of this host share one like this."""
-        return self._bindings == bindings and self._inputs is not None
-
-    def reaches_all(self, bindings: int, node: Node) -> bool:
-        """Whether all of this host have shared one like this, after all have started a part."""
-        if self._bindings != bindings:
-            self._look_around(node)
-            self._bindings = bindings
-        return self._inputs is not None
-
-    def sum(self, number: int, rings: Rings | None) -> None:
-        """Do this worker's share of an array that all have brought."""
-        assert self._inputs is not None
-        result = self.results[number][self._slices[number]]
-        weights = [desk.weight(entry) for desk, entry in self._members]
-        brought = [
-            (one, weight)
-            for one, weight in zip(self._inputs[number], weights, strict=True)
-            if weight  # what does not count may be anything, NaN too
-        ]
-        narrowing = self.layout[number].narrowing
-        if rings is not None and not self.small:
-            rings.sum(brought, result, narrowing)
-            return
-        if narrowing is not None:
-            narrowing.begin([])
-        if rings is not None and not rings.leads:
-            return  # it takes what the first of its host leaves
-        if result.size and brought:
-            HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
-        elif result.size:
-            result.fill(0)
-        if rings is not None and self.small:
-            rings.add_up(result)
-            self._told[number][:] = result
-
-    def take(self, number: int) -> None:
-        """Get a small array's sum from the first of this host, which has left it."""
-        self.results[number][:] = self._told[number]
-
-    def part(self) -> None:
-        """Share nothing any more, now and later."""
-        if self._entry is not None:
-            self._desk.clear(self._entry)
-            self._entry = None
-        if self._home is not None:
-            for region in self._regions:
-                region.part()
-            self._home = None
-
-    def _look_around(self, node: Node) -> None:
-        """Find the memory of this host's members, after all have started a part of this arena."""
-        entries = [desk.entry(self.key) for desk in node.present]
-        known = [entry for entry in entries if entry is not None]
-        self._inputs = None
-        if len(known) < len(entries):
-            self.part()
-            return
-        members = self._members = list(zip(node.present, known, strict=True))
-        found = [
-            Found(desk.found.process, desk.read(entry, DESCRIPTOR), desk.read(entry, MARK))
-            for desk, entry in members
-        ]
-        self._peers = {
-            one: self._peers.get(one) or Memory(self._bytes, node.reached(one, self._length), PAGE)
-            for one in found
-        }
-        if not self.small and self._home is None:
-            self._find_home(members, found, node)
-        me, count = node.present.index(self._desk), len(members)
-        whole = self.small or node.rings is not None
-        self._slices = [
-            slice(None) if whole else cut(shape.size, me, count) for shape in self.layout
-        ]
-        if self.small and node.rings is not None:
-            first = node.reached(found[0], self._length)
-            self._told = self._arrays(Memory(self._bytes, first, PAGE + self._bytes))
-        arrays = [self._arrays(self._peers[one]) for one in found]
-        self._inputs = [
-            [flats[number][part] for flats in arrays] for number, part in enumerate(self._slices)
-        ]
-
-    def _find_home(
-        self, members: Sequence[tuple[Desk, int]], found: Sequence[Found], node: Node
-    ) -> None:
-        """Where anybody has it already; or else with the first."""
-        home, turn = found[0], members[0]
-        for desk, entry in members:
-            if mark := desk.read(entry, HOME_MARK):
-                home = Found(desk.found.process, desk.read(entry, HOME), mark)
-                turn = desk, entry
-                break
-        self._open = turn[0].read(turn[1], OPEN)
-        own = home == self._segment.here
-        self._home = self._segment if own else node.reached(home, self._length)
-        for region, result in zip(self._regions, (self._open, 1 - self._open), strict=True):
-            region.show(self._home, PAGE + self._bytes * (1 + result))
-        assert self._entry is not None
-        self._desk.write(self._entry, OPEN, self._open)
-        self._desk.write(self._entry, HOME, self._home.descriptor)
-        # Whoever reads this number finds those before it.
-        node.meetings.publish(self._desk.address(self._entry, HOME_MARK), self._home.mark)
-
-    def _arrays(self, memory: Memory) -> list[Buffer]:
-        return [
-            memory.array(shape.dtype, shape.size, start)
-            for shape, start in zip(self.layout, self._starts, strict=True)
-        ]
+    trial: Trial
+    begun: int = 0
+    """Sums that were started."""
+    seconds: list[float] = field(default_factory=list)
+    """What they took on this worker, until one way is chosen."""
 
 
 @dataclass
@@ -247,6 +110,8 @@ class _Call:
     """Of its arena."""
     index: int = 0
     """Which array of it."""
+    way: str = ""
+    """Of its sum between hosts; empty if that does not go from host to host."""
     summed: bool = False
     """Its share was done beside the worker."""
 
@@ -254,8 +119,8 @@ class _Call:
 class Node(Plane):
     """For members that share the memory of their hosts; as `Plain` for all others."""
 
-    between = _BETWEEN
-    """Bytes of an arena that goes by rings if there are several hosts."""
+    ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
+    """Which ways an array may take between hosts."""
 
     def __init__(self, ways: Ways) -> None:
         self._ways = ways
@@ -287,8 +152,12 @@ class Node(Plane):
         """The last that it was given."""
         self._arenas: dict[str, Arena] = {}
         """Those that have a name; the last of each."""
-        self._places: dict[int, tuple[str, int]] = {}
+        self._places: dict[int, _Place] = {}
         """Of their contributions, by `id`: which arena, which array."""
+        self._went: dict[_Place, str] = {}
+        """Which way each array was summed last, or is being summed."""
+        self._tried: dict[_Place, _Tried] = {}
+        """Of arrays that may take several ways, among these members."""
         self.meetings = Meetings(self._in_vain)
 
     # Who is there.
@@ -345,7 +214,7 @@ class Node(Plane):
         self._members, self._together = len(members), together
         self._desks = {one: desk for one, desk in self._desks.items() if one in members}
         self._watched.keep(members)
-        self._agreed = {}
+        self._agreed, self._tried = {}, {}
         self.present, self.rings = [], None
         if together:
             hosts = self._by_host(members)
@@ -358,7 +227,7 @@ class Node(Plane):
         else:
             _LOG.info("%d workers do not share memory", len(members))
         for arena in self._arenas.values():
-            if isinstance(arena, _SharedArena) and not (together and self._is_shared(arena)):
+            if isinstance(arena, SharedArena) and not together:
                 arena.part()
         self.meetings.seat(self.present)
 
@@ -368,31 +237,47 @@ class Node(Plane):
             hosts.setdefault(self._marks[one], []).append(one)
         return list(hosts.values())
 
-    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
-        """As they are by now known to be; some of them may be lost."""
-        name, _ = self._places.get(id(part.contribution), ("", 0))
-        arena = self._arenas.get(name)
-        if not (self._together and isinstance(arena, _SharedArena) and arena.shared):
-            return []
-        hosts = self._by_host(workers)
-        return hosts if len(hosts) > 1 and self._goes_round(arena) else []
+    def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
+        """As they were started last, whoever was lost since then."""
+        places = [self._places.get(id(part.contribution), ("", 0)) for part in parts]
+        ways = [self._went.get(place, "") for place in places]
+        tried = [self._tried.get(place) for place in places]
+        choices = [None if one is None else one.trial.choice for one in tried]
+        return Between(self._by_host(workers), ways, choices) if all(ways) else None
 
-    def _is_shared(self, arena: Arena) -> bool:
-        """Whether it is worth it; the same for all members. What is small goes along with others
-        on one host, and by MPI between hosts, out of memory that nobody shares."""
-        if self.rings is None or _is_small(arena.contributions):
-            return True
-        return self._goes_round(arena)
+    def _way(self, place: _Place) -> str:
+        """Which way an array goes that is started now; the same for all members."""
+        name, index = place
+        if self.rings is None or not self._agreed.get(name, True):
+            return ""
+        ways = self.ways_of(self._arenas[name].layout[index])
+        if len(ways) == 1:
+            return ways[0]
+        if (tried := self._tried.get(place)) is None:
+            tried = self._tried[place] = _Tried(Trial(ways, self.rings.workers, _TURNS))
+        tried.begun += 1
+        return tried.trial.way(tried.begun - 1)
 
-    def _goes_round(self, arena: Arena) -> bool:
-        size = sum(int(one.nbytes) for one in arena.contributions)
-        return size >= self.between and not _is_small(arena.contributions)
+    def _choose(self) -> None:
+        """Where all ways have been tried, agree on one. Collective."""
+        for (name, index), tried in self._tried.items():
+            trial = tried.trial
+            if trial.choice is None and len(tried.seconds) == trial.rounds:
+                assert self.rings is not None
+                members = self._members
+                table = HOST.zeros("float64", members * trial.rounds)
+                table[self.rings.member :: members] = tried.seconds
+                self._ways.total(Part(table, table))
+                times = table.reshape(trial.rounds, members).tolist()
+                size = self._arenas[name].contributions[index].nbytes
+                choice = trial.choose(int(size), times)
+                _LOG.info("sums of %r, %d, go between hosts: %s", name, index, choice)
 
     # Rounds.
 
     def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
         """Memory that others can read, if it has a name."""
-        if isinstance(old := self._arenas.pop(name, None), _SharedArena):
+        if isinstance(old := self._arenas.pop(name, None), SharedArena):
             old.part()  # or others would find it, and wait for who uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
@@ -407,6 +292,9 @@ class Node(Plane):
         made = self._shared(layout, name) or private_arena(layout, in_place=True)
         self._arenas[name] = made
         self._agreed.pop(name, None)
+        for known in (self._went, self._tried):
+            for place in [place for place in known if place[0] == name]:
+                del known[place]
         self._places = {
             id(contribution): (of, index)
             for of, arena in self._arenas.items()
@@ -421,7 +309,7 @@ class Node(Plane):
         what = repr([name, [(shape.dtype, shape.size) for shape in layout]]).encode()
         key = int.from_bytes(hashlib.blake2b(what, digest_size=7).digest(), "little") + 1
         try:
-            return _SharedArena(self._own, key, layout)
+            return SharedArena(self._own, key, layout)
         except (OSError, SpotmpiError) as error:
             _LOG.warning("sums of %r go by MPI and are slower: %s", name, error)
             return None
@@ -434,9 +322,10 @@ class Node(Plane):
         call = self._started[self._last] = _Call(part)
         if self.present and (place := self._places.get(id(part.contribution))) is not None:
             call.name, call.index = place
+            call.way = self._went[place] = self._way(place)
             arena = self._arenas[call.name]
             if self._meets(arena):
-                if isinstance(arena, _SharedArena):
+                if isinstance(arena, SharedArena):
                     arena.show(part.weight)
                 self._begun += 1
                 call.number = self._bindings << 32 | self._begun
@@ -445,10 +334,8 @@ class Node(Plane):
 
     def _meets(self, arena: Arena) -> bool:
         """Whether this host's members wait for each other to sum it; the same for all members."""
-        if self.rings is not None:
-            return self._goes_round(arena) or _is_small(arena.contributions)
-        # A small arena goes along with something large, or else by MPI.
-        large = not _is_small(arena.contributions)
+        # On one host a small arena goes along with something large, or else by MPI.
+        large = self.rings is not None or not _is_small(arena.contributions)
         return large or any(other.number for other in self._started.values())
 
     def proceed(self) -> None:
@@ -468,14 +355,14 @@ class Node(Plane):
         arena = self._arenas.get(call.name)
         if not (
             call.number
-            and isinstance(arena, _SharedArena)
+            and isinstance(arena, SharedArena)
             and not arena.small
             and arena.reached(self._bindings)
             and (self.rings is None or self._agreed.get(call.name))
         ):
             return False
         self.meetings.all_ready(call.number)
-        arena.sum(call.index, self.rings)
+        self._sum_of(arena, call)
         call.summed = True
         return True
 
@@ -502,10 +389,11 @@ class Node(Plane):
             self.meetings.all_done(last)
         for call in to_take:
             arena = self._arenas[call.name]
-            if isinstance(arena, _SharedArena) and arena.small:
+            if isinstance(arena, SharedArena) and arena.small:
                 arena.take(call.index)
         for handle in handles:
             del self._started[handle]
+        self._choose()
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """They are forgotten: nothing is done but in `wait`. What is under way between hosts comes
@@ -533,7 +421,7 @@ class Node(Plane):
         if self.rings is not None:
             return False
         arenas = self._arenas.values()
-        shared = [arena for arena in arenas if isinstance(arena, _SharedArena)]
+        shared = [arena for arena in arenas if isinstance(arena, SharedArena)]
         return any(buffer is one for arena in shared for one in arena.common)
 
     @property
@@ -543,18 +431,28 @@ class Node(Plane):
 
     def _sum(self, call: _Call) -> bool:
         found = self._arenas[call.name]
-        arena = found if isinstance(found, _SharedArena) else None
+        arena = found if isinstance(found, SharedArena) else None
         shared = arena is not None and arena.reaches_all(self._bindings, self)
         if self.rings is not None:
             if call.name not in self._agreed:
                 self._agreed[call.name] = self._all(shared)
             shared = self._agreed[call.name]
+            if not shared:
+                self._went[call.name, call.index] = ""
+                self._tried.pop((call.name, call.index), None)
         if arena is not None:
             if shared:
-                arena.sum(call.index, self.rings)
+                self._sum_of(arena, call)
             else:
                 arena.part()
         return shared
+
+    def _sum_of(self, arena: SharedArena, call: _Call) -> None:
+        began = time.perf_counter()
+        arena.sum(call.index, self.rings, call.way)
+        tried = self._tried.get((call.name, call.index))
+        if tried is not None and tried.trial.choice is None:
+            tried.seconds.append(time.perf_counter() - began)
 
     def _total(self, part: Part) -> None:
         if part.narrowing is not None:
@@ -591,4 +489,4 @@ class Node(Plane):
 
 
 def _is_small(buffers: Sequence[Buffer]) -> bool:
-    return all(len(buffer) <= _SMALL for buffer in buffers)
+    return all(len(buffer) <= SMALL for buffer in buffers)

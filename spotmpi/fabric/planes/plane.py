@@ -18,6 +18,7 @@ from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.trials import Choice
 
 CARD_BYTES = 40
 
@@ -186,6 +187,17 @@ class Ways(NamedTuple):
     """Whether both may be used by any thread."""
 
 
+class Between(NamedTuple):
+    """How some parts were summed between hosts."""
+
+    hosts: list[list[WorkerId]]
+    """Where workers are: host by host, in the order of summation."""
+    ways: list[str]
+    """Of each part, as `protocol.host_ring` has it."""
+    choices: list[Choice | None]
+    """Of each part, why it goes its way from now on, if several were tried among these members."""
+
+
 class Plane(ABC):
     """One way to sum over all members. It is told who they are, and finds out where they are."""
 
@@ -241,10 +253,10 @@ class Plane(ABC):
         """Whether it is the same memory for all members. Local, and the same for all."""
         return False
 
-    def hosts(self, workers: Sequence[WorkerId], part: Part) -> list[list[WorkerId]]:
-        """How ``part`` was summed over these: host by host, as `protocol.host_ring` says. Empty if
-        it was in their own order, or as MPI does it. Local."""
-        return []
+    def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
+        """How these parts of one arena were summed over these workers; None if it was in their
+        order, or as MPI does it. Local."""
+        return None
 
     def perform(self, request: Start | Proceed | Wait | Cancel | Reduce) -> Handle | None:
         """Do what is asked; returns the handle of what is started."""

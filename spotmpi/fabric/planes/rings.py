@@ -1,9 +1,9 @@
 """Sums between hosts, while they travel: `protocol.host_ring` says which messages there are.
 
-A message that comes is added to this host's contributions, or copied, as soon as it is here, and
-is sent on while the next ones come. What comes lands in memory of these rings' own, never in a
-result: so nothing but this code writes to results, and whatever MPI may still do with messages that
-were given up, it cannot touch them. Contributions and results are read by messages that leave.
+A message in a ring that comes is added to this host's contributions, or copied, as soon as it is
+here, and is sent on while the next ones come. What comes lands in memory of these rings' own, never
+in a result: so nothing but this code writes to results, and whatever MPI may still do with messages
+that were given up, it cannot touch them. Contributions and results are read by messages that leave.
 
 A narrowed sum travels as bytes, from rooms to rooms: each host widens what comes, adds its own to
 it in float32, and narrows that. The owner's bytes go round as they are, so all make the same of
@@ -20,7 +20,7 @@ from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.arrays.narrowing import NARROWED_BLOCK, Narrowing, narrowed_bytes
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.planes.plane import Handle, Line
-from spotmpi.protocol.host_ring import Course, carried, courses
+from spotmpi.protocol.host_ring import Course, carried, courses, exchanges
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MESSAGE", "Rings"]
@@ -49,7 +49,8 @@ class Rings:
 
     def __init__(self, hosts: Sequence[Sequence[WorkerId]], me: WorkerId, line: Line) -> None:
         self._hosts, self._me = hosts, me
-        self._workers = [len(host) for host in hosts]
+        self.workers = [len(host) for host in hosts]
+        """How many each host has."""
         self._host = next(which for which, host in enumerate(hosts) if me in host)
         self._place = list(hosts[self._host]).index(me)
         self._line = line
@@ -60,26 +61,92 @@ class Rings:
         """They are given up: whoever waits in them leaves off."""
 
     @property
+    def member(self) -> int:
+        """This worker's number, host by host."""
+        return sum(self.workers[: self._host]) + self._place
+
+    @property
     def leads(self) -> bool:
         """Whether this worker is the first of its host."""
         return self._place == 0
 
-    def add_up(self, result: Buffer) -> None:
-        """Add to a host's sum, which fits into a message, those of the other hosts: in their order,
-        the same for all. Collective over the first workers of all hosts. Raises PeersLost."""
-        ring = max(self._workers)
+    def by_firsts(self, brought: Sequence[Brought], result: Buffer) -> None:
+        """Add up an array that fits into a message: the sums of the hosts, in their order.
+        Collective over the first workers of all hosts; on others nothing happens. Raises PeersLost.
+        """
+        if not self.leads:
+            return
+        ring, count = max(self.workers), len(result)
         rooms = [_taken_from(self._rooms) for _ in self._hosts]
-        seen = [room.view(result.dtype)[: len(result)] for room in rooms]
-        seen[self._host][:] = result
+        seen = [room.view(result.dtype)[:count] for room in rooms]
+        _add_up(brought, seen[self._host])
         under_way: set[Handle] = set()
         for host, room in enumerate(seen):
             if host != self._host:
                 under_way.add(self._line.receive(self._hosts[host][0], ring, room))
                 under_way.add(self._line.send(self._hosts[host][0], ring, seen[self._host]))
-        while under_way:
-            under_way.difference_update(self._line.through())
-        HOST.kernels.scaled_sum(result, seen, [1.0] * len(seen))
+        self._finish(under_way)
+        _add_up([(one, 1.0) for one in seen], result)
         self._rooms += rooms
+
+    def straight(self, brought: Sequence[Brought], result: Buffer) -> None:
+        """Add up an array: the sums of the hosts, in their order, each share by its owner, to which
+        they come straight. Otherwise as `sum`."""
+        most = MESSAGE // result.itemsize
+        mine = exchanges(len(result), self.workers, self._host, self._place, most)
+        totals: list[tuple[slice, list[Buffer]]] = []
+        """Of this host's shares: the sums of all hosts."""
+        to_come: list[tuple[slice, Buffer]] = []
+        """The others' shares, and where they will be."""
+        partial: set[Handle] = set()
+        rest: set[Handle] = set()
+        taken: list[Buffer] = []
+
+        def room_for(part: slice) -> Buffer:
+            taken.append(room := _taken_from(self._rooms))
+            return room.view(result.dtype)[: part.stop - part.start]
+
+        for one in mine:
+            partners = [host[who] for host, who in zip(self._hosts, one.partners, strict=True)]
+            for part in one.shares[self._host]:
+                rooms = [room_for(part) for _ in self._hosts]
+                _add_up(_of(brought, part), rooms[self._host])
+                totals.append((part, rooms))
+            for host, partner in enumerate(partners):
+                if host == self._host:
+                    continue
+                # What comes from one worker comes in this order.
+                own = totals[len(totals) - len(one.shares[self._host]) :]
+                partial |= {self._line.receive(partner, one.ring, rooms[host]) for _, rooms in own}
+                for part in one.shares[host]:
+                    _add_up(_of(brought, part), result[part])
+                    rest.add(self._line.send(partner, one.ring, result[part]))
+                for part in one.shares[host]:
+                    to_come.append((part, room_for(part)))
+                    rest.add(self._line.receive(partner, one.ring, to_come[-1][1]))
+        self._finish(partial, rest)
+        for part, rooms in totals:
+            _add_up([(room, 1.0) for room in rooms], result[part])
+        for one in mine:
+            for host, who in enumerate(one.partners):
+                if host != self._host:
+                    for part in one.shares[self._host]:
+                        to = self._hosts[host][who]
+                        rest.add(self._line.send(to, one.ring, result[part]))
+        self._finish(rest)
+        for part, room in to_come:
+            result[part] = room
+        self._rooms += taken
+
+    def _finish(self, awaited: set[Handle], others: set[Handle] | None = None) -> None:
+        """Wait until these are through; any of the ``others`` may be meanwhile."""
+        while awaited:
+            if self.halted:
+                raise PeersLost("the rings were given up")
+            done = self._line.through()
+            awaited.difference_update(done)
+            if others is not None:
+                others.difference_update(done)
 
     def sum(
         self, brought: Sequence[Brought], result: Buffer, narrowing: Narrowing | None = None
@@ -90,9 +157,9 @@ class Rings:
         """
         size, here, place = len(result), self._host, self._place
         most = MESSAGE // result.itemsize if narrowing is None else _elements(narrowing.form)
-        mine = courses(size, self._workers, here, place, most)
+        mine = courses(size, self.workers, here, place, most)
         if narrowing is not None:
-            narrowing.begin(carried(size, self._workers, here, place))
+            narrowing.begin(carried(size, self.workers, here, place))
         following, last = self._hosts[(here + 1) % len(self._hosts)], self._hosts[here - 1]
         travels: list[_Travel] = []
         for course in mine:
@@ -117,6 +184,17 @@ class Rings:
 def _taken_from(rooms: list[Buffer]) -> Buffer:
     """One of these, or a new one if there is none."""
     return rooms.pop() if rooms else HOST.zeros("uint8", MESSAGE)
+
+
+def _of(brought: Sequence[Brought], part: slice) -> list[Brought]:
+    return [(one[part], weight) for one, weight in brought]
+
+
+def _add_up(inputs: Sequence[Brought], result: Buffer) -> None:
+    if inputs:
+        HOST.kernels.scaled_sum(result, *map(list, zip(*inputs, strict=True)))
+    else:
+        result[:] = 0
 
 
 def _elements(form: str) -> int:
@@ -231,11 +309,7 @@ class _Wide(_Travel):
 
     def _add(self, part: slice, first: Sequence[Brought]) -> None:
         """To ``first``, what this host brings."""
-        inputs = [*first, *((one[part], weight) for one, weight in self._brought)]
-        if inputs:
-            HOST.kernels.scaled_sum(self._result[part], *map(list, zip(*inputs, strict=True)))
-        else:
-            self._result[part] = 0
+        _add_up([*first, *_of(self._brought, part)], self._result[part])
 
 
 class _Narrow(_Travel):

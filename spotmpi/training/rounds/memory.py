@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from spotmpi.fabric import Arena, Buffer, Part, Shape
+from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
 from spotmpi.protocol import control_word, exact_means
-from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.host_ring import RING
 from spotmpi.training.teaching import Teaching
 
 ArenaOf = Callable[..., Arena]
@@ -37,18 +37,18 @@ class RoundMemory:
         """The open round's data."""
         return [part for arena in self._open for part in arena.parts]
 
-    def way(
-        self, brought: Sequence[WorkerId], hosts_of: Callable[..., list[list[WorkerId]]]
-    ) -> dict[str, Any]:
-        """For the trace: which way the sums of what these brought went. ``hosts_of``: as
-        `Fabric.hosts`."""
-        parts = self.parts
-        part = next((one for one in parts if one.narrowing is not None), parts[0])
-        if not (hosts := hosts_of(brought, part)):
-            return {}
-        if part.narrowing is None:
-            return {"hosts": hosts}
-        return {"hosts": hosts, "narrow": part.narrowing.form}
+    @property
+    def data(self) -> list[Part]:
+        """What goes in rounds of steps."""
+        return self._data.parts
+
+    def way(self, found: Between) -> dict[str, Any]:
+        """For the trace: how these parts were summed between hosts."""
+        known: dict[str, Any] = {"hosts": found.hosts, "ways": found.ways}
+        for part, way in zip(self.data, found.ways, strict=True):
+            if part.narrowing is not None and way == RING:
+                known["narrow"] = part.narrowing.form
+        return known
 
     @property
     def word(self) -> Part:

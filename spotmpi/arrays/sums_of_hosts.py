@@ -1,0 +1,41 @@
+"""What sums that travel between hosts come to, to the bit, worked out in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from spotmpi.arrays.backend import Buffer
+from spotmpi.protocol.host_ring import RING, orders
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["sum_of_hosts"]
+
+
+def sum_of_hosts(
+    brought: Mapping[WorkerId, Buffer], hosts: Sequence[Sequence[WorkerId]], way: str
+) -> Buffer:
+    """What was ``brought`` to a sum that went this ``way`` between ``hosts``, one array of one
+    worker at least. Who brought nothing is left out of it."""
+    out = next(iter(brought.values())).copy()
+    each = [[brought[one] for one in host if one in brought] for host in hosts]
+    if way == RING:
+        for piece, order in orders(len(out), [len(host) for host in hosts]):
+            inputs = [flat[piece] for which in order for flat in each[which]]
+            # A host of which nobody brought anything begins with zeros.
+            _add_up(inputs, out[piece], zeros=not each[order[0]])
+        return out
+    sums = []
+    for flats in each:
+        sums.append(total := out.copy())
+        _add_up(flats, total, zeros=not flats)
+    _add_up(sums, out, zeros=False)
+    return out
+
+
+def _add_up(inputs: Sequence[Buffer], out: Buffer, zeros: bool) -> None:
+    if zeros:
+        out[:] = 0
+    else:
+        out[:] = inputs[0]
+    for one in inputs if zeros else inputs[1:]:
+        out += one
