@@ -19,7 +19,7 @@ _BESIDE = 1_500_000_000
 
 
 class Report:
-    """Of one run. `close` writes the file."""
+    """Of one run. Its file has all that was found by then."""
 
     def __init__(self, bench: str, file: Path | None, **about: Any) -> None:
         """``about``: what else stands at the head of the file. UsageError if there is no folder
@@ -49,13 +49,17 @@ class Report:
             print(f"FAILED {self.failures[-1]}", flush=True)
 
     def add(self, cell: Mapping[str, Any], lines: Iterable[object]) -> None:
-        """One figure: for the file, and for people."""
+        """One figure: for the file, which has it at once, and for people."""
         self.cells.append(cell)
+        self._write()  # the bench may be ended before it is through
         print(*lines, sep="\n", flush=True)
 
     def close(self) -> int:
         """Write what was asked for. What the command ends with: 1 if anything failed."""
+        self._write()
+        return 1 if self.failures else 0
+
+    def _write(self) -> None:
         if self._file:
             results = {**self._head, "failures": self.failures, "cells": self.cells}
             self._file.write_text(json.dumps(results, indent=1) + "\n")
-        return 1 if self.failures else 0

@@ -19,6 +19,7 @@ def test_what_was_found_is_shown_and_written(
     report = Report("step", file, rate="1gbit")
     with report.measuring("2 workers"):
         report.add({"workers": 2}, ["a row", "its aim"])
+        assert json.loads(file.read_text())["cells"] == [{"workers": 2}]
     assert report.close() == 0
     found = json.loads(file.read_text())
     assert (found["bench"], found["rate"], found["cells"]) == ("step", "1gbit", [{"workers": 2}])
