@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -141,6 +142,7 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
         ("who gets in", _EXPOSED.format(network.why) if network.why else _FENCED),
         ("cores", f"{count} for {workers} workers{crowd}"),
         ("GPU", _gpu()),
+        *_cuda_rows(found.found, environ),
         ("python", f"{platform.python_version()} ({sys.executable})"),
         ("spotmpi", __version__),
         *((package, _version(package)) for package in _PACKAGES),
@@ -230,6 +232,42 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
+
+
+def _cuda_rows(mpi: Installation | None, environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """What workers with CuPy arrays would find; nothing where there is no CuPy."""
+    if importlib.util.find_spec("cupy") is None:
+        return []
+    told = _ask([sys.executable, "-m", "spotmpi.launch.commands.cuda_probe"], environ)
+    try:
+        rows = [(str(what), str(found)) for what, found in json.loads(told)]
+    except ValueError:
+        rows = [("CUDA", "CuPy is installed, and `import cupy` fails or does not answer")]
+    if mpi is not None:
+        info = [str(mpi.mpirun.parent / "ompi_info"), "--parsable", "--all"]
+        aware = re.search(
+            r"_built_with_cuda_support:value:true$", _ask(info, mpi.environment(environ)), re.M
+        )
+        how = "knows CUDA" if aware else "was built without CUDA"
+        rows.append(("MPI and CUDA", f"{how}; spotmpi gives it nothing but memory of the host"))
+    return rows
+
+
+def _ask(command: Sequence[str], environ: Mapping[str, str]) -> str:
+    """What it prints; nothing if it fails."""
+    try:
+        done = subprocess.run(
+            command,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=60,
+            text=True,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
 
 
 def _gpu() -> str:

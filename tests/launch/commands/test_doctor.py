@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from spotmpi.launch import processes
-from spotmpi.launch.commands import doctor
+from spotmpi.launch.commands import cuda_probe, doctor
 from spotmpi.launch.start.installation import NO_MPI, InstallationSearch, Skipped, search
+from tests import fake_cupy
 
 HOST = {**os.environ, "PATH": "/nowhere"}
 """A host without an MPI of its own."""
@@ -122,3 +123,68 @@ def test_a_number_of_workers_that_is_none_is_refused(run_spotmpi, n: str) -> Non
     done = run_spotmpi(["doctor", f"-n={n}"])
     assert done.returncode == 2
     assert "at least 1 worker" in done.stderr
+
+
+# CUDA.
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> dict[str, str]:
+    """The environment of a host that has the fake CuPy."""
+    (tmp_path / "cupy.py").write_text(
+        "from tests.fake_cupy import *\nfrom tests.fake_cupy import cuda\n"
+        "from tests.fake_cupy import __version__\n"
+    )
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ["PYTHONPATH"]])}
+
+
+def cuda_rows(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, there: bool = True
+) -> dict[str, str]:
+    """What it says of CUDA; CuPy is looked for in this process, and asked in another one."""
+    look = doctor.importlib.util.find_spec
+    monkeypatch.setattr(
+        doctor.importlib.util,
+        "find_spec",
+        lambda name: (there or None) if name == "cupy" else look(name),
+    )
+    report = rows(doctor.examine(1, environ))
+    return {what: report[what] for what in report if "CUDA" in what or what.startswith("device")}
+
+
+def test_what_cupy_finds_is_said(fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda_rows(fake, monkeypatch) == {
+        "CUDA": "CuPy 0 (fake), CUDA 13.0, the driver's 13.0",
+        "device 0": "Fake, 1 GiB: workers that share it can sum there (CUDA IPC)",
+        "MPI and CUDA": "was built without CUDA; spotmpi gives it nothing but memory of the host",
+    }
+
+
+def test_nothing_is_said_of_cuda_where_there_is_no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cuda_rows(dict(os.environ), monkeypatch, there=False) == {}
+
+
+def test_a_cupy_that_does_not_work_is_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cupy.py").write_text("raise ImportError('libcuda.so.1 is not there')\n")
+    environ = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ['PYTHONPATH']}"}
+    found = cuda_rows(environ, monkeypatch)
+    assert found["CUDA"] == "CuPy is installed, and `import cupy` fails or does not answer"
+
+
+def test_devices_that_cannot_be_shared_or_are_not_there_are_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> int:
+        raise fake_cupy.CUDARuntimeError("cudaErrorNotSupported")
+
+    monkeypatch.setattr(fake_cupy.runtime, "ipcGetMemHandle", refuse)
+    (_, (_, said)) = cuda_probe.found(fake_cupy)
+    assert said.endswith(
+        "no CUDA IPC (cudaErrorNotSupported), so sums go by the memory of the host"
+    )
+    monkeypatch.setattr(fake_cupy.runtime, "getDeviceCount", refuse)
+    assert cuda_probe.found(fake_cupy) == [
+        ("CUDA", "CuPy 0 (fake) finds no device: cudaErrorNotSupported")
+    ]
