@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from spotmpi.arrays.backend import fill
+from spotmpi.arrays.backend import HOST, fill
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.arrays.registry import Scope, State
@@ -254,8 +254,10 @@ class Narrow(Operator):
         return self.form
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """The rest that this worker has, in two sets that take turns."""
-        return {name: State(layout.allocate(), Scope.LOCAL) for name in RESTS}
+        """The rest that this worker has, in two sets that take turns. In the memory of the host,
+        where sums travel from."""
+        there = replace(layout, backend=HOST)
+        return {name: State(there.allocate(), Scope.LOCAL) for name in RESTS}
 
     def __str__(self) -> str:
         return f"Narrow({self.form!r})"

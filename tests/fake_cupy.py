@@ -192,6 +192,11 @@ def _open_handle(handle: bytes, flags: int = 1) -> int:
     return address
 
 
+def unreachable(handle: bytes, flags: int = 1) -> int:
+    """As `ipcOpenMemHandle` where a device cannot reach another one's memory."""
+    raise CUDARuntimeError("cudaErrorPeerAccessUnsupported: peer access is not supported")
+
+
 def _close_handle(address: int) -> None:
     counted["closed"] += 1
     _, descriptor, _ = _MAPPED.pop(address)
@@ -237,6 +242,9 @@ class MemoryPointer:
 
     def __init__(self, mem: Any, offset: int) -> None:
         self.mem, self.ptr, self.device_id = mem, mem.ptr + offset, 0
+
+    def __add__(self, offset: int) -> MemoryPointer:
+        return MemoryPointer(self.mem, self.ptr - self.mem.ptr + offset)
 
     def _copy(self, what: str, to: int, source: int, size: int, keep: Any, stream: Any) -> None:
         counted[what] += 1
@@ -397,8 +405,8 @@ class ndarray:  # noqa: N801 -- CuPy's name for it
             raise TypeError("Only numpy.ndarray can be set to cupy.ndarray")
         if arr.dtype != self.dtype or arr.shape != self.shape:
             raise TypeError(f"{arr.dtype}{arr.shape} array cannot be set to this one")
-        values = arr.copy()
-        get_current_stream().put(lambda: self._is.__setitem__(..., values))
+        # What is read late may have changed by then.
+        (stream or get_current_stream()).put(lambda: self._is.__setitem__(..., arr))
 
 
 def zeros(shape: Any, dtype: Any = float) -> ndarray:

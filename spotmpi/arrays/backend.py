@@ -239,13 +239,19 @@ class _CuPy(Backend):
         return found
 
     def from_host(self, array: Array, values: HostArray) -> None:
-        array.set(np.ascontiguousarray(values).reshape(array.shape))
+        self._set(array, np.ascontiguousarray(values).reshape(array.shape))
 
     def read_words(self, flat: Buffer, start: int, words: HostArray) -> None:
         words[...] = flat.view(np.uint32)[start : start + len(words)].get()
 
     def write_words(self, flat: Buffer, start: int, words: HostArray) -> None:
-        flat.view(np.uint32)[start : start + len(words)].set(np.array(words))
+        self._set(flat.view(np.uint32)[start : start + len(words)], np.array(words))
+
+    @staticmethod
+    def _set(array: Array, values: HostArray) -> None:
+        stream = sys.modules["cupy"].cuda.get_current_stream()
+        array.set(values, stream)
+        stream.synchronize()  # it was read
 
 
 DEVICE: Backend = _CuPy()

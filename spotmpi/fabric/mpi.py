@@ -74,7 +74,7 @@ from spotmpi.fabric.mpi_guests import (
     spawn,
 )
 from spotmpi.fabric.mpi_line import MpiLine
-from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.plane import Plane, Ways
 from spotmpi.fabric.retired import Retired
 from spotmpi.fabric.token_bytes import Row, decode, encode, pack_row, unpack_rows
@@ -99,7 +99,7 @@ _TAG = 1
 
 _FEW_THREADS = "MPI was not started with MPI_THREAD_MULTIPLE, without which no worker can join"
 
-PLANE: Callable[[Ways], Plane] = Node
+PLANE: Callable[[Ways], Plane] = Devices
 """The data plane of this process."""
 
 

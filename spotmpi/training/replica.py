@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from spotmpi.arrays.backend import HOST, fill
+from spotmpi.arrays.backend import fill
 from spotmpi.arrays.layout import BUCKET_MB, Key, Layout
 from spotmpi.arrays.narrowing import NARROWED, Narrowing
 from spotmpi.arrays.registry import Registry, State
@@ -84,13 +84,18 @@ class Replica(Generic[P]):
 
     def _narrowed(self) -> list[Narrowing | None]:
         form, layout = self.strategy.narrow, self._layout
-        if form is None or layout.backend is not HOST:
+        if form is None:
             return [None for _ in layout.buckets]
         rests = zip(*(self._state[name] for name in RESTS), strict=True)
         return [
             Narrowing(form, *both) if bucket.dtype == NARROWED else None
             for bucket, both in zip(layout.buckets, rests, strict=True)
         ]
+
+    @property
+    def library(self) -> str:
+        """Whose its arrays are."""
+        return self._layout.backend.name
 
     @property
     def signature(self) -> str:

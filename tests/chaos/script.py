@@ -29,6 +29,7 @@ from pathlib import Path
 
 import model
 import others
+from arrays import LIBRARIES, Library
 
 import spotmpi
 from spotmpi.fabric import mpi, mpi_calls
@@ -51,8 +52,10 @@ parser.add_argument("--vague", action="store_true", help="MPI tells no class of 
 parser.add_argument("--late", action="store_true", help="rehearsed deaths may come later")
 parser.add_argument("--in-place", action="store_true", help="gradients are computed in place")
 parser.add_argument("--pieces", action="store_true", help="gradients are given one by one")
+parser.add_argument("--arrays", default="numpy", choices=LIBRARIES)
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
+library = Library(arguments.arrays)
 
 deaths = {
     (int(worker), moment, int(count)): int(victim[0] if victim else worker)
@@ -103,10 +106,19 @@ def pieces_or_die(*args):
         yield piece
 
 
+def gradient(samples):
+    loss, grads = model.gradient(library.fetch(trainer.params), samples)
+    return loss, library.put(grads)
+
+
+def fingerprint(params):
+    return model.fingerprint(library.fetch(params))
+
+
 def compute(seconds):
     end = time.process_time() + seconds
     while time.process_time() < end:
-        model.gradient(trainer.params, range(model.SAMPLES))
+        gradient(range(model.SAMPLES))
 
 
 def evaluate():
@@ -138,7 +150,7 @@ def keep(moment):
     os.replace(half, path)
     print("KEPT", moment, "by", trainer.worker, flush=True)
     die_at(trainer.worker, "worked")
-    return {"by": trainer.worker, "step": trainer.steps, "params": dict(trainer.params)}
+    return {"by": trainer.worker, "step": trainer.steps, "params": library.fetch(trainer.params)}
 
 
 def do_once(moment):
@@ -146,12 +158,12 @@ def do_once(moment):
     found = trainer.once(lambda: keep(moment))
     assert found["step"] == trainer.steps
     assert found["by"] == trainer.workers[0]
-    assert model.fingerprint(found["params"]) == model.fingerprint(trainer.params)
+    assert model.fingerprint(found["params"]) == fingerprint(trainer.params)
 
 
 gradients = 0
 with spotmpi.Trainer(
-    model.params(arguments.wide),
+    library.put(model.params(arguments.wide)),
     optimizer=Momentum(lr=0.02),
     strategy=others.STRATEGIES[arguments.strategy](),
     seed=7,
@@ -162,7 +174,7 @@ with spotmpi.Trainer(
     for batch in trainer.batches(
         model.SAMPLES, batch_size=arguments.batch_size, passes=arguments.passes
     ):
-        loss, grads = model.gradient(trainer.params, batch)
+        loss, grads = gradient(batch)
         gradients += 1
         if trainer.leader and trainer.steps == arguments.terminate:
             os.kill(launcher(), signal.SIGTERM)
@@ -186,5 +198,6 @@ with spotmpi.Trainer(
             do_once(f"step-{trainer.steps}")
     if arguments.once:
         do_once("end")
-final = trainer.worker, model.fingerprint(trainer.params), gradients, trainer.steps
-print("FINAL", *final, *(repr(float(value)) for value in model.values(trainer.params)))
+trained = library.fetch(trainer.params)
+final = trainer.worker, model.fingerprint(trained), gradients, trainer.steps
+print("FINAL", *final, *(repr(float(value)) for value in model.values(trained)))

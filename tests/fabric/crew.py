@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from spotmpi.arrays.backend import HOST, backend_of, in_host_memory
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
+from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Line, Ways
 from spotmpi.fabric.planes.shared_arena import SMALL
@@ -128,12 +130,21 @@ class Worker:
 
     ahead = False
     """It has what it starts summed while it does something else."""
+    backend = HOST
+    """Whose its data's arrays are."""
 
     def __init__(self, me: int, host: int = 0, post: Post | None = None) -> None:
         self.me = me
         self.broken = threading.Event()
         self.line = None if post is None else Threads(me, post, self.broken)
-        self.plane = On(Ways(self.by_mpi, self.broken.is_set, self.line), host)
+        self.host = host
+        ways = Ways(self.by_mpi, self.broken.is_set, self.line)
+        if self.backend is HOST:
+            self.plane: Any = On(ways, host)
+            self.node = self.plane
+        else:
+            self.plane = Devices(ways, lambda ways: On(ways, host))
+            self.node = self.plane.node
         self.post = post
         self.by_mpi_instead: list[Part] = []
         self.handles: list[int] = []
@@ -152,6 +163,7 @@ class Worker:
     def furnish(self, form: str | None = None) -> None:
         """As a trainer does; with sums that are narrowed between hosts."""
         layout = DATA if form is None else [narrowed(form, shape) for shape in DATA]
+        layout = [shape._replace(backend=self.backend) for shape in layout]
         self.data = self.plane.arena(layout, "data")
         self.word = self.plane.arena(WORD, "word")
 
@@ -159,7 +171,7 @@ class Worker:
         """What can be told from all others'."""
         for arena in (self.data, self.word):
             for index, flat in enumerate(arena.contributions):
-                flat[...] = brought(self.me, number, index, flat)
+                backend_of(flat).from_host(flat, brought(self.me, number, index, flat))
 
     def start(self) -> list[int]:
         """All parts of a round."""
@@ -191,7 +203,11 @@ class Worker:
 
     def record(self) -> list[Any]:
         """Copies of the last sums."""
-        return [flat.copy() for arena in (self.data, self.word) for flat in arena.record]
+        return [
+            backend_of(flat).to_host(flat)
+            for arena in (self.data, self.word)
+            for flat in arena.record
+        ]
 
 
 def narrowed(form: str, shape: Shape) -> Shape:
@@ -258,7 +274,7 @@ def check(workers: Sequence[Worker], number: int) -> None:
     for worker in workers:
         assert not worker.by_mpi_instead
         for index, flat in enumerate(worker.data.contributions):
-            assert same([flat], [brought(worker.me, number, index, flat)])
+            assert same([in_host_memory(flat)], [brought(worker.me, number, index, flat)])
 
 
 def lose(workers: list[Worker], which: int) -> None:

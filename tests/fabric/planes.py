@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Apart, Plain, Plane, Ways
 from tests.fabric.crew import in_rings
@@ -13,7 +14,7 @@ HOSTS = (0, 1, 1, 2, 1)
 """Where the workers of a job are, as far as `Hosts` is asked."""
 
 
-class Hosts(Node):
+class _Between(Node):
     """Workers on several hosts, with rings for whatever is not small."""
 
     ways_of = staticmethod(in_rings)
@@ -24,8 +25,13 @@ class Hosts(Node):
         return HOSTS[int(os.environ["OMPI_COMM_WORLD_RANK"])]
 
 
+def Hosts(ways: Ways) -> Devices:  # noqa: N802 -- it stands for a plane
+    """As `Devices`, on several hosts."""
+    return Devices(ways, _Between)
+
+
 PLANES: dict[str, Callable[[Ways], Plane]] = {
-    "Node": Node,
+    "Node": Devices,
     "Hosts": Hosts,
     "Plain": Plain,
     "Apart": Apart,

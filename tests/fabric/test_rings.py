@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spotmpi.arrays.backend import in_host_memory
 from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.fabric import Shape
@@ -70,7 +71,7 @@ def hosts_of(workers: Sequence[Worker]) -> list[list[Worker]]:
     """Who is where."""
     found: dict[int, list[Worker]] = {}
     for worker in workers:
-        found.setdefault(worker.plane.host(), []).append(worker)
+        found.setdefault(worker.host, []).append(worker)
     return list(found.values())
 
 
@@ -89,7 +90,7 @@ def expected(workers: Sequence[Worker], number: int) -> list[Any]:
     sums = []
     for index, flat in enumerate(workers[0].data.contributions):
         each = {one.me: brought(one.me, number, index, flat) for one in workers}
-        (way,) = workers[0].plane.ways_of(workers[0].data.layout[index])
+        (way,) = workers[0].node.ways_of(workers[0].data.layout[index])
         if way != RING:
             sums.append(sum_of_sums(workers, each))
             continue
@@ -97,8 +98,8 @@ def expected(workers: Sequence[Worker], number: int) -> list[Any]:
             ids = [[one.me for one in host] for host in hosts]
             sums.append(narrowed_sum(each, ids, kept_by(workers, index)))
             continue
-        total = np.empty_like(flat)
-        for part, order in orders(len(flat), [len(host) for host in hosts]):
+        total = np.empty(flat.size, flat.dtype)
+        for part, order in orders(flat.size, [len(host) for host in hosts]):
             first, *others = [each[one.me][part] for which in order for one in hosts[which]]
             for other in others:
                 first = first + other
@@ -137,7 +138,7 @@ def check(workers: Sequence[Worker], number: int) -> None:
     for worker in workers:
         assert not worker.by_mpi_instead
         for index, flat in enumerate(worker.data.contributions):
-            assert same([flat], [brought(worker.me, number, index, flat)])
+            assert same([in_host_memory(flat)], [brought(worker.me, number, index, flat)])
 
 
 @pytest.mark.parametrize("hosts", [(1, 1), (1, 1, 1), (2, 3), (1, 7), (7, 1), (2, 1, 4)])

@@ -41,18 +41,22 @@ def _blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def onto(x: Any, away: int = 0) -> Any:
     """On the device, so many elements behind the beginning of its memory, beside numbers that
     nobody may touch."""
-    whole = np.full(x.size + away + 3, 77, x.dtype)
-    whole[away : away + x.size] = x.ravel()
-    return cupy.asarray(whole)[away : away + x.size].reshape(x.shape)
+    filled = np.full(x.size + away + 3, 77, x.dtype)
+    filled[away : away + x.size] = x.ravel()
+    whole = cupy.asarray(filled)
+    part = whole[away : away + x.size].reshape(x.shape)
+    _WHOLE[part.data.ptr] = whole, away, x.size
+    return part
+
+
+_WHOLE: dict[int, tuple[Any, int, int]] = {}
+"""By address what was made last of `onto`: in what it lies, from where on, and its size."""
 
 
 def beside(x: Any) -> list[Any]:
     """What lies around it, which is to be as it was."""
-    whole = x._is.base if x._is.base is not None else x._is
-    while whole.base is not None and isinstance(whole.base, np.ndarray):
-        whole = whole.base
-    first = (x._is.ctypes.data - whole.ctypes.data) // x.itemsize
-    return [*whole[:first], *whole[first + x.size :]]
+    whole, away, size = _WHOLE[x.data.ptr]
+    return [*whole[:away].get(), *whole[away + size :].get()]
 
 
 def compare(run: Callable[[Any, list[Any]], Any], arrays: list[Any], away: int = 1) -> None:

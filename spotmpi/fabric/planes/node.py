@@ -425,6 +425,11 @@ class Node(Plane):
         return any(buffer is one for arena in shared for one in arena.common)
 
     @property
+    def place(self) -> int:
+        """Which of those that are present this worker is."""
+        return self.present.index(self._own_desk)
+
+    @property
     def _own_desk(self) -> Desk:
         assert self._own is not None
         return self._own

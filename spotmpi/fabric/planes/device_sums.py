@@ -1,0 +1,228 @@
+"""Sums on the device, among workers of one host that can open each other's memory there.
+
+Each adds up its slice of what all have brought, in the order of the members, into its own result,
+and copies the other slices from the others' results. So what a worker needs after a death lies in
+its own memory: what becomes of memory that a dead process has shared, CUDA leaves undefined.
+
+All meet after each reading of others' memory, and nobody goes on unless all have been there. Who is
+done with a meeting knows that all others were alive when it came, after it had read: else what it
+has read may be rubbish, and nothing would say so.
+
+All that workers tell each other goes by `Node`, as sums of short arrays in the memory of the host,
+in which everybody has a row. So a loss is met there, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from spotmpi.arrays.backend import DEVICE, Buffer
+from spotmpi.fabric.planes.device_memory import HANDLE, DeviceMemory, Opened
+from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes.plane import Arena, Handle, Part, Shape
+from spotmpi.protocol.host_ring import cut
+
+__all__ = ["DeviceArena", "Neighbours", "Talk"]
+
+_LOG = logging.getLogger(__name__)
+
+_ENOUGH = 1024
+"""Elements of an array that neighbours sum in shared memory, whatever else there is."""
+
+
+class Talk:
+    """How members tell each other numbers: all get a row of each. Collective."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._arena: Arena | None = None
+        self._herald: Arena | None = None
+        self.outstanding: dict[Handle, None] = {}
+        """What was started with the node and not waited for."""
+        self.early: set[Handle] = set()
+        """What was waited for before it was asked for."""
+        self._own: list[Handle] = []
+        """What it has started itself, and is under way."""
+
+    def begin_anew(self) -> None:
+        """The members have changed, so nobody can say which of two results is the open one."""
+        self._arena = self._herald = None
+        self.outstanding, self.early, self._own = {}, set(), []
+
+    def announce(self) -> None:
+        """Something is to be summed. The node learns of nothing on the device, and what is small
+        meets the others in shared memory only where something large is under way."""
+        if self._herald is None:
+            self._herald = self._node.arena([Shape("float64", _ENOUGH)], "herald of devices")
+        handle = self._node.start(self._herald.parts[0])
+        self.outstanding[handle] = None
+        self._own.append(handle)
+
+    def say(self, numbers: Sequence[float]) -> list[list[float]]:
+        """Of each member what it says, in their order: as many numbers as this one does. All that
+        was started before is waited for first. Raises PeersLost."""
+        node, width = self._node, len(numbers)
+        count, place = len(node.present), node.place
+        size = max(_ENOUGH, count * width)
+        if self._arena is None or self._arena.layout[0].size < size:
+            self._arena = node.arena([Shape("float64", size)], "devices")
+        (row,) = self._arena.contributions
+        row[:] = 0
+        row[place * width : (place + 1) * width] = numbers
+        said = node.start(self._arena.parts[0])
+        self.outstanding[said] = None
+        self._own.append(said)
+        # In order: who is done with this one is done with all before it.
+        self.catch_up()
+        heard = self._arena.results[0][: count * width].reshape(count, width).tolist()
+        self._arena.turn()
+        found: list[list[float]] = heard
+        return found
+
+    def catch_up(self) -> None:
+        """Wait for all that is outstanding. Collective. Raises PeersLost."""
+        self._node.wait(list(self.outstanding))
+        self.early.update(one for one in self.outstanding if one not in self._own)
+        self.outstanding, self._own = {}, []
+
+    def give_up(self) -> list[Handle]:
+        """What it has started itself, and nobody waits for any more."""
+        own, self._own = self._own, []
+        for handle in own:
+            self.outstanding.pop(handle, None)
+        return own
+
+
+class DeviceArena(Arena):
+    """On the device, in memory that neighbours can open; and one for the same arrays in the memory
+    of the host, by which they go where neighbours cannot."""
+
+    def __init__(self, layout: Sequence[Shape], host: Arena) -> None:
+        self.host = host
+        self.memory = DeviceMemory(layout)
+        sets = iter(self.memory.sets)
+        super().__init__(layout, lambda: next(sets), in_place=False)
+        self.weighs = host.weighs
+        self.open = 0
+        """Which set the open round's results are."""
+        self.near: bool | None = None
+        """Whether it is summed on the device; None: that is to be found out."""
+        self.went_near = False
+        """Whether it was when it was started last."""
+        self.opened: dict[bytes, Opened] = {}
+        self.others: list[tuple[Opened | None, int]] = []
+        """Of each member its memory, None for this one; and whether its open results are another
+        set than this one's."""
+
+    def turn(self) -> None:
+        """The open round is committed."""
+        super().turn()
+        self.host.turn()
+        self.open = 1 - self.open
+
+    def close(self, but: Sequence[bytes] = ()) -> None:
+        """All that was opened but these."""
+        for handle in self.opened.keys() - set(but):
+            self.opened.pop(handle).close()
+
+
+class Neighbours:
+    """What this worker does with others of its host on the device."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.talk = Talk(node)
+        self._begun = False
+
+    def reaches_all(self, arena: DeviceArena) -> bool:
+        """Whether all members can open each other's memory. Collective. Raises PeersLost."""
+        arena.others = []
+        if not self._node.present or self._node.rings is not None:
+            arena.close()
+            return False
+        if len(self._node.present) == 1:
+            arena.close()
+            arena.others = [(None, 0)]
+            return True
+        handle = arena.memory.handle()
+        told = self.talk.say([handle is not None, arena.open, *(handle or bytes(HANDLE))])
+        handles = [bytes(map(int, row[2:])) for row in told]
+        try:
+            if not all(row[0] for row in told):
+                raise OSError("a worker's memory has no handle")
+            for place, (row, its) in enumerate(zip(told, handles, strict=True)):
+                if place == self._node.place:
+                    arena.others.append((None, 0))
+                    continue
+                if its not in arena.opened:
+                    arena.opened[its] = Opened(its, arena.layout)
+                arena.others.append((arena.opened[its], int(row[1]) ^ arena.open))
+            reached = True
+        except OSError as error:
+            _LOG.info("sums go by the memory of the host: %s", error)
+            reached = False
+        arena.close(but=handles)
+        return all(row[0] for row in self.talk.say([reached]))
+
+    def sum(self, arena: DeviceArena, parts: Sequence[tuple[int, Part]]) -> None:
+        """Add up these of its arrays. Collective. Raises PeersLost: then results hold rubbish."""
+        import cupy
+
+        self._begun = True
+        stream = cupy.cuda.get_current_stream()
+        stream.synchronize()  # what is brought is there
+        weights = [[part.weight for _, part in parts]]
+        alone = len(arena.others) == 1
+        if not alone:
+            weights = self.talk.say(weights[0])
+        for which, (index, part) in enumerate(parts):
+            if part.narrowing is not None:
+                part.narrowing.begin([])
+            mine = self._slice(part, self._node.place)
+            brought = [
+                (self._set_of(arena, place, 2, part.contribution, index)[mine], row[which])
+                for place, row in enumerate(weights)
+                if row[which]  # what does not count may be anything, NaN too
+            ]
+            result = part.result[mine]
+            if brought and result.size:
+                DEVICE.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
+            elif result.size:
+                DEVICE.fill(result, 0)
+        if alone:
+            self.talk.catch_up()
+            return
+        self._meet(stream)
+        for index, part in parts:
+            for place, (_, other) in enumerate(arena.others):
+                if place == self._node.place:
+                    continue
+                theirs = self._slice(part, place)
+                its = self._set_of(arena, place, arena.open ^ other, part.result, index)[theirs]
+                into = part.result[theirs]
+                if into.size:
+                    into.data.copy_from_device_async(its.data, into.nbytes, stream)
+        self._meet(stream)
+
+    def _meet(self, stream: Any) -> None:
+        """All have done what they have given their devices, and are alive."""
+        stream.synchronize()
+        self.talk.say([])
+
+    def settle(self) -> None:
+        """Return when this worker's device reads and writes nothing of it any more."""
+        if self._begun:
+            import cupy
+
+            cupy.cuda.get_current_stream().synchronize()
+
+    def _slice(self, part: Part, place: int) -> slice:
+        _, (size,) = DEVICE.describe(part.result)
+        return cut(size, place, len(self._node.present))
+
+    @staticmethod
+    def _set_of(arena: DeviceArena, place: int, which: int, own: Buffer, index: int) -> Buffer:
+        opened, _ = arena.others[place]
+        return own if opened is None else opened.sets[which][index]
