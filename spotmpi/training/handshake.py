@@ -15,10 +15,18 @@ from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.training.registered import LIBRARY
 from spotmpi.training.rounds.kinds import Round, Taken
 from spotmpi.training.rounds.memory import RoundMemory
 
 __all__ = ["Compare", "Facts", "Tell", "check_facts"]
+
+_ADVICE = {
+    LIBRARY: "start workers only where there is a GPU, or have the script use NumPy on all of them"
+}
+_USUAL = (
+    "all workers must run the same script with the same arguments, on the same version of spotmpi"
+)
 
 Facts = Sequence[tuple[str, str]]
 """What must be equal: what it is, and this worker's value."""
@@ -107,6 +115,6 @@ def check_facts(me: WorkerId, theirs: WorkerId, facts: Facts, known: Sequence[st
 
 def _differ(one: WorkerId, other: WorkerId, name: str, me: WorkerId, value: str) -> UsageError:
     return UsageError(
-        f"worker {one} and worker {other} differ in {name} (worker {me} has {value}): all workers "
-        "must run the same script with the same arguments, on the same version of spotmpi"
+        f"worker {one} and worker {other} differ in {name} (worker {me} has {value}): "
+        + _ADVICE.get(name, _USUAL)
     )

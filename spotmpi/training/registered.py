@@ -17,6 +17,9 @@ from spotmpi.training.script_position import ScriptPosition
 
 P = TypeVar("P")
 
+LIBRARY = "the library that their arrays are of"
+"""The fact in which a worker differs that came without a GPU."""
+
 
 class Progress:
     """How far the training has come."""
@@ -112,6 +115,7 @@ class Training(Generic[P]):
         # Not the folder's name: another host may have another one for it.
         kept = given.checkpoint is not None, given.checkpoint_every
         return [
+            (LIBRARY, self.replica.library),
             ("bucket_mb", str(self.replica.bucket_mb)),
             ("the names, shapes or dtypes of the parameters", self.replica.signature),
             ("the strategy or the optimizer", self.what),

@@ -17,6 +17,7 @@ from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.training.handshake import Compare, check_facts
+from tests import fake_cupy as cupy
 from tests.simulated import Final, Job, check, params
 
 SAID: dict[Path, dict[int, str]] = {}
@@ -29,10 +30,13 @@ class Differing(Job):
     seeds: Sequence[int] = (0, 0, 0, 0)
     optimizers: Sequence[Any] = (SGD, SGD, SGD, SGD)
     sizes: Sequence[int] = (5, 5, 5, 5)
+    on_device: Sequence[bool] = (False, False, False, False)
 
     def script(self, worker: int) -> Final:
         """Only enters, and notes what it is told."""
         given = {"w": np.zeros(self.sizes[worker], np.float32)}
+        if self.on_device[worker]:
+            given = {key: cupy.asarray(array) for key, array in given.items()}
         optimizer = self.optimizers[worker](lr=0.1)
         trainer = spotmpi.Trainer(
             given, optimizer=optimizer, strategy=SSGD(), seed=self.seeds[worker]
@@ -61,6 +65,22 @@ class Differing(Job):
 def test_who_differs_is_named_and_in_what(tmp_path: Path, what: Any, differs: str) -> None:
     (text,) = {said.partition(" (")[0] for said in Differing(tmp_path, 4, **what).told().values()}
     assert text == f"worker 2 and worker 0 differ in {differs}"
+
+
+@pytest.mark.parametrize("lacks", [True, False])
+def test_a_worker_without_a_gpu_among_workers_with_one_is_told_so(
+    tmp_path: Path, lacks: bool
+) -> None:
+    """And one with a GPU among workers without."""
+    with cupy.installed():
+        told = Differing(tmp_path, 4, on_device=(lacks, lacks, not lacks, lacks)).told()
+    here, there = ("NumPy", "CuPy") if lacks else ("CuPy", "NumPy")
+    for me, said in told.items():
+        assert said == (
+            "worker 2 and worker 0 differ in the library that their arrays are of "
+            f"(worker {me} has {here if me == 2 else there}): start workers only where there is a "
+            "GPU, or have the script use NumPy on all of them"
+        )
 
 
 def test_it_is_said_with_the_value_of_whoever_says_it(tmp_path: Path) -> None:
