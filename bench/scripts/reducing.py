@@ -28,6 +28,7 @@ from spotmpi.bench.measuring.copies import COPIED, copying
 from spotmpi.bench.measuring.models import MODELS
 from spotmpi.bench.scripts import gloo
 from spotmpi.fabric import Reduce, Shape
+from spotmpi.fabric.planes.node import TRIED, ways_of
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
@@ -74,8 +75,12 @@ def main(file: Path, here: bool, count: int, what: str, formats: list[str]) -> N
         }
         for form in (None, *formats):
             sides[form or "spotmpi"] = _spotmpi(fabric, sizes, form)
+        in_doubt = any(len(ways_of(Shape("float32", size))) > 1 for size in sizes)
         for name, side in sides.items():
             fill(pieces, 1 + me)
+            if in_doubt and not here and name not in totals:
+                for _ in range(TRIED):  # these rounds try ways; from then on it has one
+                    side.add_up()
             side.add_up()
             if (off := off_by(side.results, workers * (workers + 1) // 2)) > side.off:
                 raise SystemExit(f"{name}: a sum of {what} is off by {off:.2g}")

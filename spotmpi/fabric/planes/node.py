@@ -51,7 +51,7 @@ from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Trial
 
-__all__ = ["Node"]
+__all__ = ["TRIED", "Node", "ways_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,6 +66,9 @@ _LARGE = 4 << 20
 
 _TURNS = 4
 """Rounds in which each way of an array counts, if it is to be seen which is the fastest."""
+
+TRIED = 2 * (_TURNS + 1)
+"""Rounds of some members in which ways are tried; there are never more than two."""
 
 _EVIDENCE = 2.0
 """Seconds in which a loss must be known that keeps memory from being reached."""
