@@ -27,7 +27,7 @@ from spotmpi.launch.start import temporary_job
 
 __all__ = ["Measured", "add_arguments", "main"]
 
-_WORKERS, _PARAMS, _TURNS = (2, 4, 8), (1_000_000, 25_600_000), 15
+_WORKERS, _PARAMS, _TURNS = (2, 4, 8), (1_000_000, 25_600_000), 25
 _AIMS: Mapping[tuple[int, int], tuple[float, float | None]] = {
     (1_000_000, 2): (1.1, None),
     (1_000_000, 4): (1.6, None),

@@ -33,7 +33,7 @@ from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
 
-_BLOCK, _MOST = 0.1, 200
+_BLOCK, _MOST = 0.05, 200
 """Seconds of a block, about, and the most steps in it."""
 _RATE, _BETA, _GRADIENT = 0.05, 0.9, 1e-3
 

@@ -48,12 +48,12 @@ def test_a_worker_does_not_grow_with_its_generations(tmp_path: Path) -> None:
     assert max(grew) < 2, grew
 
 
-@pytest.mark.parametrize("form", [None, "bf16", "int8"])
+@pytest.mark.parametrize("how", ["ring", "straight", "bf16", "int8"])
 def test_workers_of_several_hosts_are_killed_in_the_middle_of_sums(
-    tmp_path: Path, form: str | None
+    tmp_path: Path, how: str
 ) -> None:
     """Over TCP, as between real hosts: there MPI sends at once what the rings send."""
-    program = str(TORN), str(tmp_path), "3", "seed", *([form] if form else [])
+    program = str(TORN), str(tmp_path), "3", "seed", how
     said = over_mpi(tmp_path, 5, *program, code=None, transport="tcp")
     rounds = [int(file.read_text()) for file in tmp_path.glob("*.done")]
     assert len(rounds) == 2, said

@@ -1,4 +1,6 @@
-"""Workers of several hosts that are killed in mid-sum: ``torn.py FOLDER DEATHS SEED [FORMAT]``.
+"""Workers of several hosts that are killed in mid-sum: ``torn.py FOLDER DEATHS SEED HOW``.
+
+HOW: the way of sums between hosts, or the format in which they are narrowed in rings.
 
 Run by mpirun. Large rounds follow each other; one worker after the other kills itself at any moment
 of one, the last ones first. The others go through a build and begin the next round. Each holds
@@ -16,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from spotmpi.arrays.narrowing import Narrowing, narrowed_sum
+from spotmpi.arrays.narrowing import FORMATS, Narrowing, narrowed_sum
+from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Cancel, Proceed, Rebuild, Reduce, Revoke, Shape, Start, Wait, mpi
-from spotmpi.protocol.host_ring import orders
+from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
 from tests.fabric.planes import HOSTS, Hosts
 
 SIZE = 1_000_003
@@ -32,7 +35,7 @@ def brought(me: int, number: int) -> np.ndarray:
     return (np.arange(SIZE, dtype=np.float32) % 97 + 0.1) * np.float32(1 + me + 0.01 * number)
 
 
-def expected(members: list[int], number: int) -> np.ndarray:
+def expected(members: list[int], number: int, how: str) -> np.ndarray:
     """The sum of all, in the order that is said."""
     hosts: dict[int, list[int]] = {}
     for member in members:
@@ -41,6 +44,8 @@ def expected(members: list[int], number: int) -> np.ndarray:
     each = {member: brought(member, number) for member in members}
     if len(groups) == 1:
         return sum(map(each.get, members[1:]), each[members[0]])
+    if how == STRAIGHT:
+        return sum_of_hosts(each, groups, how)
     total = np.empty(SIZE, np.float32)
     for part, order in orders(SIZE, [len(group) for group in groups]):
         first, *others = [each[one][part] for which in order for one in groups[which]]
@@ -60,7 +65,7 @@ class Truth:
         for member in members:
             hosts.setdefault(HOSTS[member], []).append(member)
         if len(hosts) == 1:
-            return expected(members, number)
+            return expected(members, number, RING)
         each = {one: brought(one, number) for one in members}
         found = narrowed_sum(each, list(hosts.values()), {one: self._all[one] for one in members})
         for one in members:
@@ -73,8 +78,11 @@ def new(form: str) -> Narrowing:
     return Narrowing(form, np.zeros(SIZE, np.float32), np.zeros(SIZE, np.float32))
 
 
-def main(folder: Path, deaths: int, seed: str, form: str | None = None) -> None:
+def main(folder: Path, deaths: int, seed: str, how: str) -> None:
     """One worker's life."""
+    form = how if how in FORMATS else None
+    way = how if form is None else RING
+    Hosts.ways_of = staticmethod(lambda shape: (way,))
     mpi.PLANE = Hosts
     fabric = mpi.MpiFabric()
     members = list(fabric.membership.ids)
@@ -99,8 +107,11 @@ def main(folder: Path, deaths: int, seed: str, form: str | None = None) -> None:
                 if number % 2:
                     fabric.perform(Proceed())
                 fabric.perform(Wait(handles))
-                right = truth.expected if truth else expected
-                assert (arena.results[0] == right(members, number)).all(), f"round {number}"
+                if truth is None:
+                    right = expected(members, number, how)
+                else:
+                    right = truth.expected(members, number)
+                assert (arena.results[0] == right).all(), f"round {number}"
                 if narrowing is not None:
                     narrowing.turn()
                 sums += 1
