@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from spotmpi.arrays.backend import backend_of, fill
 from spotmpi.arrays.narrowing import narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
+from spotmpi.arrays.words import WORDS_OF
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
@@ -280,7 +281,8 @@ class DataPath:
             trial = data.trials[place] = Trial(_WAYS, hosts, _TURNS)
             chance = random.Random(f"{data.members}/{place}")
             times = [[chance.random() for _ in data.members] for _ in range(trial.rounds)]
-            trial.choose(int(part.result.nbytes), times)
+            dtype, (size,) = backend_of(part.result).describe(part.result)
+            trial.choose(4 * WORDS_OF[dtype] * size, times)
         return trial.way(begun - 1)
 
     def _enter(self, worker: WorkerId, data: Data, call: Call) -> None:
