@@ -14,7 +14,7 @@ HOSTS = (0, 1, 1, 2, 1)
 """Where the workers of a job are, as far as `Hosts` is asked."""
 
 
-class _Between(Node):
+class OnHosts(Node):
     """Workers on several hosts, with rings for whatever is not small."""
 
     ways_of = staticmethod(in_rings)
@@ -27,7 +27,7 @@ class _Between(Node):
 
 def Hosts(ways: Ways) -> Devices:  # noqa: N802 -- it stands for a plane
     """As `Devices`, on several hosts."""
-    return Devices(ways, _Between)
+    return Devices(ways, OnHosts)
 
 
 PLANES: dict[str, Callable[[Ways], Plane]] = {

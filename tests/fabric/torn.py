@@ -23,7 +23,7 @@ from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Cancel, Proceed, Rebuild, Reduce, Revoke, Shape, Start, Wait, mpi
 from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
-from tests.fabric.planes import HOSTS, Hosts
+from tests.fabric.planes import HOSTS, Hosts, OnHosts
 
 SIZE = 1_000_003
 ROUNDS = 4
@@ -82,7 +82,7 @@ def main(folder: Path, deaths: int, seed: str, how: str) -> None:
     """One worker's life."""
     form = how if how in FORMATS else None
     way = how if form is None else RING
-    Hosts.ways_of = staticmethod(lambda shape: (way,))
+    OnHosts.ways_of = staticmethod(lambda shape: (way,))
     mpi.PLANE = Hosts
     fabric = mpi.MpiFabric()
     members = list(fabric.membership.ids)

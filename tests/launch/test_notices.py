@@ -92,7 +92,8 @@ def test_a_safe_host_is_acknowledged_even_if_all_is_over(
         if not at_once:
             cloud.wait_for_requests(len(cloud.requests) + 2)
         there.lookout.close()
-        assert len(cloud.acknowledged) == 1
+        # Once more if it was asked to end before the answer had come.
+        assert len(set(cloud.acknowledged)) == 1
 
 
 def test_a_host_that_is_not_safe_is_not_acknowledged(loop: Callable[..., Watching]) -> None:

@@ -274,7 +274,8 @@ def test_output_waits_where_the_head_asks_for_it(meet) -> None:
     head.start(0)
     head.output(0, "up\n")
     head.link.tell(messages.Hold(True))
-    head.link.tell(messages.Kill(5))  # of nobody: what follows comes after it was heard
+    head.link.tell(messages.Forsake(5))
+    assert head.end_of(5) == messages.Vanished()  # so it has heard that it is to hold
     (head.folder / "gate").write_text("")
     assert head.end_of(0) == messages.Ended(0)
     assert head.wrote[0, 1] == b"up\n"
