@@ -307,7 +307,8 @@ class MpiFabric(Fabric):
             self._events.append(ControlRevoked())
 
     def _newly_dead(self) -> frozenset[WorkerId]:
-        dead = set(self._plane.dead()) - self._known_dead
+        # A newcomer that dies while it is connected is seen, and no member.
+        dead = set(self._plane.dead()) & self._names.keys() - self._known_dead
         for worker in dead:
             self._bury(self._names[worker])
         failed = self._control.Get_failed()

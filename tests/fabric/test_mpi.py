@@ -136,6 +136,18 @@ def test_neighbours_see_a_death_by_themselves_and_tell_their_mpi(tmp_path: Path)
     assert said.count("WITHOUT 2\n") == 2, said
 
 
+def test_who_dies_before_it_is_a_member_is_none_that_is_lost(tmp_path: Path) -> None:
+    """A newcomer's neighbours have reached its memory when it dies, and are not connected yet."""
+    program = (
+        "import os\n"
+        "from spotmpi.fabric.mpi import MpiFabric\n"
+        "fabric = MpiFabric()\n"
+        "fabric._plane.dead = lambda: [7]\n"
+        "print('LOST', sorted(fabric._newly_dead()), flush=True); os._exit(0)"
+    )
+    assert over_mpi(tmp_path, 1, "-c", program) == "LOST []\n"
+
+
 def test_no_newcomer_is_brought_in_if_mpi_was_not_started_for_threads(tmp_path: Path) -> None:
     """The thread that spawns it would call MPI beside the others."""
     program = (
