@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from types import SimpleNamespace
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from spotmpi.kernels import reference
+from spotmpi.kernels.checks import check_pieces, refuse
 from spotmpi.kernels.reference import FORMATS, MIX, POSITION, Array, narrowed_bytes
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
 ]
 
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
+
+_OWN = "kernels take NumPy arrays"
 
 FEW = 1024
 """With fewer elements `reference` does it: that takes microseconds more, where Numba costs every
@@ -98,7 +101,7 @@ def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
     Tensors have any shape; those that are not contiguous are copied once more.
     """
     kernels = _checked(out)
-    _check_pieces(out, tensors)
+    check_pieces(out, tensors, (np.ndarray, np.generic), _OWN)
     if kernels is _FEW:
         _FEW.pack(out, tensors, scale)
         return
@@ -116,7 +119,7 @@ def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
 def unpack(flat: Array, tensors: Sequence[Array]) -> None:
     """Copy ``flat`` into tensors of any shape and strides: the inverse of `pack`."""
     _checked(flat, written=0)
-    _check_pieces(flat, tensors)
+    check_pieces(flat, tensors, (np.ndarray, np.generic), _OWN)
     reference.unpack(flat, tensors)
 
 
@@ -217,38 +220,13 @@ def _checked(*arrays: Array, written: int = 1) -> SimpleNamespace:
             and x.ndim == 1
             and x.flags.c_contiguous
         ):
-            _refuse(arrays)
+            refuse(arrays, np.ndarray, _OWN)
     for x in arrays[:written]:
         if not x.flags.writeable:
             raise ValueError("a kernel's output is a read-only array: give it a copy")
     if first.dtype not in DTYPES:
         raise TypeError(f"kernels take float32 and float64; got {first.dtype}")
     return _FEW if first.size < FEW else _KERNELS[first.dtype]
-
-
-def _refuse(arrays: Sequence[Array]) -> NoReturn:
-    got = []
-    for x in arrays:
-        if not isinstance(x, np.ndarray):
-            raise TypeError(f"kernels take NumPy arrays; got {type(x).__name__}")
-        got.append(f"{x.dtype}{list(x.shape)}{'' if x.flags.c_contiguous else ' not contiguous'}")
-    kind = TypeError if len({x.dtype for x in arrays}) > 1 else ValueError
-    raise kind(
-        "kernels take one-dimensional contiguous arrays of one length and one dtype; got "
-        + ", ".join(got)
-    )
-
-
-def _check_pieces(flat: Array, tensors: Sequence[Array]) -> None:
-    size = 0
-    for tensor in tensors:
-        if not isinstance(tensor, (np.ndarray, np.generic)):
-            raise TypeError(f"kernels take NumPy arrays; got {type(tensor).__name__}")
-        if tensor.dtype != flat.dtype:
-            raise TypeError(f"a tensor is {tensor.dtype}, the flat array {flat.dtype}")
-        size += tensor.size
-    if size != flat.size:
-        raise ValueError(f"the tensors have {size} elements, the flat array {flat.size}")
 
 
 class _Kernels(dict[np.dtype[Any], SimpleNamespace]):

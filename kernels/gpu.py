@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
+from spotmpi.kernels.checks import check_pieces, refuse
 from spotmpi.kernels.reference import FORMATS, MIX, NARROWED_BLOCK, POSITION, narrowed_bytes
 
 __all__ = [
@@ -46,6 +47,8 @@ REALS = {"float32": "float", "float64": "double"}
 
 AT_A_TIME = 8
 """Inputs that one kernel adds up."""
+
+_OWN = "kernels of the GPU take CuPy arrays"
 
 _THREADS = 256
 """Of a block; and the slots that `digest` sums in."""
@@ -100,7 +103,7 @@ def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
     Tensors have any shape; those that are not contiguous are copied once more.
     """
     real = _checked(out)
-    _check_pieces(out, tensors)
+    check_pieces(out, tensors, _cupy().ndarray, _OWN)
     pieces = [_cupy().ascontiguousarray(tensor) for tensor in tensors if tensor.size]
     if pieces:
         table = _table(out, pieces)
@@ -110,7 +113,7 @@ def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
 def unpack(flat: Array, tensors: Sequence[Array]) -> None:
     """Copy ``flat`` into tensors of any shape and strides: the inverse of `pack`."""
     real = _checked(flat)
-    _check_pieces(flat, tensors)
+    check_pieces(flat, tensors, _cupy().ndarray, _OWN)
     wanted = [tensor for tensor in tensors if tensor.size]
     pieces = [_cupy().ascontiguousarray(tensor) for tensor in wanted]
     if pieces:
@@ -263,36 +266,11 @@ def _checked(*arrays: Array) -> str:
             and x.ndim == 1
             and x.flags.c_contiguous
         ):
-            _refuse(arrays)
+            refuse(arrays, kind, _OWN)
     found = REALS.get(first.dtype.name)
     if found is None:
         raise TypeError(f"kernels take float32 and float64; got {first.dtype}")
     return found
-
-
-def _refuse(arrays: Sequence[Array]) -> NoReturn:
-    got = []
-    for x in arrays:
-        if not isinstance(x, _cupy().ndarray):
-            raise TypeError(f"kernels of the GPU take CuPy arrays; got {type(x).__name__}")
-        got.append(f"{x.dtype}{list(x.shape)}{'' if x.flags.c_contiguous else ' not contiguous'}")
-    kind = TypeError if len({x.dtype for x in arrays}) > 1 else ValueError
-    raise kind(
-        "kernels take one-dimensional contiguous arrays of one length and one dtype; got "
-        + ", ".join(got)
-    )
-
-
-def _check_pieces(flat: Array, tensors: Sequence[Array]) -> None:
-    size = 0
-    for tensor in tensors:
-        if not isinstance(tensor, _cupy().ndarray):
-            raise TypeError(f"kernels of the GPU take CuPy arrays; got {type(tensor).__name__}")
-        if tensor.dtype != flat.dtype:
-            raise TypeError(f"a tensor is {tensor.dtype}, the flat array {flat.dtype}")
-        size += tensor.size
-    if size != flat.size:
-        raise ValueError(f"the tensors have {size} elements, the flat array {flat.size}")
 
 
 def _check_wire(flat: Array, wire: Array, form: str) -> None:
