@@ -49,9 +49,11 @@ def test_survivors_go_on_without_a_revoked_worker(run_spotmpi, deed: str) -> Non
     assert done.stdout.count("recovered") == 2
     assert "worker 0 trained with 2" in done.stdout
     told = done.stderr.splitlines()
-    assert f"was revoked (SIG{deed.upper()}); 2 of 3 workers remain" in told[0]
-    assert told[1].startswith("spotmpi: recovered from the loss of worker 1 at step 5 in ")
-    assert told[1].endswith(" ms: 2 workers remain (retry, generation 1)")
+    # Survivors may have recovered before the wrapper of the dead one has said so.
+    recovered, revoked = sorted(told[:2])
+    assert f"was revoked (SIG{deed.upper()}); 2 of 3 workers remain" in revoked
+    assert recovered.startswith("spotmpi: recovered from the loss of worker 1 at step 5 in ")
+    assert recovered.endswith(" ms: 2 workers remain (retry, generation 1)")
     assert told[-1] == "spotmpi: 2 workers finished, 1 was revoked"
     assert len(told) == 4  # each told once, and the checkpoint
 

@@ -74,6 +74,9 @@ _NO_NEWS = 1.0
 """Seconds without a word of a worker, after which it may wait for a host that it cannot reach. (In
 the door it has left its last round, so what it says that it does is no guide.)"""
 
+_ENDS = (messages.Ended, messages.Cleared, messages.Vanished)
+"""What is heard of a worker last."""
+
 
 @dataclass(frozen=True)
 class ServiceEnd:
@@ -114,6 +117,8 @@ class Agent:
         self._outcome: ServiceEnd | None = None
         self._wrappers: dict[int, subprocess.Popen[bytes]] = {}
         self._streams: dict[int, tuple[int, int]] = {}
+        self._written: list[tuple[int, int, bytes]] = []
+        """What workers wrote, and is not passed on yet."""
         self._held = False
         self._next_beat = self._next_report = 0.0
         self._reported: dict[int, tuple[Progress, float, str]] = {}
@@ -156,8 +161,16 @@ class Agent:
     def _turn(self) -> None:
         self._watch_output()
         self._loop.turn(self._pause())
-        for heard in self._crew.hear():
-            self._pass_on(heard)
+        # What a worker said before it wrote has come by now, and goes first: whoever sees a line
+        # may take it that the head knows what its worker had said by then.
+        heard = self._crew.hear()
+        ends = [one for one in heard if isinstance(one.said, _ENDS)]
+        for one in heard:
+            if one not in ends:
+                self._pass_on(one)
+        self._pass_output()
+        for end in ends:
+            self._pass_on(end)
         self._look_for_stillborn()
         now = time.monotonic()
         self._awake.look(now)
@@ -386,7 +399,7 @@ class Agent:
         if isinstance(said, messages.Ended | messages.Vanished):
             self._loop.after(_BEFORE_BURIAL, "bury", self._bury)
         _LOG.debug("of worker %d is heard: %r", heard.worker, said)
-        ends = isinstance(said, messages.Ended | messages.Cleared | messages.Vanished)
+        ends = isinstance(said, _ENDS)
         if ends and heard.worker in self._doorways:
             # Before the head kills its stand-in: PMIx's server (5.0) at times hangs if it learns of
             # a death first and of the end of the connection later.
@@ -418,12 +431,17 @@ class Agent:
     def _read(self, descriptor: int) -> bool:
         data = read(descriptor)
         if data is not None:
-            self._trunk.pass_output(*self._streams[descriptor], data)
+            self._written.append((*self._streams[descriptor], data))
         if data == b"":
             del self._streams[descriptor]
             self._loop.leave(descriptor)
             os.close(descriptor)
         return bool(data)
+
+    def _pass_output(self) -> None:
+        for written in self._written:
+            self._trunk.pass_output(*written)
+        self._written.clear()
 
     # The end.
 
@@ -447,6 +465,7 @@ class Agent:
         for descriptor in list(self._streams):
             while descriptor in self._streams and self._read(descriptor):
                 pass
+        self._pass_output()
         self._trunk.flush(_FOR_CLEARING)
         for doorway in self._doorways.values():
             doorway.close()

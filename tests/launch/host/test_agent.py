@@ -40,6 +40,8 @@ class Head:
         self.loop = Loop()
         self.told: list[Any] = []
         """What the agent said, without workers' output."""
+        self.came: list[Any] = []
+        """All that came, in its order."""
         self.wrote: dict[tuple[int, int], bytes] = {}
         self.closed = ""
         """Why nothing more can be said, if that is so."""
@@ -62,6 +64,7 @@ class Head:
 
     def _take(self, frame: Frame) -> None:
         said = read(frame, messages.FROM_NEW_AGENT | messages.FROM_AGENT)
+        self.came.append(said)
         if isinstance(said, Output):
             key = said.worker, said.stream
             self.wrote[key] = self.wrote.get(key, b"") + said.data
@@ -266,6 +269,34 @@ def test_a_death_elsewhere_is_on_the_board_of_its_workers(meet) -> None:
     head.output(0, "up\n")
     head.link.tell(messages.Died(7, 100.0, None))
     head.output(0, "up\n100\n")
+
+
+def test_what_a_worker_said_before_it_wrote_comes_before_what_it_wrote(meet) -> None:
+    """Else whoever acts on a line may find that the head does not know what led to it."""
+    head = meet().begin(
+        "from spotmpi.launcher_channel import LauncherChannel\n"
+        "from spotmpi.settings import Settings\n"
+        "channel = LauncherChannel.open(Settings.from_environ())\n"
+        "open('gate').read()\n"
+        "channel.tell('begin')\n"
+        "channel.tell('ready')\n"
+        "print('up', flush=True)\n"
+        "open('gate', 'w').close()\n"
+        "open('gate').read()\n"
+    )
+    gate = head.folder / "gate"
+    os.mkfifo(gate)
+    head.start(0)
+    with gate.open("w"):  # the worker is there
+        os.kill(head.agent.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, head.agent.pid, os.WSTOPPED)
+    gate.read_text()  # it has said and written it all: both lie there
+    os.kill(head.agent.pid, signal.SIGCONT)
+    head.output(0, "up\n")
+    gate.write_text("")
+    said, wrote = messages.Passed(0, messages.Ready()), Output(0, 1, b"up\n")
+    assert head.came.index(said) < head.came.index(wrote)
+    assert head.end_of(0) == messages.Ended(0)
 
 
 def test_output_waits_where_the_head_asks_for_it(meet) -> None:
