@@ -180,6 +180,12 @@ def widen(out: Array, wire: Array, form: str) -> None:
         _NARROW.loops.widen(FORMATS.index(form), *_seen(wire, out.size, form), out)
 
 
+def check(*arrays: Array, written: int = 1) -> None:
+    """TypeError or ValueError for arrays that compiled code would not survive; the first
+    ``written`` are written to."""
+    _checked(*arrays, written=written)
+
+
 def _check_wire(flat: Array, wire: Array, form: str, written: bool = False) -> None:
     if flat.dtype != np.float32:
         raise TypeError(f"only float32 can be narrowed; got {flat.dtype}")

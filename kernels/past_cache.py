@@ -1,4 +1,5 @@
-"""Sums in compiled code that go past the cache: for what nobody reads before it has left it.
+"""Sums and copies in compiled code that go past the cache: for what nobody reads before it has left
+it.
 
 Ordinary stores read a line of memory into the cache before they write it, and throw others out that
 may still be of use. Processors have stores that do neither; LLVM uses them only where it is told
@@ -14,7 +15,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["LINE", "settle", "sum_lines"]
+__all__ = ["LINE", "copy_lines", "settle", "sum_lines"]
 
 LINE = 64
 """Bytes that are written at once, where a multiple of them lies."""
@@ -62,6 +63,28 @@ def _make_sum_lines(
     return types.void(types.uintp, types.intp, types.intp, addresses, weights, types.intp), generate
 
 
+def _make_copy_lines(typing_context: Any, to: Any, source: Any, size: Any) -> Any:
+    """Numba's recipe for `copy_lines`."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        to, source, size = arguments
+        line = ir.VectorType(ir.IntType(64), LINE // 8)
+        mark = builder.module.add_metadata([ir.Constant(ir.IntType(32), 1)])
+
+        def there(base: Any, at: Any) -> Any:
+            return builder.inttoptr(builder.add(base, at), line.as_pointer())
+
+        zero, length = context.get_constant(types.intp, 0), context.get_constant(types.intp, LINE)
+        with cgutils.for_range_slice(builder, zero, size, length) as (at, _):
+            done = builder.store(
+                builder.load(there(source, at), align=8), there(to, at), align=LINE
+            )
+            done.set_metadata("nontemporal", mark)
+        return context.get_dummy_value()
+
+    return types.void(types.uintp, types.uintp, types.intp), generate
+
+
 def _make_settle(typing_context: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
@@ -78,6 +101,10 @@ sum_lines: Any = intrinsic(_make_sum_lines)
 the weighted sum of so many arrays, written past the cache. ``out`` and what is in ``addresses`` are
 where arrays of the weights' type lie; at ``start`` begins a line of ``out``, at ``stop`` one ends.
 From left to right, as a loop would add up. Others see it after `settle`."""
+
+copy_lines: Any = intrinsic(_make_copy_lines)
+"""copy_lines(to, source, size): so many bytes, of whole lines, written past the cache. ``to`` and
+``source`` are where they lie, ``to`` at the beginning of a line. Others see it after `settle`."""
 
 settle: Any = intrinsic(_make_settle)
 """settle(): all that was written past the cache is in its place, before what is written next."""

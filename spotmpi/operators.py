@@ -101,6 +101,12 @@ class Operator:
         return False
 
     @property
+    def at_once(self) -> bool:
+        """Whether all that follows from a round's sums is the optimizer's update with their
+        average: then each element of the next state follows from that element of the sums."""
+        return False
+
+    @property
     def steps(self) -> int:
         """How many steps a round is long, as far as this operator has one."""
         return 1
@@ -149,6 +155,12 @@ class Chain(Operator):
         """Whether the first one does that has to do with the gradient."""
         first = (one for one in self.operators if one.narrow is None)
         return any(one.piecewise for one in itertools.islice(first, 1))
+
+    @property
+    def at_once(self) -> bool:
+        """Whether it is an average and its application, and nothing more."""
+        stages = [type(one) for one in self.operators if one.narrow is None]
+        return stages == [GradientAverage, Apply]
 
     @property
     def steps(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from spotmpi.arrays.backend import Buffer, kernels_for
 from spotmpi.errors import UsageError
+from spotmpi.kernels import moving
 
 __all__ = ["SGD", "Momentum", "Optimizer"]
 
@@ -42,6 +43,26 @@ class Optimizer(ABC):
         Deterministic: equal inputs give equal bits, on every worker of one kind of machine.
         """
 
+    @property
+    def at_once(self) -> bool:
+        """Whether `move` does what `update` does: not in a class that somebody has derived, which
+        may have changed the one and knows nothing of the other."""
+        return type(self) in (SGD, Momentum)
+
+    def move(
+        self,
+        after: Sequence[Buffer],
+        before: Sequence[Buffer],
+        inputs: Sequence[Buffer],
+        weights: Sequence[float],
+        rate: float,
+        scale: float,
+    ) -> None:
+        """``after`` = ``before``, moved by one step with the gradient scale * sum(weights[i] *
+        inputs[i]): parameters, and each slot after them, of some elements in the memory of the
+        host. The bits are those of `update` with that sum."""
+        raise NotImplementedError
+
 
 @dataclass
 class SGD(Optimizer):
@@ -67,6 +88,17 @@ class SGD(Optimizer):
     ) -> None:
         for w, g in zip(params, grads, strict=True):
             kernels_for(w).sgd(w, g, rate, scale)
+
+    def move(
+        self,
+        after: Sequence[Buffer],
+        before: Sequence[Buffer],
+        inputs: Sequence[Buffer],
+        weights: Sequence[float],
+        rate: float,
+        scale: float,
+    ) -> None:
+        moving.sgd(after[0], before[0], inputs, weights, rate, scale)
 
 
 @dataclass
@@ -98,6 +130,18 @@ class Momentum(Optimizer):
     ) -> None:
         for w, g, v in zip(params, grads, slots["velocity"], strict=True):
             kernels_for(w).momentum(w, v, g, rate, self.beta, scale)
+
+    def move(
+        self,
+        after: Sequence[Buffer],
+        before: Sequence[Buffer],
+        inputs: Sequence[Buffer],
+        weights: Sequence[float],
+        rate: float,
+        scale: float,
+    ) -> None:
+        (w, v), (old_w, old_v) = after, before
+        moving.momentum(w, v, old_w, old_v, inputs, weights, rate, self.beta, scale)
 
 
 def _rate(lr: object) -> float:

@@ -28,6 +28,8 @@ class Strategy:
         """A round is so many steps long, and comes with the last of them."""
         self.piecewise = self.chain.piecewise
         """A round can begin before all of the gradient is there."""
+        self.at_once = self.chain.at_once
+        """The next state can be made while gradients are summed."""
         if self.steps < 1:
             raise UsageError(f"{chain} has a round every {self.steps} steps, expected at least 1")
         forms = sum(operator.narrow is not None for operator in self.chain.operators)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric import Arena, Background, Between, Fabric, Part, Shape, Steps
+from spotmpi.fabric import Arena, Background, Between, Fabric, Part, Shape, Steps, Twins
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
 from spotmpi.fabric.sim_data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
@@ -82,9 +82,9 @@ class Seat(Fabric):
         late = seat.me not in seat.membership
         return replace(_SETTINGS(), newcomer=seat.me if late else None)
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """The simulation's."""
-        return self._simulation.arena(layout, name)
+        return self._simulation.arena(layout, name, state)
 
     def between(self, workers: Sequence[int], parts: Sequence[Part]) -> Between | None:
         """The simulation's."""

@@ -5,8 +5,9 @@ a model's name. Every rank holds three trainings by Momentum:
 
 - ``bare``: packs its gradients, sums them by MPI in place, which is the fastest it can do, and
   updates;
-- ``plane``: packs them into an arena, has the data plane sum, and updates: what a step of spotmpi
-  does, without its ledger, its control word, its commit and its checks;
+- ``plane``: packs them into an arena, and has the data plane sum them right into the next state, or
+  updates by itself where it cannot: what a step of spotmpi does, without its ledger, its control
+  word, its commit and its checks;
 - ``spotmpi``: a Trainer.
 
 The last two are also given gradients that were computed where they are summed: ``plane born`` and
@@ -28,7 +29,7 @@ import spotmpi
 from spotmpi.arrays.layout import Layout
 from spotmpi.bench.measuring import turns
 from spotmpi.bench.measuring.models import MODELS
-from spotmpi.fabric import Reduce, Shape
+from spotmpi.fabric import Move, Reduce, Shape, Twins
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
@@ -43,9 +44,11 @@ Flat = npt.NDArray[np.float32]
 class Replica:
     """Parameters and what Momentum remembers, in flat buckets; counts its updates."""
 
-    def __init__(self, layout: Layout) -> None:
-        self.params = [np.zeros(bucket.size, np.float32) for bucket in layout.buckets]
-        self.velocity = [np.zeros_like(params) for params in self.params]
+    def __init__(self, layout: Layout, flats: Sequence[Flat] = ()) -> None:
+        """``flats``: where they lie; without them in memory of its own."""
+        buckets = layout.buckets
+        both = flats or [np.zeros(bucket.size, np.float32) for bucket in (*buckets, *buckets)]
+        self.params, self.velocity = both[: len(buckets)], both[len(buckets) :]
         self.updates = 0
 
     def update(self, sums: Sequence[Flat], workers: int) -> None:
@@ -53,6 +56,18 @@ class Replica:
         self.updates += 1
         for params, velocity, total in zip(self.params, self.velocity, sums, strict=True):
             cpu.momentum(params, velocity, total, _RATE, _BETA, 1.0 / workers)
+
+
+def move_of(
+    optimizer: Momentum, after: Sequence[Flat], before: Sequence[Flat], scale: float
+) -> Move:
+    """What makes the next state of a bucket of its sums."""
+
+    def move(part: slice, inputs: Sequence[Flat], weights: Sequence[float]) -> None:
+        new, old = [flat[part] for flat in after], [flat[part] for flat in before]
+        optimizer.move(new, old, inputs, weights, _RATE, scale)
+
+    return move
 
 
 def main(file: Path, count: int, what: str) -> None:
@@ -69,11 +84,18 @@ def main(file: Path, count: int, what: str) -> None:
 
         comm, fabric, layout = MPI.COMM_WORLD, MpiFabric(), Layout.of(gradients)
         workers = comm.Get_size()
-        loop = Replica(layout)  # of both: they never run at the same time, and bring the same
+        loop = Replica(layout)
+        many = len(layout.buckets)
+        state = Twins([(bucket.dtype, bucket.size) for bucket in layout.buckets] * 2)
+        alone = Replica(layout, state.live)
         flats = [np.zeros(bucket.size, np.float32) for bucket in layout.buckets]
         arena = fabric.arena(
-            [Shape(bucket.dtype, bucket.size) for bucket in layout.buckets], "plane"
+            [Shape(bucket.dtype, bucket.size) for bucket in layout.buckets], "plane", state
         )
+        moves = [
+            move_of(optimizer, state.next[number::many], state.live[number::many], 1.0 / workers)
+            for number in range(many)
+        ]
 
         def bare() -> None:
             layout.pack(gradients, flats, 1.0)
@@ -86,9 +108,14 @@ def main(file: Path, count: int, what: str) -> None:
             summed()
 
         def summed() -> None:
+            at_once = arena.aim(moves, 1)
             fabric.perform(Reduce(arena.parts))
-            loop.update(arena.results, workers)
             arena.turn()
+            if at_once:
+                arena.advance()
+                alone.updates += 1
+            else:
+                alone.update(arena.record, workers)
 
         born = trainer.gradients
         for array in born:
@@ -105,7 +132,8 @@ def main(file: Path, count: int, what: str) -> None:
         steps = {name: turns.block(clock, step, _BLOCK, _MOST) for name, step in sides.items()}
         found = turns.take(clock, count, sides, steps)
         # Equal work, equal results: else the comparison would be of different things.
-        _check(loop.params[0], loop.updates, "loops")
+        _check(loop.params[0], loop.updates, "loop")
+        _check(alone.params[0], alone.updates, "plane")
         _check(trainer.params[0], trainer.steps, "trainer")
         if comm.Get_rank() == 0:
             file.write_text(json.dumps(found))

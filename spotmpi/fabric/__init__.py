@@ -36,6 +36,7 @@ from spotmpi.fabric.planes.plane import (
     Between,
     Cancel,
     Handle,
+    Move,
     Part,
     Proceed,
     Reduce,
@@ -43,6 +44,7 @@ from spotmpi.fabric.planes.plane import (
     Start,
     Wait,
 )
+from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import NO_PLAN, PlannedChange, RevokeControl, Send
 
@@ -56,6 +58,7 @@ __all__ = [
     "Handle",
     "Knock",
     "Meet",
+    "Move",
     "Part",
     "Poll",
     "Proceed",
@@ -67,6 +70,7 @@ __all__ = [
     "Share",
     "Start",
     "Steps",
+    "Twins",
     "Wait",
     "Welcome",
     "Work",
@@ -169,11 +173,11 @@ class Fabric(ABC):
         """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
 
     @abstractmethod
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Memory for rounds of this ``layout``, from the data plane. Local.
 
         ``name``: of an arena for many rounds, in which all workers use the one that they gave this
-        name last.
+        name last. ``state``: what its sums may go right into.
         """
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:

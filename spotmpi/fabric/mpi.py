@@ -76,6 +76,7 @@ from spotmpi.fabric.mpi_guests import (
 from spotmpi.fabric.mpi_line import MpiLine
 from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.plane import Plane, Ways
+from spotmpi.fabric.planes.twins import Twins
 from spotmpi.fabric.retired import Retired
 from spotmpi.fabric.token_bytes import Row, decode, encode, pack_row, unpack_rows
 from spotmpi.launcher_channel import Name
@@ -174,9 +175,9 @@ class MpiFabric(Fabric):
         self._together = together
         self._plane.bind(self._data_ids, together)
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Of the data plane."""
-        return self._plane.arena(layout, name)
+        return self._plane.arena(layout, name, state)
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Of the data plane."""
@@ -222,7 +223,7 @@ class MpiFabric(Fabric):
         return None
 
     def _sum(self, part: Part) -> None:
-        brought, result, weight, _ = part
+        brought, result, weight = part.contribution, part.result, part.weight
         backend = backend_of(result)
         if backend is not HOST:  # this MPI may not know the memory that it is in
             brought = result = backend.to_host(brought)

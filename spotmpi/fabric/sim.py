@@ -47,6 +47,7 @@ from spotmpi.fabric import (
     Work,
 )
 from spotmpi.fabric.planes.plane import private_arena
+from spotmpi.fabric.planes.twins import Twins
 from spotmpi.fabric.sim_background import Errand
 from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
 from spotmpi.fabric.sim_newcomers import Newcomers
@@ -99,9 +100,9 @@ class Seat(Fabric):
         self.membership = simulation.membership
         self.simulation = simulation
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """The simulation's."""
-        return self.simulation.arena(layout, name)
+        return self.simulation.arena(layout, name, state)
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """The simulation's."""
@@ -223,9 +224,9 @@ class Simulation:
         """Members alive that have yet to come to it."""
         self._data_path = DataPath(self, lambda worker: worker % hosts)
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Memory for rounds."""
-        made = private_arena(layout, self._in_place)
+        made = private_arena(layout, self._in_place, state)
         made.weighs = self._weighs and bool(name)
         if name:
             self._data_path.know(made, name)

@@ -24,6 +24,7 @@ from spotmpi.fabric import (
     Work,
 )
 from spotmpi.fabric.planes.plane import Plain, Ways
+from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Built
 
@@ -36,9 +37,9 @@ class SoloFabric(Fabric):
         self.membership = Membership.first([socket.gethostname()])
         self._plane = Plain(Ways(_alone, lambda: False))
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Of one who is alone: what it brings is the sum."""
-        return self._plane.arena(layout, name)
+        return self._plane.arena(layout, name, state)
 
     def perform(self, request: Request) -> Any:
         """Sums of one; a build that is sealed at once, because training ends through the door."""

@@ -63,11 +63,16 @@ class Rate:
         """The number of workers that the rate is meant for; None until that is known."""
         self._follows = follows
 
-    def now(self, active: int) -> float:
+    @property
+    def asked(self) -> float:
+        """The script's, which may change it between steps."""
+        rate: float = self._lr.lr
+        return rate
+
+    def now(self, active: int, asked: float) -> float:
         """The rate that holds for a round to which so many slots contribute."""
         assert self.reference is not None
-        rate: float = self._lr.lr
-        return rate * (active / self.reference if self._follows else 1.0)
+        return asked * (active / self.reference if self._follows else 1.0)
 
     def kept(self) -> Mapping[str, Any]:
         """What it is meant for; the rate is the script's."""

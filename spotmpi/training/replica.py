@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar, cast
 
-from spotmpi.arrays.backend import fill
+from spotmpi.arrays.backend import HOST, fill
 from spotmpi.arrays.layout import BUCKET_MB, Key, Layout
 from spotmpi.arrays.narrowing import NARROWED, Narrowing
 from spotmpi.arrays.registry import Registry, State
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
-from spotmpi.fabric import Arena, Buffer, Shape
+from spotmpi.fabric import Arena, Buffer, Move, Shape, Twins
 from spotmpi.operators import RESTS, Contribute, Run, Step, Weighted
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy, complete
@@ -42,13 +44,15 @@ class Replica(Generic[P]):
         self.bucket_mb = bucket_mb
         layout = Layout.of(cast(Any, params), bucket_mb)
         self._layout = layout if arrays is None else Layout.of(arrays, bucket_mb)
-        self._params = layout.allocate()
+        slots = () if optimizer is None else optimizer.slots
+        self._twins = self._made_to_move(layout, 1 + len(slots))
+        own = layout.allocate if self._twins is None else self._taken(layout, self._twins.live)
+        self._params = own()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
         self.params = cast(P, layout.views(self._params, read_only=optimizer is not None))
         self.registry = Registry()
         self.registry.add("params", layout, State(self._params))
-        slots = () if optimizer is None else optimizer.slots
-        self._memory = {name: layout.allocate() for name in slots}
+        self._memory = {name: own() for name in slots}
         for name, flats in self._memory.items():
             self.registry.add(f"optimizer/{name}", layout, State(flats))
         states = strategy.init(self._layout)
@@ -80,7 +84,22 @@ class Replica(Generic[P]):
             Shape(bucket.dtype, bucket.size, layout.backend, narrowing)
             for bucket, narrowing in zip(layout.buckets, self._narrowings, strict=True)
         ]
-        self.arena = arena(shapes, "data")
+        self.arena = arena(shapes, "data", self._twins)
+
+    def _made_to_move(self, layout: Layout, sets: int) -> Twins | None:
+        """Room for parameters and slots in two copies, if a data plane can do all of a step."""
+        optimizer = self.optimizer
+        if optimizer is None or layout.backend is not HOST:
+            return None
+        if not (optimizer.at_once and self.strategy.at_once):
+            return None
+        return Twins([(bucket.dtype, bucket.size) for bucket in layout.buckets] * sets)
+
+    @staticmethod
+    def _taken(layout: Layout, flats: Sequence[Buffer]) -> Callable[[], list[Buffer]]:
+        """Buckets of one set after the other, of those that lie there."""
+        left, many = iter(flats), len(layout.buckets)
+        return lambda: list(itertools.islice(left, many))
 
     def _narrowed(self) -> list[Narrowing | None]:
         form, layout = self.strategy.narrow, self._layout
@@ -215,12 +234,42 @@ class Replica(Generic[P]):
 
     # Its end.
 
+    def aim(self, rate: float, weight: float) -> None:
+        """Have the sums of the open round go right into the next state, where the data plane can:
+        `complete` will be given the same. Called again for a retry."""
+        if self._twins is None:
+            return
+        optimizer, scale = self.optimizer, 1.0 / weight
+        assert optimizer is not None
+
+        def into(after: Sequence[Buffer], before: Sequence[Buffer]) -> Move:
+            def move(part: slice, inputs: Sequence[Buffer], weights: Sequence[float]) -> None:
+                new, old = ([flat[part] for flat in flats] for flats in (after, before))
+                optimizer.move(new, old, inputs, weights, rate, scale)
+
+            return move
+
+        many = len(self._layout.buckets)
+        moves = [
+            into(self._twins.next[number::many], self._twins.live[number::many])
+            for number in range(many)
+        ]
+        if not self.arena.aim(moves, _mark(optimizer, rate, weight)):
+            self.arena.leave()
+
+    def leave(self) -> None:
+        """Others are about to go on without this worker: what it has is its own from now on."""
+        self.arena.leave()
+
     def complete(self, rate: float, weight: float) -> None:
         """The round of the step that was begun is the record: do the rest of the step, at once."""
         self.moved = True
-        self._open.rate, self._open.weight = rate, weight
         self._turn()
-        complete(self._run, self._record())
+        if self.arena.aimed:
+            self.arena.advance()
+        else:
+            self._open.rate, self._open.weight = rate, weight
+            complete(self._run, self._record())
         self.close()
 
     def close(self) -> None:
@@ -264,3 +313,8 @@ class Replica(Generic[P]):
 
     def _step(self, **known: Any) -> Step:
         return Step(self._layout, self.optimizer, self._params, self._memory, self._state, **known)
+
+
+def _mark(optimizer: Optimizer, rate: float, weight: float) -> int:
+    """Equal on workers that do the same with a round's sums, and not 0."""
+    return 1 + zlib.crc32(repr((optimizer, rate, weight)).encode())

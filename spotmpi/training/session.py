@@ -178,6 +178,7 @@ class Session(Generic[P]):
             yield from self._unless_left(self.driver.open())
             self._goes_on()
             replica.begin_piecewise(turn.weight(self.me))
+            self._round.prepare(self.driver.membership, self.me)
         replica.give(key, array)
         full, started = replica.pieces.full, self.driver.started
         if self.driver.ledger.open and full > started:
@@ -379,6 +380,8 @@ class Session(Generic[P]):
             return None
         guest = None if self._school.learns else self.place.fabric.guest()
         leaving = frozenset({self.me}) if self._orders.leave else frozenset()
+        if leaving:
+            self.training.replica.leave()  # now: once that is sealed the others go on
         return PlannedChange(leaving, guest, None if guest is None else self.me)
 
     def open(self) -> None:

@@ -5,19 +5,34 @@ from __future__ import annotations
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 
-__all__ = ["DESCRIPTOR", "HOME", "HOME_MARK", "MARK", "OPEN", "Desk"]
+__all__ = [
+    "AIM",
+    "DESCRIPTOR",
+    "HOME",
+    "HOME_MARK",
+    "MARK",
+    "OPEN",
+    "STATE",
+    "STATE_HOME",
+    "STATE_MARK",
+    "Desk",
+]
 
 _DESK = 2 * PAGE
 _READY, _DONE, _BELL, _TABLE = 64, 128, 192, 1024
 """What lies where in a desk: how many parts its worker has started, how many it has summed, the
 bell by which all sleep if it is the first of them, and its arenas."""
 
-_ENTRY = 8
+_ENTRY = 12
 """Numbers of an arena in that table; and what they are: ..."""
 _KEY, DESCRIPTOR, MARK, OPEN, HOME, HOME_MARK, _WEIGHT = range(7)
 """... which arena it is, its segment, which of the two results there is the open round's, the
-segment in which the results of all lie (its mark is 0 as long as this worker has not found it), and
-the weight of what is brought."""
+segment in which the results of all lie (its mark is 0 as long as this worker has not found it), the
+weight of what is brought, ..."""
+STATE, STATE_HOME, STATE_MARK, AIM = range(7, 11)
+"""... which of two copies of the state is the one that counts, the segment in which they lie (its
+mark is 0 as long as this worker's are its own), and by what sums go into the next state (0: they
+do not)."""
 _ENTRIES = (_DESK - _TABLE) // (8 * _ENTRY)
 
 

@@ -16,6 +16,7 @@ from spotmpi.fabric.planes.device_sums import DeviceArena, Neighbours
 from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Arena, Between, Handle, Part, Plane, Shape, Ways
 from spotmpi.fabric.planes.staging import Staging
+from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Devices"]
@@ -61,7 +62,7 @@ class Devices(Plane):
         for arena in self._arenas.values():
             arena.near = None
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """On the device, if all arrays are, with a way through the memory of the host."""
         if (old := self._arenas.pop(name, None)) is not None:
             old.close()
@@ -70,7 +71,7 @@ class Devices(Plane):
             self._arenas[name] = made = DeviceArena(layout, host)
             found: Arena = made
         else:
-            found = self.node.arena(layout, name)
+            found = self.node.arena(layout, name, state)
         self._places = {
             id(contribution): (arena, index)
             for arena in self._arenas.values()

@@ -46,7 +46,9 @@ from spotmpi.fabric.planes.plane import (
 from spotmpi.fabric.planes.rings import MESSAGE, Rings
 from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
 from spotmpi.fabric.planes.shared_memory import Found, Segment, bytes_of
+from spotmpi.fabric.planes.twins import Twins, possible
 from spotmpi.fabric.planes.watched import Watched
+from spotmpi.kernels import moving
 from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Trial
@@ -230,9 +232,15 @@ class Node(Plane):
         else:
             _LOG.info("%d workers do not share memory", len(members))
         for arena in self._arenas.values():
-            if isinstance(arena, SharedArena) and not together:
-                arena.part()
+            if isinstance(arena, SharedArena):
+                if not together:
+                    arena.part()
+                self._seat(arena)
         self.meetings.seat(self.present)
+
+    def _seat(self, arena: SharedArena) -> None:
+        arena.alone = bool(self.present) and self.rings is None
+        arena.first = arena.alone and self.present[0] is self._own
 
     def _by_host(self, workers: Sequence[WorkerId]) -> list[list[WorkerId]]:
         hosts: dict[int, list[WorkerId]] = {}
@@ -278,7 +286,7 @@ class Node(Plane):
 
     # Rounds.
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Memory that others can read, if it has a name."""
         if isinstance(old := self._arenas.pop(name, None), SharedArena):
             old.part()  # or others would find it, and wait for who uses it no more
@@ -292,7 +300,9 @@ class Node(Plane):
         for shape in layout:
             if shape.narrowing is not None:
                 shape.narrowing.warm()
-        made = self._shared(layout, name) or private_arena(layout, in_place=True)
+            if state is not None:
+                moving.warm(shape.dtype)
+        made = self._shared(layout, name, state) or private_arena(layout, in_place=True)
         self._arenas[name] = made
         self._agreed.pop(name, None)
         for known in (self._went, self._tried):
@@ -305,17 +315,22 @@ class Node(Plane):
         }
         return made
 
-    def _shared(self, layout: Sequence[Shape], name: str) -> Arena | None:
+    def _shared(self, layout: Sequence[Shape], name: str, state: Twins | None) -> Arena | None:
         """None: nobody shares this one, as the others will see."""
         if self._own is None or (self._desks and not self.present):
             return None
-        what = repr([name, [(shape.dtype, shape.size) for shape in layout]]).encode()
+        if state is not None and not possible():
+            state = None  # and if others can, they see by the key that this is another arena
+        size = 0 if state is None else state.bytes
+        what = repr([name, [(shape.dtype, shape.size) for shape in layout], size]).encode()
         key = int.from_bytes(hashlib.blake2b(what, digest_size=7).digest(), "little") + 1
         try:
-            return SharedArena(self._own, key, layout)
+            made = SharedArena(self._own, key, layout, state)
         except (OSError, SpotmpiError) as error:
             _LOG.warning("sums of %r go by MPI and are slower: %s", name, error)
             return None
+        self._seat(made)
+        return made
 
     def start(self, part: Part) -> Handle:
         """Tell the others that the contribution is there; returns at once."""
@@ -360,7 +375,7 @@ class Node(Plane):
             call.number
             and isinstance(arena, SharedArena)
             and not arena.small
-            and arena.reached(self._bindings)
+            and arena.reached(self._bindings, call.part)
             and (self.rings is None or self._agreed.get(call.name))
         ):
             return False
@@ -385,13 +400,15 @@ class Node(Plane):
                 self.meetings.all_ready(last)
             if not (call.number and self._sum(call)):
                 self._total(call.part)
+                if isinstance(arena := self._arenas.get(call.name), SharedArena):
+                    arena.whole(call.part)
             elif self.rings is not None and not self.rings.leads:
                 to_take.append(call)
         if last:
             self.meetings.done(self._own_desk, last)
             self.meetings.all_done(last)
         for call in to_take:
-            arena = self._arenas[call.name]
+            arena = self._arenas.get(call.name)
             if isinstance(arena, SharedArena) and arena.small:
                 arena.take(call.index)
         for handle in handles:
@@ -440,7 +457,7 @@ class Node(Plane):
     def _sum(self, call: _Call) -> bool:
         found = self._arenas[call.name]
         arena = found if isinstance(found, SharedArena) else None
-        shared = arena is not None and arena.reaches_all(self._bindings, self)
+        shared = arena is not None and arena.reaches_all(self._bindings, self, call.part)
         if self.rings is not None:
             if call.name not in self._agreed:
                 self._agreed[call.name] = self._all(shared)
@@ -457,7 +474,7 @@ class Node(Plane):
 
     def _sum_of(self, arena: SharedArena, call: _Call) -> None:
         began = time.perf_counter()
-        arena.sum(call.index, self.rings, call.way)
+        arena.sum(call.index, self.rings, call.way, call.part)
         tried = self._tried.get((call.name, call.index))
         if tried is not None and tried.trial.choice is None:
             tried.seconds.append(time.perf_counter() - began)

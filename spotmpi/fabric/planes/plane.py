@@ -17,6 +17,7 @@ from typing import NamedTuple
 from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Choice
 
@@ -37,6 +38,11 @@ class Shape(NamedTuple):
     """How its sums are narrowed where they travel between hosts; None: they are not."""
 
 
+Move = Callable[[slice, Sequence[Buffer], Sequence[float]], None]
+"""Does with a slice of a sum what is to be done with it: makes that slice of the next state. Given
+what is summed there, and with what each is multiplied."""
+
+
 class Part(NamedTuple):
     """One array of a round."""
 
@@ -48,15 +54,25 @@ class Part(NamedTuple):
     narrowing: Narrowing | None = None
     """Of its shape. If a plane narrows the sum, then nobody has the result before every member has
     written all that follows of its rest; given up, what follows holds rubbish."""
+    move: Move | None = None
+    """What the sum is for. A plane may do it slice by slice while it sums, and then leave the
+    result as it is."""
 
 
 class Arena:
     """Memory for rounds of one layout: what is brought, and two results that take turns."""
 
     def __init__(
-        self, layout: Sequence[Shape], allocate: Callable[[], list[Buffer]], in_place: bool
+        self,
+        layout: Sequence[Shape],
+        allocate: Callable[[], list[Buffer]],
+        in_place: bool,
+        state: Twins | None = None,
     ) -> None:
         self.layout = layout
+        self.state = state
+        """What sums may go right into, with room for the next one."""
+        self._moves: Sequence[Move] = ()
         self.in_place = in_place
         """The sum arrives where the contribution was: a failure leaves rubbish there."""
         self.weighs = False
@@ -88,10 +104,44 @@ class Arena:
     @property
     def parts(self) -> list[Part]:
         """The open round's, with the weight that holds now."""
+        moves: Sequence[Move | None] = self._moves or [None] * len(self.layout)
         return [
-            part._replace(weight=self.weight, narrowing=shape.narrowing)
-            for part, shape in zip(self._parts[0], self.layout, strict=True)
+            part._replace(weight=self.weight, narrowing=shape.narrowing, move=move)
+            for part, shape, move in zip(self._parts[0], self.layout, moves, strict=True)
         ]
+
+    def aim(self, moves: Sequence[Move], mark: int) -> bool:
+        """Have the open round's sums go right into the next state, each by one of ``moves``.
+
+        Whether they will: the same for all members. ``mark``: the same for all who do the same with
+        sums, and not 0. Local.
+        """
+        if self.state is None or self.in_place:
+            return False
+        self.state.stand()
+        self._moves = moves
+        return True
+
+    @property
+    def aimed(self) -> bool:
+        """Whether the open round's sums go right into the next state."""
+        return bool(self._moves)
+
+    def rest(self) -> None:
+        """The open round's sums are left as they are."""
+        self._moves = ()
+
+    def advance(self) -> None:
+        """The round that was committed last was aimed: the next state counts now."""
+        assert self.state is not None
+        for move, total in zip(self._moves, self.record, strict=True):
+            move(slice(None), [total], [1.0])
+        self.state.exchange()
+
+    def leave(self) -> None:
+        """What counts is in memory of this worker's own from now on, until sums go there again."""
+        if self.state is not None:
+            self.state.part()
 
     def bring_nothing(self) -> None:
         """Add nothing to the open round's sums."""
@@ -217,11 +267,12 @@ class Plane(ABC):
         """
 
     @abstractmethod
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Memory for rounds of this ``layout``, all zero. Local.
 
         ``name``: of an arena for many rounds, in which all workers use the one that they gave this
-        name last. A plane may do more for it than for one without.
+        name last. A plane may do more for it than for one without. ``state``: what its sums may go
+        right into.
         """
 
     @abstractmethod
@@ -284,13 +335,13 @@ class Plane(ABC):
             raise
 
 
-def private_arena(layout: Sequence[Shape], in_place: bool) -> Arena:
+def private_arena(layout: Sequence[Shape], in_place: bool, state: Twins | None = None) -> Arena:
     """An arena in memory of this process alone."""
 
     def allocate() -> list[Buffer]:
         return [shape.backend.zeros(shape.dtype, shape.size) for shape in layout]
 
-    return Arena(layout, allocate, in_place)
+    return Arena(layout, allocate, in_place, state)
 
 
 class Plain(Plane):
@@ -299,7 +350,7 @@ class Plain(Plane):
     def __init__(self, ways: Ways) -> None:
         self._total = ways.total
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Results where the contributions were."""
         return private_arena(layout, in_place=True)
 
@@ -330,9 +381,9 @@ class Apart(Plane):
         self._started: dict[Handle, Part] = {}
         self._last = 0
 
-    def arena(self, layout: Sequence[Shape], name: str = "") -> Arena:
+    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
         """Contributions that stay as they are."""
-        return private_arena(layout, in_place=False)
+        return private_arena(layout, in_place=False, state=state)
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Whatever was under way for others must have been given up."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 from spotmpi.arrays.backend import HOST, Buffer
-from spotmpi.fabric.planes.desks import DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
+from spotmpi.errors import UsageError
+from spotmpi.fabric.planes.desks import AIM, DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
 from spotmpi.fabric.planes.meetings import Meetings
-from spotmpi.fabric.planes.plane import Arena, Shape
+from spotmpi.fabric.planes.plane import Arena, Move, Part, Shape
 from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
+from spotmpi.fabric.planes.shared_state import SharedState
+from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.host_ring import RING, STRAIGHT, cut
 
 __all__ = ["SMALL", "SharedArena"]
@@ -38,14 +42,17 @@ class SharedArena(Arena):
     it open. Until they are somewhere, and once memory is not shared any more, they are private.
     """
 
-    def __init__(self, desk: Desk, key: int, layout: Sequence[Shape]) -> None:
+    def __init__(
+        self, desk: Desk, key: int, layout: Sequence[Shape], state: Twins | None = None
+    ) -> None:
         self.key = key
         self.layout = layout
         sizes = [bytes_of(shape.dtype, shape.size) for shape in layout]
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._bytes = sum(sizes)
         self.small = max(shape.size for shape in layout) <= SMALL
-        self._length = PAGE + self._bytes * (2 if self.small else 3)
+        beside = PAGE + self._bytes * (2 if self.small else 3)
+        self._length = beside + (0 if state is None else 2 * state.bytes)
         self._segment = Segment(self._length)
         own = Memory(self._bytes, self._segment, PAGE)
         self._regions = [Memory(self._bytes), Memory(self._bytes)]
@@ -54,6 +61,14 @@ class SharedArena(Arena):
         self._desk = desk
         self._entry: int | None = desk.enter(key, self._segment)
         self._home: Segment | None = None
+        self.alone = False
+        """All members are on this host ..."""
+        self.first = False
+        """... and this worker is the first of them."""
+        self._aim = 0
+        self._shares: SharedState | None = None
+        if state is not None and not self.small:
+            self._shares = SharedState(state, self._segment, beside, desk, self._entry)
         self._open = 0
         self._bindings = 0
         """When the rest was last looked at: ..."""
@@ -65,7 +80,7 @@ class SharedArena(Arena):
         self._told: list[Buffer] = []
         """Where the first of this host leaves the sums of small arrays over all hosts."""
         places = iter([*self._regions, own])
-        super().__init__(layout, lambda: self._arrays(next(places)), in_place=False)
+        super().__init__(layout, lambda: self._arrays(next(places)), in_place=False, state=state)
         self.weighs = not self.small
 
     @property
@@ -90,22 +105,66 @@ class SharedArena(Arena):
         """What is brought has this weight."""
         if self._entry is not None:
             self._desk.weigh(self._entry, weight)
+            self._desk.write(self._entry, AIM, self._aim)
 
-    def reached(self, bindings: int) -> bool:
-        """Whether it is known that all of this host share one like this."""
-        return self._bindings == bindings and self._inputs is not None
+    def aim(self, moves: Sequence[Move], mark: int) -> bool:
+        """If all members are on this host: then they have one next state between them."""
+        if self._shares is None or not (self.alone and self.shared):
+            return False
+        super().aim(moves, mark)
+        self._aim = mark
+        if self.first:
+            self._shares.offer()
+        return True
 
-    def reaches_all(self, bindings: int, node: Neighbours) -> bool:
+    def rest(self) -> None:
+        """The open round's sums are left as they are."""
+        super().rest()
+        self._aim = 0
+
+    def advance(self) -> None:
+        """The next state counts, which all have made together; or this worker by itself, if memory
+        is not shared after all."""
+        if self._shares is not None and self._shares.there:
+            self._shares.advance()
+        else:
+            super().advance()
+
+    def leave(self) -> None:
+        """What counts is this worker's own."""
+        if self._shares is not None:
+            self._shares.leave()
+        super().leave()
+
+    def whole(self, part: Part) -> None:
+        """Its sum was made elsewhere."""
+        if part.move is not None and self._shares is not None and self._shares.there:
+            part.move(slice(None), [part.result], [1.0])
+
+    def reached(self, bindings: int, part: Part) -> bool:
+        """Whether it is known that all of this host share one like this, and what else ``part``
+        needs."""
+        there = self._bindings == bindings and self._inputs is not None
+        return there and (part.move is None or self._shares is None or self._shares.there)
+
+    def reaches_all(self, bindings: int, node: Neighbours, part: Part) -> bool:
         """Whether all of this host have shared one like this, after all have started a part."""
         if self._bindings != bindings:
             self._look_around(node)
             self._bindings = bindings
-        return self._inputs is not None
+        if self._inputs is None:
+            return False
+        if part.move is not None and self._shares is not None and not self._shares.there:
+            reach, publish = partial(self._reach, node), node.meetings.publish
+            self._shares.find(self._members, reach, publish)
+        return True
 
-    def sum(self, number: int, rings: Rings | None, way: str) -> None:
+    def sum(self, number: int, rings: Rings | None, way: str, part: Part) -> None:
         """Do this worker's share of an array that all have brought; ``way``: if there are several
         hosts, between them."""
         assert self._inputs is not None
+        if not self._is_one_aim():
+            return
         result = self.results[number][self._slices[number]]
         weights = [desk.weight(entry) for desk, entry in self._members]
         brought = [
@@ -125,10 +184,26 @@ class SharedArena(Arena):
             rings.by_firsts(brought, result)
             if self.small and rings.leads:
                 self._told[number][:] = result
+        elif part.move is not None:
+            if result.size:
+                part.move(self._slices[number], *map(list, zip(*brought, strict=True)))
         elif result.size and brought:
             HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
         elif result.size:
             result.fill(0)
+
+    def _is_one_aim(self) -> bool:
+        """Whether all do the same with the sum. If some are in no step, the round comes to nothing,
+        and the control word says why; in a step it is an error."""
+        aims = {desk.read(entry, AIM) for desk, entry in self._members}
+        if len(aims) == 1:
+            return True
+        if 0 in aims:
+            return False
+        raise UsageError(
+            "two workers update the parameters that they share in different ways: give the "
+            "optimizer the same learning rate on all workers in every step"
+        )
 
     def take(self, number: int) -> None:
         """Get a small array's sum from the first of this host, which has left it."""
@@ -139,10 +214,15 @@ class SharedArena(Arena):
         if self._entry is not None:
             self._desk.clear(self._entry)
             self._entry = None
+            if self._shares is not None:
+                self._shares.hide()
         if self._home is not None:
             for region in self._regions:
                 region.part()
             self._home = None
+
+    def _reach(self, node: Neighbours, found: Found) -> Segment:
+        return node.reached(found, self._length)
 
     def _look_around(self, node: Neighbours) -> None:
         """Find the memory of this host's members, after all have started a part of this arena."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from spotmpi.errors import SpotmpiError
 
-__all__ = ["PAGE", "Found", "Memory", "Segment", "bytes_of"]
+__all__ = ["PAGE", "Found", "Memory", "Place", "Segment", "bytes_of"]
 
 PAGE = mmap.PAGESIZE
 _NAME = "spotmpi"
@@ -38,9 +38,14 @@ _libc.mremap.argtypes = [
     ctypes.c_void_p,
 ]
 _libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 _MAP_FIXED = 0x10
-_MAY_MOVE, _TO_ADDRESS = 1, 2  # flags of mremap
+_NONE = 0
+"""No page may be touched."""
+_MAY_MOVE, _TO_ADDRESS, _STAY = 1, 2, 4  # flags of mremap; the last since Linux 5.13 for segments
+_HUGE = 1 << 21
+"""Page tables move whole between places as far from multiples of this."""
 
 
 class Found(NamedTuple):
@@ -103,7 +108,7 @@ class Memory:
 
     def array(self, dtype: str, size: int, at: int = 0) -> Any:
         """``size`` elements from the byte ``at`` on."""
-        return np.asarray(_Place(self, np.dtype(dtype), size, at))
+        return np.asarray(_Elements(self, np.dtype(dtype), size, at))
 
     def show(self, segment: Segment, at: int) -> None:
         """Be these pages of ``segment`` from now on, at the same addresses."""
@@ -120,10 +125,56 @@ class Memory:
             raise _refused(self.size)
 
 
-class _Place:
+class Place:
+    """Addresses of this process, below which pages come and go. They are given back when no array
+    lies there any more."""
+
+    def __init__(self, size: int) -> None:
+        """No pages yet: to touch them ends the process."""
+        self.size = _rounded(size)
+        reserved = _map(0, self.size + _HUGE, None, 0, _NONE)
+        self.address = -(-reserved // _HUGE) * _HUGE
+        end, spare_from = reserved + self.size + _HUGE, self.address + self.size
+        if self.address > reserved:
+            _libc.munmap(reserved, self.address - reserved)
+        if end > spare_from:
+            _libc.munmap(spare_from, end - spare_from)
+        unmap = weakref.finalize(self, _libc.munmap, self.address, self.size)
+        unmap.atexit = False  # as in `Memory`
+
+    def array(self, dtype: str, size: int, at: int = 0) -> Any:
+        """``size`` elements from the byte ``at`` on."""
+        return np.asarray(_Elements(self, np.dtype(dtype), size, at))
+
+    def use(self, segment: Segment | None = None, at: int = 0) -> None:
+        """Pages of ``segment`` from its byte ``at`` on; without one, zeros of nobody else's."""
+        _map(self.address, self.size, segment, at)
+        if segment is None:  # as NumPy has them: large pages, where there are such
+            _libc.madvise(self.address, self.size, mmap.MADV_HUGEPAGE)
+
+    def leave(self) -> None:
+        """No pages."""
+        _map(self.address, self.size, None, 0, _NONE)
+
+    def copy(self, other: Place) -> None:
+        """What is there, byte by byte."""
+        ctypes.memmove(self.address, other.address, self.size)
+
+    def move(self, other: Place) -> None:
+        """These pages, with all that is known of them, come in the place of the other's, which has
+        as many. Never is there nothing at either: this one finds its own again, where they are
+        a segment's, or else zeros."""
+        flags = _MAY_MOVE | _TO_ADDRESS | _STAY
+        to = ctypes.c_void_p(other.address)
+        if _libc.mremap(self.address, self.size, self.size, flags, to) != other.address:
+            why = os.strerror(ctypes.get_errno())
+            raise SpotmpiError(f"memory for parameters cannot change its place: {why}")
+
+
+class _Elements:
     """What NumPy makes an array of, which keeps the memory."""
 
-    def __init__(self, memory: Memory, dtype: np.dtype[Any], size: int, at: int) -> None:
+    def __init__(self, memory: Memory | Place, dtype: np.dtype[Any], size: int, at: int) -> None:
         self.memory = memory
         self.__array_interface__ = {
             "version": 3,
@@ -142,12 +193,18 @@ def _rounded(size: int) -> int:
     return max(1, -(-size // PAGE)) * PAGE
 
 
-def _map(address: int, size: int, segment: Segment | None, at: int) -> int:
+def _map(
+    address: int,
+    size: int,
+    segment: Segment | None,
+    at: int,
+    protection: int = mmap.PROT_READ | mmap.PROT_WRITE,
+) -> int:
     flags = mmap.MAP_SHARED if segment else mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
     found: int = _libc.mmap(
         address,
         size,
-        mmap.PROT_READ | mmap.PROT_WRITE,
+        protection,
         flags | (_MAP_FIXED if address else 0),
         segment.descriptor if segment else -1,
         at,

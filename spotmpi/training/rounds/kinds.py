@@ -145,6 +145,10 @@ class Step(Round):
         self._training = training
         self._turn = turn
         self._me = me
+        self._asked: float | None = None
+        """The learning rate that the script wants, as it was when the first part started."""
+        self._prepared_for = -1
+        """The generation among whose members its parts start."""
 
     def bring(self) -> None:
         """As the strategy makes it of the gradient."""
@@ -163,6 +167,21 @@ class Step(Round):
                 "NaN or infinity; lower the learning rate, or look at this batch: "
                 f"{None if batch is None else batch.tolist()}"
             )
+
+    def prepare(self, membership: Membership, me: WorkerId) -> None:
+        """What follows from its sums may be done as they are made. If somebody learns, who has the
+        parameters of its own, all have for that long."""
+        if self._prepared_for == membership.generation:
+            return  # parts are under way: what they do stays as it is until they are given up
+        self._prepared_for = membership.generation
+        replica = self._training.replica
+        self.memory.rest()
+        if self.memory.teaches:
+            replica.leave()
+            return
+        total, rate = self._weigh(membership.ids)
+        if total:
+            replica.aim(rate, total)
 
     def word(self, word: ControlWord) -> ControlWord:
         """The loss; and a turn without a lease may have to end before its script."""
@@ -202,7 +221,9 @@ class Step(Round):
         total, active = len(full) * turn.steps, len(full)
         if turn.lease is not None:
             total, active = turn.lease.weigh(full)
-        return total, self._training.rate.now(active)
+        if self._asked is None:
+            self._asked = self._training.rate.asked
+        return total, self._training.rate.now(active, self._asked)
 
 
 class Mean(Round):

@@ -56,6 +56,11 @@ class RoundMemory:
         return self._word.parts[0]
 
     @property
+    def teaches(self) -> bool:
+        """Somebody learns from the open round, by its sums."""
+        return self._school.teaching
+
+    @property
     def in_place(self) -> bool:
         """As the data plane has it."""
         return any(arena.in_place for arena in (*self._open, *self._last))
@@ -73,7 +78,12 @@ class RoundMemory:
     def open(self) -> None:
         """The next round begins."""
         self._school.open()
+        self.rest()
         self._open = (self._data if self._alone is None else self._alone, *self._school.arena)
+
+    def rest(self) -> None:
+        """The open round's sums are to be left as they are."""
+        self._data.rest()
 
     def bring_nothing(self) -> None:
         """Nothing to add to the open round's sums."""

@@ -1,0 +1,96 @@
+"""Sums that go right into the next state: each of these does what `scaled_sum` and an update do,
+in one pass over memory and not in place, with the bits of the two by themselves.
+
+For the memory of the host alone. Inputs are any number of arrays that overlap nothing that is
+written; what is written overlaps nothing that is read. Other rules are those of `cpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+
+from spotmpi.kernels import cpu
+from spotmpi.kernels.reference import Array
+
+__all__ = ["momentum", "sgd", "warm"]
+
+
+def sgd(
+    out: Array,
+    params: Array,
+    inputs: Sequence[Array],
+    scales: Sequence[float],
+    rate: float,
+    scale: float,
+) -> None:
+    """out = params - rate * (scale * the sum of all scales[i] * inputs[i])"""
+    if _are_few((out,), params, *inputs):
+        total = np.empty_like(out)
+        cpu.scaled_sum(total, inputs, scales)
+        out[...] = params
+        cpu.sgd(out, total, rate, scale)
+        return
+    past, brought = int(out.nbytes >= cpu.PAST_CACHE), _brought(inputs, scales)
+    _loops(out.dtype.name).sgd_of(past, out, params, *brought, rate, scale)
+
+
+def momentum(
+    out: Array,
+    velocity_out: Array,
+    params: Array,
+    velocity: Array,
+    inputs: Sequence[Array],
+    scales: Sequence[float],
+    rate: float,
+    beta: float,
+    scale: float,
+) -> None:
+    """velocity_out = beta * velocity + scale * the sum of all scales[i] * inputs[i];
+    out = params - rate * velocity_out"""
+    if _are_few((out, velocity_out), params, velocity, *inputs):
+        total = np.empty_like(out)
+        cpu.scaled_sum(total, inputs, scales)
+        out[...], velocity_out[...] = params, velocity
+        cpu.momentum(out, velocity_out, total, rate, beta, scale)
+        return
+    past, brought = int(out.nbytes >= cpu.PAST_CACHE), _brought(inputs, scales)
+    _loops(out.dtype.name).momentum_of(
+        past, out, velocity_out, params, velocity, *brought, rate, beta, scale
+    )
+
+
+def warm(dtype: str) -> None:
+    """Load or compile both for this dtype."""
+    _loops(dtype)
+
+
+@cache
+def _loops(dtype: str) -> SimpleNamespace:
+    from spotmpi.kernels import moving_loops
+
+    return moving_loops.compiled(np.dtype(dtype))
+
+
+def _are_few(written: tuple[Array, ...], *read: Array) -> bool:
+    """Whether these are so few elements that no compiled code is worth it. TypeError or ValueError
+    for what it would not survive."""
+    cpu.check(*written, *read, written=len(written))
+    mine = [int(x.ctypes.data) for x in written]
+    for i, address in enumerate(mine):
+        others = [*mine[:i], *(int(x.ctypes.data) for x in read)]
+        if written[i].nbytes and any(abs(address - one) < written[i].nbytes for one in others):
+            raise ValueError("what is written overlaps what is read: give it an array of its own")
+    if len(read) == len(written):
+        raise ValueError("got no inputs; give one or more")
+    return bool(written[0].size < cpu.FEW)
+
+
+def _brought(inputs: Sequence[Array], scales: Sequence[float]) -> tuple[Array, Array]:
+    if len(inputs) != len(scales):
+        raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
+    addresses = [int(x.ctypes.data) for x in inputs]
+    return np.array(addresses, np.uintp), np.array(scales, np.float64)

@@ -1,0 +1,118 @@
+"""Workers of one host have one state between them, whoever dies, leaves or joins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spotmpi.optimizers import Momentum
+from spotmpi.trace.records import read
+from spotmpi.trace.replay import check_exactly_once, check_replicas, replay
+from tests.chaos import sharing
+
+SCRIPT = Path(__file__).parent / "sharing.py"
+PLACE = re.compile(r"PLACE (\d+) (\d+) (\S+)")
+
+
+def places(out: str) -> dict[int, dict[int, str]]:
+    """By step and worker."""
+    found: dict[int, dict[int, str]] = {}
+    for step, worker, place in PLACE.findall(out):
+        found.setdefault(int(step), {})[int(worker)] = place
+    return found
+
+
+def ends(out: str) -> set[str]:
+    """What the workers that came to the end have come to, without their numbers."""
+    return {line.split(maxsplit=2)[2] for line in out.splitlines() if "FINAL" in line}
+
+
+def check(out: str, trace: Path, passes: int) -> None:
+    """All have come to what the trace says that they must come to, to the bit."""
+    records = list(read(trace))
+    check_replicas(records)
+    check_exactly_once(records, sharing.SAMPLES, passes)
+    again = replay(records, sharing.start(), sharing.gradient, Momentum(lr=0.01))
+    assert {end.split()[1] for end in ends(out)} == {str(sharing.fingerprint(again))}
+
+
+@pytest.mark.parametrize("way", ["step", "ready"])
+def test_all_have_the_same_memory_also_when_the_one_is_killed_that_it_belongs_to(
+    run_spotmpi, tmp_path, way
+) -> None:
+    """Also if gradients come one by one, and the learning rate changes between them."""
+    path = tmp_path / "trace.jsonl"
+    args = ["--revoke", "0@5", "--revoke", "2@11", "--trace", path, SCRIPT, "2", way]
+    done = run_spotmpi(["run", "-n", "4", *args], timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = places(done.stdout)
+    for step, by_worker in found.items():
+        assert len(set(by_worker.values())) == 1, (step, by_worker)
+        assert "own" not in by_worker.values()
+    for before, after in zip(list(found.values())[:-1], list(found.values())[1:], strict=True):
+        assert before[1] != after[1]
+    check(done.stdout, path, 2)
+
+
+def test_while_a_newcomer_learns_each_has_its_own_and_then_it_has_what_all_have(
+    run_spotmpi, tmp_path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    args = ["--replace", "--revoke", "1@5", "--trace", path, SCRIPT, "40"]
+    done = run_spotmpi(["run", "-n", "3", *args], timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = places(done.stdout)
+    last = found[max(found)]
+    assert 3 in last, "no newcomer came to the end"
+    assert len(last) == 3
+    assert len(set(last.values())) == 1
+    assert "own" not in last.values()
+    assert any(set(by_worker.values()) == {"own"} for by_worker in found.values())
+    check(done.stdout, path, 40)
+
+
+def test_with_an_optimizer_of_ones_own_each_has_its_own(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "2", SCRIPT, "1", "own"], timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for by_worker in places(done.stdout).values():
+        assert set(by_worker.values()) == {"own"}
+    assert len(ends(done.stdout)) == 1
+
+
+def test_what_a_training_has_left_stays_as_it_is_while_the_next_one_goes_on(run_spotmpi) -> None:
+    done = run_spotmpi(["run", "-n", "3", SCRIPT, "1", "twice"], timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(ends(done.stdout)) == 1
+
+
+def test_a_training_goes_on_from_a_checkpoint_of_what_all_have(run_spotmpi, tmp_path) -> None:
+    """One of each step is written while the steps after it are made."""
+    path = tmp_path / "trace.jsonl"
+    kept = ["--checkpoint", tmp_path / "kept", "--checkpoint-every", "1", "--trace", path]
+    args = ["run", "-n", "3", "--min-workers", "3", "--revoke", "1@17", *kept, SCRIPT, "2"]
+    stopped = run_spotmpi(args)
+    assert stopped.returncode == 75, stopped.stdout + stopped.stderr
+    resumed = run_spotmpi(["run", "-n", "3", "--resume", *kept, SCRIPT, "2"])
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    found = places(resumed.stdout)
+    assert min(found) > 17
+    for by_worker in found.values():
+        assert len(set(by_worker.values())) == 1
+        assert "own" not in by_worker.values()
+    check(resumed.stdout, path, 2)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("mean", "have come to different calls"),
+        ("break", "worker 1 left the training loop"),
+        ("rate", "give the optimizer the same learning rate on all workers"),
+    ],
+)
+def test_a_mistake_is_called_by_its_name(run_spotmpi, mistake: str, told: str) -> None:
+    done = run_spotmpi(["run", "-n", "3", SCRIPT, "2", mistake], timeout=60)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert told in done.stdout + done.stderr
