@@ -15,23 +15,32 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from spotmpi.launch import processes
+
 __all__ = ["Deaths"]
 
 
 class Deaths:
     """Watches the processes that name themselves in the pipe FOLDER/victims.
 
-    A context manager. ``seen``: worker -> ``time.monotonic()`` of its death.
+    Each waits until it is watched: it says ``WORKER PID`` and opens the pipe FOLDER/watched-WORKER,
+    which it has made, for reading.
+
+    A context manager. ``seen``: worker -> ``time.monotonic()`` of its death, complete when the
+    context is left.
     """
 
     def __init__(self, folder: Path) -> None:
         self.seen: dict[int, float] = {}
+        self._folder = folder
         path = folder / "victims"
         os.mkfifo(path, 0o600)
         # For writing, too: so it never ends, and no victim waits for us to open it.
         self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._stop, self._stopper = os.pipe()
         self._worker_of: dict[int, int] = {}
+        self._told: list[int] = []
+        """Pipes that tell victims that they are watched."""
         self._thread = threading.Thread(target=self._watch)
 
     def __enter__(self) -> Deaths:
@@ -46,10 +55,12 @@ class Deaths:
     ) -> None:
         os.write(self._stopper, b".")
         self._thread.join()
-        for descriptor in (self._pipe, self._stop, self._stopper, *self._worker_of):
+        for descriptor in (self._pipe, self._stop, self._stopper, *self._told, *self._worker_of):
             os.close(descriptor)
 
     def _watch(self) -> None:
+        # This thread alone: a death that is seen late makes a recovery look too short.
+        processes.raise_priority()
         poll = select.poll()
         poll.register(self._pipe, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
@@ -70,3 +81,5 @@ class Deaths:
                     descriptor = os.pidfd_open(pid)
                     self._worker_of[descriptor] = worker
                     poll.register(descriptor, select.POLLIN)
+                    watched = self._folder / f"watched-{worker}"
+                    self._told.append(os.open(watched, os.O_RDWR | os.O_CLOEXEC))

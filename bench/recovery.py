@@ -203,7 +203,7 @@ def _job(side: summary.Side, cell: Cell, events: list[Event]) -> list[Sample]:
             program = [str(launching.SCRIPTS / "training.py"), *arguments]
             launching.by_spotmpi(cell.workers, program, folder / "trace", folder, limit)
             records = [*trace.read(folder / "records"), *trace.read(folder / "trace")]
-        return recoveries(cell, events, deaths.seen, records)
+    return recoveries(cell, events, deaths.seen, records)
 
 
 def _page(head: dict[str, Any], measured: Results) -> Iterator[str]:

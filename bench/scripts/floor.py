@@ -47,8 +47,8 @@ class Records:
 class Killer:
     """This worker's own end. On both sides of the bench workers die by it, and so in one way.
 
-    Whoever is to die says so in time, through the pipe FOLDER/victims, so that the bench can watch
-    its process (`deaths`).
+    Whoever is to die says so through the pipe FOLDER/victims, and goes on when the bench (`deaths`)
+    watches its process: it has opened FOLDER/watched-WORKER.
     """
 
     def __init__(self, schedule: str, me: int, folder: Path) -> None:
@@ -64,7 +64,10 @@ class Killer:
         self._usual = _FIRST_GUESS
         if self._fractions:
             with open(folder / "victims", "wb", buffering=0) as pipe:
+                watched = folder / f"watched-{me}"
+                os.mkfifo(watched, 0o600)
                 pipe.write(f"{me} {os.getpid()}\n".encode())
+            os.close(os.open(watched, os.O_RDONLY))
 
     def arm(self, steps: range) -> None:
         """About to enter the all-reduce of these ``steps``: if one is its last, start the clock."""

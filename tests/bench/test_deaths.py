@@ -18,9 +18,10 @@ def test_a_death_is_seen_when_the_process_is_gone(tmp_path: Path) -> None:
             subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as victim,
             open(tmp_path / "victims", "wb", buffering=0) as pipe,
         ):
+            os.mkfifo(tmp_path / "watched-7")
             pipe.write(f"7 {victim.pid}\n".encode())
-            while victim.pid not in _watched():
-                os.sched_yield()
+            os.close(os.open(tmp_path / "watched-7", os.O_RDONLY))
+            assert victim.pid in _watched()
             assert deaths.seen == {}
             before = time.monotonic()
             victim.send_signal(signal.SIGKILL)
