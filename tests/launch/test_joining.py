@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,17 @@ def training(start, tmp_path: Path) -> Iterator[Training]:
         agent.close()
 
 
+def wrapper(agent: Running, newcomer: int) -> int:
+    """The wrapper of this newcomer and no other, once it is there."""
+    while True:
+        for pid in agent.children(agent.pid):
+            with suppress(OSError):  # one that has just ended
+                environ = Path(f"/proc/{pid}/environ").read_text().split("\0")
+                if f"SPOTMPI_NEWCOMER={newcomer}" in environ:
+                    return pid
+        assert agent.alive, agent.wait()
+
+
 def test_a_host_that_comes_late_trains_with_the_others(training: Training) -> None:
     training.host("c", "--slots", 2)
     training.job.until("worker . on c has joined: it trains from step", times=2)
@@ -89,7 +101,7 @@ def test_a_newcomer_that_is_revoked_at_once_is_an_ordinary_loss(training: Traini
 def test_a_newcomer_that_dies_while_it_gets_ready_harms_nobody(training: Training) -> None:
     agent = training.host("c")
     for worker in (2, 3):
-        os.kill(agent.started("wrapper.py"), signal.SIGTERM)
+        os.kill(wrapper(agent, worker), signal.SIGTERM)
         training.job.until(rf"worker {worker} on c did not join: SIGKILL")
     training.job.until("worker 4 on c has joined")
     training.check(0, 1, 4)
