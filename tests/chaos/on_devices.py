@@ -24,11 +24,7 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "nobody dies": Case(2),
-    "one of two dies": Case(2, ["1@5"]),
     "the first of four die one after the other": Case(4, ["0@6", "1@12", "2@18"]),
-    "three of four die at once": Case(4, ["0,1,2@7"]),
-    "some die late, and one in the recovery": Case(4, ["0@6"], "2:Rebuild:1", ["--late"]),
     "gradients are computed in place": Case(4, ["0@6"], "2:Rebuild:1", ["--in-place", "--late"]),
     "gradients come one by one": Case(4, (), "2:Start:15,0:Send:2", ["--pieces", "--late"]),
     "some go on by the record of others": Case(4, ["1@9"], "3:Share:1", ["--late"]),
