@@ -503,6 +503,25 @@ PLANS_OF = {**dict.fromkeys(PLANNED, 1.0), a_newcomer_takes_no_checkpoint_for_du
 WORKERS_OF = {a_verdict_is_accepted_without_matching_the_view.__name__: 5}
 """Where with four it is found too seldom."""
 
+BEGIN = {
+    "a_page_goes_with_a_round_as_long_as_somebody_learns": 550,
+    "a_newcomer_is_admitted_beside_a_loss": 80,
+    "some_do_not_forget_a_newcomer_that_is_lost": 70,
+    "a_newcomer_trains_before_it_has_all_parts": 50,
+    "a_checkpoint_is_written_before_its_round_is_stable": 530,
+    "a_checkpoint_counts_as_written_when_it_is_begun": 200,
+    "a_job_stops_though_nothing_could_be_kept": 120,
+    "a_newcomer_takes_no_checkpoint_for_due": 400,
+    "a_verdict_is_accepted_without_matching_the_view": 150,
+    "a_loss_that_is_met_before_the_gradient_is_whole_is_forgotten": 140,
+    "the_seal_ignores_who_the_members_are": 90,
+    "the_survey_keeps_who_committed_first": 590,
+    "the_survey_keeps_the_first_deal": 1500,
+    "one_worker_that_ends_ends_all": 370,
+}
+"""The first number of a search that finds late what it looks for. If what is drawn changes, it is
+as late as ever: then look where it begins best now."""
+
 MUTATIONS: dict[str, Callable[[Patch], None]] = (
     PLANNED
     | KEEPING
