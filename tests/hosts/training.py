@@ -12,7 +12,8 @@ from tests.running import Running
 class Training:
     """On the hosts of a network, or on those that are named; ``slots`` workers on each.
 
-    Each computes its gradients ``work`` times over. ``hurried``: limits are over soon.
+    Each computes its gradients ``work`` times over. ``hurried``: limits are over soon. A host may
+    be silent for longer than by default: none is but by a fault, however busy these cores are.
     """
 
     def __init__(
@@ -29,7 +30,8 @@ class Training:
         self._running: list[Running] = []
         hosts = network.hosts_file(*(f"{name} slots={slots}" for name in of or network.names))
         self.job = self.command(
-            *("run", "--hosts", hosts, "--trace", self.trace, *options, learning.SCRIPT, work),
+            *("run", "--hosts", hosts, "--trace", self.trace, "--detect-ms", 2000),
+            *(*options, learning.SCRIPT, work),
             program="tests.hurried" if hurried else "spotmpi",
         )
 
