@@ -12,7 +12,16 @@ from collections.abc import Callable
 from tests import learning
 from tests.running import LIMIT
 from tests.slurm.cluster import Cluster
-from tests.slurm.training import JOBS, PYTHON, SCRIPT, check, nothing_left_on, steps, until_step
+from tests.slurm.training import (
+    JOBS,
+    PYTHON,
+    SCRIPT,
+    TRACED,
+    check,
+    nothing_left_on,
+    steps,
+    until_step,
+)
 
 Clusters = Callable[..., Cluster]
 ALONE = """
@@ -22,13 +31,13 @@ from spotmpi.strategies import SSGD
 with spotmpi.Trainer({"w": numpy.zeros(1)}, optimizer=SGD(lr=0.1), strategy=SSGD()):
     print("it trains")
 """
-RUN = (sys.executable, "-m", "spotmpi", "run", "--trace", "trace", SCRIPT, "--passes")
+RUN = (sys.executable, "-m", "spotmpi", "run", *TRACED, SCRIPT, "--passes")
 
 
 def test_a_job_trains_with_a_worker_for_each_task(cluster: Clusters) -> None:
     slurm = cluster(3)
     words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")
-    job = slurm.submit(*words, "--trace", "trace", SCRIPT, "--passes", 2, environ=PYTHON)
+    job = slurm.submit(*words, *TRACED, SCRIPT, "--passes", 2, environ=PYTHON)
     slurm.await_job(job, "COMPLETED")
     check(slurm, slurm.output(job), 2, {0, 1, 2, 3, 4, 5})
     slurm.await_idle("h1", "h2", "h3")
@@ -54,7 +63,7 @@ def test_the_launcher_may_be_on_the_login_node(cluster: Clusters) -> None:
 def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
     slurm = cluster(3)
     words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")
-    job = slurm.submit(*words, "--trace", "trace", SCRIPT, "--passes", 30, environ=PYTHON)
+    job = slurm.submit(*words, *TRACED, SCRIPT, "--passes", 30, environ=PYTHON)
     until_step(slurm, 20)
     slurm.lose("h2")
     slurm.await_job(job, "COMPLETING", "COMPLETED")  # Slurm waits for the dead node's word
@@ -67,7 +76,7 @@ def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
 
 def test_a_worker_that_is_killed_alone_is_replaced_on_its_node(cluster: Clusters) -> None:
     slurm = cluster(2)
-    run = (sys.executable, "-m", "spotmpi", "run", "--trace", "trace", learning.SCRIPT, 40)
+    run = (sys.executable, "-m", "spotmpi", "run", *TRACED, learning.SCRIPT, 40)
     running = slurm.start("salloc", "--no-kill", "--nodes=2", "--ntasks=2", *run)
     until_step(slurm, 20)
     (worker,) = slurm.network.workers("h2")
@@ -84,7 +93,7 @@ def test_a_worker_that_is_killed_alone_is_replaced_on_its_node(cluster: Clusters
 def test_slurm_s_own_discovery_of_the_loss_ends_nothing(cluster: Clusters) -> None:
     slurm = cluster(2)
     words = ("--nodes=2", "--ntasks-per-node=1", JOBS / "allocation.sbatch")
-    job = slurm.submit(*words, "--trace", "trace", SCRIPT, "--passes", 10_000, environ=PYTHON)
+    job = slurm.submit(*words, *TRACED, SCRIPT, "--passes", 10_000, environ=PYTHON)
     until_step(slurm, 20)
     slurm.lose("h2")
     slurm.until(lambda: slurm.node("h2").startswith("down"), "Slurm has not missed the node")

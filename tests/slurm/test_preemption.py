@@ -18,6 +18,7 @@ from tests.slurm.training import (
     JOBS,
     PYTHON,
     SCRIPT,
+    TRACED,
     check,
     events,
     nothing_left_on,
@@ -28,7 +29,7 @@ from tests.slurm.training import (
 
 Clusters = Callable[..., Cluster]
 PASSES = 40
-TRAINING = ("--trace", "trace", SCRIPT, "--passes", PASSES)
+TRAINING = (*TRACED, SCRIPT, "--passes", PASSES)
 REQUEUE = ("--nodes=2", "--ntasks-per-node=2", JOBS / "requeue.sbatch", "checkpoints")
 HEARING = {**PYTHON, "SPOTMPI_NOTICE": "signal"}
 """For agents that take SIGTERM for a notice, as they do where tests/conftest.py says nothing."""
@@ -60,7 +61,7 @@ def test_a_preempted_job_stops_with_a_checkpoint_and_goes_on(
 ) -> None:
     slurm = cluster(2, notice=notice)
     passes = 5 * PASSES  # not over before Slurm has seen to the other job
-    words = ("--trace", "trace", SCRIPT, "--passes", passes)
+    words = (*TRACED, SCRIPT, "--passes", passes)
     job = slurm.submit(*REQUEUE, *words, environ=HEARING)
     until_step(slurm, 20)
     other = slurm.submit("--nodes=2", *OTHER)
@@ -128,7 +129,7 @@ def apart(slurm: Cluster, *script: object) -> tuple[Running, str]:
     Returns the head, and the number of the array.
     """
     run = (sys.executable, "-m", "spotmpi", "run", "--listen", HEAD, "--token-file", "token")
-    head = slurm.start(*run, "-n", 3, "--trace", "trace", *script)
+    head = slurm.start(*run, "-n", 3, *TRACED, *script)
     head.until("waiting for 3 workers")
     words = ("--array=0-2", JOBS / "worker-array.sbatch", HEAD, "token")
     array = slurm.submit(*words, environ=HEARING)

@@ -13,6 +13,7 @@ __all__ = [
     "JOBS",
     "PYTHON",
     "SCRIPT",
+    "TRACED",
     "check",
     "events",
     "nothing_left_on",
@@ -26,6 +27,9 @@ SCRIPT = _ROOT / "tests" / "chaos" / "script.py"
 JOBS = _ROOT / "jobs" / "slurm"
 PYTHON = {"PYTHON": sys.executable}
 """For the scripts in jobs/slurm: which interpreter has spotmpi."""
+
+TRACED = ("--detect-ms", 2000, "--trace", "trace")
+"""No node is silent for long but by a fault, however busy these cores are."""
 
 _SAMPLES = 331
 """Of the script's data, tests/chaos/model.py."""
