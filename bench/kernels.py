@@ -58,7 +58,7 @@ class Measured:
 def cpu_cases(params: int) -> Iterator[Case]:
     """The kernels of this host, one after the other, on float32."""
     arrays = [np.full(params, 1e-3, np.float32) for _ in range(_ARRAYS)]
-    out, spare, x, y = arrays[:4]
+    out, spare, x, y, z, scratch = arrays[:6]
     size = out.nbytes
 
     def add_scaled(inputs: Sequence[Flat]) -> None:
@@ -86,6 +86,34 @@ def cpu_cases(params: int) -> Iterator[Case]:
         yield Case(f"scaled_sum of {count}", ours, partial(add_scaled, inputs), (count + 1) * size)
     yield Case("sgd", partial(cpu.sgd, out, x, 0.1, 0.5), sgd, 3 * size)
     yield Case("momentum", partial(cpu.momentum, out, y, x, 0.1, 0.9, 0.5), momentum, 5 * size)
+    scalars = 1e-3, 0.9, 0.999, 10.0, 31.6, 1e-8, 0.01, 0.5
+
+    def adam() -> None:
+        np.multiply(x, 0.5, out=spare)
+        np.multiply(y, 0.9, out=y)
+        np.multiply(spare, 0.1, out=scratch)
+        np.add(y, scratch, out=y)
+        np.square(spare, out=spare)
+        np.multiply(z, 0.999, out=z)
+        np.multiply(spare, 0.001, out=spare)
+        np.add(z, spare, out=z)
+        np.sqrt(z, out=spare)
+        np.multiply(spare, 31.6, out=spare)
+        np.add(spare, 1e-8, out=spare)
+        np.multiply(y, 10.0, out=scratch)
+        np.divide(scratch, spare, out=spare)
+        np.multiply(out, 0.01, out=scratch)
+        np.add(spare, scratch, out=spare)
+        np.multiply(spare, 1e-3, out=spare)
+        np.subtract(out, spare, out=out)
+
+    yield Case("adam", partial(cpu.adam, out, y, z, x, *scalars), adam, 7 * size)
+    norms = partial(cpu.lamb_norms, out, y, z, x, *scalars[1:])
+    slow = partial(reference.lamb_norms, out, y, z, x, *scalars[1:])
+    yield Case("lamb_norms", norms, slow, 6 * size)
+    yield Case("lamb", partial(cpu.lamb, out, y, z, 1e-3, *scalars[3:7]),
+               partial(reference.lamb, out, y, z, 1e-3, *scalars[3:7]), 4 * size)  # fmt: skip
+    yield Case("sum_of_squares", partial(cpu.sum_of_squares, x), partial(np.dot, x, x), size)
     yield Case("pack", partial(cpu.pack, out, [x], 1.0), partial(np.copyto, out, x), 2 * size)
     yield Case("unpack", partial(cpu.unpack, x, [out]), partial(np.copyto, out, x), 2 * size)
     yield Case("digest", partial(cpu.digest, x), partial(reference.digest, x), size)

@@ -32,6 +32,93 @@ __device__ inline void momentum(
     }
 }
 
+__device__ inline float root(float x) { return __fsqrt_rn(x); }
+__device__ inline double root(double x) { return __dsqrt_rn(x); }
+
+template <typename real>
+__device__ inline void move_moments(
+    real* mean, real* square, real gradient, real beta1, real new1, real beta2, real new2) {
+    *mean = beta1 * *mean + new1 * gradient;
+    *square = beta2 * *square + new2 * (gradient * gradient);
+}
+
+template <typename real>
+__device__ inline real direction(
+    real param, real mean, real square, real first, real second, real eps, real decay) {
+    return (first * mean) / (second * root(square) + eps) + decay * param;
+}
+
+template <typename real>
+__device__ inline void adam(
+    real* params, real* mean, real* square, const real* grads, real rate, real beta1, real new1,
+    real beta2, real new2, real first, real second, real eps, real decay, real scale, u64 n) {
+    EACH(i, n) {
+        real m = mean[i], v = square[i], w = params[i];
+        move_moments(&m, &v, scale * grads[i], beta1, new1, beta2, new2);
+        mean[i] = m;
+        square[i] = v;
+        params[i] = w - rate * direction(w, m, v, first, second, eps, decay);
+    }
+}
+
+template <typename real>
+__device__ inline void lamb(
+    real* params, const real* mean, const real* square, real rate, real first, real second,
+    real eps, real decay, u64 n) {
+    EACH(i, n) {
+        real w = params[i];
+        params[i] = w - rate * direction(w, mean[i], square[i], first, second, eps, decay);
+    }
+}
+
+// Of a sum of squares, as `reference` has them.
+#define LANES 256
+#define STRETCH 65536
+
+// The elements of a lane of one stretch of `size` elements; lanes of all stretches are in one row.
+#define OF_LANE(i, lane, size)                                                              \
+    for (u64 i = (lane) / LANES * STRETCH + (lane) % LANES,                                 \
+             end = (lane) / LANES * STRETCH + STRETCH;                                      \
+         i < end && i < (size); i += LANES)
+
+template <typename real>
+__device__ inline void sum_of_squares(double* lanes, const real* x, u64 size, u64 n) {
+    EACH(lane, n) {
+        double sum = 0;
+        OF_LANE(i, lane, size) sum = sum + (double)x[i] * (double)x[i];
+        lanes[lane] = sum;
+    }
+}
+
+template <typename real>
+__device__ inline void lamb_norms(
+    double* ours, double* theirs, const real* params, real* mean, real* square,
+    const real* grads, real beta1, real new1, real beta2, real new2, real first, real second,
+    real eps, real decay, real scale, u64 size, u64 n) {
+    EACH(lane, n) {
+        double weights = 0, directions = 0;
+        OF_LANE(i, lane, size) {
+            real m = mean[i], v = square[i], w = params[i];
+            move_moments(&m, &v, scale * grads[i], beta1, new1, beta2, new2);
+            mean[i] = m;
+            square[i] = v;
+            double u = direction(w, m, v, first, second, eps, decay);
+            weights = weights + (double)w * (double)w;
+            directions = directions + u * u;
+        }
+        ours[lane] = weights;
+        theirs[lane] = directions;
+    }
+}
+
+extern "C" __global__ void add_lanes(double* sums, const double* lanes, u64 n) {
+    EACH(stretch, n) {
+        double sum = 0;
+        for (u64 j = 0; j < LANES; ++j) sum = sum + lanes[stretch * LANES + j];
+        sums[stretch] = sum;
+    }
+}
+
 // Up to eight inputs at a time; how many is known to the compiler, which has all of them fetched
 // before it adds the first. `goes_on`: to what is in `out` already.
 template <typename real, int count, bool goes_on>
@@ -137,6 +224,29 @@ extern "C" __global__ void digest(
         real* params, real* velocity, const real* grads, real rate, real beta, real scale,  \
         u64 n) {                                                                            \
         momentum(params, velocity, grads, rate, beta, scale, n);                            \
+    }                                                                                       \
+    extern "C" __global__ void adam_##real(                                                 \
+        real* params, real* mean, real* square, const real* grads, real rate, real beta1,   \
+        real new1, real beta2, real new2, real first, real second, real eps, real decay,    \
+        real scale, u64 n) {                                                                \
+        adam(params, mean, square, grads, rate, beta1, new1, beta2, new2, first, second,    \
+             eps, decay, scale, n);                                                         \
+    }                                                                                       \
+    extern "C" __global__ void lamb_norms_##real(                                           \
+        double* ours, double* theirs, const real* params, real* mean, real* square,         \
+        const real* grads, real beta1, real new1, real beta2, real new2, real first,        \
+        real second, real eps, real decay, real scale, u64 size, u64 n) {                   \
+        lamb_norms(ours, theirs, params, mean, square, grads, beta1, new1, beta2, new2,     \
+                   first, second, eps, decay, scale, size, n);                              \
+    }                                                                                       \
+    extern "C" __global__ void lamb_##real(                                                 \
+        real* params, const real* mean, const real* square, real rate, real first,          \
+        real second, real eps, real decay, u64 n) {                                         \
+        lamb(params, mean, square, rate, first, second, eps, decay, n);                     \
+    }                                                                                       \
+    extern "C" __global__ void sum_of_squares_##real(                                       \
+        double* lanes, const real* x, u64 size, u64 n) {                                    \
+        sum_of_squares(lanes, x, size, n);                                                  \
     }                                                                                       \
     extern "C" __global__ void pack_##real(                                                 \
         real* out, const u64* table, u64 count, real scale, u64 n) {                        \

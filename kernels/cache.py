@@ -49,7 +49,7 @@ def compiled(loops: Loops) -> SimpleNamespace:
 
 
 def _jitted(loops: Loops, cache: bool) -> dict[Any, tuple[Any, ...]]:
-    jit = numba.njit(nogil=True, cache=cache)
+    jit = numba.njit(nogil=True, cache=cache, error_model="numpy")  # x / 0 is infinite
     return {jit(function): types for function, types in loops.items()}
 
 

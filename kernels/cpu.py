@@ -22,13 +22,17 @@ from spotmpi.kernels.reference import FORMATS, MIX, POSITION, Array, narrowed_by
 
 __all__ = [
     "accumulate",
+    "adam",
     "digest",
     "finite",
+    "lamb",
+    "lamb_norms",
     "momentum",
     "narrow_sum",
     "pack",
     "scaled_sum",
     "sgd",
+    "sum_of_squares",
     "unpack",
     "warm",
     "widen",
@@ -93,6 +97,67 @@ def momentum(
     """velocity = beta * velocity + scale * grads; params -= rate * velocity"""
     kernels = _checked(params, velocity, grads, written=2)
     kernels.momentum(params, velocity, grads, rate, beta, scale)
+
+
+def adam(
+    params: Array,
+    mean: Array,
+    square: Array,
+    grads: Array,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> None:
+    """Move two moments of the gradient, and the parameters with them: see `reference.adam`."""
+    kernels = _checked(params, mean, square, grads, written=3)
+    scalars = rate, beta1, beta2, first, second, eps, decay, scale
+    kernels.adam(params, mean, square, grads, *scalars)
+
+
+def lamb_norms(
+    params: Array,
+    mean: Array,
+    square: Array,
+    grads: Array,
+    beta1: float,
+    beta2: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> tuple[float, float]:
+    """Move ``mean`` and ``square`` as `adam` does, and no parameters. Returns the sums of squares
+    of the parameters and of what is `adam`'s direction, as `sum_of_squares` has them."""
+    kernels = _checked(mean, square, params, grads, written=2)
+    scalars = beta1, beta2, first, second, eps, decay, scale
+    weights, directions = kernels.lamb_norms(params, mean, square, grads, *scalars)
+    return weights, directions
+
+
+def lamb(
+    params: Array,
+    mean: Array,
+    square: Array,
+    rate: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+) -> None:
+    """params -= rate * direction, which is as `adam` has it, of moments that were moved."""
+    kernels = _checked(params, mean, square)
+    kernels.lamb(params, mean, square, rate, first, second, eps, decay)
+
+
+def sum_of_squares(x: Array) -> float:
+    """x[0]**2 + x[1]**2 + ..., in float64, in the order that `reference.sum_of_squares` has."""
+    return float(_checked(x, written=0).sum_of_squares(x))
 
 
 def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
@@ -272,6 +337,10 @@ _FEW = SimpleNamespace(
     scaled_sum=_quietly(reference.scaled_sum),
     sgd=_quietly(reference.sgd),
     momentum=_quietly(reference.momentum),
+    adam=_quietly(reference.adam),
+    lamb_norms=_quietly(reference.lamb_norms),
+    lamb=_quietly(reference.lamb),
+    sum_of_squares=_quietly(reference.sum_of_squares),
     pack=_quietly(reference.pack),
     finite=reference.finite,
     narrow_sum=_quietly(reference.narrow_sum),

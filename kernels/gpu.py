@@ -3,8 +3,8 @@ compiled when it is first used.
 
 `reference` says what each computes; the results are equal to its, to the bit save for the payload
 of NaNs. All functions refuse what `cpu` refuses. They put their work into the current stream of the
-calling thread and return; only `digest` and `finite`, which tell a number, wait for it. CuPy is
-imported by the first call: whoever has an array of CuPy's has done so before.
+calling thread and return; only those that tell a number (`digest`, `finite`, sums of squares) wait
+for it. CuPy is imported by the first call: whoever has an array of CuPy's has done so before.
 """
 
 from __future__ import annotations
@@ -17,17 +17,29 @@ from typing import Any
 import numpy as np
 
 from spotmpi.kernels.checks import check_pieces, refuse
-from spotmpi.kernels.reference import FORMATS, MIX, NARROWED_BLOCK, POSITION, narrowed_bytes
+from spotmpi.kernels.reference import (
+    FORMATS,
+    LANES,
+    MIX,
+    NARROWED_BLOCK,
+    POSITION,
+    STRETCH,
+    narrowed_bytes,
+)
 
 __all__ = [
     "accumulate",
+    "adam",
     "digest",
     "finite",
+    "lamb",
+    "lamb_norms",
     "momentum",
     "narrow_sum",
     "pack",
     "scaled_sum",
     "sgd",
+    "sum_of_squares",
     "unpack",
     "widen",
 ]
@@ -95,6 +107,73 @@ def momentum(
     real = _checked(params, velocity, grads)
     scalars = _rounded(params, rate, beta, scale)
     _launch(f"momentum_{real}", params, params, velocity, grads, *scalars)
+
+
+def adam(
+    params: Array,
+    mean: Array,
+    square: Array,
+    grads: Array,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> None:
+    """Move two moments of the gradient, and the parameters with them: see `reference.adam`."""
+    real = _checked(params, mean, square, grads)
+    scalars = rate, beta1, 1 - beta1, beta2, 1 - beta2, first, second, eps, decay, scale
+    moved = params, mean, square
+    _launch(f"adam_{real}", params, *moved, grads, *_rounded(params, *scalars))
+
+
+def lamb_norms(
+    params: Array,
+    mean: Array,
+    square: Array,
+    grads: Array,
+    beta1: float,
+    beta2: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> tuple[float, float]:
+    """Move ``mean`` and ``square`` as `adam` does, and no parameters. Returns the sums of squares
+    of the parameters and of what is `adam`'s direction, as `sum_of_squares` has them."""
+    real = _checked(params, mean, square, grads)
+    ours, theirs = _lanes(params), _lanes(params)
+    scalars = beta1, 1 - beta1, beta2, 1 - beta2, first, second, eps, decay, scale
+    given = params, mean, square, grads, *_rounded(params, *scalars), np.uint64(params.size)
+    _launch(f"lamb_norms_{real}", ours, ours, theirs, *given)
+    return _added(ours), _added(theirs)
+
+
+def lamb(
+    params: Array,
+    mean: Array,
+    square: Array,
+    rate: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+) -> None:
+    """params -= rate * direction, which is as `adam` has it, of moments that were moved."""
+    real = _checked(params, mean, square)
+    scalars = _rounded(params, rate, first, second, eps, decay)
+    _launch(f"lamb_{real}", params, params, mean, square, *scalars)
+
+
+def sum_of_squares(x: Array) -> float:
+    """x[0]**2 + x[1]**2 + ..., in float64, in the order that `reference.sum_of_squares` has."""
+    real, lanes = _checked(x), _lanes(x)
+    _launch(f"sum_of_squares_{real}", lanes, lanes, x, np.uint64(x.size))
+    return _added(lanes)
 
 
 def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
@@ -232,6 +311,25 @@ def _add_up(
         nothing = [np.uint64(0)] * missing, [out.dtype.type(0)] * missing
         name = f"{'add' if goes_on or first else 'sum'}_{len(some)}_{real}"
         _launch(name, out, out, *some, *nothing[0], *weights, *nothing[1])
+
+
+def _lanes(like: Array) -> Array:
+    """Room for the lanes of all stretches of its sum of squares."""
+    with like.device:
+        return _cupy().empty(-(-like.size // STRETCH) * LANES, "float64")
+
+
+def _added(lanes: Array) -> float:
+    """What they come to."""
+    if not lanes.size:
+        return 0.0
+    with lanes.device:
+        stretches = _cupy().empty(lanes.size // LANES, "float64")
+    _launch("add_lanes", stretches, stretches, lanes)
+    total = 0.0
+    for stretch in stretches.get().tolist():
+        total += stretch
+    return total
 
 
 def _rounded(like: Array, *scalars: float) -> list[Any]:

@@ -23,6 +23,9 @@ __all__ = ["BLOCK", "compiled", "pointed_at"]
 BLOCK = 8192
 """Elements of a sum that stay in a core's cache while the inputs pass by."""
 
+LANES, STRETCH = 256, 1 << 16
+"""As `reference` has them, which Numba's cache would not notice to change."""
+
 
 def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
     """The loops for arrays of this dtype, float32 or float64; `cache.compiled` has more."""
@@ -35,6 +38,10 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
             _scaled_sum_past_cache: (flat, uintp[::1], float64[::1]),
             _sgd: (flat, flat, float64, float64),
             _momentum: (flat, flat, flat, float64, float64, float64),
+            _adam: (flat,) * 4 + (float64,) * 8,
+            _lamb_norms: (flat,) * 4 + (float64,) * 7,
+            _lamb: (flat,) * 3 + (float64,) * 5,
+            _sum_of_squares: (flat,),
             _scale: (flat, flat, float64),
             _digest: (words, uint32, uint32, uint32),
             _finite: (flat,),
@@ -61,6 +68,117 @@ def _momentum(params: Any, velocity: Any, grads: Any, rate: Any, beta: Any, scal
     for i in range(params.size):
         velocity[i] = b * velocity[i] + s * grads[i]
         params[i] -= r * velocity[i]
+
+
+def _adam(
+    params: Any,
+    mean: Any,
+    square: Any,
+    grads: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    first: Any,
+    second: Any,
+    eps: Any,
+    decay: Any,
+    scale: Any,
+) -> None:
+    real = params.dtype.type
+    b, c, new_b, new_c = real(beta1), real(beta2), real(1.0 - beta1), real(1.0 - beta2)
+    r, p, q, e, d, s = real(rate), real(first), real(second), real(eps), real(decay), real(scale)
+    for i in range(params.size):
+        g = s * grads[i]
+        m = b * mean[i] + new_b * g
+        v = c * square[i] + new_c * (g * g)
+        w = params[i]
+        mean[i] = m
+        square[i] = v
+        params[i] = w - r * ((p * m) / (q * np.sqrt(v) + e) + d * w)
+
+
+def _lamb_norms(
+    params: Any,
+    mean: Any,
+    square: Any,
+    grads: Any,
+    beta1: Any,
+    beta2: Any,
+    first: Any,
+    second: Any,
+    eps: Any,
+    decay: Any,
+    scale: Any,
+) -> Any:
+    # A row of lanes at a time: its directions stay in the nearest cache until they are squared.
+    real = params.dtype.type
+    b, c, new_b, new_c = real(beta1), real(beta2), real(1.0 - beta1), real(1.0 - beta2)
+    p, q, e, d, s = real(first), real(second), real(eps), real(decay), real(scale)
+    room, ours, theirs = np.zeros(LANES, params.dtype), np.zeros(LANES), np.zeros(LANES)
+    weights, directions = 0.0, 0.0
+    for start in range(0, params.size, STRETCH):
+        stop = min(params.size, start + STRETCH)
+        ours[:] = 0.0
+        theirs[:] = 0.0
+        for row in range(start, stop, LANES):
+            many = min(LANES, stop - row)
+            w, m, v = params[row : row + many], mean[row : row + many], square[row : row + many]
+            x, u = grads[row : row + many], room[:many]
+            for j in range(many):
+                g = s * x[j]
+                moved = b * m[j] + new_b * g
+                squared = c * v[j] + new_c * (g * g)
+                m[j] = moved
+                v[j] = squared
+                u[j] = (p * moved) / (q * np.sqrt(squared) + e) + d * w[j]
+            _add_squares(ours, w)
+            _add_squares(theirs, u)
+        weights += _added(ours)
+        directions += _added(theirs)
+    return weights, directions
+
+
+def _lamb(
+    params: Any,
+    mean: Any,
+    square: Any,
+    rate: Any,
+    first: Any,
+    second: Any,
+    eps: Any,
+    decay: Any,
+) -> None:
+    real = params.dtype.type
+    r, p, q, e, d = real(rate), real(first), real(second), real(eps), real(decay)
+    for i in range(params.size):
+        w = params[i]
+        params[i] = w - r * ((p * mean[i]) / (q * np.sqrt(square[i]) + e) + d * w)
+
+
+def _sum_of_squares(x: Any) -> Any:
+    lanes, total = np.zeros(LANES), 0.0
+    for start in range(0, x.size, STRETCH):
+        stop = min(x.size, start + STRETCH)
+        lanes[:] = 0.0
+        for row in range(start, stop, LANES):
+            _add_squares(lanes, x[row : min(row + LANES, stop)])
+        total += _added(lanes)
+    return total
+
+
+@register_jitable
+def _add_squares(lanes: Any, x: Any) -> None:
+    for j in range(x.size):
+        y = np.float64(x[j])
+        lanes[j] += y * y
+
+
+@register_jitable
+def _added(lanes: Any) -> Any:
+    total = 0.0
+    for j in range(LANES):
+        total += lanes[j]
+    return total
 
 
 def _scale(out: Any, x: Any, scale: Any) -> None:

@@ -16,13 +16,17 @@ import numpy.typing as npt
 
 __all__ = [
     "accumulate",
+    "adam",
     "digest",
     "finite",
+    "lamb",
+    "lamb_norms",
     "momentum",
     "narrow_sum",
     "pack",
     "scaled_sum",
     "sgd",
+    "sum_of_squares",
     "unpack",
     "widen",
 ]
@@ -32,6 +36,9 @@ Array: TypeAlias = npt.NDArray[Any]
 # Each is odd, so that multiplying by it loses nothing: Weyl's for positions, murmur3's to mix.
 POSITION = 0x9E3779B1
 MIX = 0x85EBCA6B
+
+LANES, STRETCH = 256, 1 << 16
+"""Of a sum of squares: so many are added side by side, in stretches of so many elements."""
 
 FORMATS = ("bf16", "fp16", "int8")
 """What float32 can be narrowed to."""
@@ -72,6 +79,87 @@ def momentum(
     real = params.dtype.type
     velocity[...] = real(beta) * velocity + real(scale) * grads
     params -= real(rate) * velocity
+
+
+def adam(
+    params: Array,
+    mean: Array,
+    square: Array,
+    grads: Array,
+    rate: float,
+    beta1: float,
+    beta2: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> None:
+    """Move two moments of the gradient, and the parameters with them.
+
+        g = scale * grads
+        mean = beta1 * mean + (1 - beta1) * g
+        square = beta2 * square + (1 - beta2) * (g * g)
+        direction = (first * mean) / (second * sqrt(square) + eps) + decay * params
+        params -= rate * direction
+
+    ``first`` and ``second`` make up for moments that began with zero. 1 - beta1 and 1 - beta2 are
+    rounded once, after the subtraction.
+    """
+    _move_moments(mean, square, grads, beta1, beta2, scale)
+    lamb(params, mean, square, rate, first, second, eps, decay)
+
+
+def lamb_norms(
+    params: Array,
+    mean: Array,
+    square: Array,
+    grads: Array,
+    beta1: float,
+    beta2: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> tuple[float, float]:
+    """Move ``mean`` and ``square`` as `adam` does, and no parameters. Returns the sums of squares
+    of the parameters and of what is `adam`'s direction, as `sum_of_squares` has them."""
+    _move_moments(mean, square, grads, beta1, beta2, scale)
+    direction = _direction(params, mean, square, first, second, eps, decay)
+    return sum_of_squares(params), sum_of_squares(direction)
+
+
+def lamb(
+    params: Array,
+    mean: Array,
+    square: Array,
+    rate: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+) -> None:
+    """params -= rate * direction, which is as `adam` has it, of moments that were moved."""
+    direction = _direction(params, mean, square, first, second, eps, decay)
+    params -= params.dtype.type(rate) * direction
+
+
+def sum_of_squares(x: Array) -> float:
+    """x[0]**2 + x[1]**2 + ..., in float64 whatever the dtype, and in this order:
+
+    In each stretch of `STRETCH` elements there are `LANES` sums that begin with 0; to number j are
+    added the squares of its elements j, j + LANES, j + 2 * LANES, ... The sum of a stretch is that
+    of these, from the first to the last, and the result that of the stretches.
+    """
+    total = 0.0
+    for start in range(0, x.size, STRETCH):
+        stretch, lanes = x[start : start + STRETCH].astype(np.float64), np.zeros(LANES)
+        for row in range(0, stretch.size, LANES):
+            some = stretch[row : row + LANES]
+            lanes[: some.size] += some * some
+        total += float(np.add.accumulate(lanes)[-1])
+    return total
 
 
 def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
@@ -207,6 +295,30 @@ def widen(out: Array, wire: Array, form: str) -> None:
         return
     scales = np.repeat(wire[:marks].view(np.float32), NARROWED_BLOCK)[: out.size]
     out[...] = body.view(np.float16 if form == "fp16" else np.int8).astype(np.float32) * scales
+
+
+def _move_moments(
+    mean: Array, square: Array, grads: Array, beta1: float, beta2: float, scale: float
+) -> None:
+    real = mean.dtype.type
+    g = real(scale) * grads
+    mean[...] = real(beta1) * mean + real(1 - beta1) * g
+    square[...] = real(beta2) * square + real(1 - beta2) * (g * g)
+
+
+def _direction(
+    params: Array,
+    mean: Array,
+    square: Array,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+) -> Array:
+    real = params.dtype.type
+    direction: Array = (real(first) * mean) / (real(second) * np.sqrt(square) + real(eps))
+    direction += real(decay) * params
+    return direction
 
 
 def _marks(size: int, form: str) -> int:

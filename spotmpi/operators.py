@@ -301,5 +301,6 @@ class Apply(Operator):
         """One fused pass over the parameters."""
         if step.optimizer is None:
             raise UsageError(f"{self} needs an optimizer, and a group has none: use a Trainer")
-        step.optimizer.update(step.params, step.update, step.memory, step.rate, step.scale)
+        known = step.params, step.update, step.memory, step.rate, step.scale
+        step.optimizer.apply(step.layout, *known)
         yield from ()

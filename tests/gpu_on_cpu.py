@@ -35,6 +35,8 @@ struct where_ { unsigned x = 0; };
 static thread_local where_ blockIdx, threadIdx, blockDim, gridDim;
 static inline unsigned __float_as_uint(float x) { unsigned u; memcpy(&u, &x, 4); return u; }
 static inline float __uint_as_float(unsigned u) { float x; memcpy(&x, &u, 4); return x; }
+static inline float __fsqrt_rn(float x) { return __builtin_sqrtf(x); }
+static inline double __dsqrt_rn(double x) { return __builtin_sqrt(x); }
 template <typename T> static T atomicAdd(T* at, T x) { T old = *at; *at = old + x; return old; }
 template <typename T>
 static T atomicMax(T* at, T x) { T old = *at; *at = x > old ? x : old; return old; }

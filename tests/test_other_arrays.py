@@ -6,7 +6,7 @@ may differ by a bit: not the parameters, not the trace, not the checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ import pytest
 import spotmpi
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
-from spotmpi.optimizers import SGD, Momentum
+from spotmpi.optimizers import LAMB, SGD, Adam, Momentum, Optimizer
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import replay, steps
 from spotmpi.training.keeping import checkpoint_file
 from tests import fake_cupy as cupy
 from tests.boxed import Boxed, box, boxed_all, boxes, unbox, unboxed_all
 from tests.chaos.others import STRATEGIES
-from tests.simulated import Job, Model, Result, bits, gradient, params
+from tests.simulated import Job, Model, Result, bits, check, gradient, params
 from tests.test_member import Changes, joined, left
 
 
@@ -113,6 +113,22 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, strategy: s
         results.append(twins(job)[1])
     assert joined(results)
     assert left(results)
+    assert any(result.of("recovery") for result in results)
+
+
+@pytest.mark.parametrize("optimizer", [Adam, LAMB])
+def test_optimizers_that_count_do_so_whatever_the_arrays(
+    tmp_path: Path, optimizer: Callable[[float], Optimizer]
+) -> None:
+    calm = Job(tmp_path / "calm", 3, samples=85, optimizer=lambda: optimizer(0.05))
+    events = twins(calm)[0].events
+    results = []
+    for seed in range(5):
+        drawn = Changes.draw(calm.workers, events, seed)
+        job = replace(calm, folder=tmp_path / f"{seed}", seed=seed, **vars(drawn))
+        results.append(twins(job)[1])
+        check(replace(results[-1], job=calm))
+    assert joined(results)
     assert any(result.of("recovery") for result in results)
 
 

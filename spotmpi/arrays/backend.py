@@ -67,6 +67,55 @@ class Kernels(Protocol):
     ) -> None:
         """velocity = beta * velocity + scale * grads; params -= rate * velocity"""
 
+    def adam(
+        self,
+        params: Buffer,
+        mean: Buffer,
+        square: Buffer,
+        grads: Buffer,
+        rate: float,
+        beta1: float,
+        beta2: float,
+        first: float,
+        second: float,
+        eps: float,
+        decay: float,
+        scale: float,
+    ) -> None:
+        """Move two moments of the gradient, and the parameters with them."""
+
+    def lamb_norms(
+        self,
+        params: Buffer,
+        mean: Buffer,
+        square: Buffer,
+        grads: Buffer,
+        beta1: float,
+        beta2: float,
+        first: float,
+        second: float,
+        eps: float,
+        decay: float,
+        scale: float,
+    ) -> tuple[float, float]:
+        """Move the moments; the sums of squares of the parameters, and of `adam`'s direction."""
+
+    def lamb(
+        self,
+        params: Buffer,
+        mean: Buffer,
+        square: Buffer,
+        rate: float,
+        first: float,
+        second: float,
+        eps: float,
+        decay: float,
+    ) -> None:
+        """params -= rate * direction"""
+
+    def sum_of_squares(self, x: Buffer) -> float:
+        """In float64: the same bits on every backend."""
+
     def narrow_sum(
         self,
         wire: Buffer,

@@ -142,6 +142,25 @@ class Layout:
         """New buckets full of zeros."""
         return [self.backend.zeros(bucket.dtype, bucket.size) for bucket in self.buckets]
 
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where its arrays end in a `Tape` of its buckets, in words of a set."""
+        found, words = [0], 0
+        for bucket in sorted(self.buckets, key=lambda bucket: -WORDS_OF[bucket.dtype]):
+            size = WORDS_OF[bucket.dtype]
+            found += [words + size * entry.stop for entry in bucket.entries]
+            words += size * bucket.size
+        return found[1:]
+
+    def one_by_one(self, flats: Sequence[Buffer]) -> list[Buffer]:
+        """The arrays that lie in ``flats``, each of them flat, bucket by bucket."""
+        view = self.backend.view
+        return [
+            view(flat, entry.start, (entry.stop - entry.start,))
+            for bucket, flat in zip(self.buckets, flats, strict=True)
+            for entry in bucket.entries
+        ]
+
     def named(self, flats: Sequence[Buffer], read_only: bool = False) -> dict[Key, Array]:
         """Arrays that share memory with ``flats``, in the order of the user's structure."""
         view, found = self.backend.view, {}

@@ -11,6 +11,7 @@ them and what a newcomer is told.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -35,6 +36,9 @@ class State:
 
     flats: Sequence[Buffer]
     scope: Scope = Scope.REPLICATED
+    paged: bool = True
+    """A newcomer learns them in slices. If not, it is told all of them with each round: a few
+    float64, in the memory of the host, without which it could do nothing with a round's result."""
 
 
 class Values(Protocol):
@@ -74,8 +78,25 @@ class Registry:
     # Arrays.
 
     def tape(self) -> Tape:
-        """The replicated arrays as one row of words, which are the live ones."""
-        return Tape(*(state.flats for _, _, state in self._replicated()))
+        """The replicated arrays of which there are pages, as one row of words, which are the live
+        ones."""
+        return Tape(*(state.flats for _, _, state in self._replicated() if state.paged))
+
+    def numbers(self) -> dict[str, list[float]]:
+        """The replicated ones of which there are none."""
+        return {
+            name: [number for flat in state.flats for number in flat.tolist()]
+            for name, _, state in self._replicated()
+            if not state.paged
+        }
+
+    def put_numbers(self, found: Mapping[str, Sequence[float]]) -> None:
+        """As another worker has them."""
+        for name, _, state in self._replicated():
+            if not state.paged:
+                left = iter(found[name])
+                for flat in state.flats:
+                    flat[:] = list(itertools.islice(left, len(flat)))
 
     def digest(self) -> int:
         """64 bits over the bits of all that is replicated; one pass over memory."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,6 +72,23 @@ class PageOrder:
     def restore(self, part: int, had: Collection[tuple[WorkerId, int]]) -> None:
         """Go on where the one with this `state` stood."""
         self.part, self._had = part, dict(had)
+
+
+def cut(size: int, usual: int, ends: Sequence[int] | None = None) -> list[tuple[int, int]]:
+    """Parts of so many words in their order, one at least, each from one word to another.
+
+    Of ``usual`` words, or fewer. If only at ``ends``, which grow up to ``size``: of as many as that
+    allows, and longer where the next end is farther away.
+    """
+    if ends is None:
+        ends = [*range(usual, size, usual), size]
+    found, begin, last = [], 0, 0
+    for end in ends:
+        if end - begin > usual and last > begin:
+            found.append((begin, last))
+            begin = last
+        last = end
+    return [*found, (begin, last)]
 
 
 _LENGTH = struct.Struct("<Q")

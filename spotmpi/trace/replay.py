@@ -129,7 +129,7 @@ def replay(
     flats = layout.allocate()
     layout.pack(params, flats, 1.0)
     current = layout.views(flats)
-    slots = {name: layout.allocate() for name in optimizer.slots}
+    memory = optimizer.remember(layout)
     rests = Rests()
     begun = _resumed(records)
     for record in steps(records):
@@ -147,7 +147,7 @@ def replay(
             parts[int(contribution["worker"])] = part
         if weights:
             total = summed(parts, record, rests)
-            optimizer.update(flats, total, slots, float(record["rate"]), 1.0 / weights)
+            optimizer.apply(layout, flats, total, memory, float(record["rate"]), 1.0 / weights)
     return current
 
 

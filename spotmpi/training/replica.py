@@ -43,6 +43,7 @@ class Replica(Generic[P]):
         self.strategy = strategy
         self.bucket_mb = bucket_mb
         layout = Layout.of(cast(Any, params), bucket_mb)
+        self._whole = layout
         self._layout = layout if arrays is None else Layout.of(arrays, bucket_mb)
         slots = () if optimizer is None else optimizer.slots
         self._twins = self._made_to_move(layout, 1 + len(slots))
@@ -55,6 +56,10 @@ class Replica(Generic[P]):
         self._memory = {name: own() for name in slots}
         for name, flats in self._memory.items():
             self.registry.add(f"optimizer/{name}", layout, State(flats))
+        for name in () if optimizer is None else optimizer.counts:
+            self._memory[name] = [HOST.zeros("float64", 1)]
+            state = State(self._memory[name], paged=False)
+            self.registry.add(f"optimizer/{name}", Layout.of(self._memory[name]), state)
         states = strategy.init(self._layout)
         for name, state in states.items():
             self.registry.add(f"strategy/{name}", self._layout, state)
@@ -122,9 +127,20 @@ class Replica(Generic[P]):
         return str(self._signature)
 
     @property
-    def elementwise(self) -> bool:
-        """What becomes of an element in a round depends on what is remembered of it alone."""
+    def moves_itself(self) -> bool:
+        """What follows from a round's result is done here, and not by the script."""
         return self.optimizer is not None
+
+    @property
+    def ends(self) -> Sequence[int] | None:
+        """Where a page of its state may end, in words of one set; None: anywhere.
+
+        What becomes of the elements of a page must follow from what there is of them alone: each
+        by itself, or with all others of its array, or with all there are.
+        """
+        if self.optimizer is None:
+            return self._whole.ends[-1:]
+        return None if self.optimizer.elementwise else self._whole.ends
 
     def first(self) -> Tape:
         """What the first worker gives to all at the beginning."""

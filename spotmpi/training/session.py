@@ -65,7 +65,7 @@ class Session(Generic[P]):
         self.me: WorkerId = fabric.me
         replica = training.replica
         tape = training.registry.tape()
-        self._school = Teaching(self.me, tape, fabric.arena, not replica.elementwise)
+        self._school = Teaching(self.me, tape, fabric.arena, replica.ends)
         self.memory = RoundMemory(fabric.arena, replica.arena, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
@@ -473,7 +473,7 @@ class Session(Generic[P]):
         self._tell_progress(number + 1, doing)
         if not learner and not word.over:
             wanted = word.save or (taken is not None and self.keeper.due(before, steps))
-            if taken and not self.training.replica.elementwise:
+            if taken and not self.training.replica.moves_itself:
                 self._unkept = partial(self._keep, number, steps, wanted, word.published)
             else:
                 self._keep(number, steps, wanted, word.published)

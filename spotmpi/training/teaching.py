@@ -14,7 +14,7 @@ from typing import Any
 from spotmpi.arrays.words import Tape
 from spotmpi.fabric import Arena, Buffer, Shape
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.protocol.state_pages import PageOrder, read, write
+from spotmpi.protocol.state_pages import PageOrder, cut, read, write
 
 HEAD = 1 << 14
 """Words of a page that hold plain values."""
@@ -33,24 +33,23 @@ class Teaching:
         me: WorkerId,
         tape: Tape,
         arena: Callable[[Sequence[Shape]], Arena],
-        whole: bool = False,
+        ends: Sequence[int] | None = None,
     ) -> None:
         """``tape``: the registered state, in sets of the size of a gradient.
 
         ``arena`` makes memory for pages, once somebody learns. A slice holds the same elements of
         every set: what becomes of a parameter in a round depends on what the optimizer remembers of
-        it, so both must be there. ``whole``: the elements do not stand for themselves, and a page
-        holds all of them.
+        it, so both must be there. ``ends``: where in a set a slice may end, in words, if not
+        everywhere: what lies between two of them is large or small, and goes whole.
         """
         self.me = me
         self._tape = tape
         self._set = tape.size // tape.sets
         share = -(-self._set // (tape.sets * _SHARE))
-        self._slice = min(max(_LEAST, share + share % 2), max(2, self._set))
-        if whole:
-            self._slice = self._set
-        """Words of each set that a page holds; an even number, as some elements have two."""
-        self._lessons = PageOrder(max(1, -(-self._set // self._slice)))
+        # An even number, as some elements have two words.
+        self._slices = cut(self._set, max(_LEAST, share + share % 2), ends)
+        """Words of each set that a page holds: from one to another."""
+        self._lessons = PageOrder(len(self._slices))
         self._arena_of = arena
         self._arena: Arena | None = None
         self._teaches = False
@@ -102,7 +101,8 @@ class Teaching:
     def _begin(self) -> None:
         self._teaches = True
         if self._arena is None:
-            shape = Shape(self._tape.dtype, HEAD + self._tape.sets * self._slice)
+            longest = max(end - begin for begin, end in self._slices)
+            shape = Shape(self._tape.dtype, HEAD + self._tape.sets * longest)
             self._arena = self._arena_of([shape])
 
     # The pages.
@@ -169,8 +169,8 @@ class Teaching:
 
     def _parts(self, page: Buffer) -> Iterator[tuple[int, Buffer]]:
         """Of each set: where the slice begins in the state, and its place on the page."""
-        begin = self._lessons.part * self._slice
-        size = min(self._slice, self._set - begin)
+        begin, end = self._slices[self._lessons.part]
+        size = end - begin
         for number in range(self._tape.sets):
-            place = HEAD + number * self._slice
+            place = HEAD + number * size
             yield number * self._set + begin, page[place : place + size]

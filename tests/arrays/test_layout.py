@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 
 
@@ -205,3 +206,27 @@ def test_the_first_broken_entry_is_named(bad: float) -> None:
     assert layout.check_finite(flats) == 'grads["scalar"]'
     flats[1][0] = bad
     assert layout.check_finite(flats) == 'grads["w1"]'
+
+
+def test_arrays_are_had_one_by_one_and_end_in_the_row_of_words_where_the_layout_says() -> None:
+    shapes = {"a": ((3,), "float32"), "b": ((2, 2), "float64"), "c": ((0,), "float32")}
+    shapes |= {"d": ((5,), "float32"), "e": ((), "float64")}
+    layout = Layout.of({key: np.zeros(s, d) for key, (s, d) in shapes.items()}, bucket_mb=3e-5)
+    flats = layout.allocate()
+    assert len(flats) > 2
+    for number, array in enumerate(layout.one_by_one(flats), start=1):
+        assert array.ndim == 1
+        array[...] = number
+    assert sorted(array.size for array in layout.one_by_one(flats)) == [0, 1, 3, 4, 5]
+    numbers = [set(array.ravel()) for array in layout.named(flats).values()]
+    assert sorted(map(len, numbers)) == [0, 1, 1, 1, 1]
+    tape = Tape(flats)
+    assert layout.ends[-1] == tape.size
+    begin = 0
+    for end in layout.ends:
+        fresh = layout.allocate()
+        Tape(fresh).write(begin, np.full(end - begin, 0xFFFFFFFF, np.uint32))
+        touched = [array for array in layout.one_by_one(fresh) if np.isnan(array).any()]
+        assert len(touched) == (end > begin)
+        assert all(np.isnan(array).all() for array in touched)
+        begin = end

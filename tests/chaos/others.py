@@ -118,7 +118,7 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
     flats = layout.allocate()
     layout.pack(params, flats, 1.0)
     current = layout.views(flats)
-    slots = {slot: layout.allocate() for slot in optimizer.slots}
+    memory = optimizer.remember(layout)
     errors: dict[int, list] = {}
     rests = Rests()
     rounds: list[list[dict]] = []
@@ -153,5 +153,5 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                     flat[...] = coarse(flat, error)
         if weight:
             total = summed(brought, steps[-1], rests)
-            optimizer.update(flats, total, slots, float(steps[0]["rate"]), 1.0 / weight)
+            optimizer.apply(layout, flats, total, memory, float(steps[0]["rate"]), 1.0 / weight)
     return current

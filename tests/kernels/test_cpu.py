@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from spotmpi.kernels import cpu, loops, reference
+from tests.kernels import adaptive
 
 DTYPES = ("float32", "float64")
 SIZES = (0, 1, 2, 3, 7, 64, 1001, 2 * loops.BLOCK, 3 * loops.BLOCK + 5)
@@ -75,6 +76,20 @@ def test_every_kernel_equals_the_reference_to_the_bit(dtype: str, kind: str) -> 
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], s, 0.9, 0.7), x)
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], 0.1, s, 1.0), x)
             compare(lambda k, a, s=s: k.pack(a[0], [a[1][:1], a[1][1:]], s), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_and_sums_of_squares_equal_the_reference_to_the_bit(dtype: str, kind: str) -> None:
+    for seed, n in enumerate(adaptive.SIZES):
+        x = [make(dtype, n, kind, 10 * seed + i) for i in range(4)]
+        x[2] = np.abs(x[2])
+        for call in adaptive.calls():
+            compare(call, x)
+
+
+def test_sums_of_squares_are_cut_where_the_reference_cuts_them() -> None:
+    assert (loops.LANES, loops.STRETCH) == (reference.LANES, reference.STRETCH)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -253,6 +268,9 @@ def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
     refused(ValueError, r"one length.*float32\[4\], float32\[5\]", cpu.accumulate, x, y)
     refused(ValueError, "one length", cpu.sgd, x, y, 0.1, 1.0)
     refused(ValueError, "one length", cpu.momentum, x, x.copy(), y, 0.1, 0.9, 1.0)
+    refused(ValueError, "one length", cpu.adam, x, x.copy(), x.copy(), y, *[0.1] * 8)
+    refused(ValueError, "one length", cpu.lamb_norms, x, x.copy(), y, x.copy(), *[0.1] * 7)
+    refused(ValueError, "one length", cpu.lamb, x, x.copy(), y, *[0.1] * 5)
     refused(ValueError, "one length", cpu.scaled_sum, x, [x.copy(), y], [1.0, 1.0])
     refused(ValueError, "not contiguous", cpu.accumulate, x[:2], x[::2])
     refused(ValueError, "one-dimensional", cpu.accumulate, x.reshape(2, 2), x.reshape(2, 2))
@@ -274,6 +292,14 @@ def test_read_only_arrays_are_read_and_never_written() -> None:
     refused(ValueError, "read-only", cpu.accumulate, constant, x)
     refused(ValueError, "read-only", cpu.momentum, x, constant, x.copy(), 0.1, 0.9, 1.0)
     refused(ValueError, "read-only", cpu.pack, constant, [x], 0.5)
+    for written in range(3):
+        arrays = [constant if i == written else x.copy() for i in range(4)]
+        refused(ValueError, "read-only", cpu.adam, *arrays, *[0.1] * 8)
+        if written:
+            refused(ValueError, "read-only", cpu.lamb_norms, *arrays, *[0.1] * 7)
+    refused(ValueError, "read-only", cpu.lamb, constant, x.copy(), x.copy(), *[0.1] * 5)
+    cpu.lamb_norms(constant, x.copy(), x.copy(), constant, *[0.1] * 7)
+    assert cpu.sum_of_squares(constant) == 4.0
     cpu.accumulate(x, constant)
     cpu.pack(x, [constant], 3.0)
     cpu.scaled_sum(x, [constant, constant], [1.0, 2.0])

@@ -14,7 +14,7 @@ from spotmpi.kernels import gpu, reference
 from spotmpi.kernels.reference import FORMATS, NARROWED_BLOCK, narrowed_bytes
 from tests import fake_cupy as cupy
 from tests.gpu_on_cpu import KernelError, compiled
-from tests.kernels import test_cpu, test_narrow
+from tests.kernels import adaptive, test_cpu, test_narrow
 from tests.kernels.test_cpu import DTYPES, KINDS, SCALARS, bits, make
 
 SIZES = (0, 1, 2, 3, 7, 64, 255, 256, 257, 1001, 5000)
@@ -83,6 +83,16 @@ def test_every_kernel_equals_the_reference_to_the_bit(dtype: str, kind: str) -> 
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], s, 0.9, 0.7), x)
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], 0.1, s, 1.0), x)
             compare(lambda k, a, s=s: k.pack(a[0], [a[1][:1], a[1][1:]], s), x)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_moments_and_sums_of_squares_equal_the_reference_to_the_bit(dtype: str, kind: str) -> None:
+    for seed, n in enumerate(adaptive.SIZES):
+        x = [make(dtype, n, kind, 10 * seed + i) for i in range(4)]
+        x[2] = np.abs(x[2])
+        for call in adaptive.calls():
+            compare(call, x)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -234,6 +244,12 @@ def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
         ("sum = out[i] + sum", "sum = sum", lambda k, a: k.scaled_sum(a[0], [a[1]] * 9, [0.3] * 9)),
         ("(u32)i + start", "(u32)i", lambda k, a: k.digest(a[0], 3)),
         ("*broken = 1", "*broken = 0", lambda k, a: k.finite(a[2])),
+        ("new2 * (gradient * gradient)", "new2 * gradient * gradient",
+         lambda k, a: k.lamb_norms(a[0], a[1], a[1], a[2], *[0.3] * 7)),
+        ("+ decay * param", "", lambda k, a: k.lamb(a[0], a[1], a[1], *[0.3] * 5)),
+        ("i += LANES", "i += 2 * LANES", lambda k, a: k.sum_of_squares(a[0])),
+        ("lanes[stretch * LANES + j]", "lanes[stretch * LANES + LANES - 1 - j]",
+         lambda k, a: k.sum_of_squares(a[0])),
     ],
 )  # fmt: skip
 def test_a_wrong_kernel_is_found(

@@ -33,6 +33,43 @@ def test_the_arithmetic_is_what_the_equations_say(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_moments_move_and_parameters_along_their_ratio(dtype: str) -> None:
+    params, mean, square = array(dtype, 1), array(dtype, 2), array(dtype, 8)
+    given = {"beta1": 0.5, "beta2": 0.25, "first": 2.0, "second": 0.5, "eps": 1.5, "decay": 0.25}
+    moments, norms = [mean.copy(), square.copy()], array(dtype, 1)
+    told = reference.lamb_norms(norms, *moments, array(dtype, 4), scale=0.5, **given)
+    reference.adam(params, mean, square, array(dtype, 4), rate=0.5, scale=0.5, **given)
+    assert mean.tolist() == moments[0].tolist() == [2]
+    assert square.tolist() == moments[1].tolist() == [5]
+    direction = 2 * 2 / (0.5 * 5**0.5 + 1.5) + 0.25
+    assert params[0] == pytest.approx(1 - 0.5 * direction)
+    assert told == (1, pytest.approx(direction**2))
+    del given["beta1"], given["beta2"]
+    reference.lamb(norms, *moments, rate=0.5, **given)
+    assert norms.tolist() == params.tolist()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_sum_of_squares_is_added_in_lanes_and_stretches(dtype: str) -> None:
+    assert reference.sum_of_squares(array(dtype)) == 0.0
+    assert reference.sum_of_squares(array(dtype, 3, -4)) == 25.0
+    x = np.random.default_rng(0).standard_normal(2 * reference.STRETCH + 1001).astype(dtype)
+    total = 0.0
+    for stretch in range(0, x.size, reference.STRETCH):
+        of_stretch = 0.0
+        for lane in range(reference.LANES):
+            of_lane = 0.0
+            for one in x[stretch : stretch + reference.STRETCH][lane :: reference.LANES].tolist():
+                of_lane += one * one
+            of_stretch += of_lane
+        total += of_stretch
+    assert reference.sum_of_squares(x) == total
+    assert total == pytest.approx(float((x.astype("float64") ** 2).sum()))
+    huge = array(dtype, 3e30, 4e30)
+    assert reference.sum_of_squares(huge) == pytest.approx(25e60)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_packing_is_scaled_and_rows_first_and_unpacking_undoes_it(dtype: str) -> None:
     tensors = [array(dtype, 1, 2, 3, 4).reshape(2, 2).T, array(dtype, 5).reshape(()), array(dtype)]
     out = array(dtype, 0, 0, 0, 0, 0)

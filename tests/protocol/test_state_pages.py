@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 
 from spotmpi.protocol.membership import Membership, Worker
-from spotmpi.protocol.state_pages import PageOrder, pack, read, unpack, write
+from spotmpi.protocol.state_pages import PageOrder, cut, pack, read, unpack, write
 
 
 def test_a_newcomer_has_learnt_after_as_many_rounds_as_there_are_parts_whichever_was_first() -> (
@@ -55,6 +56,30 @@ def test_who_is_lost_learns_no_more_and_the_others_go_on() -> None:
     lessons.forget([6, 99])
     assert lessons.learning == (5, 7)
     assert lessons.given(rest=True) == (5, 7)
+
+
+def test_parts_are_of_one_length_or_end_where_they_may() -> None:
+    assert cut(0, 4) == [(0, 0)]
+    assert cut(4, 4) == [(0, 4)]
+    assert cut(9, 4) == [(0, 4), (4, 8), (8, 9)]
+    assert cut(9, 4, [2, 4, 5, 9]) == [(0, 4), (4, 5), (5, 9)]
+    assert cut(20, 4, [1, 12, 14, 15, 20]) == [(0, 1), (1, 12), (12, 15), (15, 20)]
+    assert cut(9, 4, [9]) == [(0, 9)]
+    assert cut(3, 4, [0, 0, 3, 3]) == [(0, 3)]
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 20))
+def test_parts_hold_every_word_once_and_no_array_is_in_two(sizes: list[int], usual: int) -> None:
+    ends = np.cumsum([0, *sizes]).tolist()[1:] or [0]
+    parts = cut(ends[-1], usual, ends)
+    assert [begin for begin, _ in parts] == [0, *(end for _, end in parts[:-1])]
+    assert parts[-1][1] == ends[-1]
+    assert {end for _, end in parts} <= set(ends)
+    for (begin, end), (_, following) in itertools.pairwise(parts):
+        assert end > begin
+        assert following - begin > usual  # else they were one
+    for begin, end in parts:
+        assert end - begin <= usual or not {one for one in ends if begin < one < end}
 
 
 @given(

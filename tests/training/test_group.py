@@ -15,6 +15,7 @@ import spotmpi
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.kernels import cpu
+from spotmpi.optimizers import Optimizer
 from spotmpi.trace.replay import check_exactly_once, replay, steps
 from tests.simulated import Final, Job, Result, bits, gradient, params
 from tests.test_member import campaign, joined, left
@@ -37,7 +38,7 @@ def everything(worker: int) -> dict[str, np.ndarray]:
     return {**found, **{f"v{key}": np.zeros_like(array) for key, array in found.items()}}
 
 
-class ByHand:
+class ByHand(Optimizer):
     """The same, for a replay."""
 
     lr = 1.0
@@ -90,7 +91,7 @@ def check(result: Result) -> None:
     if not finals:
         return
     check_exactly_once(result.records, result.job.samples, result.job.passes)
-    by_hand: Any = ByHand()
+    by_hand = ByHand()
     given = range(done[0]["workers"][0] + 1)
     truths = {bits(replay(done, params(first), gradient, by_hand)) for first in given}
     assert {final.bits for final in finals.values()} <= truths
@@ -208,6 +209,6 @@ def test_a_group_that_is_told_to_stop_has_applied_the_average_that_it_stops_afte
 def check_whole(result: Result) -> None:
     """Both parts of a job that was resumed, as one."""
     check_exactly_once(result.records, result.job.samples, result.job.passes)
-    by_hand: Any = ByHand()
+    by_hand = ByHand()
     truth = bits(replay(steps(result.records), params(0), gradient, by_hand))
     assert {final.bits for final in result.finals.values()} == {truth}

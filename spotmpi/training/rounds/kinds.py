@@ -193,9 +193,12 @@ class Step(Round):
         return word._replace(late=late, loss=mean, loss_weight=turn.loss_weight)
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
-        """Weight and rate; and the loss that stays if the step moves nothing."""
+        """Weight and rate, and how often the optimizer has moved; and the loss that stays if the
+        step moves nothing."""
         total, rate = self._weigh(full)
-        return {"total": total, "rate": rate, "loss": self._training.progress.loss}
+        numbers = self._training.registry.numbers()
+        loss = self._training.progress.loss
+        return {"total": total, "rate": rate, "numbers": numbers, "loss": loss}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
@@ -336,6 +339,7 @@ class Learn(Round):
         """As far as the page tells."""
         if word.kind == control_word.STEP:
             self._training.replica.moved = False
+            self._training.registry.put_numbers(page["numbers"])
             if page["total"]:
                 self._training.replica.follow(page["rate"], page["total"])
             self._training.progress.loss = word.loss if page["total"] else page["loss"]

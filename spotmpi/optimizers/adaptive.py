@@ -1,0 +1,126 @@
+"""Optimizers that divide by the size of past gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from spotmpi.arrays.backend import Buffer, kernels_for
+from spotmpi.errors import UsageError
+from spotmpi.optimizers.numbers import finite, non_negative, power, share
+from spotmpi.optimizers.optimizer import Optimizer, rate
+
+__all__ = ["LAMB", "Adam", "AdamW"]
+
+
+@dataclass
+class Adam(Optimizer):
+    """Moments of the gradient g, from 0 on, that decay by ``beta1`` and ``beta2`` (Kingma and Ba
+    2015); in update t, counted from 1, element by element::
+
+        m <- beta1 * m + (1 - beta1) * g
+        v <- beta2 * v + (1 - beta2) * g**2
+        w <- w - rate * (m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps)
+
+    A step in which no sample counted is no update.
+    """
+
+    lr: float
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-8
+
+    slots: ClassVar[tuple[str, ...]] = ("mean", "square")
+    counts: ClassVar[tuple[str, ...]] = ("updates",)
+
+    def __post_init__(self) -> None:
+        self.lr = rate(self.lr)
+        self.beta1 = share("beta1", self.beta1, "0.9")
+        self.beta2 = share("beta2", self.beta2, "0.999")
+        self.eps = finite("eps", self.eps)
+        if self.eps <= 0:
+            raise UsageError(f"eps is {self.eps}, expected more than 0, as 1e-8")
+
+    def update(
+        self,
+        params: Sequence[Buffer],
+        grads: Sequence[Buffer],
+        slots: Mapping[str, Sequence[Buffer]],
+        rate: float,
+        scale: float,
+    ) -> None:
+        decays = self.beta1, self.beta2
+        correction = self._next(slots)
+        for w, g, m, v in zip(params, grads, slots["mean"], slots["square"], strict=True):
+            kernels_for(w).adam(
+                w, m, v, g, rate, *decays, *correction, self.eps, self._decay, scale
+            )
+
+    @property
+    def _decay(self) -> float:
+        return 0.0
+
+    def _next(self, slots: Mapping[str, Sequence[Buffer]]) -> tuple[float, float]:
+        """Count an update; what it multiplies the mean with, and the root of the square."""
+        (updates,) = slots["updates"]
+        count = int(updates[0]) + 1
+        updates[0] = count
+        past = power(self.beta1, count), power(self.beta2, count)
+        return 1 / (1 - past[0]), 1 / math.sqrt(1 - past[1])
+
+
+@dataclass
+class AdamW(Adam):
+    """`Adam` with weights that decay by themselves (Loshchilov and Hutter 2019)::
+
+    w <- w - rate * ((m / (1 - beta1**t)) / (sqrt(v / (1 - beta2**t)) + eps) + decay * w)
+    """
+
+    decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.decay = non_negative("decay", self.decay, "0.01")
+
+    @property
+    def _decay(self) -> float:
+        return self.decay
+
+
+@dataclass
+class LAMB(AdamW):
+    """`AdamW` whose rate follows the size of each array, for large batches (You et al. 2020). With
+    u for what AdamW multiplies with the rate, in each array w of the model::
+
+        w <- w - rate * (|w| / |u|) * u
+
+    in which |x| = sqrt(sum(x**2)), and the quotient is 1 where either is 0.
+    """
+
+    eps: float = 1e-6
+
+    elementwise: ClassVar[bool] = False
+
+    def update(
+        self,
+        params: Sequence[Buffer],
+        grads: Sequence[Buffer],
+        slots: Mapping[str, Sequence[Buffer]],
+        rate: float,
+        scale: float,
+    ) -> None:
+        decays = self.beta1, self.beta2
+        of_direction = *self._next(slots), self.eps, self.decay
+        for w, g, m, v in zip(params, grads, slots["mean"], slots["square"], strict=True):
+            kernels = kernels_for(w)
+            weights, directions = kernels.lamb_norms(w, m, v, g, *decays, *of_direction, scale)
+            kernels.lamb(w, m, v, rate * _ratio(weights, directions), *of_direction)
+
+
+def _ratio(weights: float, directions: float) -> float:
+    """Of the norms that these are the squares of."""
+    if not weights or not directions:
+        return 1.0
+    return math.sqrt(weights) / math.sqrt(directions)

@@ -1,0 +1,53 @@
+"""Numbers that optimizers are made with, and what is computed of them: with sums, products and
+quotients alone, which have the same bits on every machine. A library's powers and cosines do not.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from spotmpi.errors import UsageError
+
+__all__ = ["finite", "non_negative", "power", "share", "whole"]
+
+
+def finite(name: str, value: Any) -> float:
+    """It as a float; UsageError unless it is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
+        raise UsageError(f"{name} is {value!r}, expected a finite number")
+    return float(value)
+
+
+def non_negative(name: str, value: Any, example: str) -> float:
+    """The same, at least 0."""
+    number = finite(name, value)
+    if number < 0:
+        raise UsageError(f"{name} is {number}, expected at least 0, as {example}")
+    return number
+
+
+def share(name: str, value: Any, example: str) -> float:
+    """The same, at least 0 and less than 1."""
+    number = finite(name, value)
+    if not 0 <= number < 1:
+        raise UsageError(f"{name} is {number}, expected at least 0 and less than 1, as {example}")
+    return number
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """It, if it is a whole number of at least so much; else UsageError."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UsageError(f"{name} is {value!r}, expected a whole number of at least {least}")
+    return value
+
+
+def power(base: float, exponent: int) -> float:
+    """``base`` to a whole power of at least 0."""
+    found = 1.0
+    while exponent:
+        if exponent % 2:
+            found *= base
+        base, exponent = base * base, exponent // 2
+    return found
