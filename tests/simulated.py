@@ -25,7 +25,7 @@ from spotmpi.fabric import Arena, Background, Between, Fabric, Part, Shape, Step
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
 from spotmpi.fabric.sim_data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
-from spotmpi.optimizers import Momentum, Optimizer
+from spotmpi.optimizers import Momentum, Optimizer, Schedule
 from spotmpi.protocol.membership import Membership
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy
@@ -196,7 +196,8 @@ class Job:
     optimizer: Callable[[], Optimizer] = lambda: Momentum(lr=0.05)
     strategy: Callable[[], Strategy] = SSGD
     environ: dict[str, str] = field(default_factory=dict)
-    scale_lr: bool = True
+    scale_lr: str = "linear"
+    lr_warmup: int = 0
     model: Model = field(default_factory=Model)
     delays: Delays = USUAL
     born_in_place: bool = False
@@ -219,6 +220,7 @@ class Job:
             strategy=self.strategy(),
             seed=self.seed,
             scale_lr=self.scale_lr,
+            lr_warmup=self.lr_warmup,
             bucket_mb=1e-9 if self.in_pieces else 25.0,
         )
         try:
@@ -374,15 +376,33 @@ def check(result: Result) -> None:
     for final in finals.values():
         assert set(final.losses) <= {1.0}
         assert final.means == (2.0,) * job.passes
+    assert [record["rate"] for record in done] == pytest.approx(list(rates(job, done)), abs=1e-15)
     for record in done:
-        active = sum(part["weight"] > 0 for part in record["contributions"])
-        assert record["rate"] == 0.05 * (active / job.workers if job.scale_lr else 1.0)
         assert [part["worker"] for part in record["contributions"]] == record["workers"]
     for record in result.of("recovery") + result.of("recovered"):
         assert record["lost_steps"] == record["recomputed_gradients"] == 0
     for record in result.of("recovered"):
         assert record["settlement"] in ("retried", "received", "gave")
     assert len(result.of("end")) <= 1
+
+
+def rates(job: Job, done: Sequence[trace.Record]) -> Iterator[float]:
+    """The learning rate of each step, as the trace must have it."""
+    lr: Any = job.optimizer().lr
+    changes: list[tuple[float, float]] = []
+    """For each step that moved anything: the factor that it used, and the one to come to."""
+    for record in done:
+        active = sum(part["weight"] > 0 for part in record["contributions"])
+        share = active / job.workers
+        aim = {"linear": share, "sqrt": share**0.5, "none": 1.0}[job.scale_lr]
+        since = next((n for n, one in enumerate(changes[::-1]) if one[1] != aim), len(changes))
+        factor = aim
+        if changes and since < min(len(changes), job.lr_warmup):
+            start = changes[-1 - since][0]
+            factor = start + (aim - start) * (since + 1) / job.lr_warmup
+        if active:
+            changes.append((factor, aim))
+        yield factor * (lr.rate(record["step"]) if isinstance(lr, Schedule) else lr)
 
 
 def check_gradients(result: Result) -> None:

@@ -98,7 +98,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, workers: in
 def test_a_learning_rate_that_does_not_follow_the_workers_stays_as_they_come(
     tmp_path: Path,
 ) -> None:
-    results = campaign(Job(tmp_path / "calm", 3, samples=83, scale_lr=False), runs=8)
+    results = campaign(Job(tmp_path / "calm", 3, samples=83, scale_lr="none"), runs=8)
     assert joined(results)
 
 
@@ -289,6 +289,10 @@ class Stranger(Job):
         ({"seed": 99}, r"the seed \(worker 3 has 99\)"),
         ({"params": {"w": np.zeros(6, np.float32)}}, "the names, shapes or dtypes of the param"),
         ({"optimizer": SGD(lr=0.05)}, "the strategy or the optimizer"),
+        (
+            {"scale_lr": "sqrt", "lr_warmup": 3},
+            r"how the learning rate follows the workers \(worker 3 has scale_lr='sqrt', lr_wa",
+        ),
     ],
 )
 def test_a_newcomer_with_another_script_is_told_what_differs(

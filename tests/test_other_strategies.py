@@ -75,7 +75,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
 def test_a_job_that_lost_every_worker_resumes_from_a_round(tmp_path: Path, name: str) -> None:
     """With a checkpoint every fourth step, which is the end of no third one."""
     every = {"SPOTMPI_CHECKPOINT_EVERY": "4"}
-    calm = job(name, tmp_path, optimizer=lambda: SGD(lr=0.05), scale_lr=False)
+    calm = job(name, tmp_path, optimizer=lambda: SGD(lr=0.05), scale_lr="none")
     events = calm.run().events
     resumed = 0
     for seed in range(6):

@@ -99,7 +99,7 @@ def test_all_stop_together_even_if_one_alone_was_told_and_others_die(
     def stopping(name: str, seed: int, kills: tuple[Kill, ...]) -> Job:
         environ = surroundings | {"SPOTMPI_CHECKPOINT": str(tmp_path / name / "kept")}
         (tmp_path / name).mkdir()
-        return Job(tmp_path / name, 4, seed, kills, environ=environ, scale_lr=False)
+        return Job(tmp_path / name, 4, seed, kills, environ=environ, scale_lr="none")
 
     calm = stopping("calm", 0, ()).run()
     assert [final.stopped for final in calm.finals.values()] == [True] * 4

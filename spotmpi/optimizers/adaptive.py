@@ -10,7 +10,8 @@ from typing import ClassVar
 from spotmpi.arrays.backend import Buffer, kernels_for
 from spotmpi.errors import UsageError
 from spotmpi.optimizers.numbers import finite, non_negative, power, share
-from spotmpi.optimizers.optimizer import Optimizer, rate
+from spotmpi.optimizers.optimizer import Optimizer
+from spotmpi.optimizers.schedules import Schedule, checked
 
 __all__ = ["LAMB", "Adam", "AdamW"]
 
@@ -27,7 +28,7 @@ class Adam(Optimizer):
     A step in which no sample counted is no update.
     """
 
-    lr: float
+    lr: float | Schedule
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
@@ -36,7 +37,7 @@ class Adam(Optimizer):
     counts: ClassVar[tuple[str, ...]] = ("updates",)
 
     def __post_init__(self) -> None:
-        self.lr = rate(self.lr)
+        self.lr = checked(self.lr)
         self.beta1 = share("beta1", self.beta1, "0.9")
         self.beta2 = share("beta2", self.beta2, "0.999")
         self.eps = finite("eps", self.eps)

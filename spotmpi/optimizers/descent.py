@@ -9,7 +9,8 @@ from typing import ClassVar
 from spotmpi.arrays.backend import Buffer, kernels_for
 from spotmpi.kernels import moving
 from spotmpi.optimizers.numbers import share
-from spotmpi.optimizers.optimizer import Optimizer, rate
+from spotmpi.optimizers.optimizer import Optimizer
+from spotmpi.optimizers.schedules import Schedule, checked
 
 __all__ = ["SGD", "Momentum"]
 
@@ -21,12 +22,12 @@ class SGD(Optimizer):
     w <- w - rate * g
     """
 
-    lr: float
+    lr: float | Schedule
 
     slots: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        self.lr = rate(self.lr)
+        self.lr = checked(self.lr)
 
     def update(
         self,
@@ -63,13 +64,13 @@ class Momentum(Optimizer):
     w <- w - rate * v
     """
 
-    lr: float
+    lr: float | Schedule
     beta: float = 0.9
 
     slots: ClassVar[tuple[str, ...]] = ("velocity",)
 
     def __post_init__(self) -> None:
-        self.lr = rate(self.lr)
+        self.lr = checked(self.lr)
         self.beta = share("beta", self.beta, "0.9")
 
     def update(

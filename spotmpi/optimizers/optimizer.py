@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.arrays.layout import Layout
-from spotmpi.optimizers.numbers import non_negative
+from spotmpi.optimizers.schedules import Schedule
 
-__all__ = ["Optimizer", "rate"]
+__all__ = ["Optimizer"]
 
 
 class Optimizer(ABC):
@@ -20,7 +20,7 @@ class Optimizer(ABC):
     `slots` and `counts` name it.
     """
 
-    lr: float
+    lr: float | Schedule
     """The learning rate that was asked for; `update` is told the one that holds."""
 
     slots: ClassVar[tuple[str, ...]]
@@ -89,8 +89,3 @@ class Optimizer(ABC):
         inputs[i]): parameters, and each slot after them, of some elements in the memory of the
         host. The bits are those of `update` with that sum."""
         raise NotImplementedError
-
-
-def rate(lr: object) -> float:
-    """A learning rate that was asked for; UsageError if that cannot be meant."""
-    return non_negative("lr", lr, "0.1")

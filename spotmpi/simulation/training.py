@@ -145,7 +145,7 @@ class Trainee:
         strategy = SSGD() if schedule.narrow is None else Narrow(schedule.narrow) >> SSGD()
         params = cut(first_params(me, schedule.size), self._arrays)
         replica = Replica(params, optimizer, strategy, bucket_mb=_ALONE)
-        self._training = Training(replica, _SEED, Rate(optimizer, None, True), False)
+        self._training = Training(replica, _SEED, Rate(optimizer), False)
         self._seed = schedule.seed
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
         self._history = History()

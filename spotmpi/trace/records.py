@@ -7,7 +7,7 @@ processes of one host share; the simulator's own clock there), then the fields o
 event       fields
 ==========  =======================================================================================
 start       workers [ids], hosts (optional), params (number of floats), bucket_mb, seed, strategy,
-            optimizer, lr, pid (optional), version
+            optimizer, lr (a number, or a schedule in words), pid (optional), version
 step        step (from 0), round, generation, workers [ids], contributions [{worker, samples,
             weight}] in the order of summation, loss, rate, digest (hex or null), seconds.
             samples: the indices as a list, or null where the script deals its own; weight: the

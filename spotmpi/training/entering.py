@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 from spotmpi.errors import CheckpointError, Left, PeersLost, UsageError
 from spotmpi.fabric import Knock, Meet
 from spotmpi.fabric import Steps as Asks
+from spotmpi.optimizers import Schedule
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership
@@ -131,10 +132,14 @@ def _start_record(place: Place, training: Training[Any], members: Membership) ->
         "seed": training.progress.seed,
         "strategy": str(replica.strategy),
         "optimizer": None if optimizer is None else type(optimizer).__name__,
-        "lr": None if optimizer is None else optimizer.lr,
+        "lr": None if optimizer is None else _said(optimizer.lr),
         "version": place.version,
         "detect_ms": None if given.job is None else given.detect_ms or "auto",
     }
+
+
+def _said(lr: float | Schedule) -> float | str:
+    return str(lr) if isinstance(lr, Schedule) else lr
 
 
 class Visitor(Generic[P]):

@@ -55,7 +55,7 @@ class Group(Elastic[P]):
     def __init__(self, state: P, *, arrays: Any = None, seed: int = 0) -> None:
         strategy = Strategy(GradientAverage() >> Deliver())
         replica = Replica(state, None, strategy, state if arrays is None else arrays)
-        super().__init__(Training(replica, seed, Rate(_Unscaled(), None, False), False))
+        super().__init__(Training(replica, seed, Rate(_Unscaled(), scale="none"), False))
         self._average = replica.state("average")
 
     @property

@@ -6,10 +6,12 @@ rate, and where the script stands in its batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from spotmpi.errors import UsageError
+from spotmpi.optimizers.schedules import pack, rate_at, unpack
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.settings import Settings
 from spotmpi.training.replica import Replica
@@ -53,43 +55,104 @@ class Progress:
         self.steps = int(told)
 
 
+SCALES: Mapping[str, Callable[[float], float]] = {
+    "linear": lambda share: share,
+    "sqrt": math.sqrt,
+    "none": lambda _share: 1.0,
+}
+"""How a learning rate may follow the workers that there are, as a share of those it is for."""
+
+
+class Factor(NamedTuple):
+    """What the rate that was asked for is multiplied with, on its way from one value to another."""
+
+    value: float
+    start: float
+    end: float
+    taken: int
+    """Steps since ``end`` became the aim."""
+
+    def towards(self, end: float, steps: int, warmup: int) -> Factor:
+        """After so many steps more; all of the way takes ``warmup`` of them."""
+        start, taken = (self.start, self.taken) if end == self.end else (self.value, 0)
+        taken = min(taken + steps, warmup)
+        value = end if taken == warmup else start + (end - start) * taken / warmup
+        return Factor(value, start, end, taken)
+
+
 class Rate:
     """The learning rate that was asked for, and how it follows the number of workers."""
 
-    def __init__(self, lr: Any, reference: int | None, follows: bool) -> None:
-        """``lr``: has the rate as ``lr``, and may be given another."""
+    def __init__(
+        self, lr: Any, reference: int | None = None, scale: str = "linear", warmup: int = 0
+    ) -> None:
+        """``lr``: has the rate as ``lr``, and may be given another. ``scale``: one of `SCALES`.
+        ``warmup``: steps in which it comes to a new value when there are more workers, or fewer."""
         self._lr = lr
         self.reference = reference
         """The number of workers that the rate is meant for; None until that is known."""
-        self._follows = follows
+        self._scale = scale
+        self._warmup = warmup
+        self._factor: Factor | None = None
+        """Of the last step; None before the first."""
+        self._drawn: Factor | None = None
+        """Of the round to come, as it is known."""
+        self._progress = Progress(0)
+
+    def follow(self, progress: Progress) -> None:
+        """The steps of a schedule are these."""
+        self._progress = progress
+
+    @property
+    def how(self) -> str:
+        """How it follows the workers: equal on two that do the same."""
+        return f"scale_lr={self._scale!r}, lr_warmup={self._warmup}"
 
     @property
     def asked(self) -> float:
-        """The script's, which may change it between steps."""
-        rate: float = self._lr.lr
-        return rate
+        """For the step to come: the script's, which may change it between steps."""
+        return rate_at(self._lr.lr, self._progress.steps)
 
-    def now(self, active: int, asked: float) -> float:
-        """The rate that holds for a round to which so many slots contribute."""
+    def now(self, active: int, asked: float, steps: int = 1) -> float:
+        """The rate that holds for a round of so many steps, to which so many slots contribute."""
         assert self.reference is not None
-        return asked * (active / self.reference if self._follows else 1.0)
+        end = SCALES[self._scale](active / self.reference)
+        self._drawn = Factor(end, end, end, self._warmup)
+        if self._factor is not None:
+            self._drawn = self._factor.towards(end, steps, self._warmup)
+        return asked * self._drawn.value
+
+    def taken(self) -> None:
+        """The round that `now` was asked of has moved the parameters."""
+        self._factor = self._drawn
 
     def kept(self) -> Mapping[str, Any]:
-        """What it is meant for; the rate is the script's."""
-        return {"lr/reference": self.reference}
+        """What it is meant for, and where it is on its way; the rate is the script's."""
+        factor = {} if self._factor is None else self._factor._asdict()
+        return {
+            "lr/reference": self.reference,
+            **{f"lr/factor/{name}": value for name, value in factor.items()},
+        }
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
         """With the script's rate, meant for as many as it was."""
         if self.reference is None:
             self.reference = int(str(found["lr/reference"]))
+        if all(f"lr/factor/{name}" in found for name in Factor._fields):
+            self._factor = Factor(*(found[f"lr/factor/{name}"] for name in Factor._fields))
 
     def told(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """Both."""
-        return [self.reference, self._lr.lr]
+        """All of that, and the rate."""
+        factor = self._factor if contributors is None else self._drawn
+        return [self.reference, pack(self._lr.lr), factor]
 
     def take(self, told: Any) -> None:
         """The others' rate, also if the script has changed it meanwhile."""
-        self.reference, self._lr.lr = int(told[0]), float(told[1])
+        reference, lr, factor = told
+        self.reference = int(reference)
+        self._factor = None if factor is None else Factor(*factor)
+        if lr is not None:
+            self._lr.lr = unpack(lr)
 
 
 class Training(Generic[P]):
@@ -99,6 +162,7 @@ class Training(Generic[P]):
         self.replica = replica
         self.progress = Progress(seed)
         self.rate = rate
+        rate.follow(self.progress)
         self.position = ScriptPosition()
         self.check_finite = check_finite
         """Refuse contributions that hold NaN or infinity."""
@@ -124,6 +188,7 @@ class Training(Generic[P]):
             ("bucket_mb", str(self.replica.bucket_mb)),
             ("the names, shapes or dtypes of the parameters", self.replica.signature),
             ("the strategy or the optimizer", self.what),
+            ("how the learning rate follows the workers", self.rate.how),
             ("the seed", str(self.progress.seed)),
             ("the settings", str((given.trace, kept, given.min_workers))),
         ]

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import Optimizer
+from spotmpi.optimizers.numbers import whole
 from spotmpi.strategies import Strategy
 from spotmpi.training.elastic import Elastic
-from spotmpi.training.registered import Rate, Training
+from spotmpi.training.registered import SCALES, Rate, Training
 from spotmpi.training.replica import Replica
 
 __all__ = ["Trainer"]
@@ -22,9 +23,10 @@ class Trainer(Elastic[P]):
     """Trains one model on all workers of the job, whoever of them is revoked.
 
     ``params``: list or dict of arrays; those of the first worker count. ``optimizer.lr`` is meant
-    for the number of workers at the start and follows the number in each step's average from there
-    (``lr_reference`` names another number, ``scale_lr=False`` switches it off). ``seed`` decides
-    the order of samples. ``check_finite``: refuse gradients with NaN or infinity. ``bucket_mb``:
+    for the number of workers at the start (``lr_reference`` names another number), and follows the
+    number in each step's average from there: ``scale_lr`` is "linear", "sqrt" (with the square root
+    of it) or "none". It takes ``lr_warmup`` steps to come to its new value. ``seed`` decides the
+    order of samples. ``check_finite``: refuse gradients with NaN or infinity. ``bucket_mb``:
     about so many MB of gradients are summed at a time, from the last ones on; see `ready`.
 
     A context manager: entering starts MPI if there is one and is collective, leaving is collective
@@ -41,8 +43,9 @@ class Trainer(Elastic[P]):
         optimizer: Optimizer,
         strategy: Strategy,
         seed: int = 0,
-        scale_lr: bool = True,
+        scale_lr: str = "linear",
         lr_reference: int | None = None,
+        lr_warmup: int = 0,
         check_finite: bool = False,
         bucket_mb: float = BUCKET_MB,
     ) -> None:
@@ -52,12 +55,16 @@ class Trainer(Elastic[P]):
             raise UsageError(f"strategy must be one of spotmpi.strategies, not {strategy!r}")
         if lr_reference is not None and lr_reference < 1:
             raise UsageError(f"lr_reference is a number of workers, at least 1, not {lr_reference}")
+        if not isinstance(scale_lr, str) or scale_lr not in SCALES:
+            names = ", ".join(f'"{name}"' for name in SCALES)
+            raise UsageError(f"scale_lr is {scale_lr!r}, expected one of {names}")
+        whole("lr_warmup", lr_warmup, 0)
         if not bucket_mb > 0:
             raise UsageError(f"bucket_mb is a number of megabytes, more than 0, not {bucket_mb}")
         self.optimizer = optimizer
         self.strategy = strategy
         replica = Replica(params, optimizer, strategy, bucket_mb=bucket_mb)
-        rate = Rate(optimizer, lr_reference, scale_lr)
+        rate = Rate(optimizer, lr_reference, scale_lr, lr_warmup)
         super().__init__(Training(replica, seed, rate, check_finite))
 
     @property

@@ -75,7 +75,7 @@ def test_everybody_but_one_may_die(tmp_path: Path) -> None:
 
 
 def test_a_fixed_learning_rate_stays_fixed(tmp_path: Path) -> None:
-    results = campaign(tmp_path, 4, runs=5, scale_lr=False, passes=1)
+    results = campaign(tmp_path, 4, runs=5, scale_lr="none", passes=1)
     assert any(result.of("recovery") for result in results)
 
 
@@ -133,7 +133,7 @@ def test_a_job_below_its_least_number_of_workers_stops_and_resumes(tmp_path: Pat
     """On another number of workers; together they use each sample once and end as one run."""
     folder = tmp_path / "kept"
     stopping = keeping(folder, SPOTMPI_MIN_WORKERS="3")
-    job = Job(tmp_path, 4, environ=stopping, optimizer=lambda: SGD(lr=0.05), scale_lr=False)
+    job = Job(tmp_path, 4, environ=stopping, optimizer=lambda: SGD(lr=0.05), scale_lr="none")
     events = job.run().events
     for seed in range(8):
         place = tmp_path / f"{seed}"
@@ -160,7 +160,7 @@ def test_a_job_below_its_least_number_of_workers_stops_and_resumes(tmp_path: Pat
 
 def test_a_job_that_lost_every_worker_resumes_from_what_was_kept(tmp_path: Path) -> None:
     environ = keeping(tmp_path / "kept")
-    job = Job(tmp_path, 3, environ=environ, optimizer=lambda: SGD(lr=0.05), scale_lr=False)
+    job = Job(tmp_path, 3, environ=environ, optimizer=lambda: SGD(lr=0.05), scale_lr="none")
     events = job.run().events
     for seed in range(6):
         place = tmp_path / f"{seed}"

@@ -209,6 +209,7 @@ class Step(Round):
         total, rate = self._weigh(full)
         if total:
             replica.complete(rate, total)
+            training.rate.taken()
             progress.loss = word.loss
         replica.close()
         if turn.lease is not None:
@@ -226,7 +227,7 @@ class Step(Round):
             total, active = turn.lease.weigh(full)
         if self._asked is None:
             self._asked = self._training.rate.asked
-        return total, self._training.rate.now(active, self._asked)
+        return total, self._training.rate.now(active, self._asked, turn.steps)
 
 
 class Mean(Round):
