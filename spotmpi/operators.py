@@ -10,16 +10,18 @@ number of workers nor the buffers are frozen in it.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from spotmpi.arrays.backend import HOST, fill
+from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.optimizers import Optimizer
+from spotmpi.optimizers.numbers import finite
 
 RESTS = ("narrow/rest", "narrow/following")
 """What `Narrow` remembers."""
@@ -30,7 +32,8 @@ Bring = Callable[[Sequence[Buffer]], None]
 
 @dataclass(frozen=True)
 class Weighted:
-    """What brings ``weight`` times what ``pack`` fills buffers with.
+    """What brings ``weight`` times what ``pack`` fills buffers with: the weight is the number of
+    the gradient's samples, or less where it was clipped.
 
     A data plane that multiplies while it sums takes the two apart (`spotmpi.fabric.Arena.weighs`).
     """
@@ -59,6 +62,8 @@ class Step:
     """What the optimizer remembers, by name."""
     state: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
     """What the operators remember, by the names that they gave it."""
+    room: Callable[[], Sequence[Buffer]] = tuple
+    """Memory for what is made of the gradient before the round."""
     last: bool = True
     """The last step of a round: the one that has it."""
     bring: Bring = lambda _buffers: None
@@ -273,6 +278,51 @@ class Narrow(Operator):
 
     def __str__(self) -> str:
         return f"Narrow({self.form!r})"
+
+
+@dataclass(frozen=True)
+class Clip(Operator):
+    """A gradient g that is longer than ``norm`` is made that long (Pascanu et al. 2013)::
+
+        g <- g * min(1, norm / |g|),  |g| = sqrt(sum(g**2)) over all arrays
+
+    Before the round, g is this worker's own mean gradient, and after it the average of all:
+    ``Clip(1.0) >> GradientAverage() >> Apply()`` or ``GradientAverage() >> Clip(1.0) >> Apply()``.
+    The sum is made in float64. A gradient with NaN or infinity in it keeps some.
+    """
+
+    norm: float
+
+    def __post_init__(self) -> None:
+        if finite("Clip: norm", self.norm) <= 0:
+            raise UsageError(f"Clip: norm is {self.norm}, expected more than 0, as 1.0")
+
+    def run(self, step: Step) -> Run:
+        """One pass that reads: what is multiplied is what the gradient is multiplied with later."""
+        yield from ()
+        if step.update:
+            step.scale *= self._factor(step.update, step.scale)
+            return
+        brought = step.bring
+        if not isinstance(brought, Weighted):
+            raise UsageError(
+                f"{self} finds no gradient of this worker's own, as an operator before it has "
+                "changed that: put it first, or behind GradientAverage()"
+            )
+        if brought.weight:
+            room = step.room()
+            brought.pack(room, 1.0)
+            step.bring = Weighted(brought.pack, brought.weight * self._factor(room, 1.0))
+
+    def _factor(self, flats: Sequence[Buffer], scale: float) -> float:
+        squares = 0.0
+        for flat in flats:
+            squares += kernels_for(flat).sum_of_squares(flat)
+        length = scale * math.sqrt(squares)
+        return self.norm / length if length > self.norm else 1.0
+
+    def __str__(self) -> str:
+        return f"Clip({self.norm})"
 
 
 class GradientAverage(Operator):

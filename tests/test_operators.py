@@ -11,7 +11,18 @@ import pytest
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
-from spotmpi.operators import Apply, Chain, Contribute, Every, GradientAverage, Operator, Run, Step
+from spotmpi.operators import (
+    Apply,
+    Chain,
+    Clip,
+    Contribute,
+    Every,
+    GradientAverage,
+    Operator,
+    Run,
+    Step,
+    Weighted,
+)
 from spotmpi.optimizers import SGD
 
 
@@ -113,3 +124,79 @@ def test_chains_are_written_in_the_order_in_which_they_run_however_they_are_grou
     assert str(a >> b) == "GradientAverage() >> Apply()"
     assert str(a >> Every(3, b)) == "GradientAverage() >> Every(3, Apply())"
     assert isinstance(a >> b, Chain)
+
+
+def brings(gradient: Sequence[float], weight: float) -> Weighted:
+    """So many times that."""
+
+    def pack(flats: Sequence[Any], times: float) -> None:
+        flats[0][...] = np.multiply(gradient, times)
+
+    return Weighted(pack, weight)
+
+
+@pytest.mark.parametrize(
+    ("gradient", "norm", "left"),
+    [
+        ([3.0, 0.0, 4.0], 1.0, [0.6, 0.0, 0.8]),
+        ([3.0, 0.0, 4.0], 5.0, [3.0, 0.0, 4.0]),
+        ([0.0, 0.0, 0.0], 1.0, [0.0, 0.0, 0.0]),
+        ([1e200, 0.0, 0.0], 1.0, [0.0, 0.0, 0.0]),
+    ],
+)
+def test_a_gradient_that_is_too_long_is_cut_before_the_round_and_after(
+    gradient: list[float], norm: float, left: list[float]
+) -> None:
+    room = [np.full(3, 77.0)]
+    now = step(bring=brings(gradient, 8.0), room=lambda: room)
+    assert list(Clip(norm).run(now)) == []
+    (out,) = now.layout.allocate()
+    now.bring([out])
+    np.testing.assert_allclose(out, np.multiply(left, 8))
+    now.bring([out])  # once more, for a retry
+    np.testing.assert_allclose(out, np.multiply(left, 8))
+    sums = np.multiply(gradient, 4.0)
+    after = step(update=[sums], scale=0.25)
+    assert list(Clip(norm).run(after)) == []
+    np.testing.assert_allclose(sums * after.scale, left)
+    np.testing.assert_array_equal(sums, np.multiply(gradient, 4.0))
+
+
+def test_what_does_not_count_is_not_looked_at() -> None:
+    now = step(bring=brings([9.0, 9.0, 9.0], 0.0))
+    assert list(Clip(1.0).run(now)) == []
+    (out,) = now.layout.allocate()
+    now.bring([out])
+    assert not out.any()
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_so(bad: float) -> None:
+    now = step(update=[np.array([1.0, bad, 2.0])])
+    with np.errstate(invalid="ignore"):
+        assert list(Clip(1.0).run(now)) == []
+        assert not np.isfinite(now.update[0] * now.scale).all()
+
+
+def test_clipping_needs_a_gradient_of_ones_own() -> None:
+    now = step(bring=lambda _flats: None)
+    with pytest.raises(
+        UsageError, match=r"^Clip\(1.0\) finds no gradient .*: put it first, or beh"
+    ):
+        list(Clip(1.0).run(now))
+
+
+@pytest.mark.parametrize("norm", [0.0, -1.0, float("nan"), float("inf"), "1", None])
+def test_a_length_that_cannot_be_meant_is_refused(norm: Any) -> None:
+    with pytest.raises(UsageError, match=r"^Clip: norm is .*, expected"):
+        Clip(norm)
+
+
+def test_clipping_is_no_round_and_needs_the_whole_gradient() -> None:
+    before, after = Clip(1.0) >> GradientAverage(), GradientAverage() >> Clip(2)
+    assert not Clip(1.0).collective
+    assert not before.piecewise
+    assert after.piecewise
+    assert not (after >> Apply()).at_once
+    assert str(after) == "GradientAverage() >> Clip(2)"
+    assert [str(one) for one in (before >> after).follow(step())][1:2] == ["GradientAverage()"]

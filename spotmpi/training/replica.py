@@ -328,7 +328,12 @@ class Replica(Generic[P]):
         ]
 
     def _step(self, **known: Any) -> Step:
-        return Step(self._layout, self.optimizer, self._params, self._memory, self._state, **known)
+        mine = self._params, self._memory, self._state
+        return Step(self._layout, self.optimizer, *mine, self._room, **known)
+
+    def _room(self) -> Sequence[Buffer]:
+        # Nobody reads it before the round begins, which makes its contribution in here anew.
+        return self.arena.contributions
 
 
 def _mark(optimizer: Optimizer, rate: float, weight: float) -> int:

@@ -1,6 +1,7 @@
 """Strategies that spotmpi does not ship, for tests: one with a round every third step, and one
 that remembers something of each worker's own. And what parameters they must end with."""
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from spotmpi.arrays.backend import backend_of, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
-from spotmpi.operators import Apply, Every, GradientAverage, Narrow, Operator
+from spotmpi.operators import Apply, Clip, Every, GradientAverage, Narrow, Operator
 from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace.replay import Rests, bucket_mb_of, summed
 
@@ -100,11 +101,39 @@ def narrowly():
     return Narrow("int8") >> SSGD()
 
 
+def clipping():
+    """This worker's own gradient, and the average; both are cut in most steps."""
+    return Strategy(Clip(0.5) >> GradientAverage() >> Clip(0.25) >> Apply())
+
+
+def clipping_now_and_then():
+    """Every gradient, and the average of those of several steps."""
+    average = GradientAverage() >> Clip(0.25) >> Apply() >> Clear()
+    return Strategy(Clip(0.5) >> Accumulate() >> Every(3, average))
+
+
+def clipping_narrowly():
+    """What is clipped is narrowed."""
+    return Narrow("int8") >> clipping()
+
+
+OWN, AVERAGE = 0.5, 0.25
+
+
+def times(flats, scale, norm):
+    """What they are to be multiplied with, if they are as long as that after ``scale``."""
+    length = scale * math.sqrt(sum(kernels_for(flat).sum_of_squares(flat) for flat in flats))
+    return min(1.0, norm / length) if length else 1.0
+
+
 STRATEGIES = {
     "SSGD": SSGD,
     "accumulating": accumulating,
     "coarsely": coarsely,
     "narrowly": narrowly,
+    "clipping": clipping,
+    "clipping now and then": clipping_now_and_then,
+    "clipping narrowly": clipping_narrowly,
 }
 
 
@@ -142,7 +171,11 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                 mine = brought.setdefault(part["worker"], layout.allocate())
                 if part["weight"]:
                     one = layout.allocate()
-                    layout.pack(gradient(current, np.asarray(part["samples"])), one, part["weight"])
+                    own, cut = gradient(current, np.asarray(part["samples"])), 1.0
+                    if name.startswith("clipping"):
+                        layout.pack(own, one, 1.0)
+                        cut = times(one, 1.0, OWN)
+                    layout.pack(own, one, part["weight"] * cut)
                     for flat, more in zip(mine, one, strict=True):
                         flat += more
                 weight += part["weight"]
@@ -153,5 +186,8 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                     flat[...] = coarse(flat, error)
         if weight:
             total = summed(brought, steps[-1], rests)
-            optimizer.apply(layout, flats, total, memory, float(steps[0]["rate"]), 1.0 / weight)
+            scale = 1.0 / weight
+            if name.startswith("clipping"):
+                scale *= times(total, scale, AVERAGE)
+            optimizer.apply(layout, flats, total, memory, float(steps[0]["rate"]), scale)
     return current
