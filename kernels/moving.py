@@ -16,7 +16,7 @@ import numpy as np
 from spotmpi.kernels import cpu
 from spotmpi.kernels.reference import Array
 
-__all__ = ["momentum", "sgd", "warm"]
+__all__ = ["adam", "momentum", "sgd", "warm"]
 
 
 def sgd(
@@ -63,8 +63,41 @@ def momentum(
     )
 
 
+def adam(
+    out: Array,
+    mean_out: Array,
+    square_out: Array,
+    params: Array,
+    mean: Array,
+    square: Array,
+    inputs: Sequence[Array],
+    scales: Sequence[float],
+    rate: float,
+    beta1: float,
+    beta2: float,
+    first: float,
+    second: float,
+    eps: float,
+    decay: float,
+    scale: float,
+) -> None:
+    """What `reference.adam` makes of the parameters and their moments, with the sum of all
+    scales[i] * inputs[i] for gradients."""
+    scalars = rate, beta1, beta2, first, second, eps, decay, scale
+    if _are_few((out, mean_out, square_out), params, mean, square, *inputs):
+        total = np.empty_like(out)
+        cpu.scaled_sum(total, inputs, scales)
+        out[...], mean_out[...], square_out[...] = params, mean, square
+        cpu.adam(out, mean_out, square_out, total, *scalars)
+        return
+    past, brought = int(out.nbytes >= cpu.PAST_CACHE), _brought(inputs, scales)
+    _loops(out.dtype.name).adam_of(
+        past, out, mean_out, square_out, params, mean, square, *brought, *scalars
+    )
+
+
 def warm(dtype: str) -> None:
-    """Load or compile both for this dtype."""
+    """Load or compile all of them for this dtype."""
     _loops(dtype)
 
 

@@ -32,6 +32,7 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
         {
             _sgd_of: (int64, flat, flat, *brought, float64, float64),
             _momentum_of: (int64, flat, flat, flat, flat, *brought, float64, float64, float64),
+            _adam_of: (int64, *(flat,) * 6, *brought, *(float64,) * 8),
         }
     )
 
@@ -82,6 +83,57 @@ def _momentum_of(
             w[j] = before[j] - r * fast
         if past:
             _write(sped, v)
+            _write(after, w)
+    settle()
+
+
+def _adam_of(
+    past: Any,
+    out: Any,
+    mean_out: Any,
+    square_out: Any,
+    params: Any,
+    mean: Any,
+    square: Any,
+    addresses: Any,
+    scales: Any,
+    rate: Any,
+    beta1: Any,
+    beta2: Any,
+    first: Any,
+    second: Any,
+    eps: Any,
+    decay: Any,
+    scale: Any,
+) -> None:
+    real = out.dtype.type
+    b, c, new_b, new_c = real(beta1), real(beta2), real(1.0 - beta1), real(1.0 - beta2)
+    r, p, q, e, d, s = real(rate), real(first), real(second), real(eps), real(decay), real(scale)
+    zeros, room, new, means, squares = _room(out), _room(out), _room(out), _room(out), _room(out)
+    weights = _weights(scales, out)
+    for start in range(0, out.size, BLOCK):
+        after, before = out[start : start + BLOCK], params[start : start + BLOCK]
+        mean_after, mean_before = mean_out[start : start + BLOCK], mean[start : start + BLOCK]
+        after_square, before_square = (
+            square_out[start : start + BLOCK],
+            square[start : start + BLOCK],
+        )
+        total = room[: after.size]
+        w = new[: after.size] if past else after
+        m = means[: after.size] if past else mean_after
+        v = squares[: after.size] if past else after_square
+        _sum(total, addresses, weights, start, out.size, zeros)
+        for j in range(w.size):
+            g = s * total[j]
+            moved = b * mean_before[j] + new_b * g
+            squared = c * before_square[j] + new_c * (g * g)
+            old = before[j]
+            m[j] = moved
+            v[j] = squared
+            w[j] = old - r * ((p * moved) / (q * np.sqrt(squared) + e) + d * old)
+        if past:
+            _write(mean_after, m)
+            _write(after_square, v)
             _write(after, w)
     settle()
 

@@ -9,6 +9,7 @@ import pytest
 
 from spotmpi.arrays.layout import Layout
 from spotmpi.errors import UsageError
+from spotmpi.kernels import reference
 from spotmpi.optimizers import LAMB, SGD, Adam, AdamW, Momentum, Optimizer
 from spotmpi.optimizers.numbers import power
 from tests import textbook
@@ -109,6 +110,38 @@ def test_lamb_looks_at_arrays_and_adam_at_none() -> None:
         same = [array.tobytes() for array in layout.named(params).values()] == bits
         assert same == optimizer.elementwise
     assert len({str(bits) for bits in ends.values()}) == 3
+
+
+@pytest.mark.parametrize("size", [7, 3000])
+@pytest.mark.parametrize("optimizer", [SGD(0.1), Momentum(0.1), Adam(0.1), AdamW(0.1)], ids=repr)
+def test_what_moves_into_the_next_state_has_the_bits_of_an_update(
+    optimizer: Optimizer, size: int
+) -> None:
+    """In any parts, and also in a try that comes to nothing."""
+    chance = np.random.default_rng(0)
+    layout = Layout.of([chance.standard_normal(size).astype("float32")])
+    memory, twins = optimizer.remember(layout), optimizer.remember(layout)
+    (params,) = layout.allocate()
+    live = [params.copy(), *(twins[name][0] for name in optimizer.slots)]
+    assert optimizer.at_once
+    for _ in range(5):
+        inputs = [chance.standard_normal(size).astype("float32") for _ in range(3)]
+        (total,) = layout.allocate()
+        reference.scaled_sum(total, inputs, [1, 2, 3])
+        optimizer.apply(layout, [params], [total], memory, 0.1, 0.25)
+        following = [np.full_like(flat, 77) for flat in live]
+        for parts in ([slice(None)], [slice(0, 5), slice(5, None)]):
+            for part in parts:
+                after, before = ([flat[part] for flat in flats] for flats in (following, live))
+                brought = [one[part] for one in inputs]
+                optimizer.move(after, before, brought, [1, 2, 3], twins, 0.1, 0.25)
+        optimizer.moved(twins)
+        live = following
+    assert live[0].tobytes() == params.tobytes()
+    for flat, name in zip(live[1:], optimizer.slots, strict=True):
+        assert flat.tobytes() == memory[name][0].tobytes()
+    for name in optimizer.counts:
+        assert memory[name][0].tolist() == twins[name][0].tolist() == [5]
 
 
 def test_an_optimizer_of_ones_own_needs_an_update_and_the_names_of_its_slots() -> None:

@@ -65,7 +65,7 @@ def move_of(
 
     def move(part: slice, inputs: Sequence[Flat], weights: Sequence[float]) -> None:
         new, old = [flat[part] for flat in after], [flat[part] for flat in before]
-        optimizer.move(new, old, inputs, weights, _RATE, scale)
+        optimizer.move(new, old, inputs, weights, {}, _RATE, scale)
 
     return move
 

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from spotmpi.arrays.backend import Buffer, kernels_for
 from spotmpi.errors import UsageError
+from spotmpi.kernels import moving
 from spotmpi.optimizers.numbers import finite, non_negative, power, share
 from spotmpi.optimizers.optimizer import Optimizer
 from spotmpi.optimizers.schedules import Schedule, checked
@@ -52,24 +53,42 @@ class Adam(Optimizer):
         rate: float,
         scale: float,
     ) -> None:
-        decays = self.beta1, self.beta2
-        correction = self._next(slots)
+        decays, direction = (self.beta1, self.beta2), self._direction(slots)
         for w, g, m, v in zip(params, grads, slots["mean"], slots["square"], strict=True):
-            kernels_for(w).adam(
-                w, m, v, g, rate, *decays, *correction, self.eps, self._decay, scale
-            )
+            kernels_for(w).adam(w, m, v, g, rate, *decays, *direction, scale)
+        self.moved(slots)
+
+    @property
+    def at_once(self) -> bool:
+        return type(self) in (Adam, AdamW)
+
+    def move(
+        self,
+        after: Sequence[Buffer],
+        before: Sequence[Buffer],
+        inputs: Sequence[Buffer],
+        weights: Sequence[float],
+        counts: Mapping[str, Sequence[Buffer]],
+        rate: float,
+        scale: float,
+    ) -> None:
+        decays, direction = (self.beta1, self.beta2), self._direction(counts)
+        (w, m, v), (old_w, old_m, old_v) = after, before
+        arrays = w, m, v, old_w, old_m, old_v
+        moving.adam(*arrays, inputs, weights, rate, *decays, *direction, scale)
 
     @property
     def _decay(self) -> float:
         return 0.0
 
-    def _next(self, slots: Mapping[str, Sequence[Buffer]]) -> tuple[float, float]:
-        """Count an update; what it multiplies the mean with, and the root of the square."""
-        (updates,) = slots["updates"]
-        count = int(updates[0]) + 1
-        updates[0] = count
+    def _direction(
+        self, counts: Mapping[str, Sequence[Buffer]]
+    ) -> tuple[float, float, float, float]:
+        """What it follows from in the next update: what corrects the mean and the root of the
+        square, and what is added to that and taken from the weights."""
+        count = int(counts["updates"][0][0]) + 1
         past = power(self.beta1, count), power(self.beta2, count)
-        return 1 / (1 - past[0]), 1 / math.sqrt(1 - past[1])
+        return 1 / (1 - past[0]), 1 / math.sqrt(1 - past[1]), self.eps, self._decay
 
 
 @dataclass
@@ -112,12 +131,12 @@ class LAMB(AdamW):
         rate: float,
         scale: float,
     ) -> None:
-        decays = self.beta1, self.beta2
-        of_direction = *self._next(slots), self.eps, self.decay
+        decays, direction = (self.beta1, self.beta2), self._direction(slots)
         for w, g, m, v in zip(params, grads, slots["mean"], slots["square"], strict=True):
             kernels = kernels_for(w)
-            weights, directions = kernels.lamb_norms(w, m, v, g, *decays, *of_direction, scale)
-            kernels.lamb(w, m, v, rate * _ratio(weights, directions), *of_direction)
+            weights, directions = kernels.lamb_norms(w, m, v, g, *decays, *direction, scale)
+            kernels.lamb(w, m, v, rate * _ratio(weights, directions), *direction)
+        self.moved(slots)
 
 
 def _ratio(weights: float, directions: float) -> float:

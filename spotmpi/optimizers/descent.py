@@ -50,6 +50,7 @@ class SGD(Optimizer):
         before: Sequence[Buffer],
         inputs: Sequence[Buffer],
         weights: Sequence[float],
+        counts: Mapping[str, Sequence[Buffer]],
         rate: float,
         scale: float,
     ) -> None:
@@ -94,6 +95,7 @@ class Momentum(Optimizer):
         before: Sequence[Buffer],
         inputs: Sequence[Buffer],
         weights: Sequence[float],
+        counts: Mapping[str, Sequence[Buffer]],
         rate: float,
         scale: float,
     ) -> None:

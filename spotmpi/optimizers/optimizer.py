@@ -28,8 +28,8 @@ class Optimizer(ABC):
     first."""
 
     counts: ClassVar[tuple[str, ...]] = ()
-    """The names of numbers that it remembers beside them. Among the slots each is one array of one
-    float64, in the memory of the host; zero at first."""
+    """The names of numbers that it remembers beside them, as how often it has moved. Among the
+    slots each is one array of one float64, in the memory of the host; zero at first."""
 
     elementwise: ClassVar[bool] = True
     """What becomes of an element follows from what there is of that element alone. If not,
@@ -82,10 +82,17 @@ class Optimizer(ABC):
         before: Sequence[Buffer],
         inputs: Sequence[Buffer],
         weights: Sequence[float],
+        counts: Mapping[str, Sequence[Buffer]],
         rate: float,
         scale: float,
     ) -> None:
         """``after`` = ``before``, moved by one step with the gradient scale * sum(weights[i] *
         inputs[i]): parameters, and each slot after them, of some elements in the memory of the
-        host. The bits are those of `update` with that sum."""
+        host. The bits are those of `update` with that sum. ``counts`` stay as they are, until
+        `moved`."""
         raise NotImplementedError
+
+    def moved(self, counts: Mapping[str, Sequence[Buffer]]) -> None:
+        """All elements are: count the step, as `update` does."""
+        for name in self.counts:
+            counts[name][0][0] += 1

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.optimizers import Momentum
+from spotmpi.optimizers import Adam, Momentum
 from spotmpi.trace.records import read
 from spotmpi.trace.replay import check_exactly_once, check_replicas, replay
 from tests.chaos import sharing
@@ -29,16 +29,17 @@ def ends(out: str) -> set[str]:
     return {line.split(maxsplit=2)[2] for line in out.splitlines() if "FINAL" in line}
 
 
-def check(out: str, trace: Path, passes: int) -> None:
+def check(out: str, trace: Path, passes: int, way: str = "step") -> None:
     """All have come to what the trace says that they must come to, to the bit."""
+    optimizer = (Adam if way == "Adam" else Momentum)(lr=0.01)
     records = list(read(trace))
     check_replicas(records)
     check_exactly_once(records, sharing.SAMPLES, passes)
-    again = replay(records, sharing.start(), sharing.gradient, Momentum(lr=0.01))
+    again = replay(records, sharing.start(), sharing.gradient, optimizer)
     assert {end.split()[1] for end in ends(out)} == {str(sharing.fingerprint(again))}
 
 
-@pytest.mark.parametrize("way", ["step", "ready"])
+@pytest.mark.parametrize("way", ["step", "ready", "Adam"])
 def test_all_have_the_same_memory_also_when_the_one_is_killed_that_it_belongs_to(
     run_spotmpi, tmp_path, way
 ) -> None:
@@ -53,14 +54,15 @@ def test_all_have_the_same_memory_also_when_the_one_is_killed_that_it_belongs_to
         assert "own" not in by_worker.values()
     for before, after in zip(list(found.values())[:-1], list(found.values())[1:], strict=True):
         assert before[1] != after[1]
-    check(done.stdout, path, 2)
+    check(done.stdout, path, 2, way)
 
 
+@pytest.mark.parametrize("way", ["step", "Adam"])
 def test_while_a_newcomer_learns_each_has_its_own_and_then_it_has_what_all_have(
-    run_spotmpi, tmp_path
+    run_spotmpi, tmp_path, way
 ) -> None:
     path = tmp_path / "trace.jsonl"
-    args = ["--replace", "--revoke", "1@5", "--trace", path, SCRIPT, "40"]
+    args = ["--replace", "--revoke", "1@5", "--trace", path, SCRIPT, "40", way]
     done = run_spotmpi(["run", "-n", "3", *args], timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     found = places(done.stdout)
@@ -70,7 +72,7 @@ def test_while_a_newcomer_learns_each_has_its_own_and_then_it_has_what_all_have(
     assert len(set(last.values())) == 1
     assert "own" not in last.values()
     assert any(set(by_worker.values()) == {"own"} for by_worker in found.values())
-    check(done.stdout, path, 40)
+    check(done.stdout, path, 40, way)
 
 
 def test_with_an_optimizer_of_ones_own_each_has_its_own(run_spotmpi) -> None:
@@ -87,21 +89,22 @@ def test_what_a_training_has_left_stays_as_it_is_while_the_next_one_goes_on(run_
     assert len(ends(done.stdout)) == 1
 
 
-def test_a_training_goes_on_from_a_checkpoint_of_what_all_have(run_spotmpi, tmp_path) -> None:
+@pytest.mark.parametrize("way", ["step", "Adam"])
+def test_a_training_goes_on_from_a_checkpoint_of_what_all_have(run_spotmpi, tmp_path, way) -> None:
     """One of each step is written while the steps after it are made."""
     path = tmp_path / "trace.jsonl"
     kept = ["--checkpoint", tmp_path / "kept", "--checkpoint-every", "1", "--trace", path]
-    args = ["run", "-n", "3", "--min-workers", "3", "--revoke", "1@17", *kept, SCRIPT, "2"]
+    args = ["run", "-n", "3", "--min-workers", "3", "--revoke", "1@17", *kept, SCRIPT, "2", way]
     stopped = run_spotmpi(args)
     assert stopped.returncode == 75, stopped.stdout + stopped.stderr
-    resumed = run_spotmpi(["run", "-n", "3", "--resume", *kept, SCRIPT, "2"])
+    resumed = run_spotmpi(["run", "-n", "3", "--resume", *kept, SCRIPT, "2", way])
     assert resumed.returncode == 0, resumed.stdout + resumed.stderr
     found = places(resumed.stdout)
     assert min(found) > 17
     for by_worker in found.values():
         assert len(set(by_worker.values())) == 1
         assert "own" not in by_worker.values()
-    check(resumed.stdout, path, 2)
+    check(resumed.stdout, path, 2, way)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ SIZES = (0, 1, 1023, 1024, moving_loops.BLOCK + 5, 3 * moving_loops.BLOCK)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 @np.errstate(all="ignore")
-def test_both_equal_the_definition_of_a_sum_and_an_update_to_the_bit(
+def test_they_equal_the_definition_of_a_sum_and_an_update_to_the_bit(
     monkeypatch: pytest.MonkeyPatch, dtype: str, kind: str, past: bool
 ) -> None:
     """Also where it is written past the cache, wherever lines of it begin."""
@@ -38,6 +38,15 @@ def test_both_equal_the_definition_of_a_sum_and_an_update_to_the_bit(
                 reference.sgd(expected, total, rate, scale)
                 np.testing.assert_array_equal(bits(out), bits(expected))
                 assert [x.tobytes() for x in (w, v, *inputs)] == kept
+            square = np.abs(make(dtype, n, kind, 20 * seed + 19))
+            for decay, scale in ((0.01, 0.25), (0.0, 1.0)):
+                scalars = [0.1, 0.9, 0.999, 10.0, 31.6, 1e-8, decay, scale]
+                outs = [np.ones(n + i + count, dtype)[i + count :] for i in range(3)]
+                moving.adam(*outs, w, v, square, inputs, scales, *scalars)
+                its = [w.copy(), v.copy(), square.copy()]
+                reference.adam(*its, total, *scalars)
+                for mine, expected in zip(outs, its, strict=True):
+                    np.testing.assert_array_equal(bits(mine), bits(expected))
 
 
 @pytest.mark.parametrize("n", [10, cpu.FEW])
@@ -61,5 +70,10 @@ def test_what_compiled_code_would_not_survive_is_refused(n: int) -> None:
     for bad in ([both[1:], x(), both[:-1], x()], [x(), both[1:], x(), both[:-1]]):
         with pytest.raises(ValueError, match="overlaps"):
             moving.momentum(*bad, [g], [1.0], 0.1, 0.9, 1.0)
+    for i in range(3):
+        bad = [x() for _ in range(6)]
+        bad[i], bad[5 - i] = both[1:], both[:-1]
+        with pytest.raises(ValueError, match="overlaps"):
+            moving.adam(*bad, [g], [1.0], *[0.1] * 8)
     with pytest.raises(ValueError, match="overlaps"):
         moving.momentum(both[1:], both[:-1], x(), x(), [g], [1.0], 0.1, 0.9, 1.0)
