@@ -18,6 +18,11 @@ __device__ inline void accumulate(real* out, const real* x, u64 n) {
 }
 
 template <typename real>
+__device__ inline void blend(real* out, const real* x, real a, real b, u64 n) {
+    EACH(i, n) out[i] = b * out[i] + a * x[i];
+}
+
+template <typename real>
 __device__ inline void sgd(real* params, const real* grads, real rate, real scale, u64 n) {
     EACH(i, n) params[i] = params[i] - rate * (scale * grads[i]);
 }
@@ -215,6 +220,10 @@ extern "C" __global__ void digest(
 #define ALL(real, word)                                                                     \
     extern "C" __global__ void accumulate_##real(real* out, const real* x, u64 n) {         \
         accumulate(out, x, n);                                                              \
+    }                                                                                       \
+    extern "C" __global__ void blend_##real(                                                \
+        real* out, const real* x, real a, real b, u64 n) {                                  \
+        blend(out, x, a, b, n);                                                             \
     }                                                                                       \
     extern "C" __global__ void sgd_##real(                                                  \
         real* params, const real* grads, real rate, real scale, u64 n) {                    \

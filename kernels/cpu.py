@@ -23,6 +23,7 @@ from spotmpi.kernels.reference import FORMATS, MIX, POSITION, Array, narrowed_by
 __all__ = [
     "accumulate",
     "adam",
+    "blend",
     "digest",
     "finite",
     "lamb",
@@ -64,6 +65,11 @@ def warm() -> None:
 def accumulate(out: Array, x: Array) -> None:
     """out += x"""
     _checked(out, x).accumulate(out, x)
+
+
+def blend(out: Array, x: Array, a: float, b: float) -> None:
+    """out = b * out + a * x"""
+    _checked(out, x).blend(out, x, a, b)
 
 
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
@@ -334,6 +340,7 @@ _quietly = np.errstate(all="ignore")  # as compiled code is
 
 _FEW = SimpleNamespace(
     accumulate=_quietly(reference.accumulate),
+    blend=_quietly(reference.blend),
     scaled_sum=_quietly(reference.scaled_sum),
     sgd=_quietly(reference.sgd),
     momentum=_quietly(reference.momentum),

@@ -30,6 +30,7 @@ from spotmpi.kernels.reference import (
 __all__ = [
     "accumulate",
     "adam",
+    "blend",
     "digest",
     "finite",
     "lamb",
@@ -78,6 +79,12 @@ def accumulate(out: Array, x: Array) -> None:
     """out += x"""
     real = _checked(out, x)
     _launch(f"accumulate_{real}", out, out, x)
+
+
+def blend(out: Array, x: Array, a: float, b: float) -> None:
+    """out = b * out + a * x"""
+    real = _checked(out, x)
+    _launch(f"blend_{real}", out, out, x, *_rounded(out, a, b))
 
 
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:

@@ -34,6 +34,7 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
     return cache.compiled(
         {
             _accumulate: (flat, flat),
+            _blend: (flat, flat, float64, float64),
             _scaled_sum: (flat, uintp[::1], float64[::1]),
             _scaled_sum_past_cache: (flat, uintp[::1], float64[::1]),
             _sgd: (flat, flat, float64, float64),
@@ -53,6 +54,13 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
 def _accumulate(out: Any, x: Any) -> None:
     for i in range(out.size):
         out[i] += x[i]
+
+
+def _blend(out: Any, x: Any, a: Any, b: Any) -> None:
+    real = out.dtype.type
+    new, old = real(a), real(b)
+    for i in range(out.size):
+        out[i] = old * out[i] + new * x[i]
 
 
 def _sgd(params: Any, grads: Any, rate: Any, scale: Any) -> None:

@@ -17,6 +17,7 @@ import numpy.typing as npt
 __all__ = [
     "accumulate",
     "adam",
+    "blend",
     "digest",
     "finite",
     "lamb",
@@ -53,6 +54,12 @@ _TINY = np.float32(2.0**-100)
 def accumulate(out: Array, x: Array) -> None:
     """out += x"""
     out += x
+
+
+def blend(out: Array, x: Array, a: float, b: float) -> None:
+    """out = b * out + a * x"""
+    real = out.dtype.type
+    out[...] = real(b) * out + real(a) * x
 
 
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:

@@ -50,6 +50,9 @@ class Kernels(Protocol):
     def accumulate(self, out: Buffer, x: Buffer) -> None:
         """out += x"""
 
+    def blend(self, out: Buffer, x: Buffer, a: float, b: float) -> None:
+        """out = b * out + a * x"""
+
     def scaled_sum(self, out: Buffer, inputs: Sequence[Buffer], scales: Sequence[float]) -> None:
         """out = the sum of all scales[i] * inputs[i]"""
 

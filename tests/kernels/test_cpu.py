@@ -72,6 +72,8 @@ def test_every_kernel_equals_the_reference_to_the_bit(dtype: str, kind: str) -> 
         compare(lambda k, a: (k.digest(a[0]), k.digest(a[0], 12345)), x)
         compare(lambda k, a: k.finite(a[0]), x)
         for s in SCALARS:
+            compare(lambda k, a, s=s: k.blend(a[0], a[1], s, 0.7), x)
+            compare(lambda k, a, s=s: k.blend(a[0], a[1], 0.3, s), x)
             compare(lambda k, a, s=s: k.sgd(a[0], a[1], 0.1, s), x)
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], s, 0.9, 0.7), x)
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], 0.1, s, 1.0), x)

@@ -79,6 +79,8 @@ def test_every_kernel_equals_the_reference_to_the_bit(dtype: str, kind: str) -> 
         compare(lambda k, a: (k.digest(a[0]), k.digest(a[0], 12345)), x)
         compare(lambda k, a: k.digest(a[0], 2**33 - 5), x)
         for s in SCALARS:
+            compare(lambda k, a, s=s: k.blend(a[0], a[1], s, 0.7), x)
+            compare(lambda k, a, s=s: k.blend(a[0], a[1], 0.3, s), x)
             compare(lambda k, a, s=s: k.sgd(a[0], a[1], 0.1, s), x)
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], s, 0.9, 0.7), x)
             compare(lambda k, a, s=s: k.momentum(a[0], a[1], a[2], 0.1, s, 1.0), x)
@@ -238,6 +240,7 @@ def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
     ("right", "wrong", "what"),
     [
         ("out[i] + x[i]", "out[i] + x[i + 1]", lambda k, a: k.accumulate(a[0], a[1])),
+        ("b * out[i] + a", "out[i] + a", lambda k, a: k.blend(a[0], a[1], 0.3, 0.7)),
         ("i < (n)", "i + 1 < (n)", lambda k, a: k.accumulate(a[0], a[1])),
         ("sum = sum + q * b[i];", "sum = q * b[i] + sum * (real)1.0000001;",
          lambda k, a: k.scaled_sum(a[0], a[1:], [0.3, 0.7])),

@@ -65,7 +65,9 @@ def test_all_kernels_that_are_asked_for_are_there() -> None:
     there = {kernel for name in gpu.SOURCES for kernel in kernels_in(gpu.source(name))}
     asked = {"add_lanes", "digest", "begin", "most", "end", "widen"}
     for real in gpu.REALS.values():
-        asked |= {f"{one}_{real}" for one in "accumulate sgd momentum pack unpack finite".split()}
+        asked |= {
+            f"{one}_{real}" for one in "accumulate blend sgd momentum pack unpack finite".split()
+        }
         asked |= {f"{one}_{real}" for one in "adam lamb_norms lamb sum_of_squares".split()}
         counts = range(1, gpu.AT_A_TIME + 1)
         asked |= {f"{one}_{count}_{real}" for one in ("sum", "add") for count in counts}

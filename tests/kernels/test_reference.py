@@ -21,6 +21,8 @@ def test_the_arithmetic_is_what_the_equations_say(dtype: str) -> None:
     out = array(dtype, 1, 2)
     reference.accumulate(out, array(dtype, 10, 20))
     assert out.tolist() == [11, 22]
+    reference.blend(out, array(dtype, 2, 4), 0.5, 2)
+    assert out.tolist() == [23, 46]
     inputs = [array(dtype, 1, 2), array(dtype, 3, 4), array(dtype, 5, 6)]
     reference.scaled_sum(out, inputs, [1, 0.5, 2])
     assert out.tolist() == [12.5, 16]
