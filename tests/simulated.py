@@ -27,10 +27,10 @@ from spotmpi.fabric.sim_data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum, Optimizer, Schedule
 from spotmpi.protocol.membership import Membership
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.training import elastic
 
 _SETTINGS = Settings.from_environ
@@ -178,6 +178,8 @@ class Final:
     means: tuple[float, ...]
     began: int
     """The first step that it computed a gradient for that could count."""
+    own: bytes = b""
+    """Of the parameters that it trained itself; ``bits`` are those of the model of all."""
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,9 @@ class Job:
                     means.append(trainer.mean(2.0))
         except spotmpi.Stopped:
             stopped = True
-        final = self.model.bits(trainer.params), trainer.steps, gradients, tuple(losses)
-        return Final(*final, stopped, tuple(means), began)
+        final = self.model.bits(trainer.model), trainer.steps, gradients, tuple(losses)
+        own = self.model.bits(trainer.params)
+        return Final(*final, stopped, tuple(means), began, own)
 
     def _give(self, trainer: Any, grads: Any, how: int) -> Any:
         """Give one of them, all in one order or the other, or none; returns what is left."""

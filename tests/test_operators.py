@@ -18,6 +18,7 @@ from spotmpi.operators import (
     Contribute,
     Every,
     GradientAverage,
+    Moment,
     Operator,
     Run,
     Step,
@@ -89,15 +90,37 @@ def test_only_an_operator_with_a_round_is_collective_also_now_and_then() -> None
     assert not Apply().collective
     assert Every(3, GradientAverage() >> Apply()).collective
     assert not Every(3, Apply()).collective
-    assert Every(3, Apply()).steps == 3
+    assert Every(3, GradientAverage()).steps == 3
+    assert Every(3, Apply()).steps == 1
 
 
-def test_what_comes_now_and_then_comes_with_the_last_step_of_a_round() -> None:
+def test_a_round_that_comes_now_and_then_comes_with_the_last_of_its_steps() -> None:
     pages: list[str] = []
-    chain = Diary(pages, "each") >> Every(2, Diary(pages, "every"))
+    chain = Diary(pages, "each") >> Every(2, GradientAverage() >> Diary(pages, "every"))
     for last in (False, True, False):
-        list(chain.run(step(last=last)))
-    assert pages == ["each", "each", "every", "each"]
+        for _ in chain.run(step(now=Moment(last=last))):
+            break
+    assert pages == ["each"] * 3
+    assert [bool([*chain.run(step(now=Moment(last=last)))]) for last in (False, True)] == [
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(("many", "due"), [(1, [3, 6]), (2, [4, 6]), (4, [4, 8])])
+def test_what_is_local_comes_when_so_many_steps_are_taken_or_passed(
+    many: int, due: list[int]
+) -> None:
+    pages: list[str] = []
+    chain = Every(3, Diary(pages, "it")) >> Apply()
+    assert not chain.collective
+    found = []
+    for after in range(many, 9, many):
+        pages.clear()
+        now = step(now=Moment(samples=0.0, after=after), many=many)
+        list(chain.run(now))
+        found += [after] * len(pages)
+    assert found == due
 
 
 def test_who_follows_runs_nothing_that_comes_before_the_round() -> None:
@@ -160,6 +183,14 @@ def test_a_gradient_that_is_too_long_is_cut_before_the_round_and_after(
     assert list(Clip(norm).run(after)) == []
     np.testing.assert_allclose(sums * after.scale, left)
     np.testing.assert_array_equal(sums, np.multiply(gradient, 4.0))
+
+
+def test_what_a_worker_applies_for_itself_is_cut_as_well() -> None:
+    room = [np.full(3, 77.0)]
+    moment = Moment(samples=8.0, last=False)
+    now = step(bring=brings([3.0, 0.0, 4.0], 8.0), room=lambda: room, now=moment, rate=0.5)
+    assert list((Clip(1.0) >> Apply()).run(now)) == []
+    np.testing.assert_allclose(now.params[0], [0.7, 1.0, 0.6])
 
 
 def test_what_does_not_count_is_not_looked_at() -> None:

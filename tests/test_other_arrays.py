@@ -18,8 +18,8 @@ import spotmpi
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import LAMB, SGD, Adam, Momentum, Optimizer
+from spotmpi.replay import replay, steps
 from spotmpi.strategies import SSGD
-from spotmpi.trace.replay import replay, steps
 from spotmpi.training.keeping import checkpoint_file
 from tests import fake_cupy as cupy
 from tests.boxed import Boxed, box, boxed_all, boxes, unbox, unboxed_all

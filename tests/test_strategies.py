@@ -11,7 +11,7 @@ import pytest
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope
 from spotmpi.errors import UsageError
-from spotmpi.operators import Apply, Every, GradientAverage, Narrow, Operator, Step
+from spotmpi.operators import Apply, Every, GradientAverage, Moment, Narrow, Operator, Step
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD, Strategy, complete
 
@@ -36,7 +36,7 @@ def test_a_strategy_has_one_collective_operator(chain: Operator) -> None:
 
 
 def test_a_round_of_no_steps_is_refused() -> None:
-    with pytest.raises(UsageError, match="has a round every 0 steps"):
+    with pytest.raises(UsageError, match=r"Every\(0, .*\) counts steps, expected at least 1"):
         Strategy(Every(0, GradientAverage()))
 
 
@@ -91,9 +91,9 @@ def test_who_follows_does_what_all_do_with_the_sums() -> None:
 def test_a_strategy_says_in_which_steps_it_has_a_round() -> None:
     strategy = Strategy(Every(3, GradientAverage() >> Apply()))
     assert strategy.steps == 3
-    contribute, _ = strategy.begin(step(last=False))
+    contribute, _ = strategy.begin(step(now=Moment(last=False)))
     assert contribute is None
-    contribute, _ = strategy.begin(step(last=True))
+    contribute, _ = strategy.begin(step(now=Moment(last=True)))
     assert contribute is not None
 
 

@@ -13,9 +13,9 @@ import pytest
 import spotmpi
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import SGD, Momentum
+from spotmpi.replay import check_exactly_once, replay
 from spotmpi.strategies import SSGD
 from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, replay
 from tests.simulated import bits, gradient, params
 
 

@@ -12,8 +12,8 @@ import spotmpi
 from spotmpi.fabric.sim import Kill
 from spotmpi.launcher_channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, Order, orders, progress
 from spotmpi.optimizers import SGD
+from spotmpi.replay import check_exactly_once, replay, steps
 from spotmpi.strategies import SSGD
-from spotmpi.trace.replay import check_exactly_once, replay, steps
 from spotmpi.training.keeping import checkpoint_file, checkpoint_folder
 from tests.simulated import Job, bits, deaths, gradient, params
 

@@ -9,7 +9,7 @@ that is dealt first.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
@@ -45,10 +45,13 @@ class Lease:
     samples: Indices
     """Of all slots, one after the other, shared as evenly as can be: the first have one more."""
     steps: int = 1
+    taken: int | None = None
+    """Steps that were taken, if the script went no further: only their samples count."""
 
     def slot(self, number: int) -> Indices:
-        """The samples of one slot."""
-        return _share(self.samples, number, len(self.slots))
+        """The samples of one slot that are to count."""
+        dealt = self._dealt(number)
+        return dealt if self.taken is None else dealt[: self._used(dealt)]
 
     def slots_of(self, workers: Iterable[WorkerId]) -> list[int]:
         """The slots that these workers fill, in the order of the slots."""
@@ -62,7 +65,7 @@ class Lease:
 
     def piece(self, slot: int, step: int) -> Indices:
         """The samples of one slot in one of the steps."""
-        return _share(self.slot(slot), step, self.steps)
+        return _share(self._dealt(slot), step, self.steps)
 
     def batch(self, worker: WorkerId, step: int) -> Indices:
         """The samples of ``worker`` in one of the steps; there may be none."""
@@ -70,17 +73,32 @@ class Lease:
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
         """How many samples these workers were dealt, and how many of their slots have any."""
-        if self._all(workers):
+        if self.taken is None and self._all(workers):
             return len(self.samples), min(len(self.samples), len(self.slots))
         counts = [len(self.slot(slot)) for slot in self.slots_of(workers)]
         return sum(counts), sum(map(bool, counts))
 
     def without(self, workers: Iterable[WorkerId]) -> list[Indices]:
-        """What was dealt to all others than these."""
-        if self._all(workers):
+        """What was dealt and does not count, if these workers contribute."""
+        if self.taken is None and self._all(workers):
             return []
-        counted = frozenset(workers)
-        return [self.slot(slot) for slot, who in enumerate(self.slots) if who not in counted]
+        counted, left = frozenset(workers), []
+        for slot, who in enumerate(self.slots):
+            dealt = self._dealt(slot)
+            if who not in counted:
+                left.append(dealt)
+            elif self.taken is not None:
+                left.append(dealt[self._used(dealt) :])
+        return left
+
+    def _dealt(self, slot: int) -> Indices:
+        return _share(self.samples, slot, len(self.slots))
+
+    def _used(self, dealt: Indices) -> int:
+        """How many of a slot's samples belong to the steps that were taken."""
+        assert self.taken is not None
+        share, extra = divmod(len(dealt), self.steps)
+        return self.taken * share + min(self.taken, extra)
 
     def _all(self, workers: object) -> bool:
         # In almost every step. Comparing them one by one is a matter of microseconds for thousands,
@@ -144,6 +162,13 @@ class Sampler:
             samples = self._next(len(workers) * steps)
             least = -(-len(samples) // (self.batch_size * len(workers)))
             self._lease = Lease(self.steps, self._pass, tuple(workers), samples, min(steps, least))
+        return self._lease
+
+    def end(self, taken: int) -> Lease | None:
+        """The script takes no more than so many steps of the fixed lease; returns what it is now.
+        The rest goes back when it counts."""
+        if self._lease is not None:
+            self._lease = replace(self._lease, taken=taken)
         return self._lease
 
     @property
@@ -270,6 +295,10 @@ class Dealer:
         self._drawn.count(contributors)
         self.committed += 1
         self._drawn = self._basis = None
+
+    def end(self, taken: int) -> Lease | None:
+        """Of the lease that is drawn so many steps are taken, and no more will be."""
+        return None if self._drawn is None else self._drawn.end(taken)
 
     def drop(self, sampler: Sampler) -> None:
         """The script will not use what it has drawn from here."""

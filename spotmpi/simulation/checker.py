@@ -19,12 +19,16 @@ from spotmpi.fabric.sim import Seal
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import most_messages
 from spotmpi.protocol.sampler import Indices
-from spotmpi.simulation.model import RATE, Array, Model, Way, first_params, whose
+from spotmpi.simulation.model import RATE, Array, Way, first_params, whose
+from spotmpi.simulation.truths import Brought, Truth, steps_of_a_round, truth_of
 from spotmpi.training.session import MOST_TRIES
 
 PATIENCE = 3
-"""Steps that a worker may yet take once it is told to leave, and one more for each change."""
+"""Rounds that a worker may yet take once it is told to leave, and a step more for each change."""
 
+
+_ARRAYS = ("params", "optimizer", "strategy")
+"""Of what a checkpoint has arrays, in this order."""
 
 TO_KEEP = 3
 """Steps after a change in which one that was due is begun again, by whoever leads then."""
@@ -82,10 +86,13 @@ class Checker:
         deaths: Mapping[WorkerId, float],
         keeps: int | None = None,
         arrays: int = 1,
+        strategy: str = "ssgd",
+        follows: bool = True,
     ) -> None:
         """``deaths``: who is dead, kept up to date by the simulation. ``keeps``: checkpoints are
         due after every so many steps, and when somebody asks; None: there are none. ``arrays``: so
-        many are trained."""
+        many are trained. ``strategy``: how, with all its options. ``follows``: the learning rate
+        follows the number of workers."""
         self.recoveries = 0
         self.graduates = 0
         """Newcomers that came to train."""
@@ -98,6 +105,8 @@ class Checker:
         self._deaths = deaths
         self._keeps = keeps
         self._arrays = arrays
+        self._strategy = strategy
+        self._follows = follows
         self._seals: list[tuple[WorkerId, ...]] = [tuple(members)]
         self._changes = 0
         """Seals that changed who is a member, and checkpoints that could not be written: while a
@@ -137,7 +146,11 @@ class Checker:
         """What was done once at some moment, by whom, and what came of it."""
         self._digests: dict[int, int] = {}
         """Of the replicated state after each step in the trace."""
-        self._truth: Model | None = None
+        self._truth: Truth | None = None
+        self._longest = steps_of_a_round(strategy)
+        """Steps of a round."""
+        self._round: list[tuple[list[Brought], float]] = []
+        """Steps in the trace whose round is not complete there, with their learning rates."""
         self._unused = np.ones(samples, np.bool_)
         """Samples of the present pass that have yet to count."""
         self._passed = 0
@@ -166,21 +179,29 @@ class Checker:
         self._gradients[step, worker] = batch.tolist(), grads.copy()
 
     def stepped(
-        self, worker: WorkerId, membership: Membership, steps: int, params: Array, told: bool
+        self,
+        worker: WorkerId,
+        membership: Membership,
+        steps: int,
+        model: Array | None,
+        told: bool,
     ) -> None:
-        """A step is committed. ``told``: it had been told to leave before that began."""
+        """A step is taken. ``model``: that of all, if a round ends with it. ``told``: it had been
+        told to leave before that began."""
         script = self._scripts[worker]
         if steps != script.steps + 1:
             raise Violation(f"worker {worker} goes from step {script.steps} to step {steps}")
         changes, script.changes = self._changes - script.changes, self._changes
         if told:
-            script.told = changes + (PATIENCE if script.told is None else script.told - 1)
+            patience = PATIENCE * self._longest
+            script.told = changes + (patience if script.told is None else script.told - 1)
             if script.told < 0:
                 raise Violation(f"worker {worker} was told to leave and stays")
         script.steps = steps
         self._wanted(worker, steps - 1)
         self._member(worker, membership)
-        self._see(worker, ("step", steps), params.tobytes())
+        if model is not None:
+            self._see(worker, ("step", steps), model.tobytes())
 
     def mean(self, worker: WorkerId, membership: Membership, label: object, answer: float) -> None:
         """It was told the mean of everybody's `question`."""
@@ -311,7 +332,7 @@ class Checker:
         contributions = record["contributions"]
         if [c["worker"] for c in contributions] != [*record["workers"]]:
             raise Violation(f"step {step}: contributions of others than {record['workers']}")
-        gradients, weights = [], []
+        brought = []
         for contribution in contributions:
             worker, weight = contribution["worker"], contribution["weight"]
             batch, grads = self._gradients[step, worker]
@@ -320,16 +341,18 @@ class Checker:
                 len(batch),
             ):
                 raise Violation(f"step {step}: worker {worker} was dealt {batch}: {contribution}")
-            gradients.append(grads)
-            weights.append(weight)
+            brought.append(Brought(worker, np.array(batch), weight, grads))
             self._use(step, worker, contribution["samples"])
         if not self._unused.any():
             self._passed += 1
             self._unused[:] = True
-        active = sum(map(bool, weights))
-        if record["rate"] != RATE * (active / self._workers):
+        active = sum(bool(one.weight) for one in brought)
+        if record["rate"] != RATE * (active / self._workers if self._follows else 1.0):
             raise Violation(f"step {step}: rate {record['rate']} with {active} active workers")
-        self._follow(step, gradients, weights, record)
+        self._round.append((brought, record["rate"]))
+        if record["digest"] is not None:
+            self._follow(step, record)
+            self._round.clear()
 
     def _skip(self, step: int, steps: int) -> None:
         """Steps are missing: right only if all who trained them are lost, and nobody else knows
@@ -343,6 +366,7 @@ class Checker:
             raise Violation(f"the trace lacks {steps} steps where step {self._published} is due")
         self._published = after
         self._whole = False
+        self._round.clear()
 
     def _chosen(self, record: Mapping[str, Any]) -> None:
         if record["ms"][record["way"]] > min(record["ms"].values()):
@@ -356,26 +380,25 @@ class Checker:
             if record["step"] > since and way != chosen:
                 raise Violation(f"step {record['step']}: the sum of {array} went {way}: {chosen}")
 
-    def _follow(
-        self, step: int, gradients: list[Array], weights: list[int], record: Mapping[str, Any]
-    ) -> None:
+    def _follow(self, step: int, record: Mapping[str, Any]) -> None:
+        """A round ends with this step."""
         if not self._whole:
             return
         if self._truth is None:
             seen = self._views["step", 0].seen
             assert isinstance(seen, bytes)
-            self._truth = Model(np.frombuffer(seen, np.float32), self._arrays)
+            first = np.frombuffer(seen, np.float32)
+            self._truth = truth_of(self._strategy, first, self._arrays)
+        way = None
         if hosts := record.get("hosts"):
             way = Way(hosts, record["ways"], record.get("narrow"))
-            workers = record["workers"]
-            self._truth.step_between(gradients, weights, record["rate"], workers, way)
-        else:
-            self._truth.step(gradients, weights, record["rate"])
-        params = self._truth.params
+        steps, rates = zip(*self._round, strict=True)
+        if wrong := self._truth.follow(steps, rates, step, way):
+            raise Violation(f"step {step}: {wrong}")
         self._digests[step + 1] = digest_of(self._truth.replicated)
         if record["digest"] != f"{self._digests[step + 1]:016x}":
             raise Violation(f"step {step} does not lead to the digest that the trace has")
-        self._see(None, ("step", step + 1), params.tobytes())
+        self._see(None, ("step", step + 1), self._truth.model.tobytes())
 
     def _use(self, step: int, worker: WorkerId, samples: Indices) -> None:
         if self._whole and not self._unused[samples].all():
@@ -394,7 +417,8 @@ class Checker:
         kept = {key: rest for key, rest in before.items() if key[0] != sponsor}
         for newcomer, what in waiting:
             key = sponsor, newcomer, type(what).__name__
-            rest = before.get(key, PATIENCE + 1) - 1 + self._changes - script.changes
+            patience = PATIENCE * self._longest
+            rest = before.get(key, patience + 1) - 1 + self._changes - script.changes
             if rest < 0:
                 raise Violation(
                     f"newcomer {newcomer} waits for worker {sponsor} and its answer to {key[2]}"
@@ -431,10 +455,11 @@ class Checker:
             raise Violation(f"worker {writer} is dead and writes a checkpoint")
         if state["steps"] != step:
             raise Violation(f"the checkpoint of step {step} is of step {state['steps']}")
-        which = range(self._arrays)
-        params = [state[f"params/{number}"] for number in which]
-        velocity = [state[f"optimizer/velocity/{number}"] for number in which]
-        arrays = [*params[::-1], *velocity[::-1]]
+        params = [state[f"params/{number}"] for number in range(self._arrays)]
+        arrays: list[Array] = []
+        for name in dict.fromkeys(one.rpartition("/")[0] for one in state):
+            if name.partition("/")[0] in _ARRAYS:
+                arrays += [state[f"{name}/{number}"] for number in reversed(range(self._arrays))]
         if self._whole and digest_of(arrays) != self._digests.get(step, digest_of(arrays)):
             raise Violation(f"the checkpoint of step {step} is not what the steps lead to")
         # None, as for the trace: no death takes it back.
@@ -485,8 +510,10 @@ class Checker:
             return
         on_the_way = [step for step, complete in self._kept.items() if not complete]
         for due in (*self._due, *range(self._keeps, end.steps, self._keeps)):
-            latest = max(due, self._changed_after) + 2
-            if due < end.steps and not any(due <= step <= latest for step in on_the_way):
+            latest = max(due, self._changed_after) + 1 + self._longest
+            if due <= end.steps - self._longest and not any(
+                due <= step <= latest for step in on_the_way
+            ):
                 raise Violation(f"a checkpoint was due at step {due}: {self._kept} were written")
 
 

@@ -1,4 +1,4 @@
-"""The small model of simulated trainings, and what a step makes of it, worked out on its own."""
+"""The small model of simulated trainings, and how what workers bring of it is summed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from spotmpi.arrays.narrowing import Narrowing, narrowed_sum
-from spotmpi.optimizers import Momentum
 from spotmpi.protocol.host_ring import RING, orders
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
@@ -20,7 +19,7 @@ __all__ = [
     "SEVERAL",
     "SMALL",
     "Array",
-    "Model",
+    "Sums",
     "Way",
     "cut",
     "first_params",
@@ -76,53 +75,29 @@ class Way(NamedTuple):
     """They were narrowed like this."""
 
 
-class Model:
-    """Parameters that follow the steps of a training, without any of its code but the optimizer."""
+class Sums:
+    """Sums of what workers brought, array by array, and what they have kept of narrowed ones."""
 
-    def __init__(self, params: Array, arrays: int = 1) -> None:
-        """Of so many arrays, which are one to the model."""
-        self.params = params.copy()
+    def __init__(self, arrays: int) -> None:
+        """Of so many arrays."""
         self._arrays = arrays
-        self._velocity = np.zeros_like(params)
-        self._optimizer = Momentum(lr=RATE)
         self._rests: dict[tuple[WorkerId, int], Narrowing] = {}
-        """What workers have kept of narrowed sums, array by array."""
 
-    @property
-    def replicated(self) -> list[Array]:
-        """What must be equal on all workers, in the order in which replicas have it in buckets, of
-        which each holds one array, and the last array comes first."""
-        both = self.params, self._velocity
-        return [one for each in both for one in cut(each, self._arrays)[::-1]]
-
-    def step(self, gradients: Sequence[Array], weights: Sequence[int], rate: float) -> None:
-        """Move by the mean of the gradients, which are summed in this order."""
-        if sum(weights):
-            self._move(_in_order(_scaled(gradients, weights)), sum(weights), rate)
-
-    def step_between(
-        self,
-        gradients: Sequence[Array],
-        weights: Sequence[int],
-        rate: float,
-        workers: Sequence[WorkerId],
-        way: Way,
-    ) -> None:
-        """The same of these workers, whose sums go from host to host, and are narrowed there."""
-        if not sum(weights):
-            return
-        scaled = dict(zip(workers, _scaled(gradients, weights), strict=True))
+    def of(self, brought: Mapping[WorkerId, Array], way: Way | None) -> Array:
+        """In the order of the workers; or from host to host, and narrowed there."""
+        if way is None:
+            return _in_order(np.stack([*brought.values()]))
         found = []
-        for number, like in enumerate(cut(self.params, self._arrays)):
-            brought = {one: cut(whole, self._arrays)[number] for one, whole in scaled.items()}
+        for number, like in enumerate(cut(next(iter(brought.values())), self._arrays)):
+            parts = {one: cut(whole, self._arrays)[number] for one, whole in brought.items()}
             if way.form is not None:
-                found.append(self._narrowed(number, like, brought, way))
+                found.append(self._narrowed(number, like, parts, way))
             elif way.names[-1 - number] == RING:
-                found.append(_in_rings(brought, way.hosts))
+                found.append(_in_rings(parts, way.hosts))
             else:
-                sums = [[brought[one] for one in host if one in brought] for host in way.hosts]
+                sums = [[parts[one] for one in host if one in parts] for host in way.hosts]
                 found.append(_in_order([_in_order(flats) for flats in sums if flats]))
-        self._move(np.concatenate(found), sum(weights), rate)
+        return np.concatenate(found)
 
     def _narrowed(
         self, number: int, like: Array, brought: Mapping[WorkerId, Array], way: Way
@@ -138,10 +113,6 @@ class Model:
             rest.turn()
         return found
 
-    def _move(self, summed: Array, total: int, rate: float) -> None:
-        slots = {"velocity": [self._velocity]}
-        self._optimizer.update([self.params], [summed], slots, rate, 1.0 / total)
-
 
 def _in_order(flats: Sequence[Array] | Array) -> Array:
     """Not a sum over the axis, whose order would be NumPy's."""
@@ -155,8 +126,3 @@ def _in_rings(brought: Mapping[WorkerId, Array], hosts: Sequence[Sequence[Worker
         workers = [one for which in order for one in hosts[which] if one in brought]
         found[piece] = _in_order([brought[one][piece] for one in workers])
     return found
-
-
-def _scaled(gradients: Sequence[Array], weights: Sequence[int]) -> Array:
-    scaled: Array = np.stack(gradients) * np.array(weights, np.float32)[:, None]
-    return scaled

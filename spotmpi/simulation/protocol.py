@@ -13,7 +13,7 @@ from pathlib import Path
 from spotmpi.errors import UsageError
 from spotmpi.options import at_least
 from spotmpi.protocol.recovery import MESSAGES_OF_AN_END, MESSAGES_PER_LOSS
-from spotmpi.simulation.schedules import Campaign, Schedule
+from spotmpi.simulation.schedules import STRATEGIES, Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, shrink
 from spotmpi.simulation.share import spread
 from spotmpi.trace.records import Trace
@@ -50,6 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="K",
         help="K workers die at one moment, and nothing else happens",
     )
+    parser.add_argument(
+        "--strategy",
+        choices=sorted({one.partition(":")[0] for one in STRATEGIES}),
+        help="how workers synchronise; default: each run draws one",
+    )
     parser.add_argument("--runs", type=int, default=1000, metavar="R", help="default: 1000")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
     parser.add_argument(
@@ -75,7 +80,10 @@ def main(options: argparse.Namespace) -> int:
     if options.trace is not None:
         Trace(options.trace).close()  # a place that cannot be written to is known before the search
     least, most = options.workers
-    campaign = Campaign(least, most, options.seed, options.losses)
+    strategies = tuple(
+        one for one in STRATEGIES if options.strategy in (None, one.partition(":")[0])
+    )
+    campaign = Campaign(least, most, options.seed, options.losses, strategies)
     report = _Report(campaign, options.runs)
     failing = spread(campaign, options.runs, jobs, report.add)
     report.end()

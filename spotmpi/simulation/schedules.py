@@ -19,6 +19,20 @@ PLANS = 0.5
 KEEPING = 0.5
 """Of all schedules: those that keep checkpoints."""
 
+STRATEGIES = (
+    "ssgd",
+    "lookahead:every=2,mix=0.25",
+    "localsgd:h=2",
+    "localsgd:h=3",
+    "sma:pull=0.75,momentum=0.5",
+    "easgd:every=2,pull=0.5",
+    "diloco:h=2,outer=0.5,momentum=0.75",
+)
+"""Those of campaigns of all strategies."""
+
+TOGETHER = ("ssgd", "lookahead")
+"""In which each step has a round, and the learning rate follows the number of workers."""
+
 NARROW = 0.25
 """Of all schedules: those whose sums are narrowed."""
 
@@ -78,6 +92,13 @@ class Schedule:
     by array now and then."""
     narrow: str | None = None
     """Sums are narrowed like this on their way between hosts."""
+    strategy: str = "ssgd"
+    """With all its options."""
+
+    @property
+    def follows(self) -> bool:
+        """The learning rate follows the number of workers: where they step together."""
+        return self.strategy.partition(":")[0] in TOGETHER
 
     @property
     def membership(self) -> Membership:
@@ -120,6 +141,8 @@ class Schedule:
             said.append(f"gradients come in {self.arrays} pieces")
         if self.narrow is not None:
             said.append(f"sums are narrowed to {self.narrow}")
+        if self.strategy != "ssgd":
+            said.append(f"the strategy is {self.strategy}")
         if self.min_workers > 1:
             said.append(f"fewer than {self.min_workers} workers stop")
         return ", ".join(said) or "nothing happens at all"
@@ -139,6 +162,8 @@ class Campaign:
     seed: int
     losses: int | None = None
     """So many workers die at one moment, and nothing else happens; None: all kinds of things do."""
+    strategies: tuple[str, ...] = ("ssgd",)
+    """Each schedule draws one."""
 
     def schedule(self, number: int, length: Length) -> Schedule:
         """Mostly one death or more, close to each other; now and then all die.
@@ -154,7 +179,15 @@ class Campaign:
         known = min(workers, _KNOWN)
         arrays = 1 + number % 3
         events = length(known, passes, arrays) * workers // known
-        calm = Schedule(workers, chance.randrange(1 << 32), passes=passes, arrays=arrays)
+        # With dice of its own, so that all else is the same whatever may be drawn here.
+        strategy = random.Random(f"{self.seed}/{number}/strategy").choice(self.strategies)
+        calm = Schedule(
+            workers,
+            chance.randrange(1 << 32),
+            passes=passes,
+            arrays=arrays,
+            strategy=strategy,
+        )
         moment = chance.randrange(events)
         if self.losses is not None:
             victims = chance.sample(range(workers), min(self.losses, workers))

@@ -69,6 +69,8 @@ def execute(
         simulation.deaths,
         every,
         schedule.arrays,
+        schedule.strategy,
+        schedule.follows,
     )
     simulation.sealed = checker.sealed
     file = Trace(trace_to, simulation.clock)

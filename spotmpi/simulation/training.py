@@ -22,7 +22,7 @@ from spotmpi.simulation.checker import Checker, Violation, question
 from spotmpi.simulation.launcher import Launcher
 from spotmpi.simulation.model import RATE, Array, cut, first_params, gradient
 from spotmpi.simulation.schedules import Schedule
-from spotmpi.strategies import SSGD
+from spotmpi.strategies import named
 from spotmpi.trace.records import Trace
 from spotmpi.training.entering import Seat, Visitor, enter
 from spotmpi.training.history import History
@@ -142,7 +142,9 @@ class Trainee:
         self._samples, self._passes = samples(len(simulation.membership)), schedule.passes
         optimizer = Momentum(lr=RATE)
         self._arrays = schedule.arrays
-        strategy = SSGD() if schedule.narrow is None else Narrow(schedule.narrow) >> SSGD()
+        strategy = named(schedule.strategy)
+        if schedule.narrow is not None:
+            strategy = Narrow(schedule.narrow) >> strategy
         params = cut(first_params(me, schedule.size), self._arrays)
         replica = Replica(params, optimizer, strategy, bucket_mb=_ALONE)
         self._training = Training(replica, _SEED, Rate(optimizer), False)
@@ -180,7 +182,7 @@ class Trainee:
             return 0
         except Stopped:
             stopped = True
-        checker.ended(self.me, self._steps, self._params, stopped)
+        checker.ended(self.me, self._steps, self._model, stopped)
         return EXIT_REQUEUE if stopped else 0
 
     def _train(self) -> Steps[None]:
@@ -217,7 +219,8 @@ class Trainee:
         whole = yield from self._give(cut(grads, self._arrays))
         yield from seat.step(whole, 1.0)
         self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
-        self._checker.stepped(self.me, seat.driver.membership, self._steps, self._params, told)
+        model = self._model if seat.turns.level else None
+        self._checker.stepped(self.me, seat.driver.membership, self._steps, model, told)
 
     def _give(self, grads: list[Array]) -> Steps[Any]:
         """Give some of these, or all or none, as soon as they are there; returns what the step is
@@ -236,6 +239,10 @@ class Trainee:
     def _params(self) -> Array:
         return np.concatenate(self._training.replica.params)
 
+    @property
+    def _model(self) -> Array:
+        return np.concatenate(self._training.replica.model)
+
     def _keep(
         self, folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any]
     ) -> Path:
@@ -248,7 +255,7 @@ class Trainee:
         return folder / str(step)
 
     def _begins(self, session: Session[Any]) -> None:
-        self._checker.begins(self.me, session.driver.membership, self._steps, self._params)
+        self._checker.begins(self.me, session.driver.membership, self._steps, self._model)
 
     def _ask(self, label: str) -> Steps[None]:
         seat = self._seat

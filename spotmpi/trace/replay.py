@@ -5,23 +5,32 @@ Nothing here takes part in training; it reads what `trace.records` wrote. All fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spotmpi.arrays.backend import kernels_for
-from spotmpi.arrays.layout import BUCKET_MB, Layout
+from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.arrays.narrowing import NARROWED, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.errors import TraceError
-from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.host_ring import RING
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.trace.records import Record
 
-__all__ = ["Rests", "check_exactly_once", "check_replicas", "replay", "steps", "summed"]
+__all__ = [
+    "Rests",
+    "bucket_mb_of",
+    "check_exactly_once",
+    "check_replicas",
+    "contributions",
+    "resumed",
+    "samples_of",
+    "steps",
+    "summed",
+]
 
 
 def steps(records: Iterable[Record]) -> list[Record]:
@@ -65,8 +74,8 @@ def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
     seen = np.zeros(n, dtype=np.bool_)
     done = 0
     for record in steps(records):
-        for contribution in _contributions(record):
-            samples = _samples(record, contribution)
+        for contribution in contributions(record):
+            samples = samples_of(record, contribution)
             who = f"step {record['step']}: worker {contribution['worker']}"
             if len(samples) != contribution["weight"]:
                 raise TraceError(
@@ -107,48 +116,6 @@ def check_replicas(records: Iterable[Record]) -> int:
             )
         compared += event == "recovered"
     return compared
-
-
-def replay(
-    records: Iterable[Record],
-    params: Any,
-    gradient: Callable[[Any, npt.NDArray[np.int64]], Any],
-    optimizer: Optimizer,
-) -> Any:
-    """The parameters that the run must have ended with, computed again in this one process.
-
-    ``params`` are those before the first step in the trace (they are not changed), and
-    ``gradient(params, samples)`` gives the mean gradient over samples as the script computed it.
-    Contributions are summed in the order in which the trace has them, or from host to host where
-    they were, narrowed where they were; those without samples bring nothing. The optimizer starts
-    without a past, so a trace that begins with a resume can only be replayed for one that keeps
-    none.
-    """
-    records = list(records)
-    layout = Layout.of(params, bucket_mb_of(records))
-    flats = layout.allocate()
-    layout.pack(params, flats, 1.0)
-    current = layout.views(flats)
-    memory = optimizer.remember(layout)
-    rests = Rests()
-    begun = _resumed(records)
-    for record in steps(records):
-        if record["step"] in begun:
-            rests = Rests()
-        parts: dict[WorkerId, list[Any]] = {}
-        weights = 0.0
-        for contribution in _contributions(record):
-            weight = float(contribution["weight"])
-            if not weight:
-                continue
-            part = layout.allocate()
-            layout.pack(gradient(current, _samples(record, contribution)), part, weight)
-            weights += weight
-            parts[int(contribution["worker"])] = part
-        if weights:
-            total = summed(parts, record, rests)
-            optimizer.apply(layout, flats, total, memory, float(record["rate"]), 1.0 / weights)
-    return current
 
 
 def bucket_mb_of(records: Iterable[Record]) -> float:
@@ -203,7 +170,7 @@ def _narrowed(
     return total
 
 
-def _resumed(records: Iterable[Record]) -> set[int]:
+def resumed(records: Iterable[Record]) -> set[int]:
     """Steps with which a resume went on that count."""
     found: set[int] = set()
     for record in records:
@@ -213,7 +180,8 @@ def _resumed(records: Iterable[Record]) -> set[int]:
     return found
 
 
-def _contributions(record: Record) -> list[dict[str, Any]]:
+def contributions(record: Record) -> list[dict[str, Any]]:
+    """What each worker brought to a step. TraceError if the record does not say so."""
     found: Any = record.get("contributions")
     if not isinstance(found, list) or not all(
         isinstance(one, dict) and one.keys() >= _PARTS for one in found
@@ -228,7 +196,8 @@ def _contributions(record: Record) -> list[dict[str, Any]]:
 _PARTS = {"worker", "samples", "weight"}
 
 
-def _samples(record: Record, contribution: dict[str, Any]) -> npt.NDArray[np.int64]:
+def samples_of(record: Record, contribution: dict[str, Any]) -> npt.NDArray[np.int64]:
+    """Of one contribution. TraceError if the record does not say them."""
     if contribution["samples"] is None:
         raise TraceError(
             f"step {record['step']} does not say which samples worker {contribution['worker']} "

@@ -122,6 +122,8 @@ class Elastic(Generic[P]):
         nothing.
         """
         seat, training = self._connected("batches()"), self._training
+        if isinstance(seat, Session):  # from batches that were left in the middle of a round
+            self._run(seat.round_off())
         number = training.position.open(n, batch_size, passes, self.seed)
         training.position.enter()
         try:

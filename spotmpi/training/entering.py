@@ -96,7 +96,7 @@ def _begin(place: Place, training: Training[P], members: Membership) -> Asks[Ses
         place.trace.write("start", **_start_record(place, training, members))
         if found is not None:
             place.trace.write("resume", step=found.step, path=str(found.path))
-    yield from session.begin()
+    yield from session.begin(resumed=found is not None)
     channel.tell("underway")
     members, steps = session.driver.membership, training.progress.steps
     number = history.number
@@ -131,6 +131,7 @@ def _start_record(place: Place, training: Training[Any], members: Membership) ->
         "bucket_mb": replica.bucket_mb,
         "seed": training.progress.seed,
         "strategy": str(replica.strategy),
+        "strategy_name": replica.strategy.name,
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "lr": None if optimizer is None else _said(optimizer.lr),
         "version": place.version,

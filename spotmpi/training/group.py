@@ -28,6 +28,7 @@ class Deliver(Operator):
 
     def run(self, step: Step) -> Run:
         """average = scale * sum"""
+        assert step.update is not None
         for out, total in zip(step.state["average"], step.update, strict=True):
             kernels_for(out).scaled_sum(out, [total], [step.scale])
         yield from ()

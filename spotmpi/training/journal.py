@@ -206,7 +206,11 @@ class Journal:
 
 
 def described(
-    of_step: dict[str, Any], lease: Lease | None, step: int, of_round: dict[str, Any]
+    rates: Sequence[float],
+    loss: float | None,
+    lease: Lease | None,
+    step: int,
+    of_round: dict[str, Any],
 ) -> dict[str, Any]:
     """The record of one step of a round, of what is known of both, and what each slot brought."""
     workers = of_round["workers"]
@@ -218,7 +222,7 @@ def described(
             for slot in lease.slots_of(workers)
             for samples in [lease.piece(slot, step)]
         ]
-    return {**of_round, "contributions": contributions, **of_step}
+    return {**of_round, "contributions": contributions, "rate": rates[step], "loss": loss}
 
 
 _SETTLEMENTS = {

@@ -5,21 +5,36 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
-from spotmpi.arrays.backend import HOST, fill
+from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import BUCKET_MB, Key, Layout
 from spotmpi.arrays.narrowing import NARROWED, Narrowing
-from spotmpi.arrays.registry import Registry, State
+from spotmpi.arrays.registry import Registry, Scope, State
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Move, Shape, Twins
-from spotmpi.operators import RESTS, Contribute, Run, Step, Weighted
+from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy, complete
 from spotmpi.training.pieces import Pieces
 
 P = TypeVar("P")
+
+
+class Result(NamedTuple):
+    """What all know of a round whose sums count."""
+
+    rate: float
+    """The learning rate that holds ..."""
+    weight: int
+    """... the samples that contributions stand for ..."""
+    active: int
+    """... of so many workers ..."""
+    many: int
+    """... in so many steps, ..."""
+    after: int
+    """... and the steps of the training that are taken with them."""
 
 
 class Replica(Generic[P]):
@@ -51,19 +66,26 @@ class Replica(Generic[P]):
         self._params = own()
         layout.pack(cast(Any, params), self._params, 1.0, what="params")
         self.params = cast(P, layout.views(self._params, read_only=optimizer is not None))
+        states = dict(strategy.init(self._layout))
+        self._state = {name: state.flats for name, state in states.items()}
+        self._model: Sequence[Buffer] = self._params
+        """What all agree on after a round."""
+        if strategy.centre is not None:
+            self._model = states.pop(strategy.centre).flats
+            layout.pack(cast(Any, params), self._model, 1.0, what="params")
+        self.model = cast(P, layout.views(self._model, read_only=optimizer is not None))
         self.registry = Registry()
-        self.registry.add("params", layout, State(self._params))
+        self.registry.add("params", layout, State(self._model))
         self._memory = {name: own() for name in slots}
+        scope = Scope.LOCAL if strategy.apart else Scope.REPLICATED
         for name, flats in self._memory.items():
-            self.registry.add(f"optimizer/{name}", layout, State(flats))
+            self.registry.add(f"optimizer/{name}", layout, State(flats, scope))
         for name in () if optimizer is None else optimizer.counts:
             self._memory[name] = [HOST.zeros("float64", 1)]
-            state = State(self._memory[name], paged=False)
+            state = State(self._memory[name], scope, paged=False)
             self.registry.add(f"optimizer/{name}", Layout.of(self._memory[name]), state)
-        states = strategy.init(self._layout)
         for name, state in states.items():
             self.registry.add(f"strategy/{name}", self._layout, state)
-        self._state = {name: state.flats for name, state in states.items()}
         self._narrowings = self._narrowed()
         """Of each bucket; None of what travels as it is."""
         self.size = layout.size
@@ -144,7 +166,17 @@ class Replica(Generic[P]):
 
     def first(self) -> Tape:
         """What the first worker gives to all at the beginning."""
-        return Tape(self._params)
+        return Tape(self._model)
+
+    def settle(self) -> None:
+        """The model of all has come to this worker: train from there."""
+        if self._model is not self._params:
+            for flat, agreed in zip(self._params, self._model, strict=True):
+                kernels_for(flat).pack(flat, [agreed], 1.0)
+
+    def start(self) -> None:
+        """All begin to train, with that."""
+        self.strategy.start(self._step())
 
     def state(self, name: str) -> Any:
         """What an operator remembers under this name, in the user's structure."""
@@ -168,9 +200,9 @@ class Replica(Generic[P]):
 
     # A step.
 
-    def begin(self, grads: Any, weight: float, last: bool) -> bool:
-        """A step with a gradient that stands for ``weight`` samples, up to its round; whether it
-        has one, as the ``last`` steps of rounds do. UsageError if the gradient does not fit."""
+    def begin(self, grads: Any, now: Moment) -> bool:
+        """A step, up to its round; whether it has one, as the last steps of rounds do. UsageError
+        if the gradient does not fit."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
             in_place = grads is self._gradients and flats is self.arena.contributions
@@ -178,13 +210,13 @@ class Replica(Generic[P]):
                 self._layout.pack(grads, flats, times, what)
 
         what = "arrays" if self.optimizer is None else "grads"
-        return self._begin(Weighted(pack, weight), last)
+        return self._begin(Weighted(pack, now.samples), now)
 
-    def _begin(self, bring: Weighted, last: bool) -> bool:
+    def _begin(self, bring: Weighted, now: Moment) -> bool:
         self.moved = False
-        self._open = self._step(last=last, bring=bring)
+        self._open = self._step(now=now, bring=bring, rate=now.rate)
         self._contribute, self._run = self.strategy.begin(self._open)
-        if last and self._contribute is None:
+        if now.last and self._contribute is None:
             raise UsageError(f"{self.strategy} takes no part in the last step of a round")
         return self._contribute is not None
 
@@ -208,14 +240,15 @@ class Replica(Generic[P]):
 
     # A step whose gradient comes array by array.
 
-    def begin_piecewise(self, weight: float) -> None:
+    def begin_piecewise(self, now: Moment) -> None:
         """Begin it before all is there, of a strategy that is piecewise; the rest is as `begin`."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
             for key, array in self.pieces.items():
                 self._lay(key, array, flats, times)
 
-        self._begin(Weighted(pack, weight), last=True)
+        weight = now.samples
+        self._begin(Weighted(pack, weight), now)
         self._weight = weight
         self.arena.weight = weight if self.arena.weighs else 1.0
         if not weight and not self.arena.weighs:
@@ -277,16 +310,16 @@ class Replica(Generic[P]):
         """Others are about to go on without this worker: what it has is its own from now on."""
         self.arena.leave()
 
-    def complete(self, rate: float, weight: float) -> None:
+    def complete(self, result: Result) -> None:
         """The round of the step that was begun is the record: do the rest of the step, at once."""
         self.moved = True
+        self._know(self._open, result)
         self._turn()
         if self.arena.aimed:
             self.arena.advance()
             assert self.optimizer is not None
             self.optimizer.moved(self._memory)
         else:
-            self._open.rate, self._open.weight = rate, weight
             complete(self._run, self._record())
         self.close()
 
@@ -297,10 +330,11 @@ class Replica(Generic[P]):
             self._contribute = None
         self.pieces.clear()
 
-    def follow(self, rate: float, weight: float) -> None:
+    def follow(self, result: Result) -> None:
         """Do with the record what all do, without having brought anything to it."""
         self.moved = True
-        step = self._step(rate=rate, weight=weight)
+        step = self._step(now=Moment(samples=0.0, share=0.0, after=result.after))
+        self._know(step, result)
         self._turn()
         _, run = self.strategy.follow(step)
         complete(run, self._record())
@@ -312,7 +346,7 @@ class Replica(Generic[P]):
             self._layout.pack(grads, self.arena.contributions, 1.0)
             self.arena.turn()
         self.pieces.clear()
-        self.follow(0.0, 1.0)
+        self.follow(Result(0.0, 1, 1, 1, 1))
         self.registry.digest()
 
     def _turn(self) -> None:
@@ -336,6 +370,11 @@ class Replica(Generic[P]):
     def _room(self) -> Sequence[Buffer]:
         # Nobody reads it before the round begins, which makes its contribution in here anew.
         return self.arena.contributions
+
+    @staticmethod
+    def _know(step: Step, result: Result) -> None:
+        step.rate, step.weight = result.rate, result.weight
+        step.active, step.many = result.active, result.many
 
 
 def _mark(*how: Any) -> int:

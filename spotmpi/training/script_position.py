@@ -70,11 +70,13 @@ class ScriptPosition:
         """The script goes through batches from now on."""
         self._inside += 1
 
-    def leave(self, number: int) -> None:
-        """It does not any more; a lease that was drawn and not used to its end is given up."""
+    def leave(self, number: int, used: bool = False) -> None:
+        """It does not any more; a lease that was drawn is given up, unless it is ``used`` in
+        part."""
         self._inside -= 1
         self._closed.add(number)
-        self.dealer.drop(self._samplers[number])
+        if not used:
+            self.dealer.drop(self._samplers[number])
 
     def draw(self, number: int, membership: Membership, steps: int = 1) -> Lease | None:
         """The next lease of these batches, as `sampler.Dealer.draw` has it; None: they are over."""

@@ -33,9 +33,10 @@ from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.orders import Orders
 from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
-from spotmpi.training.rounds.kinds import Begin, End, Learn, Mean, Once, Round, Step, Taken, Turn
+from spotmpi.training.rounds.kinds import Begin, End, Learn, Mean, Once, Round, Step, Taken
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.teaching import Teaching
+from spotmpi.training.turns import Turns
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,11 +85,7 @@ class Session(Generic[P]):
         )
         self._round: Round = End(self.memory, self._reached)
         """The open one, or the last."""
-        self._turn = Turn(replica.strategy.steps)
-        self._gradients = 0
-        """Gradients that this worker was given for steps ..."""
-        self._contributed = 0
-        """... and those in committed rounds: their difference was computed in vain."""
+        self.turns = Turns(training, self.me)
         self._orders = Orders(place, training, self.me)
         self._stopping = self._due = False
         """What all have read from theirs: training stops, a plan is due."""
@@ -121,9 +118,13 @@ class Session(Generic[P]):
         if compared.differing:
             yield from self._perform(Tell(self.memory, facts, self.me, compared.differing))
 
-    def begin(self) -> Asks[None]:
+    def begin(self, resumed: bool) -> Asks[None]:
         """A round brings what the first worker holds to all."""
-        yield from self._perform(Begin(self.memory, self.training.replica.first()))
+        replica = self.training.replica
+        yield from self._perform(Begin(self.memory, replica.first()))
+        replica.settle()
+        if not resumed:
+            replica.start()
 
     def learn(self, charter: dict[str, Any]) -> Asks[None]:
         """A newcomer's first rounds; returns where all are after a step. Raises Left if the
@@ -148,36 +149,33 @@ class Session(Generic[P]):
 
     def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number. Local."""
-        turn = self._turn
-        if turn.lease is None or turn.sampler != number:
-            steps = self.training.replica.strategy.steps
-            lease = self.training.position.draw(number, self.driver.membership, steps)
-            if lease is None:
-                return None
-            turn = self._turn = Turn(steps, lease, number)
-        assert turn.lease is not None
-        mine = turn.lease.batch(self.me, turn.taken)
-        # With nothing of its own it borrows a sample and counts for nothing: the script stays
-        # the same on all workers, whatever else it calls in the loop.
-        return (mine if len(mine) else turn.lease.samples[:1]).copy()
+        return self.turns.next_batch(number, self.driver.membership)
 
     def leave_batches(self, number: int) -> None:
-        """The script leaves its batches of this number. Local."""
-        self.training.position.leave(number)
-        if self._turn.sampler == number:
-            self._turn = Turn(self.training.replica.strategy.steps)
+        """The script leaves its batches of this number; `round_off` may be due. Local."""
+        self.turns.leave_batches(number)
+
+    def round_off(self) -> Asks[None]:
+        """A round for the steps that were taken since the last one, if there are any."""
+        turns = self.turns
+        if turns.level:
+            return
+        turns.end()
+        self.training.replica.begin(None, turns.moment())
+        yield from self._perform(Step(self.memory, self.training, turns.now, self.me))
+        turns.renew()
 
     def ready(self, key: Any, array: Any) -> Asks[Session[P]]:
         """One array of the gradient for the next step: what is complete by that starts, if the
         step's round can begin with it. Raises UsageError, and Left as a round does."""
-        replica, turn = self.training.replica, self._turn
+        replica = self.training.replica
         replica.pieces.check(key, array)
         if replica.strategy.piecewise and not self.driver.ledger.open:
             self._needs_others()
-            yield from self._enter(Step(self.memory, self.training, turn, self.me))
+            yield from self._enter(Step(self.memory, self.training, self.turns.now, self.me))
             yield from self._unless_left(self.driver.open())
             self._goes_on()
-            replica.begin_piecewise(turn.weight(self.me))
+            replica.begin_piecewise(self.turns.moment())
             self._round.prepare(self.driver.membership, self.me)
         replica.give(key, array)
         full, started = replica.pieces.full, self.driver.started
@@ -190,23 +188,23 @@ class Session(Generic[P]):
 
     def step(self, grads: Any, loss: float | None) -> Asks[Session[P]]:
         """One step, with a gradient for the batch drawn last; its round, if it has one."""
-        training, turn = self.training, self._turn
+        if self.turns.now.left:
+            yield from self.round_off()
+        training, turn = self.training, self.turns.now
         replica = training.replica
         if turn.lease is None:
             training.position.loosen()
-        weight = turn.weight(self.me)
         if begun := self.driver.ledger.open:
             self._round.check(self.driver.started)
-        has_round = begun or replica.begin(grads, weight, turn.last)
-        turn.take(weight, loss)
-        self._gradients += weight > 0
+        has_round = begun or replica.begin(grads, self.turns.moment())
+        self.turns.take(loss)
         if has_round:
             yield from self._perform(
                 self._round if begun else Step(self.memory, training, turn, self.me)
             )
             if self.driver.ledger.ending or self._settled:
                 yield from self._leave_with_all("the others have finished")
-            self._turn = Turn(replica.strategy.steps)
+            self.turns.renew()
         else:
             replica.close()
             training.progress.steps += 1
@@ -241,6 +239,7 @@ class Session(Generic[P]):
     def finish(self, outcome: str) -> Asks[None]:
         """Leave together with all others; returns when nobody waits for this worker."""
         self._finishing = outcome == "finished"
+        yield from self.round_off()
         while not self.driver.ledger.ending:
             yield from self._close()
         yield from self.driver.finish()
@@ -314,8 +313,9 @@ class Session(Generic[P]):
 
     @property
     def _may_stop(self) -> bool:
-        """All are to stop, and not in the middle of a mean: they may have to go on from there."""
-        return self._stopping and not self.memory.numbers
+        """All are to stop, and not in the middle of a mean, or of a round's steps: they may have to
+        go on from there."""
+        return self._stopping and not self.memory.numbers and self.turns.level
 
     def _stop(self) -> Asks[None]:
         """End with all others, with a checkpoint. Raises Stopped; returns if none can be written:
@@ -405,7 +405,8 @@ class Session(Generic[P]):
             self._teach(self._school.full(membership.ids))
         steps = self.training.progress.steps
         if self._round.kind == control_word.STEP:
-            self.rehearsal.arm(range(steps + 1 - self._turn.taken, steps + 1))
+            steps += not self.turns.now.closes
+            self.rehearsal.arm(range(steps - self.turns.now.taken, steps))
         self._reducing = self.place.fabric.clock()
 
     def speak(self, membership: Membership) -> None:
@@ -422,14 +423,15 @@ class Session(Generic[P]):
         if self._settled:
             # All others wait in this round. If this worker dies in it, another one leads.
             published = self._leads and self._keep_now()
+        level = self.turns.level
         word = ControlWord(
             kind=what.kind,
             worker=self.me,
-            save=self.keeper.asked,
+            save=level and self.keeper.asked,
             published=published,
-            stop=self._orders.stop or (what.obeys and few),
-            leaves=self._orders.leave,
-            newcomer=self.place.fabric.guest() is not None,
+            stop=level and (self._orders.stop or (what.obeys and few)),
+            leaves=level and self._orders.leave,
+            newcomer=level and self.place.fabric.guest() is not None,
             late=self._joined and what.kind == control_word.STEP,
             digest=self._digest,
         )
@@ -445,7 +447,6 @@ class Session(Generic[P]):
         page = self._school.turn()
         learner, full = self._school.learns, self._school.full(contributors)
         word = self.memory.heard(len(full))
-        before = self.training.progress.steps
         if not learner:
             self._check(number, word)
         taken = self._round.commit(number, full, word, page)
@@ -454,6 +455,7 @@ class Session(Generic[P]):
         graduates = self._school.given(page)
         if self.me in graduates:
             self.training.registry.take(page["rest"])
+            self.training.replica.settle()
             self.keeper.joins(number)
         if graduates and not self._school.learns:
             self._compare_after = number
@@ -466,13 +468,15 @@ class Session(Generic[P]):
         wait = self._stopping or graduates or self.memory.answering or word.over
         self._due = (word.leaving > 0 or word.newcomer) and not wait
         traced = taken is not None and self.place.trace.active
+        if number == self._compare_after and not self.turns.level:
+            self._compare_after = number + 1
         self._digest_due = traced or (number == self._compare_after and self._round.levels)
         # After the last round all wait for each other once more.
         doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
         self._tell_progress(number + 1, doing)
         if not learner and not word.over:
-            wanted = word.save or (taken is not None and self.keeper.due(before, steps))
+            wanted = word.save or (taken is not None and self.keeper.due(taken.first, steps))
             if taken and not self.training.replica.moves_itself:
                 self._unkept = partial(self._keep, number, steps, wanted, word.published)
             else:
@@ -577,7 +581,7 @@ class Session(Generic[P]):
 
     def _note(self, number: int, brought: Sequence[WorkerId], taken: Taken, now: float) -> None:
         """Steps are committed: for the trace."""
-        self._contributed += self._turn.brought
+        self.turns.counted()
         if self.journal.wants_steps:
             known = {
                 "round": number,
@@ -587,9 +591,9 @@ class Session(Generic[P]):
             }
             if between := self.place.fabric.between(brought, self.memory.data):
                 known |= self.memory.way(between)
-                self.journal.chose(taken.first, self.driver.ledger.generation, between.choices)
-            vain = self._gradients - self._contributed
+                last, generation = taken.first + taken.steps - 1, self.driver.ledger.generation
+                self.journal.chose(last, generation, between.choices)
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)
-                self.journal.step(number, taken.first + step, describe, now, vain)
+                self.journal.step(number, taken.first + step, describe, now, self.turns.vain)
         self._committed_at = now

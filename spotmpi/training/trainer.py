@@ -9,7 +9,8 @@ from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import Optimizer
 from spotmpi.optimizers.numbers import whole
-from spotmpi.strategies import Strategy
+from spotmpi.settings import Settings
+from spotmpi.strategies import SSGD, Strategy, named
 from spotmpi.training.elastic import Elastic
 from spotmpi.training.registered import SCALES, Rate, Training
 from spotmpi.training.replica import Replica
@@ -22,7 +23,8 @@ P = TypeVar("P", bound="Sequence[Any] | dict[str, Any]")
 class Trainer(Elastic[P]):
     """Trains one model on all workers of the job, whoever of them is revoked.
 
-    ``params``: list or dict of arrays; those of the first worker count. ``optimizer.lr`` is meant
+    ``params``: list or dict of arrays; those of the first worker count. ``strategy``: how workers
+    synchronise, `SSGD` if none is given; ``--strategy`` replaces it. ``optimizer.lr`` is meant
     for the number of workers at the start (``lr_reference`` names another number), and follows the
     number in each step's average from there: ``scale_lr`` is "linear", "sqrt" (with the square root
     of it) or "none". It takes ``lr_warmup`` steps to come to its new value. ``seed`` decides the
@@ -41,7 +43,7 @@ class Trainer(Elastic[P]):
         params: P,
         *,
         optimizer: Optimizer,
-        strategy: Strategy,
+        strategy: Strategy | None = None,
         seed: int = 0,
         scale_lr: str = "linear",
         lr_reference: int | None = None,
@@ -51,6 +53,10 @@ class Trainer(Elastic[P]):
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise UsageError(f"optimizer must be one of spotmpi.optimizers, not {optimizer!r}")
+        if (asked := Settings.from_environ().strategy) is not None:
+            strategy = named(asked)
+        if strategy is None:
+            strategy = SSGD()
         if not isinstance(strategy, Strategy):
             raise UsageError(f"strategy must be one of spotmpi.strategies, not {strategy!r}")
         if lr_reference is not None and lr_reference < 1:
@@ -71,6 +77,15 @@ class Trainer(Elastic[P]):
     def params(self) -> P:
         """The live parameters, in the structure they were given in. Read them; do not write."""
         return self._training.replica.params
+
+    @property
+    def model(self) -> P:
+        """The model that all workers agree on after a round: what a checkpoint keeps. Read only.
+
+        The same arrays as `params`, but where each worker trains one of its own around it (`SMA`,
+        `EASGD`, `DiLoCo`): evaluate and save this one.
+        """
+        return self._training.replica.model
 
     @property
     def gradients(self) -> P:

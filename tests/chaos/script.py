@@ -198,6 +198,6 @@ with spotmpi.Trainer(
             do_once(f"step-{trainer.steps}")
     if arguments.once:
         do_once("end")
-trained = library.fetch(trainer.params)
+trained = library.fetch(trainer.model)
 final = trainer.worker, model.fingerprint(trained), gradients, trainer.steps
 print("FINAL", *final, *(repr(float(value)) for value in model.values(trained)))

@@ -11,8 +11,9 @@ import pytest
 from spotmpi.launch.start import installation
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.protocol.recovery import most_messages
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.strategies import named
 from spotmpi.trace import records
-from spotmpi.trace.replay import check_exactly_once, check_replicas, steps
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -65,13 +66,16 @@ class Job:
         check_exactly_once(self.records, model.SAMPLES, self.passes)
         survivors = sum(record["event"] == "recovered" for record in self.records)
         assert check_replicas(self.records) == survivors
-        again = others.truth(
-            strategy,
+        known = (
             self.records,
             model.params(self.wide),
             lambda p, s: model.gradient(p, s)[1],
             optimizer or Momentum(lr=0.02),
         )
+        if strategy in others.STRATEGIES:
+            again = others.truth(strategy, *known)
+        else:
+            again = replay(*known, named(strategy))
         trained = np.array([float(value) for value in self.finals[0][4:]])
         if self.wide:
             assert model.fingerprint(again) == self.finals[0][1], "the order of summation is ours"
@@ -360,6 +364,41 @@ def test_strategies_of_other_kinds_survive_and_resume(run, tmp_path, strategy) -
     second = run(3, "--checkpoint", folder, "--resume", "--revoke", "2@30", script_args=args)
     second.check(strategy)
     assert second.survivors == {0, 1}
+
+
+AVERAGING = [
+    "lookahead:every=4,mix=0.5",
+    "localsgd:h=4",
+    "sma:pull=0.5,momentum=0.5",
+    "easgd:every=3,pull=0.75",
+    "diloco:h=5,outer=0.5,momentum=0.5,narrow=int8",
+]
+
+
+@pytest.mark.parametrize("strategy", AVERAGING)
+def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) -> None:
+    """In a round, between two, and in a recovery; then with fewer workers from a checkpoint."""
+    options = ["--strategy", strategy]
+    dies = "2:Wait:9,3:Poll:4"
+    job = run(5, *options, "--revoke", "1@9", chaos=dies, script_args=["--late"])
+    job.check(strategy)
+    assert job.survivors == {0, 4}
+    assert job.of("start")[0]["strategy_name"] == strategy
+
+
+@pytest.mark.parametrize("strategy", AVERAGING[1:])
+def test_a_job_of_models_that_are_averaged_stops_between_rounds_and_goes_on(
+    run, tmp_path, strategy
+) -> None:
+    folder = tmp_path / "checkpoints"
+    options = ["--strategy", strategy, "--checkpoint", folder]
+    first = run(4, *options, "--min-workers", "3", "--revoke", "0,2@12")
+    assert first.code == 75, first.out + first.err
+    second = run(2, *options, "--resume")
+    shown = second.out + second.err
+    assert second.code == 0, shown
+    check_exactly_once(second.records, model.SAMPLES, second.passes)
+    assert len({final[1] for final in second.finals}) == 1, shown
 
 
 @pytest.mark.parametrize("revocations", [["1@10", "0,3@20"], ["0,1,2@7"]])

@@ -15,8 +15,8 @@ import pytest
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.bench.network import Network
 from spotmpi.optimizers import SGD
+from spotmpi.replay import check_exactly_once, check_replicas, replay
 from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas, replay
 from tests import learning
 from tests.hosts import large
 from tests.running import Running

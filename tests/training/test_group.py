@@ -16,7 +16,7 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Optimizer
-from spotmpi.trace.replay import check_exactly_once, replay, steps
+from spotmpi.replay import check_exactly_once, replay, steps
 from tests.simulated import Final, Job, Result, bits, gradient, params
 from tests.test_member import campaign, joined, left
 

@@ -14,7 +14,7 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Cosine, Momentum, StepDecay, Warmup
 from spotmpi.strategies import SSGD
-from spotmpi.trace.replay import replay, steps
+from spotmpi.replay import replay, steps
 from spotmpi.training.registered import Progress, Rate
 from tests.simulated import Job, bits, gradient, params, rates
 from tests.test_member import campaign, joined, left

@@ -12,7 +12,7 @@ import pytest
 
 from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD, Momentum
-from spotmpi.trace.replay import check_exactly_once, replay, steps
+from spotmpi.replay import check_exactly_once, replay, steps
 from spotmpi.training.keeping import checkpoint_file
 from tests import simulated
 from tests.simulated import Job, Result, bits, check, deaths, gradient, params

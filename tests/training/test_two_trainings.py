@@ -14,10 +14,10 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.fabric.sim_data import Delays
 from spotmpi.optimizers import SGD
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD
 from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, steps
 from tests.simulated import Final, Job, Result, bits, gradient, params
 from tests.test_member import Changes
 

@@ -91,6 +91,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="when fewer than M remain, write a checkpoint and stop with code 75 (default: 1)",
     )
     parser.add_argument(
+        "--strategy",
+        metavar="NAME[:OPTION=N,..]",
+        help="how workers synchronise, in the place of what the script says: ssgd, localsgd:h=8, "
+        "diloco:h=64,outer=0.7,narrow=int8, ...",
+    )
+    parser.add_argument(
         "--revoke",
         metavar="W[,W..]@STEP",
         action="append",
@@ -167,6 +173,7 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
         ),
         resume=options.resume,
         min_workers=_whole("--min-workers", options.min_workers, "workers"),
+        strategy=_strategy(options.strategy),
         revoke=tuple(map(parse_revocation, options.revoke)),
         log=options.verbose or options.log_dir is not None,
         detect_ms=(
@@ -315,6 +322,16 @@ def _whole(option: str, text: str, what: str) -> int:
     if not (text.isascii() and text.isdigit()) or int(text) < 1:
         raise UsageError(f"{option} {text}: give a number of {what}, 1 or more")
     return int(text)
+
+
+def _strategy(text: str | None) -> str | None:
+    """By its name, and all its options. Raises UsageError if there is none of that name."""
+    if text is None:
+        return None
+    from spotmpi.strategies import named  # NumPy: only for those who name one
+
+    named(text)
+    return text
 
 
 def _absolute(path: str | None) -> Path | None:

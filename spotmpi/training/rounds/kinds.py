@@ -16,10 +16,11 @@ from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.protocol.control_word import ControlSum, ControlWord
 from spotmpi.protocol.membership import Membership, WorkerId
-from spotmpi.protocol.sampler import Lease
 from spotmpi.training.journal import described
 from spotmpi.training.registered import Training
+from spotmpi.training.replica import Result
 from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.turns import Turn
 
 
 class Taken(NamedTuple):
@@ -98,41 +99,6 @@ class Begin(Round):
         return None
 
 
-class Turn:
-    """The steps of the round to come, as far as this worker has taken them."""
-
-    def __init__(self, steps: int, lease: Lease | None = None, sampler: int | None = None) -> None:
-        self.steps = steps if lease is None else lease.steps
-        self.lease = lease
-        self.sampler = sampler
-        self.taken = 0
-        self.brought = 0
-        """Those with a gradient that counts."""
-        self.loss = self.loss_weight = 0.0
-
-    @property
-    def last(self) -> bool:
-        """Whether the next step is the last one of the round."""
-        return self.taken + 1 == self.steps
-
-    @property
-    def over(self) -> bool:
-        """Whether all steps are taken."""
-        return self.taken == self.steps
-
-    def weight(self, me: WorkerId) -> int:
-        """Samples that this worker's gradient stands for in the next step."""
-        return 1 if self.lease is None else len(self.lease.batch(me, self.taken))
-
-    def take(self, weight: int, loss: float | None) -> None:
-        """One step more."""
-        self.taken += 1
-        self.brought += weight > 0
-        if loss is not None:
-            self.loss += float(loss) * weight
-            self.loss_weight += weight
-
-
 class Step(Round):
     """A round with contributions to the steps that a turn is made of."""
 
@@ -179,9 +145,9 @@ class Step(Round):
         if self.memory.teaches:
             replica.leave()
             return
-        total, rate = self._weigh(membership.ids)
-        if total:
-            replica.aim(rate, total)
+        result = self._result(membership.ids)
+        if result.weight:
+            replica.aim(result.rate, result.weight)
 
     def word(self, word: ControlWord) -> ControlWord:
         """The loss; and a turn without a lease may have to end before its script."""
@@ -193,12 +159,11 @@ class Step(Round):
         return word._replace(late=late, loss=mean, loss_weight=turn.loss_weight)
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
-        """Weight and rate, and how often the optimizer has moved; and the loss that stays if the
-        step moves nothing."""
-        total, rate = self._weigh(full)
+        """What all know of the round, and how often the optimizer has moved; and the loss that
+        stays if it moves nothing."""
         numbers = self._training.registry.numbers()
         loss = self._training.progress.loss
-        return {"total": total, "rate": rate, "numbers": numbers, "loss": loss}
+        return {"result": self._result(full), "numbers": numbers, "loss": loss}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
@@ -206,28 +171,30 @@ class Step(Round):
         """The rest of the step; a round whose only samples were the lost workers' moves nothing."""
         training, turn = self._training, self._turn
         progress, replica = training.progress, training.replica
-        total, rate = self._weigh(full)
-        if total:
-            replica.complete(rate, total)
+        result = self._result(full)
+        if result.weight:
+            replica.complete(result)
             training.rate.taken()
             progress.loss = word.loss
         replica.close()
         if turn.lease is not None:
             training.position.dealer.count(full)
-        first = progress.steps - (turn.taken - 1)
-        progress.steps += 1
-        known = {"rate": rate, "loss": word.loss}
-        return Taken(first, turn.steps, partial(described, known, turn.lease))
+        progress.steps = result.after
+        first = progress.steps - turn.taken
+        rates = turn.rates if replica.strategy.apart else [result.rate] * turn.steps
+        return Taken(first, turn.steps, partial(described, rates, word.loss, turn.lease))
 
-    def _weigh(self, full: Sequence[WorkerId]) -> tuple[int, float]:
-        """The sum of the weights in the round, and the learning rate that holds."""
+    def _result(self, full: Sequence[WorkerId]) -> Result:
+        """What follows from who contributes."""
         turn = self._turn
         total, active = len(full) * turn.steps, len(full)
         if turn.lease is not None:
             total, active = turn.lease.weigh(full)
         if self._asked is None:
             self._asked = self._training.rate.asked
-        return total, self._training.rate.now(active, self._asked, turn.steps)
+        rate = self._training.rate.now(active, self._asked, turn.steps)
+        after = self._training.progress.steps + (not turn.closes)
+        return Result(rate, total, active, turn.steps, after)
 
 
 class Mean(Round):
@@ -341,9 +308,10 @@ class Learn(Round):
         if word.kind == control_word.STEP:
             self._training.replica.moved = False
             self._training.registry.put_numbers(page["numbers"])
-            if page["total"]:
-                self._training.replica.follow(page["rate"], page["total"])
-            self._training.progress.loss = word.loss if page["total"] else page["loss"]
+            result = Result(*page["result"])
+            if result.weight:
+                self._training.replica.follow(result)
+            self._training.progress.loss = word.loss if result.weight else page["loss"]
         elif word.kind == control_word.END:
             self._reached(word)
         return None

@@ -1,4 +1,4 @@
-"""Strategies: how workers synchronise, as chains of operators."""
+"""A strategy: a chain of operators, of which one has a round."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
-from spotmpi.operators import Apply, Chain, Contribute, GradientAverage, Operator, Run, Step
+from spotmpi.operators import Chain, Contribute, Narrow, Operator, Run, Step
 
-__all__ = ["SSGD", "Strategy"]
+__all__ = ["Strategy", "complete"]
 
 
 class Strategy:
     """A chain with one collective operator. ``Strategy(GradientAverage() >> Apply())``."""
 
-    def __init__(self, chain: Operator) -> None:
+    def __init__(self, chain: Operator, **options: float) -> None:
+        """``options``: by which a derived class has made the chain, for its `name`."""
+        self.name: str | None = None
+        """As ``--strategy`` takes it, if the class has one."""
+        if type(self) is not Strategy:
+            said = ",".join(f"{option}={value}" for option, value in options.items())
+            self.name = type(self).__name__.lower() + (f":{said}" if said else "")
         self.chain = chain if isinstance(chain, Chain) else Chain((chain,))
         collective = sum(operator.collective for operator in self.chain.operators)
         if collective != 1:
@@ -30,8 +36,11 @@ class Strategy:
         """A round can begin before all of the gradient is there."""
         self.at_once = self.chain.at_once
         """The next state can be made while gradients are summed."""
-        if self.steps < 1:
-            raise UsageError(f"{chain} has a round every {self.steps} steps, expected at least 1")
+        self.apart = self.chain.apart
+        """Workers move their parameters, and what the optimizer remembers, each for itself."""
+        self.centre = self.chain.centre
+        """The name of the model of all, if it is none that anybody trains; None: after a round
+        parameters are equal on all workers."""
         forms = sum(operator.narrow is not None for operator in self.chain.operators)
         if forms > 1:
             raise UsageError(f"{chain} narrows {forms} times, expected at most once")
@@ -42,6 +51,10 @@ class Strategy:
         """What its operators remember."""
         return self.chain.init(layout)
 
+    def start(self, step: Step) -> None:
+        """All begin to train, with equal parameters."""
+        self.chain.start(step)
+
     def begin(self, step: Step) -> tuple[Contribute | None, Run]:
         """All of ``step`` up to its round; None and a run that is over if it has none. Local."""
         return _first(self.chain.run(step))
@@ -51,7 +64,10 @@ class Strategy:
         return _first(Chain(tuple(self.chain.follow(step))).run(step))
 
     def __rrshift__(self, before: Operator) -> Strategy:
-        return Strategy(before >> self.chain)
+        found = Strategy(before >> self.chain)
+        if self.name is not None and isinstance(before, Narrow):
+            found.name = f"{self.name}{',' if ':' in self.name else ':'}narrow={before.form}"
+        return found
 
     def __str__(self) -> str:
         return str(self.chain)
@@ -71,10 +87,3 @@ def complete(run: Run, sums: Sequence[Buffer]) -> None:
     except StopIteration:
         return
     raise UsageError("an operator asks for a second round in one step")
-
-
-class SSGD(Strategy):
-    """Synchronous SGD: every step applies the average of all workers' gradients."""
-
-    def __init__(self) -> None:
-        super().__init__(GradientAverage() >> Apply())

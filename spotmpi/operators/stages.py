@@ -12,7 +12,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from typing import Any
 
 from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import Layout
@@ -51,6 +52,22 @@ class Weighted:
             fill(flats, 0)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """Where one step of one worker stands: in the training, and in its round."""
+
+    samples: float = 1.0
+    """What this worker's gradient stands for; 0: it has none that counts."""
+    share: float = 1.0
+    """The same of all its steps of the round."""
+    last: bool = True
+    """The last step of a round: the one that has it."""
+    after: int = 1
+    """So many steps of the training are taken with it."""
+    rate: float = 0.0
+    """The learning rate of a step that a worker takes for itself."""
+
+
 @dataclass
 class Step:
     """One training step on one worker, as its operators see it."""
@@ -58,24 +75,39 @@ class Step:
     layout: Layout
     optimizer: Optimizer | None
     params: Sequence[Buffer]
+    """This worker's own."""
     memory: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
     """What the optimizer remembers, by name."""
     state: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
     """What the operators remember, by the names that they gave it."""
     room: Callable[[], Sequence[Buffer]] = tuple
-    """Memory for what is made of the gradient before the round."""
-    last: bool = True
-    """The last step of a round: the one that has it."""
+    """Memory for what is made of the gradient before the round; `own` uses it."""
+    now: Moment = Moment()
     bring: Bring = lambda _buffers: None
-    """What the stages so far have made of this worker's gradient, times its weight ..."""
-    update: Sequence[Buffer] = ()
-    """... and what they have made of the round's sums: arrays ..."""
+    """What the stages so far have made of this worker's gradient, times its samples ..."""
+    update: Sequence[Buffer] | None = None
+    """... and of the round's sums, or, before the round, of that gradient; None: nothing yet."""
     scale: float = 1.0
-    """... and what those are to be multiplied with."""
+    """What `update` is to be multiplied with."""
     rate: float = 0.0
-    """The learning rate that holds for the round."""
+    """The learning rate that holds: before the round this worker's own, then the round's."""
     weight: float = 1.0
-    """Samples of all workers whose gradients are in the round's sums."""
+    """Samples of all workers who brought something to the round's sums."""
+    active: int = 1
+    """Workers who brought something to them."""
+    many: int = 1
+    """Steps that are being taken: one before the round, then all of the round."""
+
+    def own(self) -> None:
+        """Make this worker's own mean gradient the `update`; only where it counts."""
+        flats = self.room()
+        if isinstance(self.bring, Weighted):
+            self.bring.pack(flats, 1.0)
+            self.scale = self.bring.weight / self.now.samples
+        else:
+            self.bring(flats)
+            self.scale = 1.0 / self.now.samples
+        self.update = flats
 
 
 @dataclass(frozen=True)
@@ -106,6 +138,18 @@ class Operator:
         return False
 
     @property
+    def moves(self) -> bool:
+        """Whether it changes parameters: before the round that makes the replicas differ, until
+        the round brings them together."""
+        return False
+
+    @property
+    def centre(self) -> str | None:
+        """The name of what it remembers that is the model of all, if the parameters never are: a
+        checkpoint keeps it, and newcomers begin with it."""
+        return None
+
+    @property
     def at_once(self) -> bool:
         """Whether all that follows from a round's sums is the optimizer's update with their
         average: then each element of the next state follows from that element of the sums."""
@@ -125,6 +169,10 @@ class Operator:
         """What it remembers from step to step, as it is at first; the names are its own."""
         return {}
 
+    def start(self, step: Step) -> None:
+        """Training begins, and all hold the same parameters: what it remembers of them is made
+        here. Not called where it is given: by a checkpoint, or by the others."""
+
     def run(self, step: Step) -> Run:
         """Its part of a step. What comes before the request is done once for each step, what
         comes after it when the round is complete, on every worker alike."""
@@ -141,7 +189,9 @@ class Operator:
         return Chain((self,)) >> then
 
     def __str__(self) -> str:
-        return f"{type(self).__name__}()"
+        values: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
+        said = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in values)
+        return f"{type(self).__name__}({said})"
 
 
 @dataclass(frozen=True)
@@ -160,6 +210,22 @@ class Chain(Operator):
         """Whether the first one does that has to do with the gradient."""
         first = (one for one in self.operators if one.narrow is None)
         return any(one.piecewise for one in itertools.islice(first, 1))
+
+    @property
+    def moves(self) -> bool:
+        """Whether one of them does."""
+        return any(operator.moves for operator in self.operators)
+
+    @property
+    def apart(self) -> bool:
+        """Whether workers change their parameters each for itself, before the round."""
+        before = itertools.takewhile(lambda one: not one.collective, self.operators)
+        return any(operator.moves for operator in before)
+
+    @property
+    def centre(self) -> str | None:
+        """Of the one that has it."""
+        return next((one.centre for one in self.operators if one.centre is not None), None)
 
     @property
     def at_once(self) -> bool:
@@ -187,6 +253,11 @@ class Chain(Operator):
                 found[name] = state
         return found
 
+    def start(self, step: Step) -> None:
+        """All of them."""
+        for operator in self.operators:
+            operator.start(step)
+
     def run(self, step: Step) -> Run:
         """One after the other."""
         for operator in self.operators:
@@ -211,10 +282,18 @@ class Chain(Operator):
 
 @dataclass(frozen=True)
 class Every(Operator):
-    """``then``, in the last of each so many steps; in the others nothing."""
+    """``then``, once in so many steps; in the others nothing.
+
+    If it has a round, rounds are so many steps long, or shorter at the end of a pass. Else it comes
+    whenever the number of steps has reached or passed a multiple of ``count``.
+    """
 
     count: int
     then: Operator
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"Every({self.count}, {self.then}) counts steps, expected at least 1")
 
     @property
     def collective(self) -> bool:
@@ -222,9 +301,19 @@ class Every(Operator):
         return self.then.collective
 
     @property
+    def moves(self) -> bool:
+        """Whether what comes now and then does."""
+        return self.then.moves
+
+    @property
+    def centre(self) -> str | None:
+        """Of what comes now and then."""
+        return self.then.centre
+
+    @property
     def steps(self) -> int:
-        """As many as it says."""
-        return self.count
+        """As many as it says, if they end with a round."""
+        return self.count if self.collective else 1
 
     @property
     def narrow(self) -> str | None:
@@ -235,14 +324,26 @@ class Every(Operator):
         """Of what comes now and then."""
         return self.then.init(layout)
 
+    def start(self, step: Step) -> None:
+        """Of what comes now and then."""
+        self.then.start(step)
+
     def run(self, step: Step) -> Run:
-        """Where a round ends."""
-        if step.last:
+        """Where it is due."""
+        if self._due(step):
             yield from self.then.run(step)
 
     def follow(self, step: Step) -> Iterator[Operator]:
-        """Who learns sees the last steps only."""
-        yield from self.then.follow(step)
+        """Who learns sees rounds only."""
+        if self.collective:
+            yield from self.then.follow(step)
+        else:
+            yield self
+
+    def _due(self, step: Step) -> bool:
+        if self.collective:
+            return step.now.last
+        return step.now.after // self.count > (step.now.after - step.many) // self.count
 
     def __str__(self) -> str:
         return f"Every({self.count}, {self.then})"
@@ -300,7 +401,7 @@ class Clip(Operator):
     def run(self, step: Step) -> Run:
         """One pass that reads: what is multiplied is what the gradient is multiplied with later."""
         yield from ()
-        if step.update:
+        if step.update is not None:
             step.scale *= self._factor(step.update, step.scale)
             return
         brought = step.bring
@@ -345,12 +446,23 @@ class GradientAverage(Operator):
 
 
 class Apply(Operator):
-    """The optimizer's update of the parameters with what the stages before made of the gradient."""
+    """The optimizer's update of the parameters with what the stages before made of the gradient:
+    after a round of the sums, before it of this worker's own."""
+
+    @property
+    def moves(self) -> bool:
+        """It does."""
+        return True
 
     def run(self, step: Step) -> Run:
         """One fused pass over the parameters."""
         if step.optimizer is None:
             raise UsageError(f"{self} needs an optimizer, and a group has none: use a Trainer")
+        yield from ()
+        if step.update is None:
+            if not step.now.samples:
+                return
+            step.own()
+        assert step.update is not None
         known = step.params, step.update, step.memory, step.rate, step.scale
         step.optimizer.apply(step.layout, *known)
-        yield from ()

@@ -13,8 +13,8 @@ from spotmpi.errors import TraceError
 from spotmpi.optimizers import SGD, Momentum, Optimizer
 from spotmpi.protocol.host_ring import orders
 from spotmpi.protocol.sampler import Sampler
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.trace.records import Record
-from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, steps
 
 N = 50
 RNG = np.random.default_rng(7)

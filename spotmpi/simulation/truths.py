@@ -1,0 +1,236 @@
+"""What each strategy must come to, worked out on its own, from what workers brought to a round.
+
+`named` strategies are given by their options; nothing of `spotmpi.operators` is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from spotmpi.optimizers import Momentum
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.sampler import Indices
+from spotmpi.simulation.model import RATE, Array, Sums, Way, cut, gradient
+
+__all__ = ["Brought", "Truth", "steps_of_a_round", "truth_of"]
+
+
+class Brought(NamedTuple):
+    """What one worker brought to one step: a gradient, if it has a weight."""
+
+    worker: WorkerId
+    batch: Indices
+    weight: int
+    gradient: Array
+
+
+class Truth:
+    """Synchronous SGD: parameters that follow the steps of a training, without any of its code but
+    the optimizer."""
+
+    def __init__(self, params: Array, arrays: int, **options: float) -> None:
+        """Of so many arrays, which are one to the model."""
+        self.model = params.copy()
+        self.own: dict[WorkerId, Array] = {}
+        """Of workers that train parameters of their own: what these are."""
+        self._arrays = arrays
+        self._options = options
+        self._optimizer = Momentum(lr=RATE)
+        self._velocity = np.zeros_like(params)
+        self._sums = Sums(arrays)
+
+    @property
+    def replicated(self) -> list[Array]:
+        """What must be equal on all workers, in the order in which replicas have it in buckets, of
+        which each holds one array, and the last array comes first."""
+        return [one for each in self._agreed() for one in cut(each, self._arrays)[::-1]]
+
+    def follow(
+        self, steps: Sequence[Sequence[Brought]], rates: Sequence[float], last: int, way: Way | None
+    ) -> str | None:
+        """One round, whose last step has this number; what is wrong with what was brought."""
+        shares = {one.worker: 0 for one in steps[-1]}
+        for step in steps:
+            for one in step:
+                shares[one.worker] += one.weight
+        wrong = self._prepare(steps, rates, shares)
+        weight = sum(shares.values())
+        if weight and wrong is None:
+            brought = self._bring(steps, shares)
+            active = sum(map(bool, shares.values()))
+            self._move(self._sums.of(brought, way), weight, active, rates[-1], last)
+        return wrong
+
+    def _agreed(self) -> list[Array]:
+        return [self.model, self._velocity]
+
+    def _prepare(
+        self,
+        steps: Sequence[Sequence[Brought]],
+        rates: Sequence[float],
+        shares: Mapping[WorkerId, int],
+    ) -> str | None:
+        """What workers do each for itself before the round."""
+        return None
+
+    def _bring(
+        self, steps: Sequence[Sequence[Brought]], shares: Mapping[WorkerId, int]
+    ) -> dict[WorkerId, Array]:
+        """What goes to the round."""
+        (step,) = steps
+        return {one.worker: one.gradient * np.float32(one.weight) for one in step}
+
+    def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
+        """What comes of its sum."""
+        slots = {"velocity": [self._velocity]}
+        self._optimizer.update([self.model], [total], slots, rate, 1.0 / weight)
+
+
+class _Lookahead(Truth):
+    """Slow weights follow."""
+
+    def __init__(self, params: Array, arrays: int, **options: float) -> None:
+        super().__init__(params, arrays, **options)
+        self._slow = params.copy()
+
+    def _agreed(self) -> list[Array]:
+        return [*super()._agreed(), self._slow]
+
+    def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
+        super()._move(total, weight, active, rate, last)
+        if (last + 1) % self._options["every"] == 0:
+            mix = self._options["mix"]
+            self._slow[:] = _of(1.0 - mix) * self._slow + _of(mix) * self.model
+            self.model[:] = self._slow
+
+
+class _Apart(Truth):
+    """Workers train models of their own; here they meet, and go on with the mean."""
+
+    def __init__(self, params: Array, arrays: int, **options: float) -> None:
+        super().__init__(params, arrays, **options)
+        self._velocities: dict[WorkerId, Array] = {}
+
+    def _agreed(self) -> list[Array]:
+        return [self.model]
+
+    def _prepare(
+        self,
+        steps: Sequence[Sequence[Brought]],
+        rates: Sequence[float],
+        shares: Mapping[WorkerId, int],
+    ) -> str | None:
+        # Who is new begins with the model of all, and no velocity; who is gone has gone with both.
+        zeros = np.zeros_like(self.model)
+        self.own = {one: self.own.get(one, self.model).copy() for one in shares}
+        self._velocities = {one: self._velocities.get(one, zeros).copy() for one in shares}
+        for step, rate in zip(steps, rates, strict=True):
+            for one in step:
+                if not one.weight:
+                    continue
+                own = self.own[one.worker]
+                if one.gradient.tobytes() != gradient(own, one.batch).tobytes():
+                    return f"worker {one.worker} trains from parameters that are not its own"
+                slots = {"velocity": [self._velocities[one.worker]]}
+                self._optimizer.update([own], [one.gradient], slots, rate, 1.0)
+        return None
+
+    def _bring(
+        self, steps: Sequence[Sequence[Brought]], shares: Mapping[WorkerId, int]
+    ) -> dict[WorkerId, Array]:
+        zeros = np.zeros_like(self.model)
+        return {
+            one: self._contribution(self.own[one], share) if share else zeros
+            for one, share in shares.items()
+        }
+
+    def _contribution(self, own: Array, share: int) -> Array:
+        return own * np.float32(share)
+
+    def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
+        self.model[:] = _of(1.0 / weight) * total
+        self._meet()
+
+    def _meet(self) -> None:
+        for own in self.own.values():
+            own[:] = self.model
+
+
+class _Outer(_Apart):
+    """What they come to is a gradient for an outer optimizer."""
+
+    def __init__(self, params: Array, arrays: int, **options: float) -> None:
+        super().__init__(params, arrays, **options)
+        self._outer = np.zeros_like(params)
+
+    def _agreed(self) -> list[Array]:
+        return [self.model, self._outer]
+
+    def _contribution(self, own: Array, share: int) -> Array:
+        found: Array = np.float32(share) * self.model + np.float32(-share) * own
+        return found
+
+    def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
+        outer, momentum = self._options["outer"], self._options["momentum"]
+        mean = _of(1.0 / weight) * total
+        self._outer[:] = _of(momentum) * self._outer + mean
+        self.model -= _of(outer * momentum) * self._outer
+        self.model -= _of(outer) * mean
+        self._meet()
+
+
+class _Elastic(_Apart):
+    """They keep them, and a model of all is pulled to their mean, as they are pulled to it."""
+
+    def __init__(self, params: Array, arrays: int, **options: float) -> None:
+        super().__init__(params, arrays, **options)
+        self._change = np.zeros_like(params)
+
+    def _agreed(self) -> list[Array]:
+        return [self.model, self._change]
+
+    def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
+        pull, momentum = self._options["pull"], self._options.get("momentum", 0.0)
+        self._change[:] = _of(momentum) * self._change + _of(pull / weight) * total
+        self._change += _of(-pull) * self.model
+        for own in self.own.values():
+            own[:] = _of(1.0 - pull / active) * own + _of(pull / active) * self.model
+        self.model += self._change
+
+
+def _of(number: float) -> Any:
+    return np.float32(number)
+
+
+_TRUTHS: dict[str, Callable[..., Truth]] = {
+    "ssgd": Truth,
+    "lookahead": _Lookahead,
+    "localsgd": _Apart,
+    "sma": _Elastic,
+    "easgd": _Elastic,
+    "diloco": _Outer,
+}
+
+
+def truth_of(strategy: str, params: Array, arrays: int) -> Truth:
+    """That of a strategy, by its name and all its options, which begins with these parameters."""
+    name, options = _read(strategy)
+    return _TRUTHS[name](params, arrays, **options)
+
+
+def steps_of_a_round(strategy: str) -> int:
+    """At most."""
+    name, options = _read(strategy)
+    return int(options[_LENGTHS[name]]) if name in _LENGTHS else 1
+
+
+_LENGTHS = {"localsgd": "h", "easgd": "every", "diloco": "h"}
+
+
+def _read(strategy: str) -> tuple[str, dict[str, float]]:
+    name, _, said = strategy.partition(":")
+    pairs = (one.split("=") for one in said.split(",") if one)
+    return name, {option: float(value) for option, value in pairs}

@@ -1,0 +1,18 @@
+"""Strategies: how workers synchronise, as chains of operators."""
+
+from spotmpi.strategies.names import NAMES, named
+from spotmpi.strategies.shipped import EASGD, SMA, SSGD, DiLoCo, LocalSGD, Lookahead
+from spotmpi.strategies.strategy import Strategy, complete
+
+__all__ = [
+    "EASGD",
+    "NAMES",
+    "SMA",
+    "SSGD",
+    "DiLoCo",
+    "LocalSGD",
+    "Lookahead",
+    "Strategy",
+    "complete",
+    "named",
+]

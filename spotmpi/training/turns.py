@@ -1,0 +1,139 @@
+"""Steps on the way to a round: which of them a worker has taken, with which samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spotmpi.operators import Moment
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.sampler import Indices, Lease
+from spotmpi.training.registered import Training
+
+__all__ = ["Turn", "Turns"]
+
+
+class Turn:
+    """The steps of the round to come, as far as this worker has taken them."""
+
+    def __init__(self, steps: int, lease: Lease | None = None, sampler: int | None = None) -> None:
+        self.steps = steps if lease is None else lease.steps
+        self.lease = lease
+        self.sampler = sampler
+        self.taken = 0
+        self.brought = 0
+        """Those with a gradient that counts."""
+        self.loss = self.loss_weight = 0.0
+        self.rates: list[float] = []
+        """That the script wanted in each of them."""
+
+        self.closes = False
+        """The round comes after the last step that is taken, and not with it."""
+        self.left = False
+        """The script has left the batches that the lease is of."""
+
+    @property
+    def last(self) -> bool:
+        """Whether the next step is the last one of the round."""
+        return self.taken + 1 == self.steps
+
+    @property
+    def under_way(self) -> bool:
+        """Whether some steps are taken, and not all."""
+        return 0 < self.taken < self.steps
+
+    def weight(self, me: WorkerId) -> int:
+        """Samples that this worker's gradient stands for in the next step."""
+        return 1 if self.lease is None else len(self.lease.batch(me, self.taken))
+
+    def end(self, lease: Lease | None) -> None:
+        """The steps that are taken are all that there will be. ``lease``: that for these."""
+        self.steps, self.lease, self.closes = self.taken, lease, True
+
+    def moment(self, me: WorkerId, steps: int, rate: float) -> Moment:
+        """Of the next step, before which there were so many ``steps``; or of none, if the round is
+        all that is left."""
+        share = self.steps if self.lease is None else len(self.lease.of(me))
+        if self.closes:
+            return Moment(0.0, share, True, steps, rate)
+        return Moment(self.weight(me), share, self.last, steps + 1, rate)
+
+    def take(self, weight: int, loss: float | None, rate: float) -> None:
+        """One step more, with the learning rate that the script wants."""
+        self.taken += 1
+        self.rates.append(rate)
+        self.brought += weight > 0
+        if loss is not None:
+            self.loss += float(loss) * weight
+            self.loss_weight += weight
+
+
+class Turns:
+    """One worker's turns, one after the other. Local, all of it."""
+
+    def __init__(self, training: Training[Any], me: WorkerId) -> None:
+        self._training = training
+        self._me = me
+        self._steps = training.replica.strategy.steps
+        self.now = Turn(self._steps)
+        self._gradients = 0
+        """Gradients that this worker was given for steps ..."""
+        self._contributed = 0
+        """... and those in committed rounds."""
+
+    @property
+    def level(self) -> bool:
+        """Not in the middle of a round's steps: all hold the same, and may come, go or stop."""
+        return not self.now.under_way
+
+    @property
+    def vain(self) -> int:
+        """Gradients that were computed and did not count."""
+        return self._gradients - self._contributed
+
+    def next_batch(self, number: int, membership: Membership) -> Indices | None:
+        """Draw this worker's next batch from the script's batches of this number."""
+        turn = self.now
+        if turn.lease is None or turn.sampler != number:
+            lease = self._training.position.draw(number, membership, self._steps)
+            if lease is None:
+                return None
+            turn = self.now = Turn(self._steps, lease, number)
+        assert turn.lease is not None
+        mine = turn.lease.batch(self._me, turn.taken)
+        # With nothing of its own it borrows a sample and counts for nothing: the script stays
+        # the same on all workers, whatever else it calls in the loop.
+        return (mine if len(mine) else turn.lease.samples[:1]).copy()
+
+    def leave_batches(self, number: int) -> None:
+        """The script leaves its batches of this number; if that is in the middle of a round's
+        steps, those that were taken are to have their round yet."""
+        mine = self.now.sampler == number
+        self._training.position.leave(number, used=mine and not self.level)
+        if mine and self.level:
+            self.renew()
+        elif mine:
+            self.now.left = True
+
+    def moment(self) -> Moment:
+        """Of the next step, or of the round that is left to come."""
+        training = self._training
+        return self.now.moment(self._me, training.progress.steps, training.rate.asked)
+
+    def take(self, loss: float | None) -> None:
+        """One step more."""
+        weight = self.now.weight(self._me)
+        self.now.take(weight, loss, self._training.rate.asked)
+        self._gradients += weight > 0
+
+    def end(self) -> None:
+        """The steps that are taken are all that there will be in this turn."""
+        turn, dealer = self.now, self._training.position.dealer
+        turn.end(None if turn.lease is None else dealer.end(turn.taken))
+
+    def counted(self) -> None:
+        """Their round is committed."""
+        self._contributed += self.now.brought
+
+    def renew(self) -> None:
+        """The next turn begins."""
+        self.now = Turn(self._steps)

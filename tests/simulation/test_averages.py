@@ -1,0 +1,163 @@
+"""Campaigns of every strategy, and promises of theirs that are broken on purpose and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spotmpi.arrays.backend import fill
+from spotmpi.arrays.registry import Scope
+from spotmpi.operators import ElasticAverage, Moment, OuterUpdate
+from spotmpi.simulation.schedules import STRATEGIES, Campaign, Schedule
+from spotmpi.simulation.search import Outcome, length, search, shrink
+from spotmpi.training.keeping.checkpoints import Checkpoints
+from spotmpi.training.replica import Replica, Result
+from spotmpi.training.turns import Turn, Turns
+
+Patch = pytest.MonkeyPatch
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[1:])
+def test_no_schedule_breaks_a_promise(strategy: str) -> None:
+    outcomes: list[Outcome] = []
+    drawn = Campaign(2, 6, 11, strategies=(strategy,))
+    failing = search(drawn, range(40), lambda _, outcome: outcomes.append(outcome))
+    assert failing is None, shrink(drawn.schedule(failing, length))
+    assert len(outcomes) == 40
+    assert sum(outcome.recoveries for outcome in outcomes) > 20
+    assert sum(outcome.graduates for outcome in outcomes) > 4
+
+
+def test_a_campaign_draws_every_strategy() -> None:
+    drawn = Campaign(3, 3, 1, strategies=STRATEGIES)
+    assert {drawn.schedule(number, length).strategy for number in range(60)} == {*STRATEGIES}
+    one = Campaign(3, 3, 1)
+    for number in range(20):  # all else is as it would be without the others
+        assert replace(drawn.schedule(number, length), strategy="ssgd") == one.schedule(
+            number, length
+        )
+
+
+# Each breaks one line. A search that did not find it would be worthless.
+
+
+def a_newcomer_trains_from_what_its_script_gave_it(patch: Patch) -> None:
+    settle = Replica.settle
+    patch.setattr(Replica, "settle", lambda self: None if self.moved else settle(self))
+
+
+def what_the_outer_optimizer_remembers_is_each_worker_s_own(patch: Patch) -> None:
+    init = OuterUpdate.init
+
+    def wrong(self: OuterUpdate, layout: Any) -> Any:
+        states = dict(init(self, layout))
+        states["outer velocity"] = replace(states["outer velocity"], scope=Scope.LOCAL)
+        return states
+
+    patch.setattr(OuterUpdate, "init", wrong)
+
+
+def a_job_stops_in_the_middle_of_a_round_s_steps(patch: Patch) -> None:
+    patch.setattr(Turns, "level", True)
+
+
+def a_worker_counts_as_its_last_step_alone(patch: Patch) -> None:
+    moment = Turn.moment
+
+    def wrong(self: Turn, *known: Any) -> Moment:
+        now = moment(self, *known)
+        return replace(now, share=now.samples)
+
+    patch.setattr(Turn, "moment", wrong)
+
+
+def who_was_lost_pulls_as_well(patch: Patch) -> None:
+    know = Replica._know
+
+    def wrong(step: Any, result: Result) -> None:
+        know(step, result._replace(active=4))
+
+    patch.setattr(Replica, "_know", staticmethod(wrong))
+
+
+def there_is_no_model_of_all(patch: Patch) -> None:
+    patch.setattr(ElasticAverage, "centre", None)
+
+
+def a_worker_forgets_its_velocity_with_each_round(patch: Patch) -> None:
+    complete = Replica.complete
+
+    def wrong(self: Replica[Any], result: Result) -> None:
+        complete(self, result)
+        for flats in self._memory.values():
+            fill(flats, 0)
+
+    patch.setattr(Replica, "complete", wrong)
+
+
+def a_step_that_counts_for_nothing_moves_its_worker(patch: Patch) -> None:
+    moment = Turn.moment
+
+    def wrong(self: Turn, *known: Any) -> Moment:
+        now = moment(self, *known)
+        return replace(now, samples=now.samples or 1e-9)
+
+    patch.setattr(Turn, "moment", wrong)
+
+
+def a_checkpoint_is_due_for_the_last_step_of_a_round_alone(patch: Patch) -> None:
+    due = Checkpoints.due
+    patch.setattr(Checkpoints, "due", lambda self, before, after: due(self, after - 1, after))
+
+
+Mutation = Callable[[Patch], None]
+
+BROKEN: list[tuple[Mutation, str]] = [
+    (a_newcomer_trains_from_what_its_script_gave_it, "sma:pull=0.75,momentum=0.5"),
+    (
+        what_the_outer_optimizer_remembers_is_each_worker_s_own,
+        "diloco:h=2,outer=0.5,momentum=0.75",
+    ),
+    (a_job_stops_in_the_middle_of_a_round_s_steps, "localsgd:h=3"),
+    (a_worker_counts_as_its_last_step_alone, "localsgd:h=2"),
+    (who_was_lost_pulls_as_well, "easgd:every=2,pull=0.5"),
+    (there_is_no_model_of_all, "sma:pull=0.75,momentum=0.5"),
+    (a_worker_forgets_its_velocity_with_each_round, "localsgd:h=2"),
+    (a_step_that_counts_for_nothing_moves_its_worker, "localsgd:h=2"),
+    (a_checkpoint_is_due_for_the_last_step_of_a_round_alone, "localsgd:h=3"),
+]
+
+
+def hunt(strategy: str) -> Schedule | None:
+    """The first failing schedule of at most 1,000."""
+    drawn = Campaign(4, 4, 1, strategies=(strategy,))
+    try:
+        failing = search(drawn, range(1000), lambda _, outcome: None)
+    except Exception:  # noqa: BLE001 - not even the run without faults works, which measures them
+        return Schedule(4, 1, strategy=strategy)
+    return None if failing is None else drawn.schedule(failing, length)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "strategy"), BROKEN, ids=[mutation.__name__ for mutation, _ in BROKEN]
+)
+def test_a_broken_promise_is_found(mutation: Mutation, strategy: str, monkeypatch: Patch) -> None:
+    length.cache_clear()
+    mutation(monkeypatch)
+    monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", 0.8)
+    broken = hunt(strategy)
+    length.cache_clear()
+    assert broken is not None
+    assert broken.strategy == strategy
+    assert shrink(broken).failure
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_many_schedules(strategy: str) -> None:
+    drawn = Campaign(2, 8, 12, strategies=(strategy,))
+    failing = search(drawn, range(20_000), lambda _, outcome: None)
+    assert failing is None, shrink(drawn.schedule(failing, length))
