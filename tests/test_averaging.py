@@ -16,7 +16,7 @@ import pytest
 
 import spotmpi
 from spotmpi.fabric.sim import Kill
-from spotmpi.optimizers import SGD, Momentum
+from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from tests import simulated
 from tests.chaos.averaged import LONGEST, STRATEGIES, truth
@@ -80,6 +80,14 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
     assert joined(results)
     assert left(results)
     assert any(result.of("recovery") for result in results)
+
+
+@pytest.mark.parametrize("name", ["localsgd", "lookahead"])
+def test_an_optimizer_that_counts_goes_with_them(tmp_path: Path, name: str) -> None:
+    """Where workers move for themselves, each counts its own updates."""
+    calm = job(name, tmp_path / "calm", optimizer=lambda: Adam(lr=0.05))
+    results = campaign(calm, runs=12, holds=check_with(name, Adam))
+    assert joined(results)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -267,10 +267,14 @@ class Checker:
         self._agreed, self._generation = membership, membership.generation
 
     def _see(self, worker: WorkerId | None, moment: object, seen: object) -> None:
-        """No two who live ever differ about a moment, nor does anybody from the trace (None)."""
+        """No two who live ever differ about a moment, nor does anybody from the trace (None).
+
+        A newcomer that was turned away has shown nothing to the world, whatever it was told.
+        """
         view = self._views.setdefault(moment, _View(seen))
         if view.seen != seen:
-            living = [holder for holder in view.holders if holder not in self._deaths]
+            gone = self._deaths.keys() | (self._left.keys() - self._scripts.keys())
+            living = [holder for holder in view.holders if holder not in gone]
             if living:
                 raise Violation(f"{living} and {worker} differ about {moment} (None: the trace)")
             self._views[moment] = view = _View(seen)

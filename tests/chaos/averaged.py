@@ -34,9 +34,9 @@ def _copies(flats: list[Any]) -> list[Any]:
 class _Worker:
     """Its own parameters, and what its optimizer remembers."""
 
-    def __init__(self, model: list[Any], optimizer: Any) -> None:
+    def __init__(self, layout: Layout, model: list[Any], optimizer: Any) -> None:
         self.params = _copies(model)
-        self.slots = {slot: [np.zeros_like(flat) for flat in model] for slot in optimizer.slots}
+        self.slots = optimizer.remember(layout)
 
 
 def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimizer: Any) -> Any:
@@ -49,14 +49,14 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
     if name == "lookahead":
         more = _copies(model)
     workers: dict[int, _Worker] = {}
-    shared = _Worker(model, optimizer)
+    shared = _Worker(layout, model, optimizer)
     rests = Rests()
     for steps in _rounds(records):
         if not steps:
             workers, rests = {}, Rests()
             continue
         members = [part["worker"] for part in steps[-1]["contributions"]]
-        workers = {one: workers.get(one) or _Worker(model, optimizer) for one in members}
+        workers = {one: workers.get(one) or _Worker(layout, model, optimizer) for one in members}
         shares = dict.fromkeys(members, 0.0)
         gradients = {one: layout.allocate() for one in members}
         for record in steps:

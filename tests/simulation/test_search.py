@@ -81,6 +81,14 @@ def test_a_newcomer_or_whoever_brings_it_in_may_die_at_every_event(victim: int) 
         assert outcome.survivors >= 1, schedule
 
 
+def test_what_a_newcomer_was_told_may_come_to_nothing_if_it_is_turned_away() -> None:
+    """Worker 3 dies as well, and 4 comes in its place: it is told what was done once by a sponsor
+    that dies, as does the only one that knew it."""
+    arrivals = Arrival(3, 105), Arrival(5, 2)
+    schedule = Schedule(3, 2751624573, (Kill(0, 125), Kill(1, 198)), arrivals, passes=5)
+    assert execute(schedule).survivors
+
+
 def left_out(victim: int) -> Iterator[int]:
     """When ``victim`` must die for a newcomer that was asked for never to train, in a job that is
     long enough for several tries; worker 0 is its first sponsor, and 3 the first try."""

@@ -13,8 +13,8 @@ import spotmpi
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Cosine, Momentum, StepDecay, Warmup
-from spotmpi.strategies import SSGD
 from spotmpi.replay import replay, steps
+from spotmpi.strategies import SSGD
 from spotmpi.training.registered import Progress, Rate
 from tests.simulated import Job, bits, gradient, params, rates
 from tests.test_member import campaign, joined, left
