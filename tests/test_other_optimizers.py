@@ -199,6 +199,19 @@ def test_the_optimizer_of_the_docs_trains_as_ours_do(tmp_path: Path) -> None:
     assert joined(campaign(calm, runs=6))
 
 
+@pytest.mark.campaign
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("workers", [2, 4, 6])
+def test_a_long_campaign_of_other_optimizers(
+    tmp_path: Path, name: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teaching, "_LEAST", 16)
+    made: dict[str, Any] = {"optimizer": OPTIMIZERS[name], "model": MANY, "samples": 150}
+    calm = Job(tmp_path / "calm", workers, **made)
+    results = campaign(calm, runs=250, first=40_000, holds=check_many)
+    assert len(joined(results)) > 20
+
+
 # Alone.
 
 

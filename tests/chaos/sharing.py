@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import spotmpi
-from spotmpi.optimizers import Adam, Momentum
+from spotmpi.optimizers import LAMB, Adam, Momentum
 from spotmpi.strategies import SSGD
 
 SIZE, SAMPLES = 5000, 240
@@ -55,7 +55,7 @@ def fingerprint(params):
 
 def train(passes, way):
     """One training, from its parameters to its end."""
-    optimizer = {"own": Slower, "Adam": Adam}.get(way, Momentum)(lr=0.01)
+    optimizer = {"own": Slower, "Adam": Adam, "LAMB": LAMB}.get(way, Momentum)(lr=0.01)
     with spotmpi.Trainer(
         start(), optimizer=optimizer, strategy=SSGD(), seed=3, bucket_mb=BUCKET_MB
     ) as trainer:

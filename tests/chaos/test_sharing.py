@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.optimizers import Adam, Momentum
+from spotmpi.optimizers import LAMB, Adam, Momentum
 from spotmpi.trace.records import read
 from spotmpi.trace.replay import check_exactly_once, check_replicas, replay
 from tests.chaos import sharing
@@ -31,7 +31,7 @@ def ends(out: str) -> set[str]:
 
 def check(out: str, trace: Path, passes: int, way: str = "step") -> None:
     """All have come to what the trace says that they must come to, to the bit."""
-    optimizer = (Adam if way == "Adam" else Momentum)(lr=0.01)
+    optimizer = {"Adam": Adam, "LAMB": LAMB}.get(way, Momentum)(lr=0.01)
     records = list(read(trace))
     check_replicas(records)
     check_exactly_once(records, sharing.SAMPLES, passes)
@@ -81,6 +81,20 @@ def test_with_an_optimizer_of_ones_own_each_has_its_own(run_spotmpi) -> None:
     for by_worker in places(done.stdout).values():
         assert set(by_worker.values()) == {"own"}
     assert len(ends(done.stdout)) == 1
+
+
+def test_with_lamb_each_has_its_own_and_a_newcomer_learns_array_by_array(
+    run_spotmpi, tmp_path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    args = ["--replace", "--revoke", "1@5", "--trace", path, SCRIPT, "40", "LAMB"]
+    done = run_spotmpi(["run", "-n", "3", *args], timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = places(done.stdout)
+    assert 3 in last[max(last)], "no newcomer came to the end"
+    for by_worker in last.values():
+        assert set(by_worker.values()) == {"own"}
+    check(done.stdout, path, 40, "LAMB")
 
 
 def test_what_a_training_has_left_stays_as_it_is_while_the_next_one_goes_on(run_spotmpi) -> None:
