@@ -24,6 +24,7 @@ SIZES = (0, 1, 2, 3, 7, 64, 255, 256, 257, 1001, 5000)
 def _device() -> Iterator[None]:
     with cupy.installed():
         yield
+        _WHOLE.clear()  # while there is a device that they can be given back to
 
 
 @pytest.fixture(autouse=True)
