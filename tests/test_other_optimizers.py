@@ -21,9 +21,9 @@ from spotmpi.arrays.registry import Registry
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import LAMB, Adam, AdamW, Optimizer
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import SSGD
 from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.training import elastic, teaching
 from spotmpi.training.keeping import checkpoint_file
 from tests.chaos.others import STRATEGIES, truth

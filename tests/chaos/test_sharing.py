@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.optimizers import LAMB, Adam, Momentum
+from spotmpi.replay import check_exactly_once, check_replicas, replay
 from spotmpi.trace.records import read
-from spotmpi.trace.replay import check_exactly_once, check_replicas, replay
 from tests.chaos import sharing
 
 SCRIPT = Path(__file__).parent / "sharing.py"
