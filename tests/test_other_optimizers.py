@@ -20,9 +20,19 @@ from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Registry
 from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill
+from spotmpi.operators import (
+    Apply,
+    Clip,
+    Every,
+    GradientAverage,
+    ModelAverage,
+    Operator,
+    OuterUpdate,
+    SlowWeights,
+)
 from spotmpi.optimizers import LAMB, Adam, AdamW, Optimizer
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
-from spotmpi.strategies import SSGD
+from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace import records as trace
 from spotmpi.training import elastic, teaching
 from spotmpi.training.keeping import checkpoint_file
@@ -67,11 +77,11 @@ def check_many(result: Result) -> None:
     """All that is promised of such a training."""
     if not result.finals:
         return
-    done = steps(result.records)
+    done, made = steps(result.records), result.job.optimizer
     check_exactly_once(result.records, result.job.samples, result.job.passes)
     check_replicas(result.records)
     truths = {
-        bits(replay(result.records, many(first), pull, result.job.optimizer()))
+        bits(replay(result.records, many(first), pull, made(), result.job.strategy()))
         for first in range(done[0]["workers"][0] + 1)
     }
     assert {final.bits for final in result.finals.values()} <= truths
@@ -141,6 +151,26 @@ def test_a_newcomer_that_is_not_told_the_number_of_updates_would_be_found(
     job = Job(tmp_path, 2, samples=85, arrivals=[Arrival(2, 40)], **made)  # type: ignore[arg-type]
     with pytest.raises(Exception, match="replicas differ"):
         check_many(job.run())
+
+
+@pytest.mark.parametrize("name", ["Adam", "LAMB"])
+@pytest.mark.parametrize(
+    "chain",
+    [
+        Clip(0.5) >> GradientAverage() >> Clip(0.25) >> Apply(),
+        Clip(0.5) >> Apply() >> Every(3, ModelAverage()),
+        Apply() >> Every(3, OuterUpdate()),
+        GradientAverage() >> Apply() >> Every(4, SlowWeights()),
+    ],
+    ids=str,
+)
+def test_with_clipping_and_where_workers_move_apart(
+    tmp_path: Path, name: str, chain: Operator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teaching, "_LEAST", 16)
+    made: dict[str, Any] = {"optimizer": OPTIMIZERS[name], "model": MANY, "samples": 85}
+    calm = Job(tmp_path / "calm", 3, strategy=lambda: Strategy(chain), **made)
+    assert joined(campaign(calm, runs=8, holds=check_many))
 
 
 @pytest.mark.parametrize("name", ["accumulating", "narrowly"])
