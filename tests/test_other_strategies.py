@@ -71,6 +71,14 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
     assert any(result.of("recovery") for result in results)
 
 
+@pytest.mark.parametrize("how", ["born_in_place", "in_pieces"])
+def test_gradients_are_clipped_once_wherever_they_are(tmp_path: Path, how: str) -> None:
+    """Also where they lie in what others read, and a round is tried again."""
+    calm = job("clipping", tmp_path / "calm", **{how: True})
+    results = campaign(calm, runs=20, holds=check_with("clipping"))
+    assert any(result.of("recovery") for result in results)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_that_lost_every_worker_resumes_from_a_round(tmp_path: Path, name: str) -> None:
     """With a checkpoint every fourth step, which is the end of no third one."""
