@@ -16,7 +16,7 @@ from spotmpi.arrays.backend import fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope
 from spotmpi.fabric import Buffer
-from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted
+from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.strategies import SSGD, Strategy, complete
@@ -102,6 +102,10 @@ def _after(
         taking = dict.fromkeys(shares, before)
     else:
         taking = {one: replicas.get(one) or before.afresh() for one in shares}
+    planned: Any = of_round[0].get("shares")
+    if planned:  # of contributions that were made before the round's last step
+        shares = dict(zip(shares, map(float, planned), strict=True))
+    sent: Any = of_round[0].get("sent", len(of_round))
     brought: dict[WorkerId, list[Any]] = {}
     runs: dict[WorkerId, tuple[Step, Run]] = {}
     for number, record in enumerate(of_round, 1):
@@ -113,11 +117,15 @@ def _after(
                 number == len(of_round),
                 int(record["step"]) + 1,
                 float(record["rate"]),
+                before.rounds,
+                number == sent,
             )
             samples = samples_of(record, one) if weight else None
             contribute, step, run = taking[worker].begin(samples, now)
             if contribute is not None:
-                part = before.layout.allocate()
+                which = before.buckets
+                sizes = [before.layout.buckets[one] for one in which]
+                part = [before.layout.backend.zeros(one.dtype, one.size) for one in sizes]
                 contribute.bring(part)
                 runs[worker] = step, run
                 if shares[worker]:
@@ -133,6 +141,8 @@ def _after(
                 step.weight, step.active, step.many = sum(shares.values()), active, len(of_round)
                 step.rate = float(last["rate"])
                 complete(run, total)
+    for replica in {id(one): one for one in taking.values()}.values():
+        replica.rounds += 1
     return {_NOBODY: before} if before.alike else taking
 
 
@@ -147,6 +157,7 @@ class _Replica:
         self.params = layout.allocate()
         self._views = layout.views(self.params)
         self.memory = optimizer.remember(layout)
+        self.rounds = 0
         states = strategy.init(layout)
         self.state = {name: one.flats for name, one in states.items()}
         centre = strategy.centre
@@ -174,7 +185,13 @@ class _Replica:
         for mine, known in zip(found._shared, self._shared, strict=True):
             _copy(mine, known)
         found.settle()
+        found.rounds = self.rounds
         return found
+
+    @property
+    def buckets(self) -> range:
+        """That the next round carries."""
+        return fragment(len(self.layout.buckets), self._known[1].fragments, self.rounds)
 
     def begin(
         self, samples: npt.NDArray[np.int64] | None, now: Moment

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from tests import simulated
@@ -71,7 +71,7 @@ def test_it_trains_what_the_trace_says_while_nothing_happens(tmp_path: Path, nam
     check_with(name)(result)
     assert set(result.finals) == {0, 1, 2}
     own = {final.own for final in result.finals.values()}
-    assert len(own) == (3 if name in ("sma", "easgd") else 1)
+    assert len(own) == (3 if name in ("sma", "easgd", "streamed") else 1)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -163,10 +163,14 @@ def test_what_was_done_since_the_last_round_counts_wherever_the_script_goes_on(
     calm = Left(tmp_path / "calm", 3, strategy=STRATEGIES[name], samples=40, scale_lr="none")
     results = simulated.campaign(
         calm,
-        range(10),
-        lambda events, seed: {"kills": [Kill(seed % 3, events * seed // 11)]},
+        range(16),
+        lambda events, seed: {
+            "kills": [Kill(seed % 3, events * seed // 17)],
+            "arrivals": [Arrival(3, events * (seed - 4) // 17)] * (seed > 3),
+        },
         holds,
     )
+    assert any(3 in result.finals for result in results)
     assert all(result.finals for result in results)
     if name == "localsgd":
         assert {final.own == final.bits for final in results[0].finals.values()} == {True}

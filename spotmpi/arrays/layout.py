@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -225,13 +225,14 @@ class Layout:
             raise self._misfit(entry, array, dtype, what)
 
     def check_finite(
-        self, flats: Sequence[Buffer], what: str = "grads", first: int = 0
+        self, flats: Sequence[Buffer], numbers: Iterable[int] | None = None, what: str = "grads"
     ) -> str | None:
-        """The name of the first entry that holds a NaN or an infinity, or None. ``flats`` may be
-        some of all, from number ``first`` on."""
+        """The name of the first entry that holds a NaN or an infinity, or None. ``numbers``: of the
+        buckets, where ``flats`` are some of all."""
         finite, view = self.backend.kernels.finite, self.backend.view
-        buckets = self.buckets[first : first + len(flats)]
-        for bucket, flat in zip(buckets, flats, strict=True):
+        which = range(len(flats)) if numbers is None else numbers
+        for number, flat in zip(which, flats, strict=True):
+            bucket = self.buckets[number]
             if finite(flat):
                 continue
             for entry in bucket.entries:

@@ -16,6 +16,7 @@ from spotmpi.operators.stages import (
     Run,
     Step,
     Weighted,
+    fragment,
 )
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "SlowWeights",
     "Step",
     "Weighted",
+    "fragment",
 ]

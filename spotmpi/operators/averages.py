@@ -12,10 +12,10 @@ from typing import Any
 
 from spotmpi.arrays.backend import Buffer, fill, kernels_for
 from spotmpi.arrays.layout import Layout
-from spotmpi.arrays.registry import State
+from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
-from spotmpi.operators.stages import Contribute, Operator, Run, Step, Weighted
-from spotmpi.optimizers.numbers import finite
+from spotmpi.operators.stages import Contribute, Operator, Run, Step, Weighted, fragment
+from spotmpi.optimizers.numbers import finite, whole
 
 __all__ = ["ElasticAverage", "ModelAverage", "OuterUpdate", "SlowWeights"]
 
@@ -85,47 +85,89 @@ class OuterUpdate(_Meeting):
     """What workers have come to between them since the last round is the gradient of an outer
     optimizer, with Nesterov's momentum; a is the model after the last round::
 
-        d   <- a - m
+        d   <- sum(n_i (a - w_i)) / sum(n_i)
         v   <- momentum * v + d
         a   <- a - rate * (d + momentum * v)
-        w_i <- a
+        w_i <- mix * w_i + (1 - mix) * a
+
+    ``fragments``: each round does so with one of so many parts of the model, which take turns: the
+    buckets that gradients would travel in (``bucket_mb``). ``delay``: d is made so many steps
+    before the round ends, and travels while they are taken; ``mix`` is what remains of them.
+    (Douillard et al., "Streaming DiLoCo", 2025.)
     """
 
     rate: float = 0.7
     momentum: float = 0.9
+    fragments: int = 1
+    delay: int = 0
+    mix: float = 0.0
 
     def __post_init__(self) -> None:
         _within("rate", self.rate, 0, 10, above=True)
         _within("momentum", self.momentum, 0, 1, below=True)
+        _within("mix", self.mix, 0, 1, below=True)
+        whole("fragments", self.fragments, 1)
+        whole("delay", self.delay, 0)
 
     @property
     def centre(self) -> str:
         """It is a that all agree on."""
         return "anchor"
 
+    @property
+    def ahead(self) -> int:
+        """As many as it says."""
+        return self.delay
+
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """a and v."""
-        return {name: State(layout.allocate()) for name in ("anchor", "outer velocity")}
+        """a and v; and what is under way."""
+        found = {name: State(layout.allocate()) for name in ("anchor", "outer velocity")}
+        if self.delay:
+            found["sent"] = State(layout.allocate(), Scope.LOCAL)
+        return found
+
+    def early(self, step: Step) -> Contribute | None:
+        """What is under way."""
+        return self._contribute(step) if self.delay else None
 
     def run(self, step: Step) -> Run:
         """The sums are of a - w_i, which is small: it bears a narrow wire better than models do."""
-        anchor, velocity = step.state["anchor"], step.state["outer velocity"]
-
-        def bring(flats: Sequence[Buffer]) -> None:
-            share = step.now.share
-            if not share:
-                fill(flats, 0)
-                return
-            for flat, a, w in zip(flats, anchor, step.params, strict=True):
-                kernels_for(flat).scaled_sum(flat, [a, w], [share, -share])
-
-        sums = yield Contribute(bring)
-        scale = 1.0 / step.weight
-        for a, v, total in zip(anchor, velocity, sums, strict=True):
+        if self.delay and step.now.sends:
+            self._subtract(step, self._parts(step, "sent"))
+        if not step.now.last:
+            return
+        sums = yield self._contribute(step)
+        scale, which = 1.0 / step.weight, self._which(step)
+        flats = self._parts(step, "anchor"), self._parts(step, "outer velocity"), sums
+        for number, a, v, total in zip(which, *flats, strict=True):
             kernels = kernels_for(a)
             kernels.momentum(a, v, total, self.rate * self.momentum, self.momentum, scale)
             kernels.sgd(a, total, self.rate, scale)
-        _assign(step.params, anchor, 1.0)
+            kernels.blend(step.params[number], a, 1.0 - self.mix, self.mix)
+
+    def _contribute(self, step: Step) -> Contribute:
+        def bring(flats: Sequence[Buffer]) -> None:
+            if not step.now.share:
+                fill(flats, 0)
+            elif self.delay:
+                _assign(flats, self._parts(step, "sent"), 1.0)
+            else:
+                self._subtract(step, flats)
+
+        return Contribute(bring)
+
+    def _subtract(self, step: Step, flats: Sequence[Buffer]) -> None:
+        """flats = n_i (a - w_i)"""
+        share = step.now.share
+        for flat, number in zip(flats, self._which(step), strict=True):
+            a, w = step.state["anchor"][number], step.params[number]
+            kernels_for(flat).scaled_sum(flat, [a, w], [share, -share])
+
+    def _parts(self, step: Step, name: str) -> list[Buffer]:
+        return [step.state[name][number] for number in self._which(step)]
+
+    def _which(self, step: Step) -> range:
+        return fragment(len(step.params), self.fragments, step.now.round)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,12 @@ Bring = Callable[[Sequence[Buffer]], None]
 """Fills buffers of the layout; as often as it is called, with the same."""
 
 
+def fragment(buckets: int, fragments: int, number: int) -> range:
+    """The buckets that the round of this number carries, if fragments of the model take turns."""
+    many = min(fragments, buckets)
+    return range(number % many, buckets, many)
+
+
 @dataclass(frozen=True)
 class Weighted:
     """What brings ``weight`` times what ``pack`` fills buffers with: the weight is the number of
@@ -66,6 +72,11 @@ class Moment:
     """So many steps of the training are taken with it."""
     rate: float = 0.0
     """The learning rate of a step that a worker takes for itself."""
+    round: int = 0
+    """Rounds of steps before this one."""
+    sends: bool = False
+    """What the round is brought is made with this step, though steps may follow before it ends: of
+    a strategy with operators that are `Operator.ahead`."""
 
 
 @dataclass
@@ -161,6 +172,17 @@ class Operator:
         return 1
 
     @property
+    def ahead(self) -> int:
+        """What it brings to a round is made so many steps before the round ends, and travels while
+        they are taken."""
+        return 0
+
+    @property
+    def fragments(self) -> int:
+        """A round carries one of so many parts of the model; they take turns."""
+        return 1
+
+    @property
     def narrow(self) -> str | None:
         """The format in which sums of its rounds travel between hosts; None: as they are."""
         return None
@@ -172,6 +194,10 @@ class Operator:
     def start(self, step: Step) -> None:
         """Training begins, and all hold the same parameters: what it remembers of them is made
         here. Not called where it is given: by a checkpoint, or by the others."""
+
+    def early(self, step: Step) -> Contribute | None:
+        """What it brings to the round, in the step that `Moment.sends` it; if it is `ahead`."""
+        return None
 
     def run(self, step: Step) -> Run:
         """Its part of a step. What comes before the request is done once for each step, what
@@ -239,6 +265,16 @@ class Chain(Operator):
         return max(operator.steps for operator in self.operators)
 
     @property
+    def ahead(self) -> int:
+        """Of the collective one."""
+        return max(operator.ahead for operator in self.operators)
+
+    @property
+    def fragments(self) -> int:
+        """Of the collective one."""
+        return max(operator.fragments for operator in self.operators)
+
+    @property
     def narrow(self) -> str | None:
         """Of the one that says so."""
         return next((one.narrow for one in self.operators if one.narrow is not None), None)
@@ -257,6 +293,11 @@ class Chain(Operator):
         """All of them."""
         for operator in self.operators:
             operator.start(step)
+
+    def early(self, step: Step) -> Contribute | None:
+        """Of the collective one."""
+        found = (operator.early(step) for operator in self.operators)
+        return next((one for one in found if one is not None), None)
 
     def run(self, step: Step) -> Run:
         """One after the other."""
@@ -316,6 +357,16 @@ class Every(Operator):
         return self.count if self.collective else 1
 
     @property
+    def ahead(self) -> int:
+        """Of what comes now and then, within one round."""
+        return min(self.then.ahead, self.count - 1)
+
+    @property
+    def fragments(self) -> int:
+        """Of what comes now and then."""
+        return self.then.fragments
+
+    @property
     def narrow(self) -> str | None:
         """Of what comes now and then."""
         return self.then.narrow
@@ -327,6 +378,10 @@ class Every(Operator):
     def start(self, step: Step) -> None:
         """Of what comes now and then."""
         self.then.start(step)
+
+    def early(self, step: Step) -> Contribute | None:
+        """Of what comes now and then."""
+        return self.then.early(step)
 
     def run(self, step: Step) -> Run:
         """Where it is due."""
@@ -342,7 +397,7 @@ class Every(Operator):
 
     def _due(self, step: Step) -> bool:
         if self.collective:
-            return step.now.last
+            return step.now.last or step.now.sends
         return step.now.after // self.count > (step.now.after - step.many) // self.count
 
     def __str__(self) -> str:

@@ -301,9 +301,13 @@ class Dealer:
         return None if self._drawn is None else self._drawn.end(taken)
 
     def drop(self, sampler: Sampler) -> None:
-        """The script will not use what it has drawn from here."""
+        """The script will not use what it has drawn from here.
+
+        Whoever was dealt this lease is dealt the next one as well, as it may be with those who have
+        gone on to it: a recovery, or the lease's commit, says for whom it is then.
+        """
         if self._drawn is sampler:
-            self._drawn = self._basis = None
+            self._drawn = None
 
     def resume(self, dealt: int, dealt_for: Membership | None) -> None:
         """After a recovery: somebody alive has drawn lease ``dealt - 1``, for ``dealt_for``."""

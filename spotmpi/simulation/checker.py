@@ -20,8 +20,8 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import most_messages
 from spotmpi.protocol.sampler import Indices
 from spotmpi.simulation.model import RATE, Array, Way, first_params, whose
-from spotmpi.simulation.truths import Brought, Truth, steps_of_a_round, truth_of
-from spotmpi.training.session import MOST_TRIES
+from spotmpi.simulation.truths import Ahead, Brought, Truth, steps_of_a_round, truth_of
+from spotmpi.training.keeping.checkpoints import MOST_TRIES
 
 PATIENCE = 3
 """Rounds that a worker may yet take once it is told to leave, and a step more for each change."""
@@ -379,7 +379,8 @@ class Checker:
 
     def _check_ways(self, record: Mapping[str, Any]) -> None:
         """Sums go as was said."""
-        for array, way in enumerate(record.get("ways", ())):
+        ways = record.get("ways", ())
+        for array, way in zip(record.get("buckets", range(len(ways))), ways, strict=bool(ways)):
             since, chosen = self._ways.get((record["generation"], array), (record["step"], way))
             if record["step"] > since and way != chosen:
                 raise Violation(f"step {record['step']}: the sum of {array} went {way}: {chosen}")
@@ -397,7 +398,11 @@ class Checker:
         if hosts := record.get("hosts"):
             way = Way(hosts, record["ways"], record.get("narrow"))
         steps, rates = zip(*self._round, strict=True)
-        if wrong := self._truth.follow(steps, rates, step, way):
+        ahead = None
+        if "sent" in record:
+            ahead = Ahead(record["sent"], record["shares"])
+        known = way, ahead, record.get("buckets", ())
+        if wrong := self._truth.follow(steps, rates, step, *known):
             raise Violation(f"step {step}: {wrong}")
         self._digests[step + 1] = digest_of(self._truth.replicated)
         if record["digest"] != f"{self._digests[step + 1]:016x}":

@@ -83,21 +83,26 @@ class Sums:
         self._arrays = arrays
         self._rests: dict[tuple[WorkerId, int], Narrowing] = {}
 
-    def of(self, brought: Mapping[WorkerId, Array], way: Way | None) -> Array:
-        """In the order of the workers; or from host to host, and narrowed there."""
+    def of(
+        self, brought: Mapping[WorkerId, Array], way: Way | None, buckets: Sequence[int] = ()
+    ) -> Array:
+        """In the order of the workers; or from host to host, and narrowed there. ``buckets``: of
+        these alone, which hold an array each, the last one first."""
         if way is None:
             return _in_order(np.stack([*brought.values()]))
-        found = []
-        for number, like in enumerate(cut(next(iter(brought.values())), self._arrays)):
+        found = np.zeros_like(next(iter(brought.values())))
+        for place, bucket in enumerate(buckets or range(self._arrays)):
+            number = self._arrays - 1 - bucket
             parts = {one: cut(whole, self._arrays)[number] for one, whole in brought.items()}
+            total = cut(found, self._arrays)[number]
             if way.form is not None:
-                found.append(self._narrowed(number, like, parts, way))
-            elif way.names[-1 - number] == RING:
-                found.append(_in_rings(parts, way.hosts))
+                total[:] = self._narrowed(number, total, parts, way)
+            elif way.names[place] == RING:
+                total[:] = _in_rings(parts, way.hosts)
             else:
                 sums = [[parts[one] for one in host if one in parts] for host in way.hosts]
-                found.append(_in_order([_in_order(flats) for flats in sums if flats]))
-        return np.concatenate(found)
+                total[:] = _in_order([_in_order(flats) for flats in sums if flats])
+        return found
 
     def _narrowed(
         self, number: int, like: Array, brought: Mapping[WorkerId, Array], way: Way

@@ -145,6 +145,8 @@ class Trainee:
         strategy = named(schedule.strategy)
         if schedule.narrow is not None:
             strategy = Narrow(schedule.narrow) >> strategy
+        self._ahead = strategy.ahead > 0
+        """Nothing else may be asked for while what was sent ahead travels."""
         params = cut(first_params(me, schedule.size), self._arrays)
         replica = Replica(params, optimizer, strategy, bucket_mb=_ALONE)
         self._training = Training(replica, _SEED, Rate(optimizer), False)
@@ -193,9 +195,11 @@ class Trainee:
         try:
             while (batch := self._seat.next_batch(number)) is not None:
                 training.batch = batch
-                if self._steps % _EVERY == 1:
+                if self._steps % _EVERY == 1 and not self._ahead:
                     yield from self._once(("in the loop", self._steps))
                 yield from self._step(batch)
+                if self._steps % _EVERY == 2 and self._ahead:
+                    yield from self._once(("in the loop", self._steps))
                 if self._steps % _EVERY == 0:
                     yield from self._ask("in the loop")
         finally:

@@ -15,7 +15,7 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.simulation.model import RATE, Array, Sums, Way, cut, gradient
 
-__all__ = ["Brought", "Truth", "steps_of_a_round", "truth_of"]
+__all__ = ["Ahead", "Brought", "Truth", "steps_of_a_round", "truth_of"]
 
 
 class Brought(NamedTuple):
@@ -25,6 +25,15 @@ class Brought(NamedTuple):
     batch: Indices
     weight: int
     gradient: Array
+
+
+class Ahead(NamedTuple):
+    """Of a round whose contributions were made before its last step, as its record has it."""
+
+    sent: int
+    """So many steps were taken then."""
+    shares: Sequence[int]
+    """What they stand for."""
 
 
 class Truth:
@@ -41,6 +50,9 @@ class Truth:
         self._optimizer = Momentum(lr=RATE)
         self._velocity = np.zeros_like(params)
         self._sums = Sums(arrays)
+        self._sent = 0
+        self._carried = np.ones(len(params), np.bool_)
+        """Elements that the round is about."""
 
     @property
     def replicated(self) -> list[Array]:
@@ -49,19 +61,33 @@ class Truth:
         return [one for each in self._agreed() for one in cut(each, self._arrays)[::-1]]
 
     def follow(
-        self, steps: Sequence[Sequence[Brought]], rates: Sequence[float], last: int, way: Way | None
+        self,
+        steps: Sequence[Sequence[Brought]],
+        rates: Sequence[float],
+        last: int,
+        way: Way | None,
+        ahead: Ahead | None = None,
+        buckets: Sequence[int] = (),
     ) -> str | None:
-        """One round, whose last step has this number; what is wrong with what was brought."""
+        """One round, whose last step has this number; what is wrong with what was brought.
+        ``buckets``: that it was of, if they were not all."""
         shares = {one.worker: 0 for one in steps[-1]}
         for step in steps:
             for one in step:
                 shares[one.worker] += one.weight
+        self._sent = len(steps)
+        if ahead is not None:
+            self._sent, shares = ahead.sent, dict(zip(shares, ahead.shares, strict=True))
+        self._carried = np.zeros(len(self.model), np.bool_)
+        for bucket in buckets or range(self._arrays):
+            pieces = np.array_split(self._carried, self._arrays)
+            pieces[self._arrays - 1 - bucket][:] = True
         wrong = self._prepare(steps, rates, shares)
         weight = sum(shares.values())
         if weight and wrong is None:
             brought = self._bring(steps, shares)
             active = sum(map(bool, shares.values()))
-            self._move(self._sums.of(brought, way), weight, active, rates[-1], last)
+            self._move(self._sums.of(brought, way, buckets), weight, active, rates[-1], last)
         return wrong
 
     def _agreed(self) -> list[Array]:
@@ -113,6 +139,7 @@ class _Apart(Truth):
     def __init__(self, params: Array, arrays: int, **options: float) -> None:
         super().__init__(params, arrays, **options)
         self._velocities: dict[WorkerId, Array] = {}
+        self._sends: dict[WorkerId, Array] = {}
 
     def _agreed(self) -> list[Array]:
         return [self.model]
@@ -127,7 +154,7 @@ class _Apart(Truth):
         zeros = np.zeros_like(self.model)
         self.own = {one: self.own.get(one, self.model).copy() for one in shares}
         self._velocities = {one: self._velocities.get(one, zeros).copy() for one in shares}
-        for step, rate in zip(steps, rates, strict=True):
+        for number, (step, rate) in enumerate(zip(steps, rates, strict=True), 1):
             for one in step:
                 if not one.weight:
                     continue
@@ -136,6 +163,8 @@ class _Apart(Truth):
                     return f"worker {one.worker} trains from parameters that are not its own"
                 slots = {"velocity": [self._velocities[one.worker]]}
                 self._optimizer.update([own], [one.gradient], slots, rate, 1.0)
+            if number == self._sent:
+                self._sends = {worker: own.copy() for worker, own in self.own.items()}
         return None
 
     def _bring(
@@ -143,7 +172,7 @@ class _Apart(Truth):
     ) -> dict[WorkerId, Array]:
         zeros = np.zeros_like(self.model)
         return {
-            one: self._contribution(self.own[one], share) if share else zeros
+            one: self._contribution(self._sends[one], share) if share else zeros
             for one, share in shares.items()
         }
 
@@ -175,11 +204,13 @@ class _Outer(_Apart):
 
     def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
         outer, momentum = self._options["outer"], self._options["momentum"]
-        mean = _of(1.0 / weight) * total
-        self._outer[:] = _of(momentum) * self._outer + mean
-        self.model -= _of(outer * momentum) * self._outer
-        self.model -= _of(outer) * mean
-        self._meet()
+        mix, here = self._options.get("mix", 0.0), self._carried
+        mean = _of(1.0 / weight) * total[here]
+        self._outer[here] = _of(momentum) * self._outer[here] + mean
+        self.model[here] -= _of(outer * momentum) * self._outer[here]
+        self.model[here] -= _of(outer) * mean
+        for own in self.own.values():
+            own[here] = _of(mix) * own[here] + _of(1.0 - mix) * self.model[here]
 
 
 class _Elastic(_Apart):
@@ -224,7 +255,8 @@ def truth_of(strategy: str, params: Array, arrays: int) -> Truth:
 def steps_of_a_round(strategy: str) -> int:
     """At most."""
     name, options = _read(strategy)
-    return int(options[_LENGTHS[name]]) if name in _LENGTHS else 1
+    steps = options[_LENGTHS[name]] if name in _LENGTHS else 1
+    return int(steps / options.get("fragments", 1))
 
 
 _LENGTHS = {"localsgd": "h", "easgd": "every", "diloco": "h"}

@@ -3,6 +3,7 @@ a worker's batch, n the samples in it, and i counts workers."""
 
 from __future__ import annotations
 
+from spotmpi.errors import UsageError
 from spotmpi.operators import (
     Apply,
     ElasticAverage,
@@ -88,9 +89,29 @@ class DiLoCo(Strategy):
         a   <- a - outer * (d + momentum * v)
         w_i <- a
 
-    ``Narrow("int8") >> DiLoCo()`` sends d in a quarter of its bytes.
+    With ``fragments`` each round does so with one part of the model, and there are so many rounds
+    in ``h`` steps; with ``delay`` d travels during so many steps, and of what a worker has come to
+    meanwhile the share ``mix`` remains: w_i <- mix * w_i + (1 - mix) * a (Douillard et al.,
+    "Streaming DiLoCo", 2025). ``Narrow("int8") >> DiLoCo()`` sends d in a quarter of its bytes.
     """
 
-    def __init__(self, h: int = 64, outer: float = 0.7, momentum: float = 0.9) -> None:
-        outside = Every(h, OuterUpdate(outer, momentum))
-        super().__init__(Apply() >> outside, h=h, outer=outer, momentum=momentum)
+    def __init__(
+        self,
+        h: int = 64,
+        outer: float = 0.7,
+        momentum: float = 0.9,
+        fragments: int = 1,
+        delay: int = 0,
+        mix: float = 0.0,
+    ) -> None:
+        every, rest = divmod(h, fragments) if fragments else (0, 0)
+        if rest or not 0 <= delay < max(every, 1):
+            raise UsageError(
+                f"DiLoCo(h={h}, fragments={fragments}, delay={delay}): h must be a multiple of "
+                "fragments, and delay less than h / fragments"
+            )
+        outside = OuterUpdate(outer, momentum, fragments, delay, mix)
+        options = {"h": h, "outer": outer, "momentum": momentum}
+        if fragments > 1 or delay:
+            options |= {"fragments": fragments, "delay": delay, "mix": mix}
+        super().__init__(Apply() >> Every(every, outside), **options)

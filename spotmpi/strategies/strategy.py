@@ -38,6 +38,10 @@ class Strategy:
         """The next state can be made while gradients are summed."""
         self.apart = self.chain.apart
         """Workers move their parameters, and what the optimizer remembers, each for itself."""
+        self.ahead = self.chain.ahead
+        """What is brought to a round is made so many steps before it ends."""
+        self.fragments = self.chain.fragments
+        """A round carries one of so many parts of the model."""
         self.centre = self.chain.centre
         """The name of the model of all, if it is none that anybody trains; None: after a round
         parameters are equal on all workers."""
@@ -54,6 +58,12 @@ class Strategy:
     def start(self, step: Step) -> None:
         """All begin to train, with equal parameters."""
         self.chain.start(step)
+
+    def early(self, step: Step) -> Contribute:
+        """What is brought to the round of a strategy that is `ahead`, in the step that sends it."""
+        found = self.chain.early(step)
+        assert found is not None
+        return found
 
     def begin(self, step: Step) -> tuple[Contribute | None, Run]:
         """All of ``step`` up to its round; None and a run that is over if it has none. Local."""

@@ -143,7 +143,9 @@ def summed(parts: dict[WorkerId, list[Any]], record: Record, rests: Rests) -> li
     found = []
     hosts: Any = record.get("hosts")
     ways: Any = record.get("ways", ())
-    for number, each in enumerate(zip(*parts.values(), strict=True)):
+    numbers: Any = record.get("buckets")
+    for place, each in enumerate(zip(*parts.values(), strict=True)):
+        number = numbers[place] if numbers else place
         brought = dict(zip(parts, each, strict=True))
         total, *others = each
         if not hosts:
@@ -151,7 +153,7 @@ def summed(parts: dict[WorkerId, list[Any]], record: Record, rests: Rests) -> li
                 kernels_for(total).accumulate(total, flat)
             found.append(total)
             continue
-        way = ways[number] if ways else RING  # the only one there was, once
+        way = ways[place] if ways else RING  # the only one there was, once
         if record.get("narrow") and total.dtype == NARROWED and way == RING:
             found.append(_narrowed(brought, hosts, str(record["narrow"]), rests, number))
         else:

@@ -155,6 +155,14 @@ class Recovered:
     earlier: frozenset[WorkerId] = frozenset()
     """Lost in verdicts that were sealed, but whose repair another loss interrupted."""
 
+    def __str__(self) -> str:
+        change = self.verdict.change
+        return (
+            f"generation {self.after.generation}: {len(self.after.ids)} workers; "
+            f"lost {self.losses}, left {sorted(change.leaving)}, joined {change.newcomer}; "
+            f"{self.settlement.name.lower()}"
+        )
+
     @property
     def losses(self) -> list[WorkerId]:
         """Those who are no members any more and were not told to leave."""

@@ -48,7 +48,7 @@ class Journal:
         self._due = 0
         """The step that the trace lacks first, if this worker leads."""
         self._recovered: list[Recovered] = []
-        self._choices: Sequence[Choice | None] = ()
+        self._choices: dict[int, Choice] = {}
         """Those that were known last, ..."""
         self._chosen: list[Record] = []
         """... and those that wait for the next step."""
@@ -73,11 +73,21 @@ class Journal:
         """Whether the next step's record would go anywhere."""
         return self.trace.active or bool(self._recovered)
 
-    def chose(self, step: int, generation: int, choices: Sequence[Choice | None]) -> None:
+    def chose(
+        self,
+        step: int,
+        generation: int,
+        choices: Sequence[Choice | None],
+        arrays: Sequence[int] | None = None,
+    ) -> None:
         """So it was chosen, up to ``step``, which way the sum of each array goes from the next one
-        on. What was known before is told once."""
-        for array, choice in enumerate(choices):
-            if choice is not None and choice not in self._choices:
+        on. What was known before is told once. ``arrays``: which these are, where they are some of
+        all."""
+        for array, choice in zip(arrays or range(len(choices)), choices, strict=True):
+            if choice is None:
+                self._choices.pop(array, None)
+            elif choice != self._choices.get(array):
+                self._choices[array] = choice
                 told = {
                     "generation": generation,
                     "step": step,
@@ -87,7 +97,6 @@ class Journal:
                     "way": choice.way,
                 }
                 self._chosen.append(("way", told))
-        self._choices = choices
 
     def step(
         self,

@@ -38,6 +38,17 @@ class Orders:
         if in_step and self._training.position.tellable:
             fabric.brief(lambda: self._prospectus(membership))
 
+    def why_to_stop(self, remain: int) -> str:
+        """For its user: why all stop, if so many workers remain, and what is kept."""
+        given = self._place.settings
+        why = f"workers that remain: {remain}, fewer than the {given.min_workers} asked for"
+        if remain >= given.min_workers:
+            why = f"the {'workers were' if self.leave else 'job was'} told to stop"
+        if given.checkpoint is None:
+            return f"{why}; it keeps no checkpoints"
+        step = self._training.progress.steps
+        return f"{why}; a checkpoint of step {step} is in {given.checkpoint}"
+
     def _prospectus(self, membership: Membership) -> bytes:
         """What a newcomer's script needs to get to where the others are."""
         fields = {

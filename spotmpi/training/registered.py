@@ -30,12 +30,16 @@ class Progress:
         self.seed = seed
         self.steps = 0
         """Steps done; the number of the step to come."""
+        self.rounds = 0
+        """Rounds of steps done."""
+        self.adds = 1
+        """Steps that count with the next of these rounds; 0 if it has none that is not done."""
         self.loss: float | None = None
         """The workers' mean loss in the last round of steps, weighted as their gradients are."""
 
     def kept(self) -> Mapping[str, Any]:
         """The number, and by what the samples are ordered."""
-        return {"steps": self.steps, "seed": self.seed}
+        return {"steps": self.steps, "rounds": self.rounds, "seed": self.seed}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
         """From that step."""
@@ -44,15 +48,16 @@ class Progress:
                 f"{where} was written with seed={found.get('seed')!r} and this run has "
                 f"seed={self.seed}: samples would be used twice or never; resume with the same seed"
             )
-        self.steps = int(found["steps"])
+        self.steps, self.rounds = int(found["steps"]), int(found.get("rounds", 0))
 
     def told(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """The number."""
-        return self.steps + (contributors is not None)
+        """Both numbers."""
+        after = contributors is not None
+        return [self.steps + after * self.adds, self.rounds + after]
 
     def take(self, told: Any) -> None:
         """As many as the others."""
-        self.steps = int(told)
+        self.steps, self.rounds = map(int, told)
 
 
 SCALES: Mapping[str, Callable[[float], float]] = {
@@ -163,6 +168,7 @@ class Training(Generic[P]):
         self.progress = Progress(seed)
         self.rate = rate
         rate.follow(self.progress)
+        replica.follow_rounds(self.progress)
         self.position = ScriptPosition()
         self.check_finite = check_finite
         """Refuse contributions that hold NaN or infinity."""

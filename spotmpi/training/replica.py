@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import BUCKET_MB, Key, Layout
@@ -14,7 +14,7 @@ from spotmpi.arrays.registry import Registry, Scope, State
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Move, Shape, Twins
-from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted
+from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.strategies import Strategy, complete
 from spotmpi.training.pieces import Pieces
@@ -35,6 +35,15 @@ class Result(NamedTuple):
     """... in so many steps, ..."""
     after: int
     """... and the steps of the training that are taken with them."""
+    round: int
+    """Rounds of steps before this one."""
+
+
+class Rounds(Protocol):
+    """Who counts them."""
+
+    rounds: int
+    """Those of steps that are done."""
 
 
 class Replica(Generic[P]):
@@ -98,8 +107,10 @@ class Replica(Generic[P]):
         """Of the step that was begun before all of its gradient was there."""
         self.moved = False
         """Whether the last round of steps had a result: not if all who brought to it are lost."""
-        self.arena: Arena
-        """Of the rounds that carry contributions; `furnish` makes it."""
+        self._arenas: list[Arena]
+        """Of the rounds that carry contributions, one for each fragment; `furnish` makes them."""
+        self._progress: Rounds
+        self._own: Sequence[Buffer] | None = None
         self._gradients: P | None = None
         self.pieces = Pieces(self._layout)
         """Of the gradient of the step to come, if the script gives it array by array."""
@@ -111,7 +122,30 @@ class Replica(Generic[P]):
             Shape(bucket.dtype, bucket.size, layout.backend, narrowing)
             for bucket, narrowing in zip(layout.buckets, self._narrowings, strict=True)
         ]
-        self.arena = arena(shapes, "data", self._twins)
+        if (fragments := min(self.strategy.fragments, len(shapes))) == 1:
+            self._arenas = [arena(shapes, "data", self._twins)]
+            return
+        self._arenas = [
+            arena([shapes[number] for number in self.buckets_of(part)], f"data/{part}")
+            for part in range(fragments)
+        ]
+
+    def follow_rounds(self, progress: Rounds) -> None:
+        """It counts them."""
+        self._progress = progress
+
+    @property
+    def arena(self) -> Arena:
+        """Of the open round of steps, or the next one."""
+        return self._arenas[self._progress.rounds % len(self._arenas)]
+
+    def buckets_of(self, number: int) -> range:
+        """Those that the round of steps of this number carries."""
+        return fragment(len(self._layout.buckets), self.strategy.fragments, number)
+
+    @property
+    def _buckets(self) -> range:
+        return self.buckets_of(self._progress.rounds)
 
     def _made_to_move(self, layout: Layout, sets: int) -> Twins | None:
         """Room for parameters and slots in two copies, if a data plane can do all of a step."""
@@ -193,10 +227,15 @@ class Replica(Generic[P]):
         Those that others read, if the data plane weighs: then `begin` with them copies nothing.
         """
         if self._gradients is None:
-            weighs = self.arena.weighs
-            flats = self.arena.contributions if weighs else self._layout.allocate()
+            there = self.arena.weighs and self._alone
+            flats = self.arena.contributions if there else self._layout.allocate()
             self._gradients = cast(P, self._layout.views(flats))
         return self._gradients
+
+    @property
+    def _alone(self) -> bool:
+        """Contributions have room for all of the model, and none is made ahead of its round."""
+        return len(self._arenas) == 1 and not self.strategy.ahead
 
     # A step.
 
@@ -236,7 +275,13 @@ class Replica(Generic[P]):
         buckets, or some."""
         if not self.arena.weight:
             return None
-        return self._layout.check_finite(self.arena.contributions[first:last], first=first)
+        numbers = self._buckets[first:last]
+        return self._layout.check_finite(self.arena.contributions[first:last], numbers)
+
+    def send(self, now: Moment) -> None:
+        """Make the contribution of a round whose last step is still to come."""
+        self._contribute = self.strategy.early(self._step(now=now))
+        self.bring()
 
     # A step whose gradient comes array by array.
 
@@ -333,7 +378,8 @@ class Replica(Generic[P]):
     def follow(self, result: Result) -> None:
         """Do with the record what all do, without having brought anything to it."""
         self.moved = True
-        step = self._step(now=Moment(samples=0.0, share=0.0, after=result.after))
+        now = Moment(samples=0.0, share=0.0, after=result.after, round=result.round)
+        step = self._step(now=now)
         self._know(step, result)
         self._turn()
         _, run = self.strategy.follow(step)
@@ -342,25 +388,27 @@ class Replica(Generic[P]):
     def rehearse(self, grads: Any) -> None:
         """All that a step does here, of a replica whose state counts for nothing yet: so that
         nobody waits for kernels to load and for memory to come when it does."""
-        for _ in range(2):
-            self._layout.pack(grads, self.arena.contributions, 1.0)
-            self.arena.turn()
+        for arena in self._arenas:
+            for _ in range(2):
+                if self._alone:
+                    self._layout.pack(grads, arena.contributions, 1.0)
+                arena.turn()
         self.pieces.clear()
-        self.follow(Result(0.0, 1, 1, 1, 1))
+        self.follow(Result(0.0, 1, 1, 1, 1, self._progress.rounds))
         self.registry.digest()
 
     def _turn(self) -> None:
         """The last sums count: what they were narrowed by belongs to the next ones."""
-        for narrowing in self._narrowings:
-            if narrowing is not None:
+        for number in self._buckets:
+            if (narrowing := self._narrowings[number]) is not None:
                 narrowing.turn()
 
     def _record(self) -> list[Buffer]:
         """The last sums, for reading: neighbours may have them in the same memory."""
         backend = self._layout.backend
         return [
-            backend.view(flat, 0, (bucket.size,), read_only=True)
-            for bucket, flat in zip(self._layout.buckets, self.arena.record, strict=True)
+            backend.view(flat, 0, (self._layout.buckets[number].size,), read_only=True)
+            for number, flat in zip(self._buckets, self.arena.record, strict=True)
         ]
 
     def _step(self, **known: Any) -> Step:
@@ -368,8 +416,12 @@ class Replica(Generic[P]):
         return Step(self._layout, self.optimizer, *mine, self._room, **known)
 
     def _room(self) -> Sequence[Buffer]:
-        # Nobody reads it before the round begins, which makes its contribution in here anew.
-        return self.arena.contributions
+        # Nobody reads it before the round begins, which makes its contribution in here anew ...
+        if self._alone:
+            return self.arena.contributions
+        if self._own is None:  # ... unless that was made ahead, or is of a part of the model.
+            self._own = self._layout.allocate()
+        return self._own
 
     @staticmethod
     def _know(step: Step, result: Result) -> None:

@@ -17,6 +17,7 @@ from spotmpi.errors import CheckpointError, Left, Stopped
 from spotmpi.fabric import Steps as Asks
 from spotmpi.fabric import Work
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
+from spotmpi.operators import Moment
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlWord
 from spotmpi.protocol.exact_means import like
@@ -25,6 +26,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
 from spotmpi.protocol.sampler import Indices
 from spotmpi.protocol.state_pages import pack
+from spotmpi.training.comparison import Comparison
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection, Rehearsal
 from spotmpi.training.handshake import Compare, Facts, Tell
@@ -36,17 +38,11 @@ from spotmpi.training.registered import Training
 from spotmpi.training.rounds.kinds import Begin, End, Learn, Mean, Once, Round, Step, Taken
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.teaching import Teaching
-from spotmpi.training.turns import Turns
+from spotmpi.training.turns import Turn, Turns
 
 _LOG = logging.getLogger(__name__)
 
 P = TypeVar("P")
-
-MOST_TRIES = 60
-"""How often the last checkpoint is tried to be written, if the disk refuses: for ten minutes."""
-
-_LONGEST_PAUSE = 10.0
-"""Seconds between two of these; it begins with one."""
 
 
 class Session(Generic[P]):
@@ -67,7 +63,7 @@ class Session(Generic[P]):
         replica = training.replica
         tape = training.registry.tape()
         self._school = Teaching(self.me, tape, fabric.arena, replica.ends)
-        self.memory = RoundMemory(fabric.arena, replica.arena, self._school)
+        self.memory = RoundMemory(fabric.arena, lambda: replica.arena, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
         self.journal = Journal(place.trace, channel, self.me)
@@ -97,12 +93,7 @@ class Session(Generic[P]):
         """This worker is on its way through the last rounds ..."""
         self._finishing = False
         """... at the end of its training."""
-        self._tries = 0
-        """How often it could not be kept when training was over."""
-        self._digest: int | None = None
-        """Of the replicated state, if it has been digested since it changed."""
-        self._digest_due = False
-        self._compare_after: int | None = None
+        self._compare = Comparison(training.registry, self.journal)
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, where the script has yet to apply its result."""
         self._reducing = 0.0
@@ -131,6 +122,7 @@ class Session(Generic[P]):
         training is over before."""
         self._school.enrol(charter["lessons"])
         self.memory.expect_numbers(charter["numbers"])
+        self.training.progress.rounds = charter["rounds"]
         ledger = self.driver.ledger
         while self._school.learns:
             self._round = Learn(self.memory, self.training, self._reached)
@@ -161,9 +153,19 @@ class Session(Generic[P]):
         if turns.level:
             return
         turns.end()
-        self.training.replica.begin(None, turns.moment())
-        yield from self._perform(Step(self.memory, self.training, turns.now, self.me))
+        now = turns.moment()
+        self.training.replica.begin(None, now)
+        yield from self._perform_step(turns.now, now)
         turns.renew()
+
+    def _perform_step(self, turn: Turn, now: Moment) -> Asks[None]:
+        """The round of these steps, which may be open already."""
+        opened = self.driver.ledger.open
+        if opened and now.sends:
+            self._round.bring()
+        yield from self._perform(
+            self._round if opened else Step(self.memory, self.training, turn, self.me)
+        )
 
     def ready(self, key: Any, array: Any) -> Asks[Session[P]]:
         """One array of the gradient for the next step: what is complete by that starts, if the
@@ -171,20 +173,28 @@ class Session(Generic[P]):
         replica = self.training.replica
         replica.pieces.check(key, array)
         if replica.strategy.piecewise and not self.driver.ledger.open:
-            self._needs_others()
-            yield from self._enter(Step(self.memory, self.training, self.turns.now, self.me))
-            yield from self._unless_left(self.driver.open())
-            self._goes_on()
+            yield from self._open_early()
             replica.begin_piecewise(self.turns.moment())
             self._round.prepare(self.driver.membership, self.me)
         replica.give(key, array)
-        full, started = replica.pieces.full, self.driver.started
-        if self.driver.ledger.open and full > started:
-            self._needs_others()
-            self._round.check(started, full)
-            yield from self.driver.start(full)
-            self._goes_on()
+        if replica.strategy.piecewise:
+            yield from self._start(replica.pieces.full)
         return self
+
+    def _open_early(self) -> Asks[None]:
+        """The round of the steps that are being taken begins before all is there for it."""
+        self._needs_others()
+        yield from self._enter(Step(self.memory, self.training, self.turns.now, self.me))
+        yield from self._unless_left(self.driver.open())
+        self._goes_on()
+
+    def _start(self, parts: int) -> Asks[None]:
+        """So many parts of the open round are there, and may travel."""
+        if parts > self.driver.started:
+            self._needs_others()
+            self._round.check(self.driver.started, parts)
+            yield from self.driver.start(parts)
+            self._goes_on()
 
     def step(self, grads: Any, loss: float | None) -> Asks[Session[P]]:
         """One step, with a gradient for the batch drawn last; its round, if it has one."""
@@ -194,19 +204,26 @@ class Session(Generic[P]):
         replica = training.replica
         if turn.lease is None:
             training.position.loosen()
-        if begun := self.driver.ledger.open:
+        ahead, opened = replica.strategy.ahead > 0, self.driver.ledger.open
+        if ahead and self._due and not opened:  # nobody is to leave in the middle of its steps
+            yield from self._open_early()
+        if begun := opened and not ahead:
             self._round.check(self.driver.started)
-        has_round = begun or replica.begin(grads, self.turns.moment())
+        now = self.turns.moment()
+        has_round = begun or replica.begin(grads, now)
         self.turns.take(loss)
         if has_round:
-            yield from self._perform(
-                self._round if begun else Step(self.memory, training, turn, self.me)
-            )
+            yield from self._perform_step(turn, now)
             if self.driver.ledger.ending or self._settled:
                 yield from self._leave_with_all("the others have finished")
             self.turns.renew()
         else:
             replica.close()
+            if now.sends:
+                if not self.driver.ledger.open:
+                    yield from self._open_early()
+                replica.send(now)
+                yield from self._start(len(replica.arena.parts))
             training.progress.steps += 1
         training.position.stepped()
         training.batch = None
@@ -245,15 +262,14 @@ class Session(Generic[P]):
         yield from self.driver.finish()
         # Nobody waits for this worker any more. Should the leader be among the lost, the next
         # one does what it left undone.
-        _LOG.info("step %d: training has %s", self.training.progress.steps, outcome)
-        leader, number = self._leads, self.driver.ledger.committed
         steps, trace = self.training.progress.steps, self.place.trace
-        self.journal.stable(number + 1, self.driver.membership.ids[0])
-        if leader:
+        _LOG.info("step %d: training has %s", steps, outcome)
+        self.journal.stable(self.driver.ledger.committed + 1, self.driver.membership.ids[0])
+        if self._leads:
             self.journal.reach(steps)
             trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
         trace.close()
-        unkept, mute = self._tries == MOST_TRIES, self.place.channel.mute
+        unkept, mute = self.keeper.given_up, self.place.channel.mute
         if unkept:
             self.place.channel.tell("unkept")
         self.place.channel.tell("done")
@@ -267,6 +283,9 @@ class Session(Generic[P]):
     # Rounds.
 
     def _perform(self, what: Round) -> Asks[None]:
+        if self.driver.ledger.open and what is not self._round:  # what travels must arrive first
+            self.turns.check_free()
+            yield from self.round_off()
         if not self.driver.ledger.open:
             yield from self._enter(what)
         self._needs_others()
@@ -302,13 +321,10 @@ class Session(Generic[P]):
         self.place.channel.progressed(self.me, rounds, done.steps, doing, done.loss)
 
     def _after_round(self) -> Asks[None]:
-        if self._digest_due:  # and not in `commit`: survivors with a recovery to finish go first
-            self._digest = self.training.registry.digest()
-            self.journal.digested(self._digest)
+        self._compare.make()
         # It stops a round later if all scripts have yet to be told what was done once, or to apply
         # a result that must be in what is kept.
-        later = self._owed or self._unkept is not None
-        if self._may_stop and not later and not self._closing:
+        if self._may_stop and not (self._owed or self._unkept or self._closing):
             yield from self._stop()
 
     @property
@@ -320,19 +336,12 @@ class Session(Generic[P]):
     def _stop(self) -> Asks[None]:
         """End with all others, with a checkpoint. Raises Stopped; returns if none can be written:
         then all go on."""
-        remain, least = len(self.driver.membership.ids), self.place.settings.min_workers
-        why = f"workers that remain: {remain}, fewer than the {least} asked for"
-        if remain >= least:
-            why = f"the {'workers were' if self._orders.leave else 'job was'} told to stop"
-        kept = "it keeps no checkpoints"
-        if self.place.settings.checkpoint is not None:
-            step = self.training.progress.steps
-            kept = f"a checkpoint of step {step} is in {self.place.settings.checkpoint}"
+        why = self._orders.why_to_stop(len(self.driver.membership.ids))
         yield from self._close()
         if not self.driver.ledger.ending:
             return
         yield from self.finish("stopped")
-        raise Stopped(f"{why}; {kept}")
+        raise Stopped(why)
 
     def _close(self) -> Asks[None]:
         """The last rounds: one after which nothing can be taken back; and if there is a place for
@@ -357,8 +366,8 @@ class Session(Generic[P]):
             if self._stopping:
                 self._settled = self._stopping = False
                 return
-            self._tries += 1
-            if self._tries == MOST_TRIES:
+            self.keeper.refused_end()
+            if self.keeper.given_up:
                 self.driver.ledger.end()
 
     def _leave_with_all(self, why: str) -> Asks[None]:
@@ -405,7 +414,7 @@ class Session(Generic[P]):
             self._teach(self._school.full(membership.ids))
         steps = self.training.progress.steps
         if self._round.kind == control_word.STEP:
-            steps += not self.turns.now.closes
+            steps += self.training.progress.adds
             self.rehearsal.arm(range(steps - self.turns.now.taken, steps))
         self._reducing = self.place.fabric.clock()
 
@@ -433,7 +442,7 @@ class Session(Generic[P]):
             leaves=level and self._orders.leave,
             newcomer=level and self.place.fabric.guest() is not None,
             late=self._joined and what.kind == control_word.STEP,
-            digest=self._digest,
+            digest=self._compare.said,
         )
         self.memory.speak(what.word(word))
 
@@ -458,7 +467,7 @@ class Session(Generic[P]):
             self.training.replica.settle()
             self.keeper.joins(number)
         if graduates and not self._school.learns:
-            self._compare_after = number
+            self._compare.follow(number)
         self.memory.follow(word)
         self._owed = word.kind == control_word.ONCE and word.size > 0
         everybody = word.leaving >= len(full) + len(graduates)
@@ -468,9 +477,7 @@ class Session(Generic[P]):
         wait = self._stopping or graduates or self.memory.answering or word.over
         self._due = (word.leaving > 0 or word.newcomer) and not wait
         traced = taken is not None and self.place.trace.active
-        if number == self._compare_after and not self.turns.level:
-            self._compare_after = number + 1
-        self._digest_due = traced or (number == self._compare_after and self._round.levels)
+        self._compare.committed(number, traced, self._round.levels, self.turns.level)
         # After the last round all wait for each other once more.
         doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
@@ -489,28 +496,18 @@ class Session(Generic[P]):
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
         """A new membership is sealed: deal for it, report it, and compare replicas soon."""
         survey = recovered.verdict.survey
-        _LOG.info(
-            "generation %d, step %d: %d workers; lost %s, left %s, joined %s; %s",
-            recovered.after.generation,
-            self.training.progress.steps,
-            len(recovered.after.ids),
-            recovered.losses,
-            sorted(recovered.verdict.change.leaving),
-            recovered.verdict.change.newcomer,
-            recovered.settlement.name.lower(),
-        )
+        _LOG.info("step %d: %s", self.training.progress.steps, recovered)
         self._due = False
         self._school.forget(recovered.gone)
         if not self._school.full(recovered.after.ids):
             raise Left(f"worker {self.me}: all workers that it could learn from are lost")
-        newcomer = recovered.verdict.change.newcomer
-        if newcomer is not None:
+        if (newcomer := recovered.verdict.change.newcomer) is not None:
             self._school.admit(newcomer)
         if self._school.learns:
             return
         self.training.position.dealer.resume(survey.dealt, dealt_for)
         self.journal.recovered(recovered)
-        self._compare_after = survey.high
+        self._compare.follow(survey.high)
 
     def charter(self) -> bytes:
         """What a newcomer must know to take part in the next round."""
@@ -521,6 +518,7 @@ class Session(Generic[P]):
             "committed": ledger.committed,
             "lessons": self._school.charter(),
             "numbers": self.memory.numbers,
+            "rounds": self.training.progress.rounds,
         }
         return json.dumps(fields).encode()
 
@@ -555,8 +553,8 @@ class Session(Generic[P]):
     def _keep_now(self) -> bool:
         """Write the last state, if that can be done."""
         steps, complete = self.training.progress.steps, self._finishing or not self._stopping
-        if self._tries and not self._stopping:
-            self.place.rest(min(2.0 ** (self._tries - 1), _LONGEST_PAUSE))
+        if not self._stopping:
+            self.keeper.pause(self.place.rest)
         return self.keeper.keep(steps, complete)
 
     def _teach(self, full: Sequence[WorkerId]) -> None:
@@ -571,8 +569,8 @@ class Session(Generic[P]):
         """All are in the same round with the same state; it may be over for all and so here."""
         assert self._round.kind is not None
         word.check_kind(self._round.kind, number)
-        word.check_digest(self._digest, number)
-        self._digest = None
+        word.check_digest(self._compare.said, number)
+        self._compare.said = None
         self.journal.stable(number, self.driver.membership.ids[0])
         if word.save:
             self.keeper.asked = False
@@ -583,16 +581,19 @@ class Session(Generic[P]):
         """Steps are committed: for the trace."""
         self.turns.counted()
         if self.journal.wants_steps:
-            known = {
+            full, generation = self._school.full(brought), self.driver.ledger.generation
+            seconds = (now - self._committed_at) / taken.steps
+            known: dict[str, Any] = {
                 "round": number,
-                "generation": self.driver.ledger.generation,
-                "workers": self._school.full(brought),
-                "seconds": (now - self._committed_at) / taken.steps,
+                "generation": generation,
+                "workers": full,
+                "seconds": seconds,
             }
+            known |= self.turns.described(full)
             if between := self.place.fabric.between(brought, self.memory.data):
                 known |= self.memory.way(between)
-                last, generation = taken.first + taken.steps - 1, self.driver.ledger.generation
-                self.journal.chose(last, generation, between.choices)
+                last = taken.first + taken.steps - 1
+                self.journal.chose(last, generation, between.choices, known.get("buckets"))
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)
                 self.journal.step(number, taken.first + step, describe, now, self.turns.vain)

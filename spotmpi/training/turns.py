@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from spotmpi.errors import UsageError
 from spotmpi.operators import Moment
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, Lease
@@ -15,17 +17,26 @@ __all__ = ["Turn", "Turns"]
 class Turn:
     """The steps of the round to come, as far as this worker has taken them."""
 
-    def __init__(self, steps: int, lease: Lease | None = None, sampler: int | None = None) -> None:
-        self.steps = steps if lease is None else lease.steps
+    def __init__(
+        self, steps: int, ahead: int = 0, lease: Lease | None = None, sampler: int | None = None
+    ) -> None:
+        """``ahead``: what the round is brought is made so many steps before it ends."""
+        self.steps = self._planned = steps if lease is None else lease.steps
         self.lease = lease
+        self.dealt = lease
+        """The lease as it was before some of its steps were left out."""
         self.sampler = sampler
+        self._ahead = ahead
+        self.sent: int | None = None
+        """Steps that were taken when it was made."""
+        self._sends_last = False
+        """It is made when the round is all that is left."""
         self.taken = 0
         self.brought = 0
         """Those with a gradient that counts."""
         self.loss = self.loss_weight = 0.0
         self.rates: list[float] = []
         """That the script wanted in each of them."""
-
         self.closes = False
         """The round comes after the last step that is taken, and not with it."""
         self.left = False
@@ -48,17 +59,45 @@ class Turn:
     def end(self, lease: Lease | None) -> None:
         """The steps that are taken are all that there will be. ``lease``: that for these."""
         self.steps, self.lease, self.closes = self.taken, lease, True
+        self._sends_last = self._ahead > 0 and self.sent is None
+        if self._sends_last:
+            self.sent = self.taken
 
-    def moment(self, me: WorkerId, steps: int, rate: float) -> Moment:
-        """Of the next step, before which there were so many ``steps``; or of none, if the round is
-        all that is left."""
-        share = self.steps if self.lease is None else len(self.lease.of(me))
+    def share(self, worker: WorkerId) -> int:
+        """Samples that the contribution of this worker stands for. What is under way before the
+        last step stands for all that was dealt, whatever is left out of it then."""
+        lease = self.dealt if self._ahead else self.lease
+        if lease is None:
+            return self._planned if self._ahead else self.steps
+        return len(lease.of(worker))
+
+    def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
+        """The same of all these, and how many of their contributions stand for any."""
+        lease = self.dealt if self._ahead else self.lease
+        if lease is None:
+            return len(workers) * self.share(workers[0]), len(workers)
+        return lease.weigh(workers)
+
+    @property
+    def sends(self) -> bool:
+        """What is made ahead is made with the next step, or with the round."""
         if self.closes:
-            return Moment(0.0, share, True, steps, rate)
-        return Moment(self.weight(me), share, self.last, steps + 1, rate)
+            return self._sends_last
+        return self._ahead > 0 and self.sent is None and self.steps - self.taken <= self._ahead + 1
+
+    def moment(self, me: WorkerId, steps: int, rate: float, rounds: int) -> Moment:
+        """Of the next step, before which there were so many ``steps``; or of none, if the round is
+        all that is left. Before it there were so many ``rounds``."""
+        share = self.share(me)
+        if self.closes:
+            return Moment(0.0, share, True, steps, rate, rounds, self.sends)
+        weight = self.weight(me)
+        return Moment(weight, share, self.last, steps + 1, rate, rounds, self.sends)
 
     def take(self, weight: int, loss: float | None, rate: float) -> None:
         """One step more, with the learning rate that the script wants."""
+        if self.sends:
+            self.sent = self.taken + 1
         self.taken += 1
         self.rates.append(rate)
         self.brought += weight > 0
@@ -73,8 +112,9 @@ class Turns:
     def __init__(self, training: Training[Any], me: WorkerId) -> None:
         self._training = training
         self._me = me
-        self._steps = training.replica.strategy.steps
-        self.now = Turn(self._steps)
+        strategy = training.replica.strategy
+        self._steps, self._ahead = strategy.steps, strategy.ahead
+        self.now = Turn(self._steps, self._ahead)
         self._gradients = 0
         """Gradients that this worker was given for steps ..."""
         self._contributed = 0
@@ -97,7 +137,7 @@ class Turns:
             lease = self._training.position.draw(number, membership, self._steps)
             if lease is None:
                 return None
-            turn = self.now = Turn(self._steps, lease, number)
+            turn = self.now = Turn(self._steps, self._ahead, lease, number)
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
         # With nothing of its own it borrows a sample and counts for nothing: the script stays
@@ -117,7 +157,19 @@ class Turns:
     def moment(self) -> Moment:
         """Of the next step, or of the round that is left to come."""
         training = self._training
-        return self.now.moment(self._me, training.progress.steps, training.rate.asked)
+        done = training.progress
+        return self.now.moment(self._me, done.steps, training.rate.asked, done.rounds)
+
+    def check_free(self) -> None:
+        """The script asks for something else while a round is under way: then no batch may be left
+        in its hands. Raises UsageError, on all workers alike."""
+        training = self._training
+        if training.batch is not None:
+            raise UsageError(
+                f"worker {self._me}, step {training.progress.steps}: a round of "
+                f"{training.replica.strategy} is under way: ask for a mean, or for what is done "
+                "once, after the step with a batch, and not before it"
+            )
 
     def take(self, loss: float | None) -> None:
         """One step more."""
@@ -129,6 +181,18 @@ class Turns:
         """The steps that are taken are all that there will be in this turn."""
         turn, dealer = self.now, self._training.position.dealer
         turn.end(None if turn.lease is None else dealer.end(turn.taken))
+        self._training.progress.adds = 0
+
+    def described(self, workers: Sequence[WorkerId]) -> dict[str, Any]:
+        """For the trace, of the round that is done: which part of the model it was of; and if its
+        contributions were made ahead, when, and what those of these workers stand for."""
+        turn, replica = self.now, self._training.replica
+        known: dict[str, Any] = {}
+        if replica.strategy.fragments > 1:
+            known["buckets"] = [*replica.buckets_of(self._training.progress.rounds - 1)]
+        if turn.sent is None:
+            return known
+        return {**known, "sent": turn.sent, "shares": [turn.share(one) for one in workers]}
 
     def counted(self) -> None:
         """Their round is committed."""
@@ -136,4 +200,5 @@ class Turns:
 
     def renew(self) -> None:
         """The next turn begins."""
-        self.now = Turn(self._steps)
+        self._training.progress.adds = 1
+        self.now = Turn(self._steps, self._ahead)

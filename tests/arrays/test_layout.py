@@ -60,7 +60,7 @@ def test_buckets_come_in_the_order_in_which_a_backward_pass_completes_them() -> 
     assert [bucket.size for bucket in small.buckets] == [100, 600, 26]
     assert [bucket.size for bucket in Layout.of([np.zeros(9), np.zeros(7)]).buckets] == [16]
     flats[3][5] = np.nan
-    assert layout.check_finite(flats[2:4], first=2) == 'grads["w2"]'
+    assert layout.check_finite(flats[2:4], [2, 3]) == 'grads["w2"]'
     assert layout.check_finite(flats[:3]) is None
 
 

@@ -19,11 +19,16 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "easgd": lambda: EASGD(every=2, pull=0.5),
     "lookahead": lambda: Lookahead(every=4, mix=0.25),
     "diloco": lambda: DiLoCo(h=3, outer=0.5, momentum=0.75),
+    "streamed": lambda: DiLoCo(h=8, outer=0.5, momentum=0.75, fragments=2, delay=2, mix=0.25),
     "diloco, narrowed": lambda: Narrow("int8") >> DiLoCo(h=4, outer=0.75, momentum=0.5),
 }
-LONGEST = {"localsgd": 3, "easgd": 2, "diloco": 3, "diloco, narrowed": 4}
+LONGEST = {"localsgd": 3, "easgd": 2, "diloco": 3, "streamed": 4, "diloco, narrowed": 4}
 """Steps of a round, where that is not 1."""
-_DILOCO = {"diloco": (0.5, 0.75), "diloco, narrowed": (0.75, 0.5)}
+_DILOCO = {
+    "diloco": (0.5, 0.75, 0.0),
+    "streamed": (0.5, 0.75, 0.25),
+    "diloco, narrowed": (0.75, 0.5, 0.0),
+}
 _ELASTIC = {"sma": (0.75, 0.5), "easgd": (0.5, 0.0)}
 
 
@@ -59,7 +64,8 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
         workers = {one: workers.get(one) or _Worker(layout, model, optimizer) for one in members}
         shares = dict.fromkeys(members, 0.0)
         gradients = {one: layout.allocate() for one in members}
-        for record in steps:
+        sent: dict[int, list[Any]] = {}
+        for number, record in enumerate(steps, 1):
             for part in record["contributions"]:
                 if not part["weight"]:
                     continue
@@ -73,6 +79,11 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
                 own = layout.allocate()
                 layout.pack(found, own, 1.0)
                 optimizer.update(who.params, own, who.slots, float(record["rate"]), 1.0)
+            if number == steps[0].get("sent", len(steps)):
+                sent = {one: _copies(who.params) for one, who in workers.items()}
+        if "shares" in steps[0]:
+            shares = dict(zip(shares, steps[0]["shares"], strict=True))
+        which = steps[0].get("buckets", range(len(model)))
         weight = sum(shares.values())
         if not weight:
             continue
@@ -84,8 +95,8 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
                 brought[one] = gradients[one]
             elif name in _DILOCO:
                 brought[one] = [
-                    _in(a, share) * a + _in(a, -share) * w
-                    for a, w in zip(model, workers[one].params, strict=True)
+                    _in(model[b], share) * model[b] + _in(model[b], -share) * sent[one][b]
+                    for b in which
                 ]
             else:
                 brought[one] = [_in(w, share) * w for w in workers[one].params]
@@ -99,7 +110,8 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
                     w[...] = slow
             continue
         active = sum(map(bool, shares.values()))
-        for number, (w, v, total) in enumerate(zip(model, more, sums, strict=True)):
+        for number, total in zip(which, sums, strict=True):
+            w, v = model[number], more[number]
             if name in _ELASTIC:
                 pull, momentum = _ELASTIC[name]
                 v[...] = _in(w, momentum) * v + _in(w, pull / weight) * total
@@ -110,12 +122,15 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
                 w += v
                 continue
             if name in _DILOCO:
-                rate, momentum = _DILOCO[name]
+                rate, momentum, mix = _DILOCO[name]
                 v[...] = _in(w, momentum) * v + _in(w, 1.0 / weight) * total
                 w -= _in(w, rate * momentum) * v
                 w -= _in(w, rate) * (_in(w, 1.0 / weight) * total)
-            else:
-                w[...] = _in(w, 1.0 / weight) * total
+                for who in workers.values():
+                    own = who.params[number]
+                    own[...] = _in(w, mix) * own + _in(w, 1.0 - mix) * w
+                continue
+            w[...] = _in(w, 1.0 / weight) * total
             for who in workers.values():
                 who.params[number][...] = w
     if name == "lookahead":

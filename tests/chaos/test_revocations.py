@@ -372,6 +372,7 @@ AVERAGING = [
     "sma:pull=0.5,momentum=0.5",
     "easgd:every=3,pull=0.75",
     "diloco:h=5,outer=0.5,momentum=0.5,narrow=int8",
+    "diloco:h=8,outer=0.5,momentum=0.5,fragments=2,delay=2,mix=0.5",
 ]
 
 

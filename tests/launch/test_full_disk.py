@@ -144,8 +144,8 @@ def test_a_disk_that_stays_full_is_a_code_of_its_own(start, disk: Disk, tmp_path
     """What stands behind the training is done all the same."""
     (tmp_path / "impatient.py").write_text(
         "import runpy, sys\n"
-        "from spotmpi.training import session\n"
-        "session.MOST_TRIES = 2\n"
+        "from spotmpi.training.keeping import checkpoints\n"
+        "checkpoints.MOST_TRIES = 2\n"
         f"runpy.run_path({str(TRAINER)!r}, run_name='__main__')\n"
     )
     disk.fill()

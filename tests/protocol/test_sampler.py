@@ -207,6 +207,25 @@ def test_dealers_that_drew_before_and_after_a_recovery_deal_the_same() -> None:
     assert early.slots == late.slots == before.ids
 
 
+def test_batches_that_were_left_change_nothing_in_who_the_next_ones_are_dealt_to() -> None:
+    """One script has gone on to its second batches before a loss, and the other one goes there."""
+    before = Membership.first(["h"] * 3)
+    after = before.without({2}, 1)
+    dealt = []
+    for ahead in (True, False):
+        dealer, left, right = Dealer(), Sampler(30, 2, 1, [0]), Sampler(30, 2, 1, [1])
+        members = before if ahead else after
+        if not ahead:
+            dealer.resume(1, before)
+        assert dealer.draw(left, members) is not None
+        dealer.drop(left)
+        lease = dealer.draw(right, members)
+        assert lease is not None
+        dealt.append(lease)
+    assert dealt[0].slots == dealt[1].slots == before.ids
+    np.testing.assert_array_equal(dealt[0].samples, dealt[1].samples)
+
+
 def test_a_step_that_nobody_has_drawn_is_dealt_to_the_new_members() -> None:
     before = Membership.first(["h"] * 3)
     after = before.without({2}, 1)

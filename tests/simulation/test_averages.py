@@ -10,10 +10,11 @@ import pytest
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.registry import Scope
-from spotmpi.operators import ElasticAverage, Moment, OuterUpdate
+from spotmpi.operators import Contribute, ElasticAverage, Moment, OuterUpdate
 from spotmpi.simulation.schedules import STRATEGIES, Campaign, Schedule
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.training.keeping.checkpoints import Checkpoints
+from spotmpi.training.registered import Progress
 from spotmpi.training.replica import Replica, Result
 from spotmpi.training.turns import Turn, Turns
 
@@ -113,6 +114,17 @@ def a_checkpoint_is_due_for_the_last_step_of_a_round_alone(patch: Patch) -> None
     patch.setattr(Checkpoints, "due", lambda self, before, after: due(self, after - 1, after))
 
 
+def what_is_sent_ahead_is_what_there_is_at_the_end(patch: Patch) -> None:
+    def now(self: OuterUpdate, step: Any) -> Contribute:
+        return Contribute(lambda flats: self._subtract(step, flats))
+
+    patch.setattr(OuterUpdate, "_contribute", now)
+
+
+def a_part_is_sent_after_another_one(patch: Patch) -> None:
+    patch.setattr(Progress, "told", lambda self, contributors: [self.steps + bool(contributors), 0])
+
+
 Mutation = Callable[[Patch], None]
 
 BROKEN: list[tuple[Mutation, str]] = [
@@ -128,6 +140,8 @@ BROKEN: list[tuple[Mutation, str]] = [
     (a_worker_forgets_its_velocity_with_each_round, "localsgd:h=2"),
     (a_step_that_counts_for_nothing_moves_its_worker, "localsgd:h=2"),
     (a_checkpoint_is_due_for_the_last_step_of_a_round_alone, "localsgd:h=3"),
+    (what_is_sent_ahead_is_what_there_is_at_the_end, STRATEGIES[-1]),
+    (a_part_is_sent_after_another_one, STRATEGIES[-1]),
 ]
 
 

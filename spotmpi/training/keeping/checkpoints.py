@@ -30,6 +30,12 @@ _LOG = logging.getLogger(__name__)
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
 """Seconds until a checkpoint is tried again that the disk refused; each time twice as many."""
 
+MOST_TRIES = 60
+"""How often the last checkpoint is tried to be written, if the disk refuses: for ten minutes."""
+
+_LONGEST_PAUSE_AT_THE_END = 10.0
+"""Seconds between two of these; it begins with one."""
+
 State = Callable[[], Mapping[str, Any]]
 """Makes a copy of the state, in the memory of the host."""
 Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any]], Path]
@@ -89,6 +95,8 @@ class Checkpoints:
         """When one may be tried again that the disk refused, and for how long that was put off."""
         self._last: tuple[int, bool] | None = None
         """Step of the one that this worker has written last, and whether training was over."""
+        self._tries = 0
+        """How often the last one could not be kept when training was over."""
 
     def due(self, before: int, after: int) -> bool:
         """A checkpoint belongs to one of the steps ``before`` .. ``after``, without anybody
@@ -136,6 +144,20 @@ class Checkpoints:
             self._write(-1, step, self._state(), complete)
             self.wait()
         return self._last == (step, complete)
+
+    def refused_end(self) -> None:
+        """Training is over, and its end could not be kept; all know that."""
+        self._tries += 1
+
+    @property
+    def given_up(self) -> bool:
+        """That was so too often."""
+        return self._tries >= MOST_TRIES
+
+    def pause(self, rest: Callable[[float], None]) -> None:
+        """Before it is tried again. Blocking."""
+        if self._tries:
+            rest(min(2.0 ** (self._tries - 1), _LONGEST_PAUSE_AT_THE_END))
 
     def wait(self) -> None:
         """Return when nothing is being written any more; raise what went wrong with it.

@@ -177,6 +177,7 @@ class Step(Round):
             training.rate.taken()
             progress.loss = word.loss
         replica.close()
+        progress.rounds += 1
         if turn.lease is not None:
             training.position.dealer.count(full)
         progress.steps = result.after
@@ -187,14 +188,12 @@ class Step(Round):
     def _result(self, full: Sequence[WorkerId]) -> Result:
         """What follows from who contributes."""
         turn = self._turn
-        total, active = len(full) * turn.steps, len(full)
-        if turn.lease is not None:
-            total, active = turn.lease.weigh(full)
+        total, active = turn.weigh(full)
         if self._asked is None:
             self._asked = self._training.rate.asked
         rate = self._training.rate.now(active, self._asked, turn.steps)
-        after = self._training.progress.steps + (not turn.closes)
-        return Result(rate, total, active, turn.steps, after)
+        done = self._training.progress
+        return Result(rate, total, active, turn.steps, done.steps + done.adds, done.rounds)
 
 
 class Mean(Round):
@@ -311,6 +310,7 @@ class Learn(Round):
             result = Result(*page["result"])
             if result.weight:
                 self._training.replica.follow(result)
+            self._training.progress.rounds += 1
             self._training.progress.loss = word.loss if result.weight else page["loss"]
         elif word.kind == control_word.END:
             self._reached(word)

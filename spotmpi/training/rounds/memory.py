@@ -22,7 +22,8 @@ ArenaOf = Callable[..., Arena]
 class RoundMemory:
     """Arenas, and their turns."""
 
-    def __init__(self, arena_of: ArenaOf, data: Arena, school: Teaching) -> None:
+    def __init__(self, arena_of: ArenaOf, data: Callable[[], Arena], school: Teaching) -> None:
+        """``data``: what goes in the round of steps to come."""
         self._arena_of = arena_of
         self._data = data
         self._school = school
@@ -39,8 +40,8 @@ class RoundMemory:
 
     @property
     def data(self) -> list[Part]:
-        """What goes in rounds of steps."""
-        return self._data.parts
+        """What went in the last round, which was one of steps."""
+        return self._last[0].parts
 
     def way(self, found: Between) -> dict[str, Any]:
         """For the trace: how these parts were summed between hosts."""
@@ -79,11 +80,11 @@ class RoundMemory:
         """The next round begins."""
         self._school.open()
         self.rest()
-        self._open = (self._data if self._alone is None else self._alone, *self._school.arena)
+        self._open = (self._data() if self._alone is None else self._alone, *self._school.arena)
 
     def rest(self) -> None:
         """The open round's sums are to be left as they are."""
-        self._data.rest()
+        self._data().rest()
 
     def bring_nothing(self) -> None:
         """Nothing to add to the open round's sums."""
