@@ -80,6 +80,13 @@ def cpu_cases(params: int) -> Iterator[Case]:
 
     add = partial(np.add, out, x, out=out)
     yield Case("accumulate", partial(cpu.accumulate, out, x), add, 3 * size)
+
+    def blend() -> None:
+        np.multiply(out, 0.7, out=out)
+        np.multiply(x, 0.3, out=spare)
+        np.add(out, spare, out=out)
+
+    yield Case("blend", partial(cpu.blend, out, x, 0.3, 0.7), blend, 3 * size)
     for count in _SUMS:
         inputs = arrays[-count:]
         ours = partial(cpu.scaled_sum, out, inputs, [0.5] * count)

@@ -6,7 +6,6 @@ Nothing here takes part in training. All functions are local.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -63,7 +62,7 @@ def replay(
     replicas = {_NOBODY: first}
     rests = Rests()
     begun = resumed(records)
-    for of_round in _rounds(steps(records), begun):
+    for of_round in _rounds(steps(records), begun, known[2].steps):
         if of_round[0]["step"] in begun:
             rests = Rests()
             replicas = {_NOBODY: next(iter(replicas.values())).afresh()}
@@ -75,17 +74,19 @@ _NOBODY = -1
 """In the place of a worker, where all hold the same."""
 
 
-def _rounds(counted: Iterable[Record], begun: set[int]) -> Iterator[list[Record]]:
-    """The steps of each round."""
-    resumes = 0
-
-    def round_of(record: Record) -> Any:
-        nonlocal resumes
-        resumes += record["step"] in begun
-        return resumes, record.get("round", record["step"])
-
-    for _, of_round in groupby(counted, round_of):
-        yield [*of_round]
+def _rounds(counted: Iterable[Record], begun: set[int], longest: int) -> Iterator[list[Record]]:
+    """The steps of each round: a digest goes with the last one of it."""
+    found: list[Record] = []
+    for record in counted:
+        if found and (record["step"] in begun or record.get("round") != found[0].get("round")):
+            yield found
+            found = []
+        found.append(record)
+        if len(found) == longest or record.get("digest") is not None:
+            yield found
+            found = []
+    if found:
+        yield found
 
 
 def _after(
