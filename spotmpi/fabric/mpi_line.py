@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.mpi_calls import MPI, PAUSE, is_broken, told
+from spotmpi.fabric.mpi_calls import MPI, PAUSE, has_left, is_broken, told
 from spotmpi.fabric.planes.plane import Handle, Line
 from spotmpi.protocol.membership import WorkerId
 
@@ -32,6 +34,7 @@ Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
 class _Message:
     """On its way: MPI reads or writes where it lies until the request is through."""
 
+    handle: Handle
     request: MPI.Request
     buffer: Buffer
     comes: bool
@@ -39,7 +42,7 @@ class _Message:
     def ended(self) -> bool:
         """Whether MPI has let go of it."""
         try:
-            return bool(self.request.Test())
+            return bool(self.request.Test()) if self.comes else has_left(self.request)
         except MPI.Exception:  # it ended with an error, and MPI has freed it
             return True
 
@@ -50,7 +53,9 @@ class MpiLine(Line):
     def __init__(self, way: Way) -> None:
         self._way = way
         self._last: Handle = 0
-        self._messages: dict[Handle, _Message] = {}
+        self._coming: dict[Handle, _Message] = {}
+        self._leaving: dict[WorkerId, deque[_Message]] = {}
+        """To each worker: they leave in this order, so only the first one is looked at."""
         self._idle_since: float | None = None
         """When messages were last looked for in vain, and had come before."""
         self._given_up: list[_Message] = []
@@ -59,38 +64,41 @@ class MpiLine(Line):
     def send(self, to: WorkerId, ring: int, what: Buffer) -> Handle:
         """By Isend."""
         comm, members = self._way()
-        return self._begin(comm, comm.Isend, what, (members.index(to), _TAG + ring), comes=False)
+        whither = members.index(to), _TAG + ring
+        message = self._begin(comm, comm.Isend, what, whither, comes=False)
+        self._leaving.setdefault(to, deque()).append(message)
+        return message.handle
 
     def receive(self, source: WorkerId, ring: int, room: Buffer) -> Handle:
         """By Irecv."""
         comm, members = self._way()
-        return self._begin(comm, comm.Irecv, room, (members.index(source), _TAG + ring), comes=True)
+        whence = members.index(source), _TAG + ring
+        message = self._begin(comm, comm.Irecv, room, whence, comes=True)
+        self._coming[message.handle] = message
+        return message.handle
 
     def _begin(
         self,
         comm: MPI.Intracomm,
         begin: Callable[..., MPI.Request],
         buffer: Buffer,
-        whither: tuple[int, int],
+        where: tuple[int, int],
         comes: bool,
-    ) -> Handle:
+    ) -> _Message:
         try:
-            request = begin(buffer, *whither)
+            request = begin(buffer, *where)
         except MPI.Exception as error:
             raise told(error, comm) from error
         self._last += 1
-        self._messages[self._last] = _Message(request, buffer, comes)
-        return self._last
+        return _Message(self._last, request, buffer, comes)
 
     def through(self) -> list[Handle]:
         """Looks, sleeps a little between two looks, and asks at last whether somebody is lost."""
         comm, _ = self._way()
-        handles = list(self._messages)
-        requests = [message.request for message in self._messages.values()]
         began = now = time.monotonic()
         self._idle_since = self._idle_since or began
         try:
-            while not (done := MPI.Request.Testsome(requests)):
+            while not (done := self._done()):
                 if now > began + _FRUITLESS:
                     if is_broken(comm):
                         raise PeersLost("a worker of another host is lost, or has met a loss")
@@ -100,18 +108,27 @@ class MpiLine(Line):
         except MPI.Exception as error:
             raise told(error, comm) from error
         self._idle_since = None
-        found = [handles[index] for index in done]
+        return done
+
+    def _done(self) -> list[Handle]:
+        """Those that have come, and those that have left."""
+        came = MPI.Request.Testsome([message.request for message in self._coming.values()])
+        handles = list(self._coming)
+        found = [handles[index] for index in came or ()]
         for handle in found:
-            del self._messages[handle]
+            del self._coming[handle]
+        for leaving in self._leaving.values():
+            while leaving and has_left(leaving[0].request):
+                found.append(leaving.popleft().handle)
         return found
 
     def give_up(self) -> None:
         """A message that nothing has come of yet is not waited for any more. What else MPI holds on
         to stays where it is until MPI lets go of it."""
-        for message in self._messages.values():
+        for message in self._coming.values():
             # What came together with an error is through, and no request any more.
-            if message.comes and message.request != MPI.REQUEST_NULL:
+            if message.request != MPI.REQUEST_NULL:
                 message.request.Cancel()
-        self._given_up += self._messages.values()
-        self._messages, self._idle_since = {}, None
+        self._given_up += chain(self._coming.values(), *self._leaving.values())
+        self._coming, self._leaving, self._idle_since = {}, {}, None
         self._given_up = [message for message in self._given_up if not message.ended()]

@@ -92,6 +92,59 @@ def test_arrays_that_mpi_cannot_read_go_by_the_memory_of_the_host(
     assert said.count("SHARED 2.0 2.0 2.0\n") == 3, said
 
 
+QUEUED = """
+import os, signal
+import numpy as np
+from spotmpi.errors import PeersLost
+from spotmpi.fabric.deaths import Deaths
+from spotmpi.fabric.mpi_calls import MPI, done
+from spotmpi.fabric.mpi_line import MpiLine
+from spotmpi.fabric.planes.rings import MESSAGE
+from spotmpi.launcher_channel import Name
+
+world = MPI.COMM_WORLD
+world.Set_errhandler(MPI.ERRORS_RETURN)
+pids = np.zeros(2, int)
+world.Allgather(np.array([os.getpid()]), pids)
+if world.Get_rank() == 1:
+    os.kill(os.getpid(), signal.SIGSTOP)  # it takes nothing any more
+line = MpiLine(lambda: (world, [0, 1]))
+for _ in range(400):  # more than the kernel takes for it
+    line.send(1, 0, np.zeros(MESSAGE, np.uint8))
+tokens = [(world.Isend([b"token", MPI.BYTE], 1), b"token", world)]
+Deaths().announce(Name(os.environ["PMIX_NAMESPACE"].encode(), 1))
+try:
+    while True:
+        line.through()
+except PeersLost:
+    line.give_up()
+tokens = [token for token in tokens if not done(token)]
+print("GIVEN UP", flush=True)
+
+def connections():
+    descriptors = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    return sum(os.path.exists(one) and "socket" in os.readlink(one) for one in descriptors)
+
+before = connections()
+os.kill(pids[1], signal.SIGKILL)
+while connections() == before:
+    MPI.COMM_SELF.Iprobe()
+while line._given_up or tokens:
+    line.give_up()
+    tokens = [token for token in tokens if not done(token)]
+print("LET GO", flush=True)
+os._exit(0)
+"""
+
+
+def test_what_waits_for_the_line_to_a_lost_worker_ends_nobody_when_the_line_breaks(
+    tmp_path: Path,
+) -> None:
+    """A host that falls silent is lost long before its connections break: when it is back."""
+    said = over_mpi(tmp_path, 2, "-c", QUEUED, code=None, transport="tcp")
+    assert "GIVEN UP\nLET GO\n" in said, said
+
+
 NEIGHBOURS = """
 import os, signal, sys
 from spotmpi.errors import PeersLost
