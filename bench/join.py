@@ -197,7 +197,8 @@ class Job:
     ) -> None:
         self._folder = folder
         # An agent knows of its own workers only, and these cores are for those of all.
-        self._environ = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1", **environ}
+        yielding = {**os.environ, "OMPI_MCA_mpi_yield_when_idle": "1", **environ}
+        self._environ = temporary_job.environment(yielding)
         self._trace = folder / "trace.jsonl"
         self._running: list[subprocess.Popen[bytes]] = []
         self._said = (folder / "said").open("w+b")

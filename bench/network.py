@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from spotmpi.launch import processes
+from spotmpi.launch.start import temporary_job
 
 __all__ = ["Network", "missing"]
 
@@ -96,8 +97,9 @@ class Network:
 
     @property
     def environ(self) -> dict[str, str]:
-        """For commands on the head: ssh finds the hosts and their key."""
-        return {**os.environ, "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        """For commands on the head: ssh finds the hosts and their key, and Python this spotmpi."""
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        return {**temporary_job.environment(os.environ), "PATH": path}
 
     def hosts_file(self, *lines: str) -> Path:
         """A hosts file with these lines."""

@@ -21,7 +21,7 @@ from typing import IO
 from spotmpi import job_folder
 from spotmpi.launch import processes
 
-__all__ = ["ended_by_signals", "last_words", "private_folder", "started"]
+__all__ = ["ended_by_signals", "environment", "last_words", "private_folder", "started"]
 
 _ROOT = Path(sys.modules["spotmpi"].__path__[0]).parent
 _MARK = "INNER_JOB_FOLDER"
@@ -54,6 +54,13 @@ def ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """``environ``, changed so that programs of Python find this spotmpi from any folder: neither
+    none, where a checkout is not installed, nor another one that is."""
+    path = os.pathsep.join(filter(None, [str(_ROOT), environ.get("PYTHONPATH")]))
+    return {**environ, "PYTHONPATH": path}
+
+
 @contextmanager
 def started(
     command: Sequence[str],
@@ -68,8 +75,6 @@ def started(
     ``at``: a folder of its own, as `private_folder` gives. At the end it is sent ``end`` if it
     still runs, killed ``patience_s`` seconds later, and all that it has started with it.
     """
-    # A checkout that nobody installed must be found from any folder.
-    path = os.pathsep.join(filter(None, [str(_ROOT), environ.get("PYTHONPATH")]))
     me = os.getpid()
 
     def prepare() -> None:
@@ -80,7 +85,7 @@ def started(
     with tempfile.TemporaryFile(dir=at) as output:
         process = subprocess.Popen(
             command,
-            env={**environ, "PYTHONPATH": path, _MARK: str(at)},
+            env={**environment(environ), _MARK: str(at)},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
