@@ -18,6 +18,9 @@ What every fabric guarantees, and one contract suite holds:
   token once, the revocation of the control path once.
 - ``Rebuild`` waits for every member alive; all get the same answer. A newcomer that dies, or that
   MPI cannot bring in, makes it fail for all alike, and is turned away.
+- ``Publish`` and ``Fetch`` wait for nobody, and raise no `PeersLost`: who is dead, stopped or
+  silent costs the others nothing. They go on past losses; between hosts not past a revocation,
+  until the build. What was published in an earlier training is gone (`Fabric.move_on`).
 - ``Meet`` and ``Knock`` raise `PeersLost` when nobody is left who could let the newcomer in.
 """
 
@@ -26,7 +29,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
@@ -55,6 +58,8 @@ __all__ = [
     "Buffer",
     "Cancel",
     "Fabric",
+    "Fetch",
+    "Fetched",
     "Handle",
     "Knock",
     "Meet",
@@ -62,6 +67,7 @@ __all__ = [
     "Part",
     "Poll",
     "Proceed",
+    "Publish",
     "Rebuild",
     "Reduce",
     "Request",
@@ -140,6 +146,41 @@ class Work:
     work: Callable[[], Any]
 
 
+@dataclass(frozen=True)
+class Publish:
+    """Show these arrays, this worker's model, to the others, in place of what it published last.
+
+    Copies them; local, returns when they are copied. Whoever reads gets all of one publication.
+    """
+
+    model: Sequence[Buffer]
+
+
+@dataclass(frozen=True)
+class Fetch:
+    """Reply with the latest model of another worker that is here, as `Fetched`, or None: never
+    waits.
+
+    A neighbour's model is here at once. A worker on another host is asked first, and its model is
+    the reply to a later `Fetch`, whichever worker that one names (one is asked at a time; the next
+    is asked as soon as one has come). None also where the worker is lost, is no member or has
+    published nothing, and as long as this worker has published nothing itself. Local.
+    """
+
+    worker: WorkerId
+
+
+class Fetched(NamedTuple):
+    """A model that another worker has published."""
+
+    worker: WorkerId
+    number: int
+    """Of the publication: how many this worker had published before it, in this training."""
+    model: Sequence[Buffer]
+    """As the fetching worker published its own: same dtypes and sizes. Stays as it is until this
+    worker's next `Fetch`."""
+
+
 Request = (
     Start
     | Proceed
@@ -156,6 +197,8 @@ Request = (
     | Meet
     | Knock
     | Work
+    | Publish
+    | Fetch
 )
 Steps = Generator[Request, Any, T]
 """What the driver and the trainer are made of: a generator of requests that returns a T."""
@@ -200,7 +243,10 @@ class Fabric(ABC):
 
     def move_on(self) -> None:
         """The members are in another training from now on: newcomers that were briefed for the last
-        one are briefed anew."""
+        one are briefed anew, and what was published in it is forgotten.
+
+        All do this before a round that all enter: who is through that one finds nothing old.
+        """
         return
 
     def guest(self) -> WorkerId | None:

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,13 @@ from spotmpi.fabric import (
     Buffer,
     Cancel,
     Fabric,
+    Fetch,
     Knock,
     Meet,
     Part,
     Poll,
     Proceed,
+    Publish,
     Rebuild,
     Reduce,
     Request,
@@ -74,6 +76,7 @@ from spotmpi.fabric.mpi_guests import (
     spawn,
 )
 from spotmpi.fabric.mpi_line import MpiLine
+from spotmpi.fabric.mpi_models import MpiModels
 from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.plane import Plane, Ways
 from spotmpi.fabric.planes.twins import Twins
@@ -142,6 +145,7 @@ class MpiFabric(Fabric):
         self._status = MPI.Status()
         line = MpiLine(lambda: (self._data, self._data_ids))
         self._plane = PLANE(Ways(self._sum, self._broken, line, threads()))
+        self._models = MpiModels(self._plane, self._others)
         self._briefed = 0
         """How often this newcomer was."""
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
@@ -220,7 +224,15 @@ class MpiFabric(Fabric):
                 return self._knock()
             case Work(work):
                 return work()
+            case Publish(model):
+                self._models.publish(model)
+            case Fetch(worker):
+                return self._models.fetch(worker)
         return None
+
+    def _others(self) -> Collection[WorkerId]:
+        """Members that are not known to be dead."""
+        return set(self._data_ids) - self._known_dead - {self.me}
 
     def _sum(self, part: Part) -> None:
         brought, result, weight = part.contribution, part.result, part.weight
@@ -456,7 +468,8 @@ class MpiFabric(Fabric):
                 guest.send(prospectus(), PROSPECTUS)
 
     def move_on(self) -> None:
-        """What newcomers have answered to so far counts no more."""
+        """What newcomers have answered to so far counts no more, nor what was published."""
+        self._models.move_on()
         for guest in self._guests.values():
             if guest.stage in (Stage.BRIEFED, Stage.KNOCKING):
                 guest.stage = Stage.SPAWNED

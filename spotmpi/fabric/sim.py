@@ -10,7 +10,8 @@ It behaves as badly as MPI with ULFM is allowed to, not as well as Open MPI usua
 - one that failed goes on writing to its result until it is given up;
 - a ``Share`` may complete on its source long before the others enter it;
 - what a dying worker sent last may or may not arrive; a revocation always does;
-- what was begun in the background is done at one moment, if its worker lives until then.
+- what was begun in the background is done at one moment, if its worker lives until then;
+- whether two workers fetch models as neighbours do, or between hosts, is drawn.
 """
 
 from __future__ import annotations
@@ -29,11 +30,13 @@ from spotmpi.fabric import (
     Between,
     Cancel,
     Fabric,
+    Fetch,
     Knock,
     Meet,
     Part,
     Poll,
     Proceed,
+    Publish,
     Rebuild,
     Reduce,
     Request,
@@ -50,7 +53,9 @@ from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.planes.twins import Twins
 from spotmpi.fabric.sim_background import Errand
 from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
+from spotmpi.fabric.sim_models import Models
 from spotmpi.fabric.sim_newcomers import Newcomers
+from spotmpi.fabric.sim_transcript import described
 from spotmpi.protocol.membership import Membership, Worker, WorkerId
 from spotmpi.protocol.recovery import (
     Built,
@@ -123,6 +128,7 @@ class Seat(Fabric):
     def move_on(self) -> None:
         """The simulation's."""
         self.simulation.newcomers.move_on(self.me)
+        self.simulation.models.move_on(self.me)
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
         """The simulation's."""
@@ -209,6 +215,7 @@ class Simulation:
         """What happens next, before time goes on."""
         self.newcomers = Newcomers(self)
         """Those of the processes that have no charter yet."""
+        self.models = Models(self)
         self.arrived: Callable[[WorkerId], None] = self._arrive
         """What is to be done where the schedule has a newcomer."""
         self.ended: Callable[[WorkerId, bool], None] = lambda worker, died: None
@@ -363,7 +370,7 @@ class Simulation:
                 else:
                     request = steps.send(reply)
                 if watched:
-                    self._tell(worker, _describe(request))
+                    self._tell(worker, described(request))
                 reply = self._perform(worker, process, request)
         except StopIteration as stop:
             self.returned[worker] = stop.value
@@ -455,6 +462,11 @@ class Simulation:
                 self.newcomers.wait(worker, process)
             case Work(work):
                 self.after(self.delays.compute, self._work, worker, work)
+            case Publish(model):
+                self.models.publish(worker, model)
+                self.reply(worker, None, self.delays.message)
+            case Fetch(of):
+                self.reply(worker, self.models.fetch(worker, of), self.delays.message)
         return LATER
 
     def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:
@@ -562,6 +574,7 @@ class Simulation:
             process = self.processes[worker]
             if sealed:
                 process.data, process.calls, process.revoked = data, 0, False
+            self.models.give_up(worker)
             if not sealed or admitted is not None:
                 process.control, process.control_revoked = control, False
                 process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
@@ -581,19 +594,3 @@ class Simulation:
         for process in passage:
             process.sent = 0
         self.sealed(seal)
-
-
-def _describe(request: Request) -> str:
-    match request:
-        case Send(to, token):
-            lost = ",".join(map(str, sorted(token.lost))) or "nobody"
-            return f"sends {token.kind.name.lower()} {token.attempt} (lost {lost}) to {to}"
-        case Rebuild(members, change):
-            what = f" ({change})" if change else ""
-            return f"builds{what}" if members is not None else "builds without a verdict"
-        case Welcome(newcomer):
-            return f"welcomes {newcomer}"
-        case Share(source):
-            return f"shares the record of {source}"
-        case _:
-            return type(request).__name__.lower()

@@ -11,8 +11,10 @@ from spotmpi.fabric import (
     Arena,
     Cancel,
     Fabric,
+    Fetch,
     Part,
     Proceed,
+    Publish,
     Rebuild,
     Reduce,
     Request,
@@ -52,6 +54,8 @@ class SoloFabric(Fabric):
                 return work()
             case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel():
                 pass
+            case Publish() | Fetch():
+                pass  # to nobody, and of nobody
             case _:
                 raise RuntimeError(f"a worker alone was asked to {request}")
         return None

@@ -2,20 +2,13 @@
 
 A scenario is a generator of requests for one of four workers; it returns what this worker saw.
 `Die` raised from it ends the worker as a provider would, `Go` as a script that has come to its end.
-`expected` says what each survivor must
-return. Run as a script under mpirun, it performs the named scenarios over MPI and writes what was
-seen into a folder: ``contract.py FOLDER PLANE SCENARIO...``.
+`expected` says what each survivor must return. More of them: `model_scenarios`. Who performs them:
+`performing`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +55,11 @@ class Go(BaseException):
     """This worker has left, and its process ends at once."""
 
 
-arena_of: Callable[[Sequence[Shape]], Arena]
+def _nobody(layout: Sequence[Shape]) -> Arena:
+    raise AssertionError("nobody performs scenarios yet")
+
+
+arena_of: Callable[[Sequence[Shape]], Arena] = _nobody
 """Makes memory for rounds, of the plane that is looked at; whoever performs scenarios sets it."""
 
 Scenario = Callable[[int], Steps[Any]]
@@ -553,47 +550,3 @@ def a_death_that_nobody_has_heard_of_fails_the_build_in_which_one_leaves(me: int
 def deadly(name: str) -> bool:
     """Whether somebody dies or leaves in this scenario."""
     return len(expected[name]) < WORKERS
-
-
-def performed(name: str, me: int) -> Steps[Any]:
-    """The scenario; then wait for all others alive, and leave a fabric like a new one."""
-    seen = yield from SCENARIOS[name](me)
-    yield Rebuild(None)
-    if not deadly(name):
-        yield Rebuild(ALL)
-    return seen
-
-
-def await_all(folder: Path, me: int) -> None:
-    """Return once every worker is here. Files tell it: no collective of MPI promises that nobody
-    is still in it when the first has left, and the first may be about to die."""
-    Path(folder, f"{me}.here").touch()
-    while len(list(folder.glob("*.here"))) < WORKERS:
-        os.sched_yield()
-
-
-def main() -> None:
-    """Perform over MPI what the command line names."""
-    from spotmpi.fabric import mpi
-    from tests.fabric.planes import PLANES
-
-    folder, plane, *names = sys.argv[1:]
-    mpi.PLANE = PLANES[plane]
-    fabric = mpi.MpiFabric()
-    global arena_of
-    arena_of = partial(fabric.arena, name="of the scenario")
-    fabric.arena([Shape("float32", 1 << 16)], "so large that planes do their best")
-    await_all(Path(folder), fabric.me)
-    seen = {}
-    for name in names:
-        try:
-            seen[name] = fabric.run(performed(name, fabric.me))
-        except Die:
-            os.kill(os.getpid(), signal.SIGKILL)
-        except Go:
-            os._exit(0)
-    Path(folder, f"{fabric.me}.json").write_text(json.dumps(seen))
-
-
-if __name__ == "__main__":
-    main()

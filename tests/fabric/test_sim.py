@@ -12,8 +12,10 @@ import pytest
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Cancel,
+    Fetch,
     Part,
     Poll,
+    Publish,
     Rebuild,
     Reduce,
     Revoke,
@@ -186,3 +188,73 @@ def test_what_watches_hears_of_everything_that_workers_do() -> None:
         simulation.start(me, reducing(me))
     simulation.run()
     assert {what for _, what in heard} == {"reduce", "dies", "revoke", "returns"}
+
+
+def test_a_model_is_fetched_at_once_or_comes_later_as_it_was_after_it_was_asked_for() -> None:
+    """And what was fetched before is rubbish then."""
+    behind: set[bool] = set()
+    none: set[bool] = set()
+
+    def worker(me: int) -> Steps[None]:
+        kept: Any = np.full(2, RUBBISH)
+        for number in range(40):
+            yield Publish([np.full(2, float(number))])
+            published[me] = number
+            before = kept.copy()
+            found = yield Fetch(1 - me)
+            none.add(found is None)
+            if found is None:
+                assert (kept == RUBBISH).all(), before
+                continue
+            (kept,) = found.model
+            assert (kept == found.number).all()
+            behind.add(found.number < published[1 - me])
+
+    for seed in range(30):
+        published = [0, 0]
+        simulate(worker, 2, seed)
+    assert behind == none == {False, True}
+
+
+def test_nothing_is_fetched_of_an_earlier_training() -> None:
+    found: list[object] = []
+
+    def worker(me: int) -> Steps[None]:
+        yield Publish([np.ones(1)])
+        for _ in range(5):
+            yield Fetch(1 - me)
+        yield Rebuild(None)
+        simulation.models.move_on(me)
+        yield Rebuild(None)
+        yield Publish([np.ones(1)]) if me else Revoke()
+        for _ in range(5):
+            found.append((yield Fetch(1 - me)))
+
+    for seed in range(30):
+        simulation = Simulation(Membership.first(["h"] * 2), seed)
+        for me in range(2):
+            simulation.start(me, worker(me))
+        simulation.run()
+    assert set(found) == {None}
+
+
+def test_who_is_known_to_be_dead_shows_nothing() -> None:
+    """But the last of it can be fetched until then."""
+    seen = set()
+
+    def worker(me: int) -> Steps[None]:
+        yield Publish([np.ones(1)])
+        if me:
+            yield Poll()
+        while 1 not in simulation.processes[0].dead_known:
+            if (yield Fetch(1)) is not None:
+                seen.add(1 in simulation.processes)
+        for _ in range(5):
+            assert (yield Fetch(1)) is None
+
+    for seed in range(30):
+        simulation = Simulation(Membership.first(["h"] * 2), seed, [Kill(1, 30)])
+        for me in range(2):
+            simulation.start(me, worker(me))
+        simulation.run()
+    assert seen == {True, False}

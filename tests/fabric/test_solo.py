@@ -5,7 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from spotmpi.fabric import Poll, Rebuild, Reduce, Revoke, Shape, Share, Start, Wait
+from spotmpi.fabric import (
+    Fetch,
+    Poll,
+    Publish,
+    Rebuild,
+    Reduce,
+    Revoke,
+    Shape,
+    Share,
+    Start,
+    Wait,
+)
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.protocol.recovery import Built
 
@@ -31,6 +42,8 @@ def test_what_concerns_others_does_nothing_and_waiting_for_them_is_a_bug() -> No
     fabric = SoloFabric()
     assert fabric.perform(Share(0, [np.ones(1)])) is None
     assert fabric.perform(Revoke()) is None
+    assert fabric.perform(Publish([np.ones(1)])) is None
+    assert fabric.perform(Fetch(0)) is fabric.perform(Fetch(1)) is None
     with pytest.raises(RuntimeError, match="a worker alone was asked to"):
         fabric.perform(Poll())
 

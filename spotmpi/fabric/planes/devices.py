@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from spotmpi.arrays.backend import DEVICE, HOST, Buffer
+from spotmpi.fabric.planes.boards import Board, Form
 from spotmpi.fabric.planes.device_sums import DeviceArena, Neighbours
 from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Arena, Between, Handle, Part, Plane, Shape, Ways
@@ -162,6 +163,18 @@ class Devices(Plane):
     def dead(self) -> Collection[WorkerId]:
         """Whom the node has seen die."""
         return self.node.dead()
+
+    def show(self, board: Board | None) -> None:
+        """In the memory of the host."""
+        self.node.show(board)
+
+    def is_near(self, worker: WorkerId) -> bool:
+        """The node's."""
+        return self.node.is_near(worker)
+
+    def board_of(self, worker: WorkerId, form: Form) -> Board | None:
+        """The node's."""
+        return self.node.board_of(worker, form)
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """As they were started last: on the device, or as the arrays in the memory of the host."""

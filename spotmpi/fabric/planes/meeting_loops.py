@@ -1,7 +1,8 @@
 """How processes of one host wait for each other, compiled by Numba: numbers in shared memory.
 
 Each process has numbers of its own, which only grow; it meets the others when theirs have come as
-far. Who comes last wakes those who sleep. To import this takes as long as Numba does.
+far. Who comes last wakes those who sleep. Boards (`boards`) have such numbers, too. To import this
+takes as long as Numba does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ _ALL = 2**31 - 1
 
 
 def compiled() -> SimpleNamespace:
-    """The loops: ``post``, ``meet``, ``ring`` and ``publish``. All work on addresses."""
+    """The loops: ``post``, ``meet``, ``ring``, ``publish``, ``announce`` and ``look``. All work on
+    addresses."""
     numbers = uintp[::1]
     return cache.compiled(
         {
@@ -31,6 +33,8 @@ def compiled() -> SimpleNamespace:
             _meet: (numbers, uint64, uintp, int64, int64, uintp, int64),
             _ring: (uintp, int64),
             _publish: (uintp, uint64),
+            _announce: (uintp, uint64),
+            _look: (uintp,),
         }
     )
 
@@ -68,6 +72,18 @@ def _meet(
 def _publish(address: Any, number: Any) -> None:
     """Whoever reads this number there finds what was written before."""
     _store(address, number)
+
+
+def _announce(address: Any, number: Any) -> None:
+    """Whoever finds anything that is written after this finds this number there, or a later one."""
+    _store(address, number)
+    _fence()
+
+
+def _look(address: Any) -> Any:
+    """The number there, as it is after all that was read before."""
+    _fence()
+    return _load(address)
 
 
 @register_jitable
@@ -116,6 +132,14 @@ def _make_store(typing_context: Any, address: Any, number: Any) -> Any:
     return types.void(types.uintp, types.uint64), generate
 
 
+def _make_fence(typing_context: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 def _make_increase(typing_context: Any, address: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         one = ir.Constant(ir.IntType(32), 1)
@@ -150,6 +174,7 @@ _declared: Any = cgutils.get_or_insert_function
 _load: Any = intrinsic(_make_load)
 _load_half: Any = intrinsic(_make_load_half)
 _store: Any = intrinsic(_make_store)
+_fence: Any = intrinsic(_make_fence)
 _increase: Any = intrinsic(_make_increase)
 _yield_core: Any = intrinsic(_make_yield_core)
 _system_call: Any = intrinsic(_make_system_call)

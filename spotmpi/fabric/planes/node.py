@@ -31,7 +31,8 @@ from pathlib import Path
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
 from spotmpi.fabric.planes.beside import Beside
-from spotmpi.fabric.planes.desks import Desk
+from spotmpi.fabric.planes.boards import Board, Form
+from spotmpi.fabric.planes.desks import DESCRIPTOR, MARK, Desk
 from spotmpi.fabric.planes.meetings import Meetings
 from spotmpi.fabric.planes.plane import (
     Arena,
@@ -164,6 +165,10 @@ class Node(Plane):
         self._tried: dict[_Place, _Tried] = {}
         """Of arrays that may take several ways, among these members."""
         self.meetings = Meetings(self._in_vain)
+        self._shown: tuple[int, Board] | None = None
+        """This worker's board, and where it is in its desk."""
+        self._boards: dict[WorkerId, tuple[Found, Board]] = {}
+        """Neighbours', of those that were looked for."""
 
     # Who is there.
 
@@ -218,6 +223,7 @@ class Node(Plane):
         self._begun = 0
         self._members, self._together = len(members), together
         self._desks = {one: desk for one, desk in self._desks.items() if one in members}
+        self._boards = {one: board for one, board in self._boards.items() if one in members}
         self._watched.keep(members)
         self._agreed, self._tried = {}, {}
         self.present, self.rings = [], None
@@ -322,8 +328,7 @@ class Node(Plane):
         if state is not None and not possible():
             state = None  # and if others can, they see by the key that this is another arena
         size = 0 if state is None else state.bytes
-        what = repr([name, [(shape.dtype, shape.size) for shape in layout], size]).encode()
-        key = int.from_bytes(hashlib.blake2b(what, digest_size=7).digest(), "little") + 1
+        key = _key(name, [(shape.dtype, shape.size) for shape in layout], size)
         try:
             made = SharedArena(self._own, key, layout, state)
         except (OSError, SpotmpiError) as error:
@@ -497,6 +502,41 @@ class Node(Plane):
             return True
         return self._beside is not None and self._beside.halted
 
+    # Boards.
+
+    def show(self, board: Board | None) -> None:
+        """In this worker's desk, as an arena."""
+        if self._own is None:
+            return
+        if self._shown is not None:
+            self._own.clear(self._shown[0])
+            self._shown = None
+        if board is not None:
+            entry = self._own.enter(_key("a board", board.form.arrays), board.segment)
+            self._shown = entry, board
+
+    def is_near(self, worker: WorkerId) -> bool:
+        """Whether they share memory."""
+        return self._desks.get(worker) in self.present
+
+    def board_of(self, worker: WorkerId, form: Form) -> Board | None:
+        """As that worker's desk has it now."""
+        if not self.is_near(worker) or worker in self._watched.dead:
+            return None
+        desk = self._desks[worker]
+        entry = desk.entry(_key("a board", form.arrays))
+        if entry is None:
+            self._boards.pop(worker, None)
+            return None
+        found = Found(desk.found.process, desk.read(entry, DESCRIPTOR), desk.read(entry, MARK))
+        known = self._boards.get(worker)
+        if known is None or known[0] != found:
+            try:
+                known = self._boards[worker] = found, Board.of(found, form)
+            except OSError:  # it is gone, or its entry is being changed
+                return None
+        return known[1]
+
     # For arenas.
 
     def reached(self, found: Found, length: int) -> Segment:
@@ -511,6 +551,12 @@ class Node(Plane):
                 if time.monotonic() > until:
                     raise SpotmpiError(f"memory for rounds cannot be shared: {error}") from error
                 time.sleep(1e-3)
+
+
+def _key(*what: object) -> int:
+    """By which desks tell that from all others."""
+    digest = hashlib.blake2b(repr(what).encode(), digest_size=7).digest()
+    return int.from_bytes(digest, "little") + 1
 
 
 def _is_small(buffers: Sequence[Buffer]) -> bool:

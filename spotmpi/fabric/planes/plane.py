@@ -17,6 +17,7 @@ from typing import NamedTuple
 from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.planes.boards import Board, Form
 from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Choice
@@ -307,6 +308,21 @@ class Plane(ABC):
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """How these parts of one arena were summed over these workers; None if it was in their
         order, or as MPI does it. Local."""
+        return None
+
+    # Boards.
+
+    def show(self, board: Board | None) -> None:
+        """This is where neighbours find this worker's model from now on; None: nowhere. Local."""
+        return
+
+    def is_near(self, worker: WorkerId) -> bool:
+        """Whether this worker's and that one's boards can be read by both. Local, and both find
+        the same."""
+        return False
+
+    def board_of(self, worker: WorkerId, form: Form) -> Board | None:
+        """A near worker's; None if it has none of this form, or is dead. Local."""
         return None
 
     def perform(self, request: Start | Proceed | Wait | Cancel | Reduce) -> Handle | None:

@@ -1,0 +1,64 @@
+"""Performs the scenarios of the contract over MPI, as a script under mpirun, and writes what was
+seen into a folder: ``performing.py FOLDER PLANE SCENARIO...``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from spotmpi.fabric import Rebuild, Shape, Steps
+from tests.fabric import contract, model_scenarios
+from tests.fabric.contract import ALL, SCENARIOS, WORKERS, Die, Go, deadly
+
+__all__ = ["model_scenarios", "performed"]
+
+
+def performed(name: str, me: int, move_on: Callable[[], None] = lambda: None) -> Steps[Any]:
+    """The scenario; then wait for all others alive, and leave a fabric like a new one."""
+    seen = yield from SCENARIOS[name](me)
+    yield Rebuild(None)
+    move_on()
+    if not deadly(name):
+        yield Rebuild(ALL)
+    return seen
+
+
+def await_all(folder: Path, me: int) -> None:
+    """Return once every worker is here. Files tell it: no collective of MPI promises that nobody
+    is still in it when the first has left, and the first may be about to die."""
+    Path(folder, f"{me}.here").touch()
+    while len(list(folder.glob("*.here"))) < WORKERS:
+        os.sched_yield()
+
+
+def main() -> None:
+    """Perform over MPI what the command line names."""
+    from spotmpi.fabric import mpi
+    from tests.fabric.planes import PLANES
+
+    folder, plane, *names = sys.argv[1:]
+    mpi.PLANE = PLANES[plane]
+    fabric = mpi.MpiFabric()
+    contract.arena_of = partial(fabric.arena, name="of the scenario")
+    fabric.arena([Shape("float32", 1 << 16)], "so large that planes do their best")
+    await_all(Path(folder), fabric.me)
+    seen = {}
+    for name in names:
+        try:
+            seen[name] = fabric.run(performed(name, fabric.me, fabric.move_on))
+        except Die:
+            os.kill(os.getpid(), signal.SIGKILL)
+        except Go:
+            os._exit(0)
+    Path(folder, f"{fabric.me}.json").write_text(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A process with a board: ``shown.py HOW``, or one that reads such: ``shown.py read FOUND...``
+
+It says where its board is, publishes models of one number each, and ends as it is told: "on" goes
+on, "killed" and "stopped" signal themselves in the middle of the fourth. A reader reads boards of
+others until it has so many models of each, and holds each against its number.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from functools import partial
+
+import numpy as np
+
+from spotmpi.arrays.backend import in_host_memory
+from spotmpi.fabric.planes import boards
+from spotmpi.fabric.planes.boards import Board, Form
+from spotmpi.fabric.planes.shared_memory import Found
+
+MODEL = [np.zeros(300_007, np.float32), np.zeros(5, np.float64), np.zeros(0, np.float32)]
+FORM = Form.of(MODEL)
+TO_READ = 100
+WAYS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
+FOURTH = 3
+"""The number of the fourth."""
+
+
+def publish(how: str) -> None:
+    """One model after the other."""
+    board = Board.new(FORM, 0)
+    print(*board.segment.here, flush=True)
+    while True:
+        for array in MODEL:
+            array[...] = board.published
+        if how in WAYS and board.published == FOURTH:
+            boards.in_host_memory = partial(_end_in, WAYS[how])
+        board.write(MODEL)
+
+
+def _end_in(how: signal.Signals, array: np.ndarray) -> np.ndarray:
+    if array is MODEL[1]:
+        os.kill(os.getpid(), how)
+    return in_host_memory(array)
+
+
+def whole(board: Board, room: np.ndarray) -> int | None:
+    """The number of what it shows; every element says it."""
+    number = board.read(room)
+    if number is not None:
+        for array in FORM.arrays_in(room):
+            assert (array == number).all(), f"publication {number} is not whole"
+    return number
+
+
+def read(*shown: Board) -> None:
+    """Of each in turn."""
+    room, last, left = FORM.room(), [-1] * len(shown), [TO_READ] * len(shown)
+    while any(left):
+        for index, board in enumerate(shown):
+            if (number := whole(board, room)) is not None:
+                assert number >= last[index], "an older one than before"
+                left[index] = max(0, left[index] - (number > last[index]))
+                last[index] = number
+    print("read", flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "read":
+        read(*(Board.of(Found(*map(int, one.split())), FORM) for one in sys.argv[2:]))
+    else:
+        publish(sys.argv[1])

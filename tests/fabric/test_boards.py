@@ -1,0 +1,203 @@
+"""`spotmpi.fabric.planes.boards`: who reads finds all of one publication, and waits for nobody."""
+
+from __future__ import annotations
+
+import gc
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import IO
+
+import numpy as np
+import pytest
+
+from spotmpi.errors import SpotmpiError
+from spotmpi.fabric.planes.boards import Board, Form
+from spotmpi.fabric.planes.shared_memory import Found
+from tests.boxed import BOXED, boxes
+from tests.fabric import shown
+from tests.fabric.crew import LIMIT, check, company, go_on, lose, meet
+from tests.fabric.crew import Worker as Member
+from tests.fabric.shown import FORM, FOURTH, whole
+
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start such processes, which end with the test."""
+    made: list[subprocess.Popen[str]] = []
+
+    def run(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, shown.__file__, *words]
+        made.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        return made[-1]
+
+    yield run
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """What it says next."""
+    said: IO[str] | None = process.stdout
+    assert said is not None
+    assert select.select([said], [], [], LIMIT)[0], "no word from it"
+    return said.readline().strip()
+
+
+def test_what_is_read_is_never_of_two_publications_and_never_older(start: Start) -> None:
+    """Two publish as fast as they can, and two read."""
+    boards = [line(start("on")) for _ in range(2)]
+    readers = [start("read", *boards) for _ in range(2)]
+    assert [line(reader) for reader in readers] == ["read", "read"]
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_who_ends_in_the_middle_leaves_the_publication_before_it(start: Start, how: str) -> None:
+    process = start(how)
+    board = Board.of(Found(*map(int, line(process).split())), FORM)
+    signalled = os.WEXITED if how == "killed" else os.WSTOPPED
+    os.waitid(os.P_PID, process.pid, signalled | os.WNOWAIT)
+    room = FORM.room()
+    for _ in range(3):
+        assert whole(board, room) == FOURTH - 1
+
+
+def test_a_board_on_which_nothing_is_yet_shows_nothing() -> None:
+    board = Board.new(FORM, 7)
+    assert board.read(FORM.room()) is None
+    assert board.published == 7
+    board.write(shown.MODEL)
+    assert board.read(FORM.room()) == 7
+    assert board.published == 8
+
+
+def test_arrays_of_another_library_are_shown_from_the_memory_of_the_host() -> None:
+    with boxes():
+        boxed = BOXED.zeros("float32", 5)
+        BOXED.fill(boxed, 3)
+        form = Form.of([boxed])
+        board = Board.new(form, 0)
+        board.write([boxed])
+        room = form.room()
+        assert board.read(room) == 0
+        (array,) = form.arrays_in(room)
+        assert array.tolist() == [3.0] * 5
+
+
+def test_no_room_for_a_model_is_said_with_its_size() -> None:
+    with pytest.raises(SpotmpiError, match="no room for 4611686018427 MB of memory"):
+        Board.new(Form((("float64", 1 << 58),)), 0)
+
+
+MODEL = [np.zeros(9, np.float32)]
+SMALL = Form.of(MODEL)
+
+
+def published(worker: Member, value: float) -> Board:
+    """It shows a model of this number."""
+    board = Board.new(SMALL, 0)
+    board.write([np.full(9, value, np.float32)])
+    worker.plane.show(board)
+    return board
+
+
+def seen(reader: Member, worker: Member, form: Form = SMALL) -> float | None:
+    """The number that one finds on the other's board."""
+    board = reader.plane.board_of(worker.me, form)
+    room = form.room()
+    if board is None or board.read(room) is None:
+        return None
+    return float(form.arrays_in(room)[0][0])
+
+
+def test_neighbours_find_each_other_s_boards_as_long_as_they_are_shown() -> None:
+    first, second = workers = company(2)
+    assert first.plane.is_near(1)
+    assert not first.plane.is_near(5)
+    assert seen(first, second) is None
+    board = published(second, 4)
+    assert seen(first, second) == 4
+    board.write([np.full(9, 5, np.float32)])
+    assert seen(first, second) == 5
+    other = Form((("float32", 10),))
+    assert seen(first, second, other) is None, "of another form"
+    published(second, 6)
+    assert seen(first, second) == 6, "in place of the one before"
+    check(workers, 0)
+    second.plane.show(None)
+    assert seen(first, second) is None
+    check(workers, 1)
+
+
+def test_boards_stay_through_losses_and_newcomers_have_theirs() -> None:
+    workers = company(3)
+    boards = [published(worker, 10 + worker.me) for worker in workers]
+    first, _, third = workers
+    assert seen(first, third) == 12
+    lose(workers, 1)
+    assert seen(first, third) == 12
+    go_on(workers)
+    assert seen(first, third) == 12
+    assert first.plane.board_of(1, SMALL) is None
+    newcomer = Member(9)
+    newcomer.furnish()
+    workers.append(newcomer)
+    meet(workers)
+    assert seen(first, newcomer) is None
+    boards.append(published(newcomer, 19))
+    assert (seen(first, newcomer), seen(newcomer, third)) == (19, 12)
+
+
+def test_those_that_do_not_share_memory_are_not_near() -> None:
+    first, second = workers = company(2)
+    published(second, 1)
+    for worker in workers:
+        worker.plane.bind([0, 1], False)
+    assert not first.plane.is_near(1)
+    assert seen(first, second) is None
+
+
+def test_what_is_shown_no_more_leaves_no_memory_behind() -> None:
+    first, second = company(2)
+    before = _mapped()
+    for number in range(5):
+        published(second, number)
+        assert seen(first, second) == number
+    second.plane.show(None)
+    assert seen(first, second) is None
+    assert _mapped() == before
+
+
+def _mapped() -> int:
+    gc.collect()
+    return Path("/proc/self/maps").read_text().count("memfd:spotmpi")
+
+
+def test_a_reader_that_is_overtaken_tries_again_and_at_last_gives_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Overtaken twice, or each time: between its copying and its last look, two are published."""
+    board = Board.new(SMALL, 0)
+    board.write(MODEL)
+    reader = Board.of(board.segment.here, SMALL)
+    looks, until = reader._loops.look, 1
+
+    def look(address: int) -> int:
+        if address == reader._begun and board.published < until:
+            for _ in range(2):
+                board.write([np.full(9, board.published, np.float32)])
+        return int(looks(address))
+
+    monkeypatch.setattr(reader, "_loops", SimpleNamespace(look=look))
+    room = SMALL.room()
+    for until, number in [(1, 0), (5, 4), (1000, None)]:  # noqa: B007 -- `look` sees it
+        assert reader.read(room) == number
+        if number is not None:
+            assert (SMALL.arrays_in(room)[0] == number).all()
