@@ -548,7 +548,7 @@ class Session(Generic[P]):
         return self._school.full(self.driver.membership.ids)[0]
 
     def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
-        self.keeper.committed(number, steps, wanted, confirmed, self._leads)
+        self.keeper.committed(number, steps, wanted, confirmed, self._leads, self.turns.level)
 
     def _keep_now(self) -> bool:
         """Write the last state, if that can be done."""

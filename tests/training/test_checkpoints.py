@@ -88,7 +88,7 @@ class Crew:
         self.values[0] = self.steps
         return {"params/0": self.values.copy()}
 
-    def commit(self, wanted: bool = False) -> None:
+    def commit(self, wanted: bool = False, level: bool = True) -> None:
         """One round, on all alive; the words that they bring are summed first."""
         keepers = [self.keepers[worker] for worker in self.alive]
         asked = wanted or any(keeper.asked for keeper in keepers)
@@ -102,6 +102,7 @@ class Crew:
                 asked or keeper.due(self.steps - 1, self.steps),
                 confirmed,
                 leader=keeper is keepers[0],
+                level=level,
             )
 
     @property
@@ -302,6 +303,20 @@ def test_a_bug_in_writing_is_raised_in_the_next_call(tmp_path: Path, disk: Disk,
 
     with pytest.raises(MemoryError, match="no room for a layout"):
         go_on()
+
+
+def test_none_is_begun_in_the_middle_of_a_round_s_steps(tmp_path: Path) -> None:
+    """One was due, and the worker that was to write it is lost."""
+    crew = Crew(tmp_path)
+    crew.commit(wanted=True)
+    crew.alive.pop(0)
+    for _ in range(3):
+        crew.commit(level=False)
+    assert crew.kept == []
+    level = crew.steps + 1
+    crew.commit()
+    crew.commit(level=False)
+    assert crew.kept == [level]
 
 
 def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:

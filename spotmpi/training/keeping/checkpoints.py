@@ -104,9 +104,16 @@ class Checkpoints:
         return self._every is not None and after // self._every > before // self._every
 
     def committed(
-        self, number: int, step: int, wanted: bool, confirmed: bool, leader: bool
+        self,
+        number: int,
+        step: int,
+        wanted: bool,
+        confirmed: bool,
+        leader: bool,
+        level: bool = True,
     ) -> None:
-        """Round ``number`` is committed and ``step`` steps are done.
+        """Round ``number`` is committed and ``step`` steps are done. ``level``: there is what all
+        have, and may be kept.
 
         Blocks only if the checkpoint before is still being written when one must be. What went
         wrong while it was written is raised here, or in the call after.
@@ -121,9 +128,10 @@ class Checkpoints:
             self._due = None
         if wanted:
             self._due, self.published = number, False
+        writes = leader and level and not (self.published or self._is_writing)
         if self._due is None or not leader:
             self._copy = None
-        elif not self.published and not self._is_writing and self._fabric.clock() >= self._again:
+        elif writes and self._fabric.clock() >= self._again:
             self._copy = self._due, step, self._state()
 
     def joins(self, number: int) -> None:
