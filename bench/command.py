@@ -15,6 +15,7 @@ from spotmpi.bench import (
     prediction,
     recovery,
     step,
+    stragglers,
     wire,
 )
 from spotmpi.subcommands import run as main
@@ -42,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
             "allreduce": ("how long a sum takes, beside MPI, gloo, memory and the line", allreduce),
             "overlap": ("how much of a sum between hosts a backward pass hides", overlap),
+            "stragglers": ("what a slow worker costs the others, and what a dead one", stragglers),
             "wire": ("the same for steps on several hosts", wire),
         },
     )

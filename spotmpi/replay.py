@@ -6,7 +6,7 @@ Nothing here takes part in training. All functions are local.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,9 @@ import numpy.typing as npt
 from spotmpi.arrays.backend import fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope
+from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
+from spotmpi.fabric import Steps as Asks
 from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.membership import WorkerId
@@ -33,6 +35,8 @@ from spotmpi.trace.replay import (
 )
 
 __all__ = ["check_exactly_once", "check_replicas", "replay", "steps"]
+
+T = TypeVar("T")
 
 Gradient = Callable[[Any, npt.NDArray[np.int64]], Any]
 
@@ -53,6 +57,11 @@ def replay(
     without samples bring nothing. Optimizer and strategy start without a past, so a trace that
     begins with a resume can only be replayed for those that keep none.
     """
+    if strategy is not None and strategy.paced:
+        raise UsageError(
+            f"a run with {strategy} cannot be computed again from its trace: what workers came to "
+            "follows from which models reached them when, which no trace has"
+        )
     records = list(records)
     known = Layout.of(params, bucket_mb_of(records)), optimizer, strategy or SSGD(), gradient
     first = _Replica(*known)
@@ -207,12 +216,22 @@ class _Replica:
                 self.layout.pack(grads, flats, times)
 
         step = self._step(now=now, bring=Weighted(pack, now.samples), rate=now.rate)
-        contribute, run = self._known[1].begin(step)
+        contribute, run = _alone(self._known[1].begin(step))
         return contribute, step, run
 
     def _step(self, **known: Any) -> Step:
         mine = self.params, self.memory, self.state
         return Step(self.layout, self._known[0], *mine, self.layout.allocate, **known)
+
+
+def _alone(asks: Asks[T]) -> T:
+    """What comes of them, without others."""
+    try:
+        asked = next(asks)
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+    raise UsageError(f"what comes of {type(asked).__name__} is in no trace")
 
 
 def _copy(flats: Sequence[Buffer], values: Sequence[Buffer]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,9 +12,20 @@ import pytest
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope
 from spotmpi.errors import UsageError
-from spotmpi.operators import Apply, Every, GradientAverage, Moment, Narrow, Operator, Step
+from spotmpi.fabric import Fetch, Fetched, Publish
+from spotmpi.operators import (
+    Apply,
+    Every,
+    GradientAverage,
+    ModelAverage,
+    Moment,
+    Narrow,
+    Operator,
+    PairAverage,
+    Step,
+)
 from spotmpi.optimizers import SGD
-from spotmpi.strategies import SSGD, Strategy, complete
+from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, Strategy, complete
 
 
 def step(**known: Any) -> Step:
@@ -24,6 +36,18 @@ def step(**known: Any) -> Step:
         flats[0][...] = 12.0
 
     return Step(layout, SGD(lr=1.0), layout.allocate(), bring=bring, **known)
+
+
+def begun(strategy: Strategy, now: Step, *fetched: Fetched | None) -> Any:
+    """Up to the round, of a worker to which these models come."""
+    asks, reply, left = strategy.begin(now), None, iter(fetched)
+    asked: list[Any] = []
+    try:
+        while True:
+            asked.append(asks.send(reply))
+            reply = next(left) if isinstance(asked[-1], Fetch) else None
+    except StopIteration as stop:
+        return (*stop.value, asked) if fetched else stop.value
 
 
 @pytest.mark.parametrize(
@@ -42,7 +66,7 @@ def test_a_round_of_no_steps_is_refused() -> None:
 
 def test_ssgd_applies_the_average_gradient() -> None:
     now, strategy = step(rate=0.5, weight=4.0), SSGD()
-    contribute, run = strategy.begin(now)
+    contribute, run = begun(strategy, now)
     assert contribute is not None
     sums = now.layout.allocate()
     contribute.bring(sums)
@@ -60,7 +84,7 @@ def test_ssgd_may_be_narrowed() -> None:
     assert SSGD().narrow is None
     assert strategy.piecewise
     now = step(rate=0.5, weight=4.0)
-    contribute, run = strategy.begin(now)
+    contribute, run = begun(strategy, now)
     assert contribute is not None
     complete(run, [np.array([12.0])])
     assert now.params[0][0] == -1.5
@@ -83,17 +107,16 @@ def test_formats_that_are_none_and_two_at_once_are_refused() -> None:
 
 def test_who_follows_does_what_all_do_with_the_sums() -> None:
     now = step(rate=0.5, weight=4.0)
-    _, run = SSGD().follow(now)
-    complete(run, [np.array([12.0])])
+    complete(SSGD().follow(now), [np.array([12.0])])
     assert now.params[0][0] == -1.5
 
 
 def test_a_strategy_says_in_which_steps_it_has_a_round() -> None:
     strategy = Strategy(Every(3, GradientAverage() >> Apply()))
     assert strategy.steps == 3
-    contribute, _ = strategy.begin(step(now=Moment(last=False)))
+    contribute, _ = begun(strategy, step(now=Moment(last=False)))
     assert contribute is None
-    contribute, _ = strategy.begin(step(now=Moment(last=True)))
+    contribute, _ = begun(strategy, step(now=Moment(last=True)))
     assert contribute is not None
 
 
@@ -107,6 +130,60 @@ def test_a_second_round_in_a_step_is_refused() -> None:
             yield from super().run(step)
 
     now = step()
-    _, run = Strategy(Twice()).begin(now)
-    with pytest.raises(UsageError, match="a second round in one step"):
+    _, run = begun(Strategy(Twice()), now)
+    with pytest.raises(UsageError, match="something after the round of its step"):
         complete(run, now.layout.allocate())
+
+
+def alone_in_a_step(**known: Any) -> Moment:
+    return Moment(samples=2.0, last=False, others=[4, 7, 8], chance=0.5, **known)
+
+
+def test_a_worker_goes_on_with_the_mean_of_its_model_and_anothers() -> None:
+    now = step(rate=0.5, now=alone_in_a_step())
+    now.room = now.layout.allocate
+    found = Fetched(8, 3, [np.array([1.0])])
+    contribute, _, asked = begun(ADPSGD(), now, found)
+    assert contribute is None
+    assert asked[0] == Fetch(7)
+    assert now.params[0][0] == (-0.5 * 12.0 / 2 + 1.0) / 2
+    assert isinstance(asked[1], Publish)
+    assert asked[1].model is now.params
+    assert len(asked) == 2
+
+
+def test_if_nothing_came_it_goes_on_alone() -> None:
+    now = step(rate=0.5, now=alone_in_a_step())
+    now.room = now.layout.allocate
+    _, _, asked = begun(ADPSGD(), now, None)
+    assert now.params[0][0] == -3.0
+    assert [type(one) for one in asked] == [Fetch, Publish]
+
+
+@pytest.mark.parametrize("moment", [Moment(samples=2.0), Moment(samples=0.0, others=[1])])
+def test_who_is_alone_or_has_nothing_exchanges_nothing(moment: Moment) -> None:
+    now = step(rate=0.5, now=moment)
+    now.room = now.layout.allocate
+    assert next(iter(PairAverage().run(now)), None) is None
+
+
+def test_workers_that_exchange_models_train_their_own() -> None:
+    assert ADPSGD().paced
+    assert not SSGD().paced
+    assert not DiLoCo().paced
+    assert Strategy(Apply() >> Every(2, PairAverage()) >> Every(8, ModelAverage())).paced
+    with pytest.raises(UsageError, match="workers that exchange models must train their own"):
+        Strategy(GradientAverage() >> Apply() >> PairAverage())
+    with pytest.raises(UsageError, match="have no delay"):
+        Strategy(Apply() >> PairAverage() >> DiLoCo(h=8, delay=2).chain)
+
+
+def test_a_mean_of_models_now_and_then_comes_once_though_steps_count_by_more_or_less() -> None:
+    """A worker's steps may each be none, one or several of the training's."""
+    chain = Every(4, PairAverage())
+    reached, asked = [0, 1, 1, 3, 4, 4, 4, 9, 9], []
+    for before, after in itertools.pairwise([0, *reached]):
+        moment = Moment(after=after, many=after - before, others=[1])
+        now = step(now=moment, many=moment.many)
+        asked.append(any(isinstance(one, Publish) for one in chain.run(now)))
+    assert asked == [False, False, False, False, True, False, False, True, False]

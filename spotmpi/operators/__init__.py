@@ -1,6 +1,12 @@
 """Operators: one stage of synchronisation each, composed with ``>>`` into strategies."""
 
-from spotmpi.operators.averages import ElasticAverage, ModelAverage, OuterUpdate, SlowWeights
+from spotmpi.operators.averages import (
+    ElasticAverage,
+    ModelAverage,
+    OuterUpdate,
+    PairAverage,
+    SlowWeights,
+)
 from spotmpi.operators.stages import (
     RESTS,
     Apply,
@@ -34,6 +40,7 @@ __all__ = [
     "Narrow",
     "Operator",
     "OuterUpdate",
+    "PairAverage",
     "Run",
     "SlowWeights",
     "Step",

@@ -14,10 +14,11 @@ from spotmpi.arrays.backend import Buffer, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
+from spotmpi.fabric import Fetch, Publish
 from spotmpi.operators.stages import Contribute, Operator, Run, Step, Weighted, fragment
 from spotmpi.optimizers.numbers import finite, whole
 
-__all__ = ["ElasticAverage", "ModelAverage", "OuterUpdate", "SlowWeights"]
+__all__ = ["ElasticAverage", "ModelAverage", "OuterUpdate", "PairAverage", "SlowWeights"]
 
 
 class _Meeting(Operator):
@@ -39,6 +40,34 @@ class ModelAverage(_Meeting):
         """The parameters go to the round, and come back from it."""
         sums = yield _models(step)
         _assign(step.params, sums, 1.0 / step.weight)
+
+
+class PairAverage(Operator):
+    """In each step a worker goes on with the mean of its model and another worker's, j, which is
+    drawn at random::
+
+        w_i <- (w_i + w_j) / 2
+
+    Nobody waits: w_j is the latest model of j that has come to this worker, and if none has come
+    since the last step, nothing is averaged. So a slow worker holds nobody back, and one that is
+    lost costs the others nothing. What comes of it is shown to the others in the same step.
+    """
+
+    @property
+    def paced(self) -> bool:
+        """Workers need not keep step."""
+        return True
+
+    def run(self, step: Step) -> Run:
+        """In the order: fetch, average, publish."""
+        others = step.now.others
+        if not (others and step.now.samples):
+            return
+        found = yield Fetch(others[int(step.now.chance * len(others))])
+        if found is not None:
+            for w, other in zip(step.params, found.model, strict=True):
+                kernels_for(w).blend(w, other, 0.5, 0.5)
+        yield Publish(step.params)
 
 
 @dataclass(frozen=True)

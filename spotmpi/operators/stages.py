@@ -1,10 +1,11 @@
 """Operators: one stage of synchronisation each, composed with ``>>``.
 
 An operator is a frozen declaration. `Operator.init` says what it remembers, `Operator.run` is its
-part of one step: a generator of requests. The one request there is yet, `Contribute`, opens the
-step's round and is answered with its sums, on every worker with the same bits; a local operator
-yields nothing. An operator gets what it needs in the step, never in its constructor: neither the
-number of workers nor the buffers are frozen in it.
+part of one step: a generator of requests. `Contribute` opens the step's round and is answered with
+its sums, on every worker with the same bits. `Publish` shows a model to the others, and `Fetch` is
+answered with the latest one that came from another worker, if any has: nobody waits for either. A
+local operator yields nothing. An operator gets what it needs in the step, never in its constructor:
+neither the number of workers nor the buffers are frozen in it.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
-from spotmpi.fabric import Buffer
+from spotmpi.fabric import Buffer, Fetch, Publish
 from spotmpi.optimizers import Optimizer
 from spotmpi.optimizers.numbers import finite
+from spotmpi.protocol.membership import WorkerId
 
 RESTS = ("narrow/rest", "narrow/following")
 """What `Narrow` remembers."""
@@ -77,6 +79,13 @@ class Moment:
     sends: bool = False
     """What the round is brought is made with this step, though steps may follow before it ends: of
     a strategy with operators that are `Operator.ahead`."""
+    many: int = 1
+    """Of the steps that are taken with it so many are new: one, but where workers are
+    `Operator.paced`; and only there: ..."""
+    others: Sequence[WorkerId] = ()
+    """... who else is in the training, ..."""
+    chance: float = 0.0
+    """... and a number of this worker and this step, at least 0 and less than 1, at random."""
 
 
 @dataclass
@@ -131,7 +140,7 @@ class Contribute:
     bring: Bring
 
 
-Run = Generator[Contribute, Sequence[Buffer], None]
+Run = Generator[Contribute | Publish | Fetch, Any, None]
 
 
 class Operator:
@@ -159,6 +168,12 @@ class Operator:
         """The name of what it remembers that is the model of all, if the parameters never are: a
         checkpoint keeps it, and newcomers begin with it."""
         return None
+
+    @property
+    def paced(self) -> bool:
+        """Whether workers take as many steps as they can on the way to a round, and not all as
+        many: nothing that it does needs another worker in the same step."""
+        return False
 
     @property
     def at_once(self) -> bool:
@@ -254,6 +269,11 @@ class Chain(Operator):
         return next((one.centre for one in self.operators if one.centre is not None), None)
 
     @property
+    def paced(self) -> bool:
+        """Whether one of them has it so."""
+        return any(operator.paced for operator in self.operators)
+
+    @property
     def at_once(self) -> bool:
         """Whether it is an average and its application, and nothing more."""
         stages = [type(one) for one in self.operators if one.narrow is None]
@@ -345,6 +365,11 @@ class Every(Operator):
     def moves(self) -> bool:
         """Whether what comes now and then does."""
         return self.then.moves
+
+    @property
+    def paced(self) -> bool:
+        """Whether what comes now and then has it so."""
+        return self.then.paced
 
     @property
     def centre(self) -> str | None:

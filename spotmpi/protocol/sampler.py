@@ -8,7 +8,8 @@ that is dealt first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -21,6 +22,9 @@ from spotmpi.errors import UsageError
 from spotmpi.protocol.membership import Membership, WorkerId
 
 Indices = npt.NDArray[np.int64]
+
+PacesOf = Callable[[Sequence[WorkerId]], Sequence[int]]
+"""How many steps each of these workers is to take in the next round."""
 
 FIRST_SAMPLE: Indices = np.zeros(1, dtype=np.int64)
 """A batch to rehearse with."""
@@ -45,13 +49,16 @@ class Lease:
     samples: Indices
     """Of all slots, one after the other, shared as evenly as can be: the first have one more."""
     steps: int = 1
-    taken: int | None = None
-    """Steps that were taken, if the script went no further: only their samples count."""
+    """Of each slot, or of a slot on average, where they differ."""
+    paces: tuple[int, ...] = ()
+    """Steps of each slot, if workers take as many as they can in the time of the round."""
+    taken: tuple[int, ...] = ()
+    """Steps of each slot that were taken, if scripts went no further: only their samples count."""
 
     def slot(self, number: int) -> Indices:
         """The samples of one slot that are to count."""
         dealt = self._dealt(number)
-        return dealt if self.taken is None else dealt[: self._used(dealt)]
+        return dealt[: self._used(number, dealt)] if self.taken else dealt
 
     def slots_of(self, workers: Iterable[WorkerId]) -> list[int]:
         """The slots that these workers fill, in the order of the slots."""
@@ -63,9 +70,25 @@ class Lease:
         """The samples of ``worker``; none if it is not in the lease."""
         return _joined([self.slot(slot) for slot in self._slots_of.get(worker, ())])
 
+    def steps_of(self, slot: int) -> int:
+        """Steps of one slot."""
+        return self.paces[slot] if self.paces else self.steps
+
+    def steps_for(self, worker: WorkerId) -> int:
+        """Steps of one worker; of one that is not in the lease, and is dealt nothing, as many as on
+        average."""
+        return max(map(self.steps_of, self._slots_of.get(worker, ())), default=self.steps)
+
     def piece(self, slot: int, step: int) -> Indices:
-        """The samples of one slot in one of the steps."""
-        return _share(self._dealt(slot), step, self.steps)
+        """The samples of one slot in one of its steps."""
+        return _share(self._dealt(slot), step, self.steps_of(slot))
+
+    def part(self, slot: int, step: int, steps: int) -> Indices:
+        """What counts of one slot, in so many ``steps`` of equal length: one of them. Where all
+        slots have as many, these are the pieces."""
+        if self.paces or steps != (self.taken[slot] if self.taken else self.steps):
+            return _share(self.slot(slot), step, steps)
+        return self.piece(slot, step)
 
     def batch(self, worker: WorkerId, step: int) -> Indices:
         """The samples of ``worker`` in one of the steps; there may be none."""
@@ -73,32 +96,39 @@ class Lease:
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
         """How many samples these workers were dealt, and how many of their slots have any."""
-        if self.taken is None and self._all(workers):
+        if not (self.taken or self.paces) and self._all(workers):
             return len(self.samples), min(len(self.samples), len(self.slots))
         counts = [len(self.slot(slot)) for slot in self.slots_of(workers)]
         return sum(counts), sum(map(bool, counts))
 
     def without(self, workers: Iterable[WorkerId]) -> list[Indices]:
         """What was dealt and does not count, if these workers contribute."""
-        if self.taken is None and self._all(workers):
+        if not self.taken and self._all(workers):
             return []
         counted, left = frozenset(workers), []
         for slot, who in enumerate(self.slots):
             dealt = self._dealt(slot)
             if who not in counted:
                 left.append(dealt)
-            elif self.taken is not None:
-                left.append(dealt[self._used(dealt) :])
+            elif self.taken:
+                left.append(dealt[self._used(slot, dealt) :])
         return left
 
     def _dealt(self, slot: int) -> Indices:
+        if self.paces:
+            return self.samples[self._begins[slot] : self._begins[slot + 1]]
         return _share(self.samples, slot, len(self.slots))
 
-    def _used(self, dealt: Indices) -> int:
+    @cached_property
+    def _begins(self) -> Sequence[int]:
+        """Where the samples of each slot begin, and where the last ones end."""
+        before, all_steps = [0, *itertools.accumulate(self.paces)], sum(self.paces)
+        return [len(self.samples) * steps // all_steps for steps in before]
+
+    def _used(self, slot: int, dealt: Indices) -> int:
         """How many of a slot's samples belong to the steps that were taken."""
-        assert self.taken is not None
-        share, extra = divmod(len(dealt), self.steps)
-        return self.taken * share + min(self.taken, extra)
+        share, extra = divmod(len(dealt), self.steps_of(slot))
+        return self.taken[slot] * share + min(self.taken[slot], extra)
 
     def _all(self, workers: object) -> bool:
         # In almost every step. Comparing them one by one is a matter of microseconds for thousands,
@@ -152,23 +182,30 @@ class Sampler:
         self._order = self._shuffled()
         self._lease: Lease | None = None
 
-    def deal(self, workers: Sequence[WorkerId], steps: int = 1) -> Lease | None:
+    def deal(
+        self, workers: Sequence[WorkerId], steps: int = 1, paces: Sequence[int] = ()
+    ) -> Lease | None:
         """The lease of the next round, which is ``steps`` long; None when all passes are done.
 
         The first call for a round fixes its lease for ``workers``; later ones return that lease
-        until `count`. At the end of a pass it may have fewer steps.
+        until `count`. At the end of a pass it may have fewer steps. ``paces``: how many steps each
+        of them takes, if not as many as all others.
         """
         if self._lease is None and not self.over:
-            samples = self._next(len(workers) * steps)
+            batches = sum(paces) or len(workers) * steps
+            samples = self._next(batches)
             least = -(-len(samples) // (self.batch_size * len(workers)))
-            self._lease = Lease(self.steps, self._pass, tuple(workers), samples, min(steps, least))
+            size = self.batch_size * batches
+            own = tuple(max(1, -(-len(samples) * pace // size)) for pace in paces)
+            known = self.steps, self._pass, tuple(workers), samples
+            self._lease = Lease(*known, min(steps, least), own)
         return self._lease
 
-    def end(self, taken: int) -> Lease | None:
-        """The script takes no more than so many steps of the fixed lease; returns what it is now.
-        The rest goes back when it counts."""
+    def end(self, taken: Sequence[int]) -> Lease | None:
+        """Scripts take no more of the fixed lease than so many steps of each slot; returns what it
+        is now. The rest goes back when it counts."""
         if self._lease is not None:
-            self._lease = replace(self._lease, taken=taken)
+            self._lease = replace(self._lease, taken=tuple(taken))
         return self._lease
 
     @property
@@ -280,9 +317,17 @@ class Dealer:
         self.committed = committed
         self._drawn = self._basis = None
 
-    def draw(self, sampler: Sampler, membership: Membership, steps: int = 1) -> Lease | None:
-        """The next lease of ``sampler``, for ``membership`` unless it was dealt for another."""
-        lease = sampler.deal((self._basis or membership).ids, steps)
+    def draw(
+        self,
+        sampler: Sampler,
+        membership: Membership,
+        steps: int = 1,
+        paces: PacesOf = lambda _workers: (),
+    ) -> Lease | None:
+        """The next lease of ``sampler``, for ``membership`` unless it was dealt for another.
+        ``paces``: of these workers."""
+        workers = (self._basis or membership).ids
+        lease = sampler.deal(workers, steps, paces(workers))
         if lease is not None:
             self._basis = self._basis or membership
             self._drawn = sampler
@@ -296,8 +341,8 @@ class Dealer:
         self.committed += 1
         self._drawn = self._basis = None
 
-    def end(self, taken: int) -> Lease | None:
-        """Of the lease that is drawn so many steps are taken, and no more will be."""
+    def end(self, taken: Sequence[int]) -> Lease | None:
+        """Of the lease that is drawn so many steps of each slot are taken, and no more will be."""
         return None if self._drawn is None else self._drawn.end(taken)
 
     def drop(self, sampler: Sampler) -> None:

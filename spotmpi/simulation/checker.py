@@ -20,7 +20,8 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import most_messages
 from spotmpi.protocol.sampler import Indices
 from spotmpi.simulation.model import RATE, Array, Way, first_params, whose
-from spotmpi.simulation.truths import Ahead, Brought, Truth, steps_of_a_round, truth_of
+from spotmpi.simulation.pairs import Pairs
+from spotmpi.simulation.truths import Ahead, Brought, Truth, is_paced, steps_of_a_round, truth_of
 from spotmpi.training.keeping.checkpoints import MOST_TRIES
 
 PATIENCE = 3
@@ -29,6 +30,8 @@ PATIENCE = 3
 
 _ARRAYS = ("params", "optimizer", "strategy")
 """Of what a checkpoint has arrays, in this order."""
+
+_NOTHING = np.empty(0, np.float32)
 
 TO_KEEP = 3
 """Steps after a change in which one that was due is begun again, by whoever leads then."""
@@ -149,11 +152,16 @@ class Checker:
         self._truth: Truth | None = None
         self._longest = steps_of_a_round(strategy)
         """Steps of a round."""
+        self.pairs = Pairs() if is_paced(strategy) else None
+        """What workers come to that take steps at their own pace."""
+        self._patience = self._longest if self.pairs is None else 1
+        """So many steps, or rounds where steps are not alike, make a round."""
         self._round: list[tuple[list[Brought], float]] = []
         """Steps in the trace whose round is not complete there, with their learning rates."""
         self._unused = np.ones(samples, np.bool_)
         """Samples of the present pass that have yet to count."""
         self._passed = 0
+        self._early = False
 
     # What scripts see.
 
@@ -167,9 +175,18 @@ class Checker:
         elif params.tobytes() != first_params(whose(params), len(params)).tobytes():
             raise Violation(f"worker {worker} begins with parameters that nobody brought")
 
-    def gradient(self, worker: WorkerId, step: int, batch: Indices, grads: Array) -> None:
-        """It brings a gradient to ``step``: once, whatever becomes of it."""
+    def gradient(
+        self, worker: WorkerId, first: int, step: int, batch: Indices, grads: Array
+    ) -> None:
+        """It brings a gradient to ``step``, of a round of which that is the ``first``: once,
+        whatever becomes of it."""
         script = self._scripts[worker]
+        if self.pairs is not None:
+            seen = self._views["step", first].seen
+            assert isinstance(seen, bytes)
+            agreed = np.frombuffer(seen, np.float32)
+            self.hold(self.pairs.gradient(worker, first, agreed, batch, grads))
+            return
         if step != script.steps or script.begun > step - script.first:
             raise Violation(
                 f"worker {worker} computes gradient {script.begun} for step {step}, "
@@ -189,11 +206,13 @@ class Checker:
         """A step is taken. ``model``: that of all, if a round ends with it. ``told``: it had been
         told to leave before that began."""
         script = self._scripts[worker]
-        if steps != script.steps + 1:
+        if steps != script.steps + 1 and self.pairs is None:
             raise Violation(f"worker {worker} goes from step {script.steps} to step {steps}")
-        changes, script.changes = self._changes - script.changes, self._changes
-        if told:
-            patience = PATIENCE * self._longest
+        changes = self._changes - script.changes
+        if self.pairs is None or model is not None:
+            script.changes = self._changes
+        if told and (self.pairs is None or model is not None):
+            patience = PATIENCE * self._patience
             script.told = changes + (patience if script.told is None else script.told - 1)
             if script.told < 0:
                 raise Violation(f"worker {worker} was told to leave and stays")
@@ -202,6 +221,11 @@ class Checker:
         self._member(worker, membership)
         if model is not None:
             self._see(worker, ("step", steps), model.tobytes())
+
+    def hold(self, wrong: str | None) -> None:
+        """Something was looked at elsewhere; what is wrong with it."""
+        if wrong is not None:
+            raise Violation(wrong)
 
     def mean(self, worker: WorkerId, membership: Membership, label: object, answer: float) -> None:
         """It was told the mean of everybody's `question`."""
@@ -280,6 +304,10 @@ class Checker:
             self._views[moment] = view = _View(seen)
         view.holders.append(worker)
 
+    def leaves_batches(self) -> None:
+        """Scripts do not go through all of their passes."""
+        self._early = True
+
     # What the fabric sees.
 
     def sealed(self, seal: Seal) -> None:
@@ -339,6 +367,10 @@ class Checker:
         brought = []
         for contribution in contributions:
             worker, weight = contribution["worker"], contribution["weight"]
+            if self.pairs is not None:
+                brought.append(Brought(worker, contribution["samples"], weight, _NOTHING))
+                self._use(step, worker, contribution["samples"])
+                continue
             batch, grads = self._gradients[step, worker]
             if (weight and batch != contribution["samples"].tolist()) or weight not in (
                 0,
@@ -401,13 +433,30 @@ class Checker:
         ahead = None
         if "sent" in record:
             ahead = Ahead(record["sent"], record["shares"])
-        known = way, ahead, record.get("buckets", ())
+        known = way, ahead, record.get("buckets", ()), self._ends(step + 1 - len(steps), steps)
         if wrong := self._truth.follow(steps, rates, step, *known):
             raise Violation(f"step {step}: {wrong}")
         self._digests[step + 1] = digest_of(self._truth.replicated)
         if record["digest"] != f"{self._digests[step + 1]:016x}":
             raise Violation(f"step {step} does not lead to the digest that the trace has")
         self._see(None, ("step", step + 1), self._truth.model.tobytes())
+
+    def _ends(
+        self, first: int, steps: Sequence[Sequence[Brought]]
+    ) -> Mapping[WorkerId, Array] | None:
+        """What workers came to that have taken these steps at their own pace; they used what the
+        trace says."""
+        if self.pairs is None:
+            return None
+        used: dict[WorkerId, list[int]] = {one.worker: [] for one in steps[0]}
+        for step in steps:
+            for one in step:
+                used[one.worker] += one.batch.tolist()
+        for worker, samples in used.items():
+            if samples and samples != self.pairs.batches.get((first, worker)):
+                raise Violation(f"step {first}: worker {worker} used other samples: {samples}")
+        ends = self.pairs.ends
+        return {worker: ends[first, worker] for worker in used if (first, worker) in ends}
 
     def _use(self, step: int, worker: WorkerId, samples: Indices) -> None:
         if self._whole and not self._unused[samples].all():
@@ -426,7 +475,7 @@ class Checker:
         kept = {key: rest for key, rest in before.items() if key[0] != sponsor}
         for newcomer, what in waiting:
             key = sponsor, newcomer, type(what).__name__
-            patience = PATIENCE * self._longest
+            patience = PATIENCE * self._patience
             rest = before.get(key, patience + 1) - 1 + self._changes - script.changes
             if rest < 0:
                 raise Violation(
@@ -493,14 +542,14 @@ class Checker:
             raise Violation("the trace has no end")
         if (
             self._whole
-            and not end.stopped
+            and not (end.stopped or self._early)
             and (self._passed != self._passes or not self._unused.all())
         ):
             raise Violation(f"{self._passed} of {self._passes} passes are complete")
         self._check_kept(end)
         for worker in self.ends.keys() & self._scripts.keys():
             script = self._scripts[worker]
-            if script.begun != end.steps - script.first:
+            if self.pairs is None and script.begun != end.steps - script.first:
                 raise Violation(
                     f"worker {worker} computed {script.begun} gradients "
                     f"for {end.steps - script.first} steps"

@@ -28,6 +28,7 @@ STRATEGIES = (
     "easgd:every=2,pull=0.5",
     "diloco:h=2,outer=0.5,momentum=0.75",
     "diloco:h=6,outer=0.5,momentum=0.75,fragments=2,delay=1,mix=0.5",
+    "adpsgd:control=3",
 )
 """Those of campaigns of all strategies."""
 

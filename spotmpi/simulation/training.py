@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, Stopped
-from spotmpi.fabric import Steps, Work, sim
+from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, PeersLost, Stopped
+from spotmpi.fabric import Fetched, Publish, Steps, Work, sim
 from spotmpi.fabric.sim import Simulation
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.operators import Narrow
@@ -39,6 +39,8 @@ _ALONE = 1e-9
 """MB of a bucket, by which each array has one of its own."""
 _IN_PIECES = 0.7
 """Of all steps of models with several arrays: those whose gradients come in pieces."""
+_FEW = 0.25
+"""Of all runs with rounds of several steps: those whose script leaves its batches early."""
 _EVERY = 3
 """Steps between two questions, and between two things that are done once."""
 
@@ -146,11 +148,16 @@ class Trainee:
         if schedule.narrow is not None:
             strategy = Narrow(schedule.narrow) >> strategy
         self._ahead = strategy.ahead > 0
-        """Nothing else may be asked for while what was sent ahead travels."""
+        """Nothing else may be asked for while what was sent ahead travels, ..."""
+        self._paced = strategy.paced
+        """... or in the loop, where workers do not keep step."""
         params = cut(first_params(me, schedule.size), self._arrays)
         replica = Replica(params, optimizer, strategy, bucket_mb=_ALONE)
         self._training = Training(replica, _SEED, Rate(optimizer), False)
         self._seed = schedule.seed
+        chance = random.Random(f"{schedule.seed}/{schedule.workers}/most")
+        self._most = chance.randint(2, 5) if strategy.steps > 1 and chance.random() < _FEW else None
+        """Steps after which the script leaves its batches, maybe in the middle of a round's."""
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
         self._history = History()
         self._history.enter()
@@ -195,13 +202,16 @@ class Trainee:
         try:
             while (batch := self._seat.next_batch(number)) is not None:
                 training.batch = batch
-                if self._steps % _EVERY == 1 and not self._ahead:
+                if self._steps % _EVERY == 1 and not (self._ahead or self._paced):
                     yield from self._once(("in the loop", self._steps))
                 yield from self._step(batch)
                 if self._steps % _EVERY == 2 and self._ahead:
                     yield from self._once(("in the loop", self._steps))
-                if self._steps % _EVERY == 0:
+                if self._steps % _EVERY == 0 and not self._paced:
                     yield from self._ask("in the loop")
+                if self._most is not None and self._steps >= self._most:
+                    self._checker.leaves_batches()
+                    break
         finally:
             self._seat.leave_batches(number)
         yield from self._once("after the loop")
@@ -219,12 +229,36 @@ class Trainee:
         if self._steps in self._asks and self._place.settings.checkpoint is not None:
             seat.keeper.asked = True
             self._checker.wants(self.me, self._steps)
-        self._checker.gradient(self.me, self._steps, batch, grads)
+        if self._paced:  # some take longer than others
+            yield Work(lambda: None)
+        if seat.turns.now.weight(self.me) or not self._paced:
+            first = self._steps if seat.turns.level else seat.turns.now.first
+            self._checker.gradient(self.me, first, self._steps, batch, grads)
         whole = yield from self._give(cut(grads, self._arrays))
-        yield from seat.step(whole, 1.0)
-        self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
+        yield from self._watched(seat.step(whole, 1.0))
+        if seat.turns.level or not self._paced:
+            self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
         model = self._model if seat.turns.level else None
         self._checker.stepped(self.me, seat.driver.membership, self._steps, model, told)
+
+    def _watched(self, steps: Steps[Any]) -> Steps[None]:
+        """The checker sees what models are shown and given."""
+        pairs, reply = self._checker.pairs, None
+        try:
+            request = next(steps)
+            while True:
+                if pairs is not None and isinstance(request, Publish):
+                    self._checker.hold(pairs.shown(self.me, request.model))
+                try:
+                    reply = yield request
+                except PeersLost as lost:
+                    request = steps.throw(lost)
+                    continue
+                if pairs is not None and isinstance(reply, Fetched):
+                    self._checker.hold(pairs.fetched(self.me, reply))
+                request = steps.send(reply)
+        except StopIteration:
+            return
 
     def _give(self, grads: list[Array]) -> Steps[Any]:
         """Give some of these, or all or none, as soon as they are there; returns what the step is

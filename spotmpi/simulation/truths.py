@@ -15,7 +15,7 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.simulation.model import RATE, Array, Sums, Way, cut, gradient
 
-__all__ = ["Ahead", "Brought", "Truth", "steps_of_a_round", "truth_of"]
+__all__ = ["Ahead", "Brought", "Truth", "is_paced", "steps_of_a_round", "truth_of"]
 
 
 class Brought(NamedTuple):
@@ -68,9 +68,11 @@ class Truth:
         way: Way | None,
         ahead: Ahead | None = None,
         buckets: Sequence[int] = (),
+        ends: Mapping[WorkerId, Array] | None = None,
     ) -> str | None:
         """One round, whose last step has this number; what is wrong with what was brought.
-        ``buckets``: that it was of, if they were not all."""
+        ``buckets``: that it was of, if they were not all. ``ends``: what workers have come to, if
+        that does not follow from the steps."""
         shares = {one.worker: 0 for one in steps[-1]}
         for step in steps:
             for one in step:
@@ -82,7 +84,11 @@ class Truth:
         for bucket in buckets or range(self._arrays):
             pieces = np.array_split(self._carried, self._arrays)
             pieces[self._arrays - 1 - bucket][:] = True
-        wrong = self._prepare(steps, rates, shares)
+        wrong = None
+        if ends is None:
+            wrong = self._prepare(steps, rates, shares)
+        else:
+            self._know(shares, ends)
         weight = sum(shares.values())
         if weight and wrong is None:
             brought = self._bring(steps, shares)
@@ -101,6 +107,10 @@ class Truth:
     ) -> str | None:
         """What workers do each for itself before the round."""
         return None
+
+    def _know(self, shares: Mapping[WorkerId, int], ends: Mapping[WorkerId, Array]) -> None:
+        """Workers have come to that each for itself."""
+        raise NotImplementedError("workers have equal parameters")
 
     def _bring(
         self, steps: Sequence[Sequence[Brought]], shares: Mapping[WorkerId, int]
@@ -166,6 +176,10 @@ class _Apart(Truth):
             if number == self._sent:
                 self._sends = {worker: own.copy() for worker, own in self.own.items()}
         return None
+
+    def _know(self, shares: Mapping[WorkerId, int], ends: Mapping[WorkerId, Array]) -> None:
+        self.own = {one: ends.get(one, self.model).copy() for one in shares}
+        self._sends = {worker: own.copy() for worker, own in self.own.items()}
 
     def _bring(
         self, steps: Sequence[Sequence[Brought]], shares: Mapping[WorkerId, int]
@@ -243,6 +257,7 @@ _TRUTHS: dict[str, Callable[..., Truth]] = {
     "sma": _Elastic,
     "easgd": _Elastic,
     "diloco": _Outer,
+    "adpsgd": _Apart,
 }
 
 
@@ -259,7 +274,14 @@ def steps_of_a_round(strategy: str) -> int:
     return int(steps / options.get("fragments", 1))
 
 
-_LENGTHS = {"localsgd": "h", "easgd": "every", "diloco": "h"}
+_LENGTHS = {"localsgd": "h", "easgd": "every", "diloco": "h", "adpsgd": "control"}
+
+_PACED = ("adpsgd",)
+
+
+def is_paced(strategy: str) -> bool:
+    """Workers take different numbers of steps on the way to a round."""
+    return _read(strategy)[0] in _PACED
 
 
 def _read(strategy: str) -> tuple[str, dict[str, float]]:

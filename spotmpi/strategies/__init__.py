@@ -1,10 +1,11 @@
 """Strategies: how workers synchronise, as chains of operators."""
 
 from spotmpi.strategies.names import NAMES, named
-from spotmpi.strategies.shipped import EASGD, SMA, SSGD, DiLoCo, LocalSGD, Lookahead
+from spotmpi.strategies.shipped import ADPSGD, EASGD, SMA, SSGD, DiLoCo, LocalSGD, Lookahead
 from spotmpi.strategies.strategy import Strategy, complete
 
 __all__ = [
+    "ADPSGD",
     "EASGD",
     "NAMES",
     "SMA",

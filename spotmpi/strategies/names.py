@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.errors import UsageError
 from spotmpi.operators import Narrow
-from spotmpi.strategies.shipped import EASGD, SMA, SSGD, DiLoCo, LocalSGD, Lookahead
+from spotmpi.strategies.shipped import ADPSGD, EASGD, SMA, SSGD, DiLoCo, LocalSGD, Lookahead
 from spotmpi.strategies.strategy import Strategy
 
 __all__ = ["NAMES", "named"]
 
-_SHIPPED = (SSGD, Lookahead, LocalSGD, SMA, EASGD, DiLoCo)
+_SHIPPED = (SSGD, Lookahead, LocalSGD, SMA, EASGD, DiLoCo, ADPSGD)
 
 NAMES: Mapping[str, Callable[..., Strategy]] = {one.__name__.lower(): one for one in _SHIPPED}
 """All that there are."""

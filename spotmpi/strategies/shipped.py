@@ -11,11 +11,12 @@ from spotmpi.operators import (
     GradientAverage,
     ModelAverage,
     OuterUpdate,
+    PairAverage,
     SlowWeights,
 )
 from spotmpi.strategies.strategy import Strategy
 
-__all__ = ["EASGD", "SMA", "SSGD", "DiLoCo", "LocalSGD", "Lookahead"]
+__all__ = ["ADPSGD", "EASGD", "SMA", "SSGD", "DiLoCo", "LocalSGD", "Lookahead"]
 
 
 class SSGD(Strategy):
@@ -78,6 +79,26 @@ class EASGD(Strategy):
 
     def __init__(self, every: int = 8, pull: float = 0.9) -> None:
         super().__init__(Apply() >> Every(every, ElasticAverage(pull)), every=every, pull=pull)
+
+
+class ADPSGD(Strategy):
+    """Asynchronous decentralised SGD: in each step a worker averages its model with the latest one
+    of another worker, and waits for nobody (Lian, Zhang, Zhang and Liu, "Asynchronous decentralized
+    parallel stochastic gradient descent", 2018)::
+
+        w_i <- w_i - rate * g_i
+        w_i <- (w_i + w_j) / 2                     j: another worker, at random
+        w_i <- sum(n_i w_i) / sum(n_i)             in every ``control``-th step
+
+    In the last line all meet: to agree on who comes and goes, on a model to keep, and on the
+    samples to come. Until then each worker takes as many steps as it can in the time in which the
+    others take theirs, ``control`` on average.
+    """
+
+    def __init__(self, control: int = 64) -> None:
+        super().__init__(
+            Apply() >> PairAverage() >> Every(control, ModelAverage()), control=control
+        )
 
 
 class DiLoCo(Strategy):

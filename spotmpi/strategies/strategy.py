@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
+from spotmpi.fabric import Steps as Asks
 from spotmpi.operators import Chain, Contribute, Narrow, Operator, Run, Step
 
 __all__ = ["Strategy", "complete"]
@@ -42,6 +44,13 @@ class Strategy:
         """What is brought to a round is made so many steps before it ends."""
         self.fragments = self.chain.fragments
         """A round carries one of so many parts of the model."""
+        self.paced = self.chain.paced
+        """On the way to a round workers take as many steps as they can in the same time."""
+        if self.paced and (self.ahead or not self.apart):
+            raise UsageError(
+                f"{chain}: workers that exchange models must train their own, and bring them to a "
+                "round when it is due: begin with Apply(), and have no delay"
+            )
         self.centre = self.chain.centre
         """The name of the model of all, if it is none that anybody trains; None: after a round
         parameters are equal on all workers."""
@@ -65,13 +74,15 @@ class Strategy:
         assert found is not None
         return found
 
-    def begin(self, step: Step) -> tuple[Contribute | None, Run]:
+    def begin(self, step: Step) -> Asks[tuple[Contribute | None, Run]]:
         """All of ``step`` up to its round; None and a run that is over if it has none. Local."""
-        return _first(self.chain.run(step))
+        return (yield from _first(self.chain.run(step)))
 
-    def follow(self, step: Step) -> tuple[Contribute | None, Run]:
-        """The same for a worker that learns: only what comes after the round."""
-        return _first(Chain(tuple(self.chain.follow(step))).run(step))
+    def follow(self, step: Step) -> Run:
+        """The same for a worker that learns, at its round: only what comes after that."""
+        run = Chain(tuple(self.chain.follow(step))).run(step)
+        next(run, None)
+        return run
 
     def __rrshift__(self, before: Operator) -> Strategy:
         found = Strategy(before >> self.chain)
@@ -83,11 +94,14 @@ class Strategy:
         return str(self.chain)
 
 
-def _first(run: Run) -> tuple[Contribute | None, Run]:
+def _first(run: Run) -> Asks[tuple[Contribute | None, Run]]:
+    reply: Any = None
     try:
-        return next(run), run
+        while not isinstance(asked := run.send(reply), Contribute):
+            reply = yield asked
     except StopIteration:
         return None, run
+    return asked, run
 
 
 def complete(run: Run, sums: Sequence[Buffer]) -> None:
@@ -96,4 +110,4 @@ def complete(run: Run, sums: Sequence[Buffer]) -> None:
         run.send(sums)
     except StopIteration:
         return
-    raise UsageError("an operator asks for a second round in one step")
+    raise UsageError("an operator asks for something after the round of its step")

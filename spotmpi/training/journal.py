@@ -229,7 +229,7 @@ def described(
         contributions = [
             {"worker": lease.slots[slot], "samples": samples, "weight": len(samples)}
             for slot in lease.slots_of(workers)
-            for samples in [lease.piece(slot, step)]
+            for samples in [lease.part(slot, step, len(rates))]
         ]
     return {**of_round, "contributions": contributions, "rate": rates[step], "loss": loss}
 

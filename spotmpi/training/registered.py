@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from spotmpi.errors import UsageError
 from spotmpi.optimizers.schedules import pack, rate_at, unpack
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.protocol.paces import Pace
 from spotmpi.settings import Settings
 from spotmpi.training.replica import Replica
 from spotmpi.training.script_position import ScriptPosition
@@ -174,6 +175,8 @@ class Training(Generic[P]):
         """Refuse contributions that hold NaN or infinity."""
         self.batch: Any = None
         """The samples that the script has and has not used yet."""
+        self.paces: Sequence[Pace] = ()
+        """What the last round of steps has told of all workers, if they are paced."""
         self.registry = replica.registry
         self.registry.keep("progress", self.progress)
         self.registry.keep("rate", rate)

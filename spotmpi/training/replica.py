@@ -14,8 +14,10 @@ from spotmpi.arrays.registry import Registry, Scope, State
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Move, Shape, Twins
+from spotmpi.fabric import Steps as Asks
 from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted, fragment
 from spotmpi.optimizers import Optimizer
+from spotmpi.protocol.paces import Pace, all_of
 from spotmpi.strategies import Strategy, complete
 from spotmpi.training.pieces import Pieces
 
@@ -37,6 +39,16 @@ class Result(NamedTuple):
     """... and the steps of the training that are taken with them."""
     round: int
     """Rounds of steps before this one."""
+
+    def told(self, known: Sequence[Pace]) -> Result:
+        """As it is where workers have told what they did."""
+        many = all_of(self.many, known)
+        return self._replace(
+            weight=sum(one.samples for one in known),
+            active=sum(one.samples > 0 for one in known),
+            many=many,
+            after=self.after - self.many + many,
+        )
 
 
 class Rounds(Protocol):
@@ -239,7 +251,7 @@ class Replica(Generic[P]):
 
     # A step.
 
-    def begin(self, grads: Any, now: Moment) -> bool:
+    def begin(self, grads: Any, now: Moment) -> Asks[bool]:
         """A step, up to its round; whether it has one, as the last steps of rounds do. UsageError
         if the gradient does not fit."""
 
@@ -249,12 +261,12 @@ class Replica(Generic[P]):
                 self._layout.pack(grads, flats, times, what)
 
         what = "arrays" if self.optimizer is None else "grads"
-        return self._begin(Weighted(pack, now.samples), now)
+        return (yield from self._begin(Weighted(pack, now.samples), now))
 
-    def _begin(self, bring: Weighted, now: Moment) -> bool:
+    def _begin(self, bring: Weighted, now: Moment) -> Asks[bool]:
         self.moved = False
-        self._open = self._step(now=now, bring=bring, rate=now.rate)
-        self._contribute, self._run = self.strategy.begin(self._open)
+        self._open = self._step(now=now, bring=bring, rate=now.rate, many=now.many)
+        self._contribute, self._run = yield from self.strategy.begin(self._open)
         if now.last and self._contribute is None:
             raise UsageError(f"{self.strategy} takes no part in the last step of a round")
         return self._contribute is not None
@@ -285,7 +297,7 @@ class Replica(Generic[P]):
 
     # A step whose gradient comes array by array.
 
-    def begin_piecewise(self, now: Moment) -> None:
+    def begin_piecewise(self, now: Moment) -> Asks[None]:
         """Begin it before all is there, of a strategy that is piecewise; the rest is as `begin`."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
@@ -293,7 +305,7 @@ class Replica(Generic[P]):
                 self._lay(key, array, flats, times)
 
         weight = now.samples
-        self._begin(Weighted(pack, weight), now)
+        yield from self._begin(Weighted(pack, weight), now)
         self._weight = weight
         self.arena.weight = weight if self.arena.weighs else 1.0
         if not weight and not self.arena.weighs:
@@ -382,8 +394,7 @@ class Replica(Generic[P]):
         step = self._step(now=now)
         self._know(step, result)
         self._turn()
-        _, run = self.strategy.follow(step)
-        complete(run, self._record())
+        complete(self.strategy.follow(step), self._record())
 
     def rehearse(self, grads: Any) -> None:
         """All that a step does here, of a replica whose state counts for nothing yet: so that

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from spotmpi.protocol.membership import Membership, WorkerId
-from spotmpi.protocol.sampler import Dealer, Lease, Sampler
+from spotmpi.protocol.sampler import Dealer, Lease, PacesOf, Sampler
 
 A = TypeVar("A", list[float], bytes)
 
@@ -78,11 +78,13 @@ class ScriptPosition:
         if not used:
             self.dealer.drop(self._samplers[number])
 
-    def draw(self, number: int, membership: Membership, steps: int = 1) -> Lease | None:
+    def draw(
+        self, number: int, membership: Membership, steps: int = 1, *paces: PacesOf
+    ) -> Lease | None:
         """The next lease of these batches, as `sampler.Dealer.draw` has it; None: they are over."""
         if number in self._closed:
             return None
-        return self.dealer.draw(self._samplers[number], membership, steps)
+        return self.dealer.draw(self._samplers[number], membership, steps, *paces)
 
     def used_up(self, number: int) -> bool:
         """Whether the others are through with these batches, for a worker that is dealt nothing."""

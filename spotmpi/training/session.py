@@ -63,7 +63,7 @@ class Session(Generic[P]):
         replica = training.replica
         tape = training.registry.tape()
         self._school = Teaching(self.me, tape, fabric.arena, replica.ends)
-        self.memory = RoundMemory(fabric.arena, lambda: replica.arena, self._school)
+        self.memory = RoundMemory(fabric.arena, replica, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
         self.journal = Journal(place.trace, channel, self.me)
@@ -81,7 +81,7 @@ class Session(Generic[P]):
         )
         self._round: Round = End(self.memory, self._reached)
         """The open one, or the last."""
-        self.turns = Turns(training, self.me)
+        self.turns = Turns(training, self.me, lambda: self.driver.membership, fabric.clock)
         self._orders = Orders(place, training, self.me)
         self._stopping = self._due = False
         """What all have read from theirs: training stops, a plan is due."""
@@ -141,7 +141,7 @@ class Session(Generic[P]):
 
     def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number. Local."""
-        return self.turns.next_batch(number, self.driver.membership)
+        return self.turns.next_batch(number)
 
     def leave_batches(self, number: int) -> None:
         """The script leaves its batches of this number; `round_off` may be due. Local."""
@@ -154,7 +154,7 @@ class Session(Generic[P]):
             return
         turns.end()
         now = turns.moment()
-        self.training.replica.begin(None, now)
+        yield from self.training.replica.begin(None, now)
         yield from self._perform_step(turns.now, now)
         turns.renew()
 
@@ -174,7 +174,7 @@ class Session(Generic[P]):
         replica.pieces.check(key, array)
         if replica.strategy.piecewise and not self.driver.ledger.open:
             yield from self._open_early()
-            replica.begin_piecewise(self.turns.moment())
+            yield from replica.begin_piecewise(self.turns.moment())
             self._round.prepare(self.driver.membership, self.me)
         replica.give(key, array)
         if replica.strategy.piecewise:
@@ -210,7 +210,7 @@ class Session(Generic[P]):
         if begun := opened and not ahead:
             self._round.check(self.driver.started)
         now = self.turns.moment()
-        has_round = begun or replica.begin(grads, now)
+        has_round = begun or (yield from replica.begin(grads, now))
         self.turns.take(loss)
         if has_round:
             yield from self._perform_step(turn, now)
@@ -224,13 +224,15 @@ class Session(Generic[P]):
                     yield from self._open_early()
                 replica.send(now)
                 yield from self._start(len(replica.arena.parts))
-            training.progress.steps += 1
+            self.turns.advance()
         training.position.stepped()
         training.batch = None
         return self
 
     def mean(self, x: Any) -> Asks[Any]:
         """The mean of ``x``, in two rounds."""
+        if self.turns.comes_together:
+            yield from self.round_off()
         answer = Mean(self.memory, x)
         yield from self._perform(answer)
         if self.memory.numbers:
@@ -244,6 +246,8 @@ class Session(Generic[P]):
         It begins when all have come to this call. Until all know its end nobody leaves or is
         admitted, so only a death can have it done again.
         """
+        if self.turns.comes_together:
+            yield from self.round_off()
         answer = Once(self.memory)
         yield from self._perform(answer)
         while answer.answer is None:
@@ -415,7 +419,7 @@ class Session(Generic[P]):
         steps = self.training.progress.steps
         if self._round.kind == control_word.STEP:
             steps += self.training.progress.adds
-            self.rehearsal.arm(range(steps - self.turns.now.taken, steps))
+            self.rehearsal.arm(range(self.turns.now.first, steps))
         self._reducing = self.place.fabric.clock()
 
     def speak(self, membership: Membership) -> None:
@@ -464,6 +468,7 @@ class Session(Generic[P]):
         graduates = self._school.given(page)
         if self.me in graduates:
             self.training.registry.take(page["rest"])
+            self.training.progress.steps += self._round.beyond
             self.training.replica.settle()
             self.keeper.joins(number)
         if graduates and not self._school.learns:
@@ -583,13 +588,8 @@ class Session(Generic[P]):
         if self.journal.wants_steps:
             full, generation = self._school.full(brought), self.driver.ledger.generation
             seconds = (now - self._committed_at) / taken.steps
-            known: dict[str, Any] = {
-                "round": number,
-                "generation": generation,
-                "workers": full,
-                "seconds": seconds,
-            }
-            known |= self.turns.described(full)
+            known: dict[str, Any] = {"round": number, "generation": generation, "workers": full}
+            known |= {"seconds": seconds, **self.turns.described(full)}
             if between := self.place.fabric.between(brought, self.memory.data):
                 known |= self.memory.way(between)
                 last = taken.first + taken.steps - 1

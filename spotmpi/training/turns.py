@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.errors import UsageError
 from spotmpi.operators import Moment
 from spotmpi.protocol.membership import Membership, WorkerId
-from spotmpi.protocol.sampler import Indices, Lease
+from spotmpi.protocol.paces import Pace, paces
+from spotmpi.protocol.sampler import Indices, Lease, generator
 from spotmpi.training.registered import Training
 
 __all__ = ["Turn", "Turns"]
@@ -18,10 +19,27 @@ class Turn:
     """The steps of the round to come, as far as this worker has taken them."""
 
     def __init__(
-        self, steps: int, ahead: int = 0, lease: Lease | None = None, sampler: int | None = None
+        self,
+        steps: int,
+        ahead: int,
+        began: float,
+        lease: Lease | None = None,
+        sampler: int | None = None,
+        me: WorkerId = 0,
     ) -> None:
         """``ahead``: what the round is brought is made so many steps before it ends."""
-        self.steps = self._planned = steps if lease is None else lease.steps
+        self.whole = self._planned = steps if lease is None else lease.steps
+        """Steps of the training that these are, ..."""
+        self.steps = self.planned = steps if lease is None else lease.steps_for(me)
+        """... and those that this worker takes, and was to take."""
+        self.first = 0
+        """Steps of the training before the first of them."""
+        self.began = began
+        """When this worker could begin with them; the fabric's clock."""
+        self.pace: Pace | None = None
+        """How it took them, ..."""
+        self.place = 0
+        """... and where that is told; once its round is due, and if workers are paced."""
         self.lease = lease
         self.dealt = lease
         """The lease as it was before some of its steps were left out."""
@@ -33,7 +51,9 @@ class Turn:
         """It is made when the round is all that is left."""
         self.taken = 0
         self.brought = 0
-        """Those with a gradient that counts."""
+        """Those with a gradient that counts ..."""
+        self.samples = 0
+        """... and for how many samples they do."""
         self.loss = self.loss_weight = 0.0
         self.rates: list[float] = []
         """That the script wanted in each of them."""
@@ -56,9 +76,18 @@ class Turn:
         """Samples that this worker's gradient stands for in the next step."""
         return 1 if self.lease is None else len(self.lease.batch(me, self.taken))
 
-    def end(self, lease: Lease | None) -> None:
-        """The steps that are taken are all that there will be. ``lease``: that for these."""
+    @property
+    def reached(self) -> int:
+        """Steps of the training that are taken with those that this worker has taken, if it takes
+        all of them."""
+        return self.first + self.taken * self.whole // self.steps
+
+    def end(self, lease: Lease | None, paced: bool) -> None:
+        """The steps that are taken are all that there will be. ``lease``: that for these.
+        ``paced``: what that is to the training, follows from what others have taken."""
         self.steps, self.lease, self.closes = self.taken, lease, True
+        if not paced:
+            self.whole = self.taken
         self._sends_last = self._ahead > 0 and self.sent is None
         if self._sends_last:
             self.sent = self.taken
@@ -66,6 +95,8 @@ class Turn:
     def share(self, worker: WorkerId) -> int:
         """Samples that the contribution of this worker stands for. What is under way before the
         last step stands for all that was dealt, whatever is left out of it then."""
+        if self.pace is not None and worker == self.pace.worker:
+            return self.pace.samples
         lease = self.dealt if self._ahead else self.lease
         if lease is None:
             return self._planned if self._ahead else self.steps
@@ -85,15 +116,6 @@ class Turn:
             return self._sends_last
         return self._ahead > 0 and self.sent is None and self.steps - self.taken <= self._ahead + 1
 
-    def moment(self, me: WorkerId, steps: int, rate: float, rounds: int) -> Moment:
-        """Of the next step, before which there were so many ``steps``; or of none, if the round is
-        all that is left. Before it there were so many ``rounds``."""
-        share = self.share(me)
-        if self.closes:
-            return Moment(0.0, share, True, steps, rate, rounds, self.sends)
-        weight = self.weight(me)
-        return Moment(weight, share, self.last, steps + 1, rate, rounds, self.sends)
-
     def take(self, weight: int, loss: float | None, rate: float) -> None:
         """One step more, with the learning rate that the script wants."""
         if self.sends:
@@ -101,6 +123,7 @@ class Turn:
         self.taken += 1
         self.rates.append(rate)
         self.brought += weight > 0
+        self.samples += weight
         if loss is not None:
             self.loss += float(loss) * weight
             self.loss_weight += weight
@@ -109,16 +132,31 @@ class Turn:
 class Turns:
     """One worker's turns, one after the other. Local, all of it."""
 
-    def __init__(self, training: Training[Any], me: WorkerId) -> None:
+    def __init__(
+        self,
+        training: Training[Any],
+        me: WorkerId,
+        membership: Callable[[], Membership],
+        clock: Callable[[], float],
+    ) -> None:
+        """``membership``: of now. ``clock``: the fabric's."""
         self._training = training
         self._me = me
+        self._membership = membership
+        self._clock = clock
         strategy = training.replica.strategy
         self._steps, self._ahead = strategy.steps, strategy.ahead
-        self.now = Turn(self._steps, self._ahead)
+        self.paced = strategy.paced
+        """Workers may take different numbers of steps in a turn."""
+        self.now = Turn(self._steps, self._ahead, clock())
         self._gradients = 0
         """Gradients that this worker was given for steps ..."""
         self._contributed = 0
         """... and those in committed rounds."""
+        self._steps_taken = 0
+        """By this worker."""
+        self._loop = -1
+        """Batches that it drew from last."""
 
     @property
     def level(self) -> bool:
@@ -130,14 +168,18 @@ class Turns:
         """Gradients that were computed and did not count."""
         return self._gradients - self._contributed
 
-    def next_batch(self, number: int, membership: Membership) -> Indices | None:
+    def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number."""
         turn = self.now
         if turn.lease is None or turn.sampler != number:
-            lease = self._training.position.draw(number, membership, self._steps)
+            how = [self._paces] if self.paced else []
+            lease = self._training.position.draw(number, self._membership(), self._steps, *how)
             if lease is None:
                 return None
-            turn = self.now = Turn(self._steps, self._ahead, lease, number)
+            # What a script does between its steps is of its pace, between its loops it is not.
+            began = turn.began if number == self._loop else self._clock()
+            self._loop = number
+            turn = self.now = Turn(self._steps, self._ahead, began, lease, number, self._me)
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
         # With nothing of its own it borrows a sample and counts for nothing: the script stays
@@ -154,11 +196,45 @@ class Turns:
         elif mine:
             self.now.left = True
 
+    def _paces(self, workers: Sequence[WorkerId]) -> Sequence[int]:
+        return paces(workers, self._training.paces, self._steps)
+
     def moment(self) -> Moment:
         """Of the next step, or of the round that is left to come."""
-        training = self._training
+        training, turn, me = self._training, self.now, self._me
         done = training.progress
-        return self.now.moment(self._me, done.steps, training.rate.asked, done.rounds)
+        share, rate, steps = turn.share(me), training.rate.asked, done.steps
+        if not turn.taken:
+            turn.first = steps
+        if turn.closes:
+            return Moment(0.0, share, True, steps, rate, done.rounds, turn.sends)
+        known = turn.weight(me), share, turn.last
+        if not self.paced:
+            return Moment(*known, steps + 1, rate, done.rounds, turn.sends)
+        after = turn.first + (turn.taken + 1) * turn.whole // turn.steps
+        return Moment(
+            *known,
+            after,
+            rate,
+            done.rounds,
+            turn.sends,
+            after - steps,
+            [worker for worker in self._membership().ids if worker != me],
+            generator(done.seed, me, self._steps_taken).random(),
+        )
+
+    @property
+    def comes_together(self) -> bool:
+        """The script asks for something that all must ask for between the same steps: whether a
+        round must come first. Raises UsageError where workers take different numbers of them."""
+        training = self._training
+        if self.paced and (training.position.inside or not (self.level or self.now.left)):
+            raise UsageError(
+                f"worker {self._me}, step {training.progress.steps}: workers take different "
+                f"numbers of steps on the way to a round of {training.replica.strategy}: ask for a "
+                "mean, or for what is done once, after the loop over batches, and not in it"
+            )
+        return self.paced and self.now.left
 
     def check_free(self) -> None:
         """The script asks for something else while a round is under way: then no batch may be left
@@ -173,15 +249,42 @@ class Turns:
 
     def take(self, loss: float | None) -> None:
         """One step more."""
-        weight = self.now.weight(self._me)
-        self.now.take(weight, loss, self._training.rate.asked)
+        turn, done = self.now, self._training.progress
+        weight = turn.weight(self._me)
+        turn.take(weight, loss, self._training.rate.asked)
         self._gradients += weight > 0
+        self._steps_taken += 1
+        if turn.taken == turn.steps:
+            self._tell()
+        done.adds = turn.reached - done.steps
+
+    def advance(self) -> None:
+        """The step that was taken last has no round: it counts on this worker."""
+        done = self._training.progress
+        done.steps += done.adds
+        done.adds = 1
 
     def end(self) -> None:
         """The steps that are taken are all that there will be in this turn."""
         turn, dealer = self.now, self._training.position.dealer
-        turn.end(None if turn.lease is None else dealer.end(turn.taken))
-        self._training.progress.adds = 0
+        lease = turn.lease
+        if lease is not None and not self.paced:  # else the round tells what all have taken
+            lease = dealer.end([turn.taken] * len(lease.slots))
+        turn.end(lease, self.paced)
+        self._tell()
+        done = self._training.progress
+        done.adds = turn.first + turn.whole - done.steps
+
+    def _tell(self) -> None:
+        """The round of these steps is due: how they went is told with it, in the place of this
+        worker."""
+        turn, me = self.now, self._me
+        if not self.paced:
+            return
+        slots = self._membership().ids if turn.lease is None else turn.lease.slots
+        turn.place = slots.index(me) if me in slots else -1
+        seconds = self._clock() - turn.began
+        turn.pace = Pace(me, turn.planned, turn.taken, turn.samples, seconds)
 
     def described(self, workers: Sequence[WorkerId]) -> dict[str, Any]:
         """For the trace, of the round that is done: which part of the model it was of; and if its
@@ -201,4 +304,4 @@ class Turns:
     def renew(self) -> None:
         """The next turn begins."""
         self._training.progress.adds = 1
-        self.now = Turn(self._steps, self._ahead)
+        self.now = Turn(self._steps, self._ahead, self._clock())

@@ -34,6 +34,7 @@ from arrays import LIBRARIES, Library
 import spotmpi
 from spotmpi.fabric import mpi, mpi_calls
 from spotmpi.optimizers import Momentum
+from spotmpi.testing import slowed
 from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.keeping import checkpoint_file
 from tests.fabric.planes import PLANES
@@ -53,6 +54,8 @@ parser.add_argument("--late", action="store_true", help="rehearsed deaths may co
 parser.add_argument("--in-place", action="store_true", help="gradients are computed in place")
 parser.add_argument("--pieces", action="store_true", help="gradients are given one by one")
 parser.add_argument("--arrays", default="numpy", choices=LIBRARIES)
+parser.add_argument("--slow", type=int, help="this worker is ten times slower than it is")
+parser.add_argument("--most", type=int, help="steps after which the loop is left")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
 library = Library(arguments.arrays)
@@ -171,9 +174,12 @@ with spotmpi.Trainer(
 ) as trainer:
     if "SPOTMPI_JOB" in os.environ:
         pid_of(trainer.worker).write_text(str(os.getpid()))
-    for batch in trainer.batches(
+    batches = trainer.batches(
         model.SAMPLES, batch_size=arguments.batch_size, passes=arguments.passes
-    ):
+    )
+    for batch in slowed(batches, 10 if trainer.worker == arguments.slow else 1):
+        if arguments.most is not None and trainer.steps >= arguments.most:
+            break
         loss, grads = gradient(batch)
         gradients += 1
         if trainer.leader and trainer.steps == arguments.terminate:

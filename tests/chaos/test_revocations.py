@@ -44,15 +44,8 @@ class Job:
 
     def check(self, strategy: str = "SSGD", optimizer=None) -> None:
         """Everything that must hold whatever died."""
-        shown = self.out + self.err
-        assert self.code == 0, shown
-        assert [end["outcome"] for end in self.of("end")][-1] == "finished", shown
-        assert len(self.of("end")) == len(self.of("start"))
-        assert set(self.of("end")[-1]["workers"]) >= self.survivors
-        # Replicas are bit-identical, and no survivor computed a gradient twice.
-        assert len({final[1] for final in self.finals}) == 1, shown
+        self.check_promises()
         done = steps(self.records)
-        assert {int(final[3]) for final in self.finals} == {len(done)}
         resumed = max((record["step"] for record in self.of("resume")), default=0)
         for final in self.finals:
             dealt = [
@@ -62,10 +55,6 @@ class Job:
                 if c["worker"] == int(final[0]) and r["step"] >= resumed
             ]
             assert int(final[2]) == len(dealt)
-        # Every sample of every pass exactly once, and the parameters follow from the trace.
-        check_exactly_once(self.records, model.SAMPLES, self.passes)
-        survivors = sum(record["event"] == "recovered" for record in self.records)
-        assert check_replicas(self.records) == survivors
         known = (
             self.records,
             model.params(self.wide),
@@ -76,11 +65,31 @@ class Job:
             again = others.truth(strategy, *known)
         else:
             again = replay(*known, named(strategy))
-        trained = np.array([float(value) for value in self.finals[0][4:]])
         if self.wide:
             assert model.fingerprint(again) == self.finals[0][1], "the order of summation is ours"
         # MPI chooses the order of summation itself, so the replay agrees to rounding.
-        np.testing.assert_allclose(trained, model.values(again), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(self.trained, model.values(again), rtol=1e-4, atol=1e-5)
+
+    @property
+    def trained(self) -> np.ndarray:
+        """The parameters at the end, but the wide ones."""
+        return np.array([float(value) for value in self.finals[0][4:]])
+
+    def check_promises(self) -> None:
+        """What holds with every strategy."""
+        shown = self.out + self.err
+        assert self.code == 0, shown
+        assert [end["outcome"] for end in self.of("end")][-1] == "finished", shown
+        assert len(self.of("end")) == len(self.of("start"))
+        assert set(self.of("end")[-1]["workers"]) >= self.survivors
+        # Replicas are bit-identical, and no survivor computed a gradient twice.
+        assert len({final[1] for final in self.finals}) == 1, shown
+        done = steps(self.records)
+        assert {int(final[3]) for final in self.finals} == {len(done)}
+        # Every sample of every pass exactly once.
+        check_exactly_once(self.records, model.SAMPLES, self.passes)
+        survivors = sum(record["event"] == "recovered" for record in self.records)
+        assert check_replicas(self.records) == survivors
         for recovery in self.of("recovery"):
             assert recovery["lost_steps"] == recovery["recomputed_gradients"] == 0
             assert recovery["verdict"] in ("repair", "retry")
@@ -400,6 +409,52 @@ def test_a_job_of_models_that_are_averaged_stops_between_rounds_and_goes_on(
     assert second.code == 0, shown
     check_exactly_once(second.records, model.SAMPLES, second.passes)
     assert len({final[1] for final in second.finals}) == 1, shown
+
+
+PAIRS = "adpsgd:control=5"
+
+
+def test_workers_that_exchange_models_go_on_whoever_dies(run, tmp_path) -> None:
+    """With a model half read, half shown, in a round, and in a recovery."""
+    dies = "2:Fetch:9,3:Publish:12,0:Wait:9,4:Poll:4"
+    job = run(6, "--strategy", PAIRS, "--revoke", "1@9", chaos=dies)
+    job.check_promises()
+    assert job.survivors == {5}
+    assert job.of("start")[0]["strategy_name"] == PAIRS
+    # It has learnt what there is to learn: y = sum(k * x[k]) + 0.5.
+    np.testing.assert_allclose(job.trained, [0.5, 0, 1, 2, 3, 4], atol=0.5)
+
+
+def test_a_job_of_workers_that_exchange_models_stops_and_goes_on(run, tmp_path) -> None:
+    folder = tmp_path / "checkpoints"
+    options = ["--strategy", PAIRS, "--checkpoint", folder]
+    first = run(4, *options, "--min-workers", "3", "--revoke", "0,2@12")
+    assert first.code == 75, first.out + first.err
+    second = run(2, *options, "--resume")
+    shown = second.out + second.err
+    assert second.code == 0, shown
+    check_exactly_once(second.records, model.SAMPLES, second.passes)
+    assert len({final[1] for final in second.finals}) == 1, shown
+
+
+def test_a_slow_worker_is_dealt_less_and_a_count_of_steps_ends_the_loop_of_all(run) -> None:
+    job = run(4, "--strategy", PAIRS, script_args=["--slow", "1", "--most", "23"], passes=9)
+    assert job.code == 0, job.out + job.err
+    done = steps(job.records)
+    assert len({final[1] for final in job.finals}) == 1, job.out
+    assert 23 <= len(done) < 28
+    last = [record for record in done if record["step"] >= 10]
+    used = dict.fromkeys(range(4), 0)
+    for record in last:
+        for one in record["contributions"]:
+            used[one["worker"]] += one["weight"]
+    assert used[1] < 0.7 * min(used[0], used[2], used[3])
+
+
+def test_what_all_must_ask_for_together_is_refused_in_the_loop(run) -> None:
+    job = run(2, "--strategy", PAIRS, script_args=["--means"])
+    assert job.code == 1, job.out + job.err
+    assert "workers take different numbers of steps on the way to a round" in job.err + job.out
 
 
 @pytest.mark.parametrize("revocations", [["1@10", "0,3@20"], ["0,1,2@7"]])

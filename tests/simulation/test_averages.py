@@ -10,13 +10,26 @@ import pytest
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.registry import Scope
-from spotmpi.operators import Contribute, ElasticAverage, Moment, OuterUpdate
+from spotmpi.fabric import Publish
+from spotmpi.operators import (
+    Contribute,
+    ElasticAverage,
+    Moment,
+    OuterUpdate,
+    PairAverage,
+    Run,
+    Step,
+)
+from spotmpi.protocol.paces import paces
+from spotmpi.protocol.sampler import Dealer
 from spotmpi.simulation.schedules import STRATEGIES, Campaign, Schedule
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.registered import Progress
 from spotmpi.training.replica import Replica, Result
-from spotmpi.training.turns import Turn, Turns
+from spotmpi.training.rounds.kinds import Learn
+from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.turns import Turns
 
 Patch = pytest.MonkeyPatch
 
@@ -66,13 +79,13 @@ def a_job_stops_in_the_middle_of_a_round_s_steps(patch: Patch) -> None:
 
 
 def a_worker_counts_as_its_last_step_alone(patch: Patch) -> None:
-    moment = Turn.moment
+    moment = Turns.moment
 
-    def wrong(self: Turn, *known: Any) -> Moment:
-        now = moment(self, *known)
+    def wrong(self: Turns) -> Moment:
+        now = moment(self)
         return replace(now, share=now.samples)
 
-    patch.setattr(Turn, "moment", wrong)
+    patch.setattr(Turns, "moment", wrong)
 
 
 def who_was_lost_pulls_as_well(patch: Patch) -> None:
@@ -100,13 +113,13 @@ def a_worker_forgets_its_velocity_with_each_round(patch: Patch) -> None:
 
 
 def a_step_that_counts_for_nothing_moves_its_worker(patch: Patch) -> None:
-    moment = Turn.moment
+    moment = Turns.moment
 
-    def wrong(self: Turn, *known: Any) -> Moment:
-        now = moment(self, *known)
+    def wrong(self: Turns) -> Moment:
+        now = moment(self)
         return replace(now, samples=now.samples or 1e-9)
 
-    patch.setattr(Turn, "moment", wrong)
+    patch.setattr(Turns, "moment", wrong)
 
 
 def a_checkpoint_is_due_for_the_last_step_of_a_round_alone(patch: Patch) -> None:
@@ -125,7 +138,72 @@ def a_part_is_sent_after_another_one(patch: Patch) -> None:
     patch.setattr(Progress, "told", lambda self, contributors: [self.steps + bool(contributors), 0])
 
 
+def a_lease_is_dealt_by_what_each_worker_knows_of_itself(patch: Patch) -> None:
+    def wrong(self: Turns, workers: Any) -> Any:
+        known = self._training.paces
+        mine = [one._replace(seconds=one.seconds / 9) for one in known if one.worker == self._me]
+        return paces(workers, [*known, *mine], self._steps)
+
+    patch.setattr(Turns, "_paces", wrong)
+
+
+def a_newcomer_does_not_hear_of_others_paces(patch: Patch) -> None:
+    commit = Learn.commit
+
+    def wrong(self: Learn, *known: Any) -> None:
+        commit(self, *known)
+        self._training.paces = ()
+
+    patch.setattr(Learn, "commit", wrong)
+
+
+def a_worker_brings_its_pace_to_another_s_place(patch: Patch) -> None:
+    tell = RoundMemory.tell
+    patch.setattr(RoundMemory, "tell", lambda self, pace, place: tell(self, pace, place // 2))
+
+
+def who_was_lost_counts_among_the_paces(patch: Patch) -> None:
+    """The round is computed with what was known of all at its beginning."""
+    patch.setattr(Result, "told", lambda self, known: self)
+
+
+def steps_that_were_left_out_count(patch: Patch) -> None:
+    patch.setattr(Dealer, "end", lambda self, taken: self._drawn and self._drawn.deal(()))
+
+
+def a_model_is_shown_in_halves(patch: Patch) -> None:
+    run = PairAverage.run
+
+    def wrong(self: PairAverage, step: Step) -> Run:
+        before = [flat.copy() for flat in step.params]
+        asks, reply = run(self, step), None
+        try:
+            while True:
+                asked = asks.send(reply)
+                if isinstance(asked, Publish):
+                    half = len(before[0]) // 2
+                    asked = Publish([before[0], *asked.model[1:]])
+                    asked.model[0][:half] = step.params[0][:half]
+                reply = yield asked
+        except StopIteration:
+            return
+
+    patch.setattr(PairAverage, "run", wrong)
+
+
+def a_worker_with_nothing_of_its_own_averages_its_model(patch: Patch) -> None:
+    run = PairAverage.run
+
+    def wrong(self: PairAverage, step: Step) -> Run:
+        step.now = replace(step.now, samples=1.0)
+        yield from run(self, step)
+
+    patch.setattr(PairAverage, "run", wrong)
+
+
 Mutation = Callable[[Patch], None]
+
+STREAMED, PAIRS = STRATEGIES[-2:]
 
 BROKEN: list[tuple[Mutation, str]] = [
     (a_newcomer_trains_from_what_its_script_gave_it, "sma:pull=0.75,momentum=0.5"),
@@ -140,8 +218,15 @@ BROKEN: list[tuple[Mutation, str]] = [
     (a_worker_forgets_its_velocity_with_each_round, "localsgd:h=2"),
     (a_step_that_counts_for_nothing_moves_its_worker, "localsgd:h=2"),
     (a_checkpoint_is_due_for_the_last_step_of_a_round_alone, "localsgd:h=3"),
-    (what_is_sent_ahead_is_what_there_is_at_the_end, STRATEGIES[-1]),
-    (a_part_is_sent_after_another_one, STRATEGIES[-1]),
+    (what_is_sent_ahead_is_what_there_is_at_the_end, STREAMED),
+    (a_part_is_sent_after_another_one, STREAMED),
+    (a_lease_is_dealt_by_what_each_worker_knows_of_itself, PAIRS),
+    (a_newcomer_does_not_hear_of_others_paces, PAIRS),
+    (a_worker_brings_its_pace_to_another_s_place, PAIRS),
+    (who_was_lost_counts_among_the_paces, PAIRS),
+    (steps_that_were_left_out_count, PAIRS),
+    (a_model_is_shown_in_halves, PAIRS),
+    (a_worker_with_nothing_of_its_own_averages_its_model, PAIRS),
 ]
 
 

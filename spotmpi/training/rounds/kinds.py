@@ -44,6 +44,9 @@ class Round:
     levels = True
     """All replicas are equal after it."""
 
+    beyond = 0
+    """Steps that it had, for who learns, beside those that its lesson says."""
+
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
 
@@ -119,6 +122,7 @@ class Step(Round):
     def bring(self) -> None:
         """As the strategy makes it of the gradient."""
         self._training.replica.bring()
+        self.memory.tell(self._turn.pace, self._turn.place)
         self.check(0)
 
     def check(self, first: int, last: int | None = None) -> None:
@@ -171,19 +175,25 @@ class Step(Round):
         """The rest of the step; a round whose only samples were the lost workers' moves nothing."""
         training, turn = self._training, self._turn
         progress, replica = training.progress, training.replica
-        result = self._result(full)
+        result, lease, told = self._result(full), turn.lease, self.memory.told
+        if told is not None:
+            result, training.paces = result.told(told), told
+            if lease is not None:
+                taken = {one.worker: one.taken for one in told}
+                lease = training.position.dealer.end([taken.get(one, 0) for one in lease.slots])
         if result.weight:
             replica.complete(result)
             training.rate.taken()
             progress.loss = word.loss
         replica.close()
         progress.rounds += 1
-        if turn.lease is not None:
+        if lease is not None:
             training.position.dealer.count(full)
-        progress.steps = result.after
-        first = progress.steps - turn.taken
-        rates = turn.rates if replica.strategy.apart else [result.rate] * turn.steps
-        return Taken(first, turn.steps, partial(described, rates, word.loss, turn.lease))
+        progress.steps, many = result.after, result.many
+        rates = [result.rate] * many
+        if replica.strategy.apart:
+            rates = [turn.rates[step * len(turn.rates) // many] for step in range(many)]
+        return Taken(result.after - many, many, partial(described, rates, word.loss, lease))
 
     def _result(self, full: Sequence[WorkerId]) -> Result:
         """What follows from who contributes."""
@@ -191,9 +201,9 @@ class Step(Round):
         total, active = turn.weigh(full)
         if self._asked is None:
             self._asked = self._training.rate.asked
-        rate = self._training.rate.now(active, self._asked, turn.steps)
-        done = self._training.progress
-        return Result(rate, total, active, turn.steps, done.steps + done.adds, done.rounds)
+        rate = self._training.rate.now(active, self._asked, turn.whole)
+        after, rounds = turn.first + turn.whole, self._training.progress.rounds
+        return Result(rate, total, active, turn.whole, after, rounds)
 
 
 class Mean(Round):
@@ -307,7 +317,10 @@ class Learn(Round):
         if word.kind == control_word.STEP:
             self._training.replica.moved = False
             self._training.registry.put_numbers(page["numbers"])
-            result = Result(*page["result"])
+            lesson = result = Result(*page["result"])
+            if (told := self.memory.told) is not None:
+                result, self._training.paces = lesson.told(told), told
+            self.beyond = result.after - lesson.after
             if result.weight:
                 self._training.replica.follow(result)
             self._training.progress.rounds += 1

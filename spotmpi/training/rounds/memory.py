@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
-from spotmpi.protocol import control_word, exact_means
+from spotmpi.protocol import control_word, exact_means, paces
 from spotmpi.protocol.host_ring import RING
+from spotmpi.protocol.paces import Pace
+from spotmpi.training.replica import Replica
 from spotmpi.training.teaching import Teaching
 
 ArenaOf = Callable[..., Arena]
@@ -22,14 +24,18 @@ ArenaOf = Callable[..., Arena]
 class RoundMemory:
     """Arenas, and their turns."""
 
-    def __init__(self, arena_of: ArenaOf, data: Callable[[], Arena], school: Teaching) -> None:
-        """``data``: what goes in the round of steps to come."""
+    def __init__(self, arena_of: ArenaOf, replica: Replica[Any], school: Teaching) -> None:
+        """``replica``: its arena goes in the round of steps to come."""
         self._arena_of = arena_of
-        self._data = data
+        self._replica = replica
         self._school = school
         self._open: Sequence[Arena] = ()
         self._last: Sequence[Arena] = ()
         self._word = arena_of([Shape("float64", control_word.WORDS)], "word")
+        self._table: Arena | None = None
+        """Of what workers tell of their pace, if they have each its own."""
+        if replica.strategy.paced:
+            self._table = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._alone: Arena | None = None
         self._answering = False
 
@@ -80,11 +86,12 @@ class RoundMemory:
         """The next round begins."""
         self._school.open()
         self.rest()
-        self._open = (self._data() if self._alone is None else self._alone, *self._school.arena)
+        first = [self._replica.arena, *self._told] if self._alone is None else [self._alone]
+        self._open = (*first, *self._school.arena)
 
     def rest(self) -> None:
         """The open round's sums are to be left as they are."""
-        self._data().rest()
+        self._replica.arena.rest()
 
     def bring_nothing(self) -> None:
         """Nothing to add to the open round's sums."""
@@ -96,6 +103,23 @@ class RoundMemory:
         for arena in (*self._open, self._word):
             arena.turn()
         self._last = self._open
+
+    # The paces of workers.
+
+    @property
+    def _told(self) -> list[Arena]:
+        return [] if self._table is None else [self._table]
+
+    def tell(self, pace: Pace | None, place: int) -> None:
+        """Bring it to the open round, where that is told. A negative place: there is none."""
+        for table in self._told:
+            table.weight = 1.0
+            paces.write(table.contributions[0], place, pace if place >= 0 else None)
+
+    @property
+    def told(self) -> list[Pace] | None:
+        """What all have told in the last round, which was one of steps; None where nothing is."""
+        return None if self._table is None else paces.told(self._table.record[0])
 
     # The control word.
 

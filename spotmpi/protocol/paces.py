@@ -1,0 +1,94 @@
+"""How fast workers are, as the rounds of asynchronous strategies tell, and the leases of the next
+round that follow. Pure.
+
+In such a round each worker takes as many steps as it can in the time in which the others take
+theirs, and says how many they were. All read the same table, so all deal the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from spotmpi.errors import UsageError
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["MOST", "WORDS", "Pace", "all_of", "paces", "told", "write"]
+
+MOST = 1024
+"""Workers that a table has room for."""
+
+_LEAST = 1e-9
+"""Seconds that a worker's steps take at least."""
+
+_NUMBERS = 5
+WORDS = MOST * _NUMBERS
+"""Of a table: float64, in which all of these numbers are exact but the last."""
+
+
+class Pace(NamedTuple):
+    """What one worker did on the way to a round."""
+
+    worker: WorkerId
+    dealt: int
+    """Steps that it was to take ..."""
+    taken: int
+    """... that it took ..."""
+    samples: int
+    """... that they stand for ..."""
+    seconds: float
+    """... that they took."""
+
+    @property
+    def speed(self) -> float | None:
+        """Steps a second, if that is known."""
+        known = self.taken and self.seconds > 0
+        return self.taken / max(self.seconds, _LEAST) if known else None
+
+
+def write(table: Any, place: int, pace: Pace | None) -> None:
+    """Make the table one with this alone, or with nothing. No two workers have one ``place``."""
+    table[...] = 0
+    if pace is not None:
+        if place >= MOST:
+            raise UsageError(
+                f"worker {pace.worker}: an asynchronous strategy is for at most {MOST} workers; "
+                "choose a synchronous one, such as LocalSGD"
+            )
+        begin = _NUMBERS * place
+        table[begin : begin + _NUMBERS] = [pace.worker + 1, *pace[1:]]
+
+
+def told(table: Any) -> list[Pace]:
+    """What the sum of all tables says."""
+    rows = table.reshape(MOST, _NUMBERS)
+    found = rows[rows[:, 0] > 0].tolist()
+    return [
+        Pace(int(worker) - 1, int(dealt), int(taken), int(samples), seconds)
+        for worker, dealt, taken, samples, seconds in found
+    ]
+
+
+def all_of(steps: int, known: Sequence[Pace]) -> int:
+    """Steps of the training that these are, if all of them would be ``steps``."""
+    dealt = sum(one.dealt for one in known)
+    return max(1, round(steps * sum(one.taken for one in known) / dealt)) if dealt else steps
+
+
+def paces(workers: Sequence[WorkerId], known: Sequence[Pace], steps: int) -> list[int]:
+    """How many steps each of these is to take in the next round, so that they come to it together:
+    at least one, and ``steps`` on average. Who is not known is taken for one in the middle."""
+    speeds: Mapping[WorkerId, float] = {
+        one.worker: one.speed for one in known if one.speed is not None
+    }
+    usual = median(speeds.values()) if speeds else 1.0
+    wanted = [speeds.get(worker, usual) for worker in workers]
+    free, whole = steps * len(workers) - len(workers), sum(wanted)
+    shares = [free * one / whole for one in wanted]
+    found = [1 + int(share) for share in shares]
+    # What is left goes to those who lack most of a step, the first ones if they lack as much.
+    order = sorted(range(len(workers)), key=lambda slot: (int(shares[slot]) - shares[slot], slot))
+    for slot in order[: free - sum(found) + len(workers)]:
+        found[slot] += 1
+    return found
