@@ -1,5 +1,6 @@
 """A script that says where its parameters lie, step by step: ``sharing.py PASSES [WAY]``, run by
-test_sharing. WAY: how it trains, or its mistake."""
+test_sharing. PASSES: 0 for as many as there are until there is a file ``enough``. WAY: how it
+trains, or its mistake."""
 
 import sys
 import zlib
@@ -63,26 +64,30 @@ def train(passes, way):
         # What was taken before the first step shows what counts after every one.
         strided, turned = kept[5::7], trainer.params["x"].T[::-3]
         address = kept.ctypes.data
-        for batch in trainer.batches(SAMPLES, batch_size=2, passes=passes):
-            grads = gradient(trainer.params, batch)
-            if way == "ready":
-                for key in ("w", "y"):
-                    trainer.ready(key, grads.pop(key))
-                optimizer.lr = 0.01 / (1 + trainer.steps)  # holds from the next step on
-            if trainer.steps == 5 and trainer.worker == 1:
-                if way == "mean":
-                    trainer.mean(1.0)
-                if way == "break":
-                    break
-                if way == "rate":
-                    optimizer.lr = 0.5
-            trainer.step(grads)
-            assert trainer.params["w"] is kept
-            assert kept.ctypes.data == address
-            assert (strided == trainer.params["w"][5::7]).all()
-            assert (turned == trainer.params["x"].T[::-3]).all()
-            print("PLACE", trainer.steps, trainer.worker, place(kept), flush=True)
-    print("FINAL", trainer.worker, trainer.steps, fingerprint(trainer.params), flush=True)
+        done, enough = 0, 0.0
+        while not enough:
+            for batch in trainer.batches(SAMPLES, batch_size=2, passes=passes or 1):
+                grads = gradient(trainer.params, batch)
+                if way == "ready":
+                    for key in ("w", "y"):
+                        trainer.ready(key, grads.pop(key))
+                    optimizer.lr = 0.01 / (1 + trainer.steps)  # holds from the next step on
+                if trainer.steps == 5 and trainer.worker == 1:
+                    if way == "mean":
+                        trainer.mean(1.0)
+                    if way == "break":
+                        break
+                    if way == "rate":
+                        optimizer.lr = 0.5
+                trainer.step(grads)
+                assert trainer.params["w"] is kept
+                assert kept.ctypes.data == address
+                assert (strided == trainer.params["w"][5::7]).all()
+                assert (turned == trainer.params["x"].T[::-3]).all()
+                print("PLACE", trainer.steps, trainer.worker, place(kept), flush=True)
+            done += passes or 1
+            enough = passes or trainer.mean(float(Path("enough").exists()))
+    print("FINAL", trainer.worker, trainer.steps, fingerprint(trainer.params), done, flush=True)
     return kept
 
 

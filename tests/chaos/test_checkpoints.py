@@ -5,7 +5,12 @@ import pytest
 
 import spotmpi
 from tests.chaos import model
-from tests.chaos.test_revocations import run  # noqa: F401 - a fixture
+from tests.chaos.test_revocations import (
+    in_shared_memory,
+    run,  # noqa: F401 - a fixture
+)
+
+pytestmark = in_shared_memory  # what is written is a copy of that; a plane has no part in the rest
 
 
 def values(params) -> list[float]:

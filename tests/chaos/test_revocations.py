@@ -135,6 +135,9 @@ def run(run_spotmpi, tmp_path, request):
 
 
 between_hosts = pytest.mark.parametrize("run", ["Hosts"], indirect=True)
+in_shared_memory = pytest.mark.parametrize("run", ["Node"], indirect=True)
+"""For what knows nothing of data planes: deaths in rounds without an arena, which go by MPI in
+both, and in what is done when no round is open."""
 
 
 @pytest.mark.parametrize(
@@ -279,6 +282,7 @@ def test_a_loss_that_mpi_does_not_call_one_is_a_loss(run, chaos) -> None:
     assert not {1, 5} & job.survivors
 
 
+@in_shared_memory
 def test_a_worker_dies_while_others_take_a_mean(run) -> None:
     """Rounds of another kind are recovered alike."""
     job = run(4, chaos="2:Wait:12", script_args=["--means"])
@@ -286,6 +290,7 @@ def test_a_worker_dies_while_others_take_a_mean(run) -> None:
     assert job.survivors == {0, 1, 3}
 
 
+@in_shared_memory
 @pytest.mark.parametrize(
     ("lost", "chaos"),
     [({1}, "1:Wait:14"), ({0}, "0:evaluate:1"), ({0, 2}, "0:evaluate:1,2:Send:1")],
@@ -323,6 +328,7 @@ def test_a_death_in_the_last_build_harms_nobody(run, worker) -> None:
     assert len(job.survivors) == 3
 
 
+@in_shared_memory
 def test_a_checkpoint_is_written_by_the_next_leader_if_the_first_dies_writing_it(
     run, tmp_path
 ) -> None:
@@ -361,6 +367,7 @@ def test_a_rehearsed_death_comes_at_varying_moments_of_the_all_reduce(run) -> No
     assert len(job.of("recovery")) == 5
 
 
+@in_shared_memory
 @pytest.mark.parametrize("strategy", ["accumulating", "coarsely"])
 def test_strategies_of_other_kinds_survive_and_resume(run, tmp_path, strategy) -> None:
     """One with a round every third step, and one that remembers what is each worker's own."""
@@ -396,6 +403,7 @@ def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) ->
     assert job.of("start")[0]["strategy_name"] == strategy
 
 
+@in_shared_memory
 @pytest.mark.parametrize("strategy", AVERAGING[1:])
 def test_a_job_of_models_that_are_averaged_stops_between_rounds_and_goes_on(
     run, tmp_path, strategy

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from spotmpi.optimizers import LAMB, Adam, Momentum
 from spotmpi.replay import check_exactly_once, check_replicas, replay
 from spotmpi.trace.records import read
 from tests.chaos import sharing
+from tests.running import Running
 
 SCRIPT = Path(__file__).parent / "sharing.py"
 PLACE = re.compile(r"PLACE (\d+) (\d+) (\S+)")
@@ -29,14 +32,15 @@ def ends(out: str) -> set[str]:
     return {line.split(maxsplit=2)[2] for line in out.splitlines() if "FINAL" in line}
 
 
-def check(out: str, trace: Path, passes: int, way: str = "step") -> None:
+def check(out: str, trace: Path, way: str = "step") -> None:
     """All have come to what the trace says that they must come to, to the bit."""
     optimizer = {"Adam": Adam, "LAMB": LAMB}.get(way, Momentum)(lr=0.01)
     records = list(read(trace))
     check_replicas(records)
-    check_exactly_once(records, sharing.SAMPLES, passes)
+    ((_, fingerprint, passes),) = map(str.split, ends(out))
+    check_exactly_once(records, sharing.SAMPLES, int(passes))
     again = replay(records, sharing.start(), sharing.gradient, optimizer)
-    assert {end.split()[1] for end in ends(out)} == {str(sharing.fingerprint(again))}
+    assert fingerprint == str(sharing.fingerprint(again))
 
 
 @pytest.mark.parametrize("way", ["step", "ready", "Adam"])
@@ -54,25 +58,43 @@ def test_all_have_the_same_memory_also_when_the_one_is_killed_that_it_belongs_to
         assert "own" not in by_worker.values()
     for before, after in zip(list(found.values())[:-1], list(found.values())[1:], strict=True):
         assert before[1] != after[1]
-    check(done.stdout, path, 2, way)
+    check(done.stdout, path, way)
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """``replaced("Adam")``: what a job says in which worker 3 comes for worker 1 and trains on."""
+    started: list[Running] = []
+
+    def run(way: str) -> str:
+        trace = ["--trace", str(tmp_path / "trace.jsonl")]
+        command = [sys.executable, "-m", "spotmpi", "run", "-n", "3", "--replace"]
+        command += ["--revoke", "1@5", *trace, str(SCRIPT), "0", way]
+        started.append(Running(command, tmp_path))
+        # It trains, with what all have if they have it.
+        started[-1].until(rf"PLACE \d+ 3 {'own' if way == 'LAMB' else '[0-9]'}")
+        (tmp_path / "enough").touch()
+        assert started[-1].wait() == 0, started[-1].output
+        return started[-1].output
+
+    yield run
+    for one in started:
+        one.close()
 
 
 @pytest.mark.parametrize("way", ["step", "Adam"])
 def test_while_a_newcomer_learns_each_has_its_own_and_then_it_has_what_all_have(
-    run_spotmpi, tmp_path, way
+    replaced: Callable[[str], str], tmp_path: Path, way: str
 ) -> None:
-    path = tmp_path / "trace.jsonl"
-    args = ["--replace", "--revoke", "1@5", "--trace", path, SCRIPT, "40", way]
-    done = run_spotmpi(["run", "-n", "3", *args], timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = places(done.stdout)
+    said = replaced(way)
+    found = places(said)
     last = found[max(found)]
     assert 3 in last, "no newcomer came to the end"
     assert len(last) == 3
     assert len(set(last.values())) == 1
     assert "own" not in last.values()
     assert any(set(by_worker.values()) == {"own"} for by_worker in found.values())
-    check(done.stdout, path, 40, way)
+    check(said, tmp_path / "trace.jsonl", way)
 
 
 def test_with_an_optimizer_of_ones_own_each_has_its_own(run_spotmpi) -> None:
@@ -84,17 +106,14 @@ def test_with_an_optimizer_of_ones_own_each_has_its_own(run_spotmpi) -> None:
 
 
 def test_with_lamb_each_has_its_own_and_a_newcomer_learns_array_by_array(
-    run_spotmpi, tmp_path
+    replaced: Callable[[str], str], tmp_path: Path
 ) -> None:
-    path = tmp_path / "trace.jsonl"
-    args = ["--replace", "--revoke", "1@5", "--trace", path, SCRIPT, "40", "LAMB"]
-    done = run_spotmpi(["run", "-n", "3", *args], timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    last = places(done.stdout)
+    said = replaced("LAMB")
+    last = places(said)
     assert 3 in last[max(last)], "no newcomer came to the end"
     for by_worker in last.values():
         assert set(by_worker.values()) == {"own"}
-    check(done.stdout, path, 40, "LAMB")
+    check(said, tmp_path / "trace.jsonl", "LAMB")
 
 
 def test_what_a_training_has_left_stays_as_it_is_while_the_next_one_goes_on(run_spotmpi) -> None:
@@ -118,7 +137,7 @@ def test_a_training_goes_on_from_a_checkpoint_of_what_all_have(run_spotmpi, tmp_
     for by_worker in found.values():
         assert len(set(by_worker.values())) == 1
         assert "own" not in by_worker.values()
-    check(resumed.stdout, path, 2, way)
+    check(resumed.stdout, path, way)
 
 
 @pytest.mark.parametrize(

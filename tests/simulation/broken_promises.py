@@ -522,55 +522,50 @@ BEGIN = {
 """The first number of a search that finds late what it looks for. If what is drawn changes, it is
 as late as ever: then look where it begins best now."""
 
-MUTATIONS: dict[str, Callable[[Patch], None]] = (
-    PLANNED
-    | KEEPING
-    | {
-        mutation.__name__: mutation
-        for mutation in (
-            a_prepared_worker_ignores_a_loss,
-            nobody_follows_into_the_build,
-            a_worker_gives_up_in_silence,
-            a_token_with_an_older_view_is_stamped,
-            a_verdict_is_accepted_without_matching_the_view,
-            the_restart_is_not_passed_on,
-            everybody_starts_a_token,
-            a_view_is_started_again_whenever_it_is_heard_of,
-            a_loss_that_is_met_before_the_gradient_is_whole_is_forgotten,
-            what_comes_in_pieces_is_not_brought_again_where_sums_came_in_its_place,
-            a_repair_commits_in_the_wrong_generation,
-            a_retry_counts_the_lost_as_contributors,
-            the_ledger_forgets_earlier_memberships,
-            the_dealer_forgets_whose_deal_stands,
-            the_seal_ignores_who_the_members_are,
-            a_step_is_published_before_it_is_stable,
-            losses_of_a_failed_build_are_held_against_strangers,
-            a_committed_round_is_tried_again,
-            what_the_lost_were_dealt_never_comes_back,
-            two_workers_are_dealt_the_same,
-            the_lost_count_in_the_mean,
-            who_lacks_a_step_computes_another_gradient,
-            a_worker_keeps_the_parameters_that_it_came_with,
-            everybody_does_what_is_to_be_done_once,
-            a_value_that_was_lost_with_its_worker_counts,
-            sums_go_another_way_than_the_trace_says,
-            the_way_that_was_chosen_is_not_taken,
-        )
-    }
-    | {
-        "the_survey_forgets_the_low_mark": surveying(
-            low=lambda before, stamp: max(before.high, stamp.progress)
-        ),
-        "the_survey_never_lowers_the_low_mark": surveying(low=lambda before, stamp: before.low),
-        "the_survey_keeps_its_first_source": surveying(source=lambda before, stamp: before.source),
-        "the_survey_keeps_who_committed_first": surveying(
-            committed_in=lambda before, stamp: before.committed_in
-        ),
-        "the_survey_keeps_the_first_deal": surveying(
-            dealt_in=lambda before, stamp: before.dealt_in
-        ),
-        "one_worker_that_ends_ends_all": surveying(
-            ending=lambda before, stamp: before.ending or stamp.ending
-        ),
-    }
-)
+RECOVERING: dict[str, Callable[[Patch], None]] = {
+    mutation.__name__: mutation
+    for mutation in (
+        a_prepared_worker_ignores_a_loss,
+        nobody_follows_into_the_build,
+        a_worker_gives_up_in_silence,
+        a_token_with_an_older_view_is_stamped,
+        a_verdict_is_accepted_without_matching_the_view,
+        the_restart_is_not_passed_on,
+        everybody_starts_a_token,
+        a_view_is_started_again_whenever_it_is_heard_of,
+        a_loss_that_is_met_before_the_gradient_is_whole_is_forgotten,
+        what_comes_in_pieces_is_not_brought_again_where_sums_came_in_its_place,
+        a_repair_commits_in_the_wrong_generation,
+        a_retry_counts_the_lost_as_contributors,
+        the_ledger_forgets_earlier_memberships,
+        the_dealer_forgets_whose_deal_stands,
+        the_seal_ignores_who_the_members_are,
+        a_step_is_published_before_it_is_stable,
+        losses_of_a_failed_build_are_held_against_strangers,
+        a_committed_round_is_tried_again,
+        what_the_lost_were_dealt_never_comes_back,
+        two_workers_are_dealt_the_same,
+        the_lost_count_in_the_mean,
+        who_lacks_a_step_computes_another_gradient,
+        a_worker_keeps_the_parameters_that_it_came_with,
+        everybody_does_what_is_to_be_done_once,
+        a_value_that_was_lost_with_its_worker_counts,
+        sums_go_another_way_than_the_trace_says,
+        the_way_that_was_chosen_is_not_taken,
+    )
+} | {
+    "the_survey_forgets_the_low_mark": surveying(
+        low=lambda before, stamp: max(before.high, stamp.progress)
+    ),
+    "the_survey_never_lowers_the_low_mark": surveying(low=lambda before, stamp: before.low),
+    "the_survey_keeps_its_first_source": surveying(source=lambda before, stamp: before.source),
+    "the_survey_keeps_who_committed_first": surveying(
+        committed_in=lambda before, stamp: before.committed_in
+    ),
+    "the_survey_keeps_the_first_deal": surveying(dealt_in=lambda before, stamp: before.dealt_in),
+    "one_worker_that_ends_ends_all": surveying(
+        ending=lambda before, stamp: before.ending or stamp.ending
+    ),
+}
+
+MUTATIONS = PLANNED | KEEPING | RECOVERING

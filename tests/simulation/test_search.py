@@ -1,4 +1,4 @@
-"""Campaigns hold what a training promises, and find it when it is broken on purpose."""
+"""Campaigns hold what a training promises; what is broken on purpose is found (`hunting`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spotmpi.protocol.recovery import MESSAGES_PER_LOSS
 from spotmpi.simulation.schedules import Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, outcome_of, search, shrink
 from spotmpi.training.session import Session
-from tests.simulation.broken_promises import BEGIN, KEEPING, MUTATIONS, PLANS_OF, WORKERS_OF, Patch
+from tests.simulation.broken_promises import Patch
 
 
 def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
@@ -193,33 +193,6 @@ def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
     ]
     assert said[0] == said[1]
     assert int(said[0].split()[0]) > 500
-
-
-def hunt(workers: int, begin: int) -> Schedule | None:
-    """The first failing schedule of 2,000 of so many workers, from number ``begin`` on."""
-    drawn = Campaign(workers, workers, 1)
-    try:
-        failing = search(drawn, range(begin, begin + 2000), lambda _, outcome: None)
-    except Exception:  # noqa: BLE001 - not even the run without faults works, which measures them
-        return Schedule(workers, 1)
-    return None if failing is None else drawn.schedule(failing, length)
-
-
-@pytest.mark.parametrize("name", MUTATIONS)
-def test_a_broken_promise_is_found(name: str, monkeypatch: Patch) -> None:
-    length.cache_clear()
-    MUTATIONS[name](monkeypatch)
-    monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", PLANS_OF.get(name, 0.0))
-    monkeypatch.setattr("spotmpi.simulation.schedules.KEEPING", float(name in KEEPING))
-    broken = hunt(WORKERS_OF.get(name, 4), BEGIN.get(name, 0))
-    length.cache_clear()
-    assert broken is not None
-    finding = shrink(broken)
-    assert set(finding.schedule.kills) <= set(broken.kills)
-    assert finding.failure
-    assert finding.transcript
-    for kill in finding.schedule.kills:  # each one that is left is needed
-        execute(finding.schedule.without(kill))
 
 
 def test_only_a_failing_run_can_be_shrunk() -> None:

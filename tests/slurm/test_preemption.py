@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import learning
 from tests.running import Running
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import (
@@ -37,16 +38,23 @@ HEARING = {**PYTHON, "SPOTMPI_NOTICE": "signal"}
 OTHER = ("--partition=demand", "--exclusive", "--wrap", "hostname")
 
 
-def go_on(slurm: Cluster, job: str, sign: str, passes: int = PASSES) -> None:
-    """Wait until the job was queued again, and have it start; it finishes what it had begun."""
+def go_on(slurm: Cluster, job: str, sign: str, passes: int | None = PASSES) -> None:
+    """Wait until the job was queued again, and have it start; it finishes what it had begun, with
+    so many passes, or as many as it says."""
     slurm.until(lambda: slurm.job(job, "Restarts") == "1", f"job {job} is not queued again")
     slurm.await_job(job, "PENDING")
     nothing_left_on(slurm, "h1", "h2")
     slurm.start_soon(job)
+    if passes is None:
+        until_step(slurm, steps(slurm) + 1)  # it has come to where it was
+        (slurm.folder / "enough").touch()
     slurm.await_job(job, "COMPLETED", "FAILED")
     output = slurm.output(job)
     assert slurm.job(job, "ExitCode") == "0:0", output
     assert sign in output, output
+    if passes is None:
+        (said,) = set(re.findall(r"FINAL .* (\d+)$", output, re.MULTILINE))
+        passes = int(said)
     check(slurm, output, passes, {0, 1, 2, 3})
     nothing_left_on(slurm, "h1", "h2")
 
@@ -60,14 +68,13 @@ def test_a_preempted_job_stops_with_a_checkpoint_and_goes_on(
     cluster: Clusters, notice: bool, said: str
 ) -> None:
     slurm = cluster(2, notice=notice)
-    passes = 5 * PASSES  # not over before Slurm has seen to the other job
-    words = (*TRACED, SCRIPT, "--passes", passes)
-    job = slurm.submit(*REQUEUE, *words, environ=HEARING)
+    # Not over before Slurm has seen to the other job.
+    job = slurm.submit(*REQUEUE, *TRACED, learning.SCRIPT, 1, environ=HEARING)
     until_step(slurm, 20)
     other = slurm.submit("--nodes=2", *OTHER)
     slurm.await_job(other, "COMPLETED")
     done = steps(slurm)
-    go_on(slurm, job, f"{said}: to be started again", passes)
+    go_on(slurm, job, f"{said}: to be started again", None)
     assert resumed(slurm) == [done]
     assert events(slurm, "recovery") == []
 

@@ -1,0 +1,13 @@
+"""What recoveries, steps and what is done once promise is broken on purpose, and found."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.broken_promises import RECOVERING, Patch
+from tests.simulation.hunting import check_that_it_is_found
+
+
+@pytest.mark.parametrize("name", RECOVERING)
+def test_a_broken_promise_is_found(name: str, monkeypatch: Patch) -> None:
+    check_that_it_is_found(name, monkeypatch)
