@@ -368,11 +368,12 @@ def test_a_rehearsed_death_comes_at_varying_moments_of_the_all_reduce(run) -> No
 
 
 @in_shared_memory
-@pytest.mark.parametrize("strategy", ["accumulating", "coarsely"])
+@pytest.mark.parametrize("strategy", ["accumulating", "coarsely", "clipping"])
 def test_strategies_of_other_kinds_survive_and_resume(run, tmp_path, strategy) -> None:
-    """One with a round every third step, and one that remembers what is each worker's own."""
+    """One with a round every third step, one that remembers what is each worker's own, and one that
+    looks at the gradient where others read it."""
     folder = tmp_path / "checkpoints"
-    args = ["--strategy", strategy]
+    args = ["--strategy", strategy, *(["--in-place"] if strategy == "clipping" else [])]
     kept = ["--min-workers", "2", "--checkpoint", folder]
     lost = ["--revoke", "1@8", "--revoke", "0,2@17"]
     first = run(4, *kept, *lost, script_args=args)
