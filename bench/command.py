@@ -8,6 +8,7 @@ from spotmpi import subcommands
 from spotmpi.bench import (
     alarms,
     allreduce,
+    convergence,
     join,
     joins,
     kernels,
@@ -39,6 +40,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 alarms,
             ),
             "step": ("how long a step takes, beside a bare loop, and what safety costs", step),
+            "convergence": (
+                "how accurate each strategy is, with and without revocations",
+                convergence,
+            ),
             "kernels": ("how fast the arithmetic is, beside NumPy and copies", kernels),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
             "allreduce": ("how long a sum takes, beside MPI, gloo, memory and the line", allreduce),

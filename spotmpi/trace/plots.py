@@ -1,7 +1,7 @@
 """Plots: a training with its recoveries, from its trace, and the box plots of ``bench recovery``.
 
-With ``economy.plan.drawing`` the only module that imports matplotlib, which spotmpi does not
-depend on (``.[demo]`` brings it).
+With ``economy.plan.drawing`` and ``bench.measuring.drawing`` the only module that imports
+matplotlib, which spotmpi does not depend on (``.[demo]`` brings it).
 """
 
 from __future__ import annotations

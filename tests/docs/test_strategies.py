@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+import pytest
 
 import spotmpi
+from spotmpi.bench.convergence import against, aims
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import NAMES, named
-from tests.docs.pages import blocks
+from tests.docs.pages import ROOT, blocks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
 
@@ -36,3 +41,48 @@ def test_the_operator_that_it_shows_does_what_it_says() -> None:
     ) as trainer:
         trainer.step([np.ones(3)])
         np.testing.assert_allclose(trainer.params[0], (2.0 - 0.5) * (1 - 0.1 * 0.5))
+
+
+def measured() -> dict[tuple[str, str], Any]:
+    """What the bench has found, by set and strategy."""
+    files = sorted((ROOT / "bench" / "results").glob("convergence-*.json"))
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    assert all(one["failures"] == [] for one in found)
+    return {(cell["set"], cell["strategy"]): cell for one in found for cell in one["cells"]}
+
+
+def spread(text: str) -> list[float]:
+    """A median and the ends, as the table has them."""
+    return [float(one) for one in re.findall(r"[-+]?\d+\.\d", text)]
+
+
+def of(values: Sequence[float]) -> Any:
+    """The same of samples, as near as the table says it."""
+    return pytest.approx([median(values), min(values), max(values)], abs=0.0502)
+
+
+def test_accuracies_are_those_measured() -> None:
+    cells = measured()
+    bases = {name: cell for (name, strategy), cell in cells.items() if strategy == "ssgd"}
+    rows = re.findall(r"^\| (digits|teacher) \| `(.*?)` \| (.*) \|$", PAGE, re.MULTILINE)
+    for name, strategy, rest in rows:
+        rate, without, revoked, change, gap, near = rest.split(" | ")
+        cell = cells.pop((name, strategy))
+        assert float(rate) == cell["rate"]
+        assert spread(without) == of([100 * one for one in cell["without"].values()])
+        assert spread(revoked) == of([100 * one for one in cell["with"].values()])
+        assert len(cell["with"]) == len(cell["without"]) == 5
+        assert spread(change) == of(against(cell))
+        assert spread(gap) == of(against(cell, bases[name]))
+        holds = all(aim.holds for aim in aims([bases[name], cell]))
+        assert (near == "yes") == holds, (name, strategy)
+    assert cells == {}, "not on the page"
+
+
+def test_what_the_page_says_of_revocations_was_measured() -> None:
+    changes = {key: against(cell) for key, cell in measured().items()}
+    assert "**Revocations cost no strategy a point**, in the median" in PAGE
+    assert all(median(points) > -1 for points in changes.values())
+    worst = min(changes, key=lambda key: min(changes[key]))
+    assert worst == ("digits", "lookahead")
+    assert f"Lookahead's on digits, {-min(changes[worst]):.1f} points" in PAGE

@@ -1,0 +1,290 @@
+"""``spotmpi bench convergence``: how accurate each strategy is, with and without revocations.
+
+Two sets (`tasks`): scikit-learn's digits, and a harder one that is generated. Each strategy trains
+a small network on 8 workers, for the same passes over the same samples, with momentum of 0.9:
+
+without  nobody is lost
+with     3 of the 8 die by SIGKILL, drawn workers at drawn steps, between a gradient and its step;
+         2 spares join after the first two deaths, whenever they have come in
+
+Both have the same start and the same order of samples for the same seed, so they are compared seed
+by seed. The learning rate of each strategy and set is chosen before, once, of a few, with another
+seed and without the test set. A run with revocations counts only if its trace says that just these
+workers died, that both spares joined, and that every sample counted once in each pass.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from spotmpi.bench.events import JobFailed
+from spotmpi.bench.measuring import launching, tasks
+from spotmpi.bench.measuring.figures import Aim
+from spotmpi.bench.measuring.report import Report
+from spotmpi.bench.scripts.converging import Training, to_json
+from spotmpi.errors import TraceError, UsageError
+from spotmpi.launch.start import temporary_job
+from spotmpi.strategies import NAMES, named
+from spotmpi.trace import records as trace
+from spotmpi.trace.replay import check_exactly_once
+
+__all__ = ["FITTING", "WORKERS", "add_arguments", "against", "aims", "check", "deaths", "main"]
+
+WORKERS, _LOST, _SPARES = 8, 3, 2
+_SEEDS = (1, 2, 3, 4, 5)
+_TUNING_SEED = 100
+_RATES = (0.0125, 0.05, 0.2)
+FITTING = {"diloco": "diloco:h=16,momentum=0.5", "adpsgd": "adpsgd:control=16"}
+"""Options for so small a training, where a strategy's own are not for that."""
+_BASE = "ssgd"
+_NEAR = 1.0
+"""Points, in percent of the test set, that revocations may cost."""
+_LIMIT = 240.0
+"""Seconds that a job may take, and a fifth of that for each of its trainings."""
+
+Cell = Mapping[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command."""
+    parser.description = (
+        "Measure how accurate each strategy is on two sets, with 8 workers, and with 3 of them "
+        "killed while 2 others join."
+    )
+    parser.epilog = (
+        "example: spotmpi bench convergence --json convergence.json --plot convergence.png\n\n"
+        "About 20 minutes on 2 cores. Exit code 1 if a job failed; a target that is missed is "
+        "only\nreported."
+    )
+    parser.add_argument(
+        "--sets", nargs="+", choices=list(tasks.TASKS), metavar="SET", help="digits, teacher (both)"
+    )
+    parser.add_argument(
+        "--strategies",
+        nargs="+",
+        metavar="NAME[:OPTION=N,..]",
+        help="as --strategy of spotmpi run takes them (all that there are, with "
+        f"{', '.join(FITTING.values())})",
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)"
+    )
+    parser.add_argument(
+        "--rates",
+        nargs="+",
+        type=float,
+        metavar="R",
+        help=f"learning rates to choose from ({' '.join(map(str, _RATES))})",
+    )
+    parser.add_argument(
+        "--passes", type=int, metavar="N", help="over the set (digits 20, teacher 5)"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the accuracies to FILE")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them into FILE")
+
+
+def main(options: argparse.Namespace) -> int:
+    """Measure, print the table, write what was asked for; 1 if a job failed. Blocking, minutes."""
+    seeds, rates = options.seeds or list(_SEEDS), options.rates or list(_RATES)
+    if options.passes is not None and options.passes < 1:
+        raise UsageError(f"--passes is {options.passes}, expected 1 or more")
+    if not all(rate > 0 for rate in rates):
+        raise UsageError("--rates takes numbers of more than 0")
+    if _TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UsageError(
+            f"--seeds takes numbers from 0 on, each once, without {_TUNING_SEED}: rates are chosen "
+            "with that one"
+        )
+    strategies = options.strategies or [FITTING.get(name, name) for name in NAMES]
+    for strategy in strategies:
+        named(strategy)  # or it says what there is
+    if options.plot and not options.plot.resolve().parent.is_dir():
+        raise UsageError(f"{options.plot}: there is no such folder; make it first")
+    about = {"workers": WORKERS, "lost": _LOST, "joined": _SPARES, "seeds": seeds}
+    report = Report("convergence", options.json, **about)
+    print(_HEAD, flush=True)
+    with temporary_job.ended_by_signals():
+        for task in options.sets or tasks.TASKS:
+            passes = options.passes or tasks.TASKS[task].passes
+            for strategy in strategies:
+                if cell := _cell(report, task, strategy, passes, seeds, rates):
+                    report.add(cell, [_row(cell, report.cells)])
+    print("", *aims(report.cells), sep="\n")
+    if options.plot and report.cells:
+        from spotmpi.bench.measuring import drawing  # matplotlib: nobody else waits for it
+
+        drawing.draw_accuracies(report.cells, options.plot)
+    return report.close()
+
+
+def deaths(steps: int, seed: int) -> tuple[tuple[int, int], ...]:
+    """Who dies in a training of so many steps, and in which: worker and step, in their order."""
+    draw = random.Random(f"deaths {seed}")
+    workers = draw.sample(range(WORKERS), _LOST)
+    # Not before the spares are there, and not when there is no time left for them to join.
+    moments = sorted(draw.sample(range(max(4, steps // 10), 3 * steps // 4), _LOST))
+    return tuple(zip(workers, moments, strict=True))
+
+
+def against(cell: Cell, base: Cell | None = None) -> list[float]:
+    """What revocations cost, in points and seed by seed: of ``cell``, against what it reached
+    without them, or ``base`` did."""
+    other = (base or cell)["without"]
+    return [100 * (one - other[seed]) for seed, one in cell["with"].items() if seed in other]
+
+
+def aims(cells: Sequence[Cell]) -> Iterator[Aim]:
+    """What is to be reached, of each cell: the median of its seeds counts."""
+    for cell in cells:
+        base = _base(cell, cells)
+        for points, words in (
+            (against(cell), "without revocations"),
+            (against(cell, base) if base and base is not cell else [], "SSGD without them"),
+        ):
+            if points:
+                yield Aim(
+                    f"{cell['set']}, {cell['strategy']}: {median(points):+.1f} points against "
+                    f"{words} ({min(points):+.1f} .. {max(points):+.1f}), aim {-_NEAR:+.1f}",
+                    median(points) >= -_NEAR,
+                )
+
+
+def _cell(
+    report: Report,
+    task: str,
+    strategy: str,
+    passes: int,
+    seeds: Sequence[int],
+    rates: Sequence[float],
+) -> Cell | None:
+    """All runs of a strategy on a set; None if there is nothing to compare."""
+    what = f"{task}, {strategy}"
+    ended: list[dict[str, Any]] = []
+    with report.measuring(what):
+        tuned = _tuned(task, strategy, passes, rates)
+        rate = max(rates, key=lambda one: tuned[str(one)])
+        found, _ = _job([Training(task, strategy, rate, s, passes, WORKERS) for s in seeds])
+        without = {str(seed): one["accuracy"] for seed, one in zip(seeds, found, strict=True)}
+        steps = found[0]["steps"]
+        for seed in seeds:
+            with report.measuring(f"{what}, seed {seed}, with revocations"):
+                ended.append({"seed": seed, **_revoked(task, strategy, rate, passes, seed, steps)})
+    if not ended:
+        return None
+    return {
+        "set": task,
+        "strategy": strategy,
+        "passes": passes,
+        "steps": steps,
+        "rate": rate,
+        "tuned": tuned,
+        "without": without,
+        "with": {str(run["seed"]): run.pop("accuracy") for run in ended},
+        "runs": ended,
+    }
+
+
+def _tuned(task: str, strategy: str, passes: int, rates: Sequence[float]) -> dict[str, float]:
+    """What each rate reaches, where there is a choice. JobFailed."""
+    if len(rates) == 1:
+        return {str(rates[0]): 1.0}
+    found, _ = _job(
+        [
+            Training(task, strategy, rate, _TUNING_SEED, passes, WORKERS, tuning=True)
+            for rate in rates
+        ]
+    )
+    return {str(rate): one["accuracy"] for rate, one in zip(rates, found, strict=True)}
+
+
+def _revoked(
+    task: str, strategy: str, rate: float, passes: int, seed: int, steps: int
+) -> dict[str, Any]:
+    """One training with deaths and joins. JobFailed unless all of them happened, as they should."""
+    killed = deaths(steps, seed)
+    training = Training(task, strategy, rate, seed, passes, WORKERS, _SPARES, killed)
+    (found,), records = _job([training])
+    joins = check(training, records, len(tasks.TASKS[task].data().x))
+    return {**found, "deaths": killed, "joins": joins}
+
+
+def check(training: Training, records: Sequence[trace.Record], samples: int) -> list[int]:
+    """The steps before which the spares were admitted. JobFailed unless the trace says that those
+    died that were to, that the spares trained, and that each of so many samples counted once."""
+    lost = sorted(
+        worker for record in records if record["event"] == "recovery" for worker in record["lost"]
+    )
+    if lost != sorted(worker for worker, _ in training.deaths):
+        raise JobFailed(f"workers {lost} were lost, and others were to be: {training.deaths}")
+    joins = {
+        worker: int(record["step"])
+        for record in records
+        if record["event"] == "change"
+        for worker in record["joined"]
+    }
+    trained = {
+        worker for record in records if record["event"] == "step" for worker in record["workers"]
+    }
+    if len(came := trained.intersection(joins)) != training.spares:
+        raise JobFailed(f"of {training.spares} spares {len(came)} came to train before the end")
+    try:
+        check_exactly_once(records, samples, training.passes)
+    except TraceError as error:
+        raise JobFailed(f"not every sample counted once: {error}") from error
+    return sorted(joins.values())
+
+
+def _job(trainings: Sequence[Training]) -> tuple[list[Any], list[trace.Record]]:
+    """What came of each, and the trace of the first; all are of as many workers. JobFailed."""
+    spares = trainings[0].spares
+    workers = trainings[0].workers + spares
+    with temporary_job.private_folder(workers) as folder:
+        program = [str(launching.SCRIPTS / "converging.py"), str(folder), to_json(trainings)]
+        if spares:
+            program[:0] = ["--spares", str(spares)]
+        limit = _LIMIT * (1 + len(trainings) / 5)
+        launching.by_spotmpi(workers, program, folder / "trace", folder, limit)
+        try:
+            results = [
+                json.loads((folder / f"result-{number}.json").read_text())
+                for number in range(len(trainings))
+            ]
+            return results, list(trace.read(folder / "trace"))
+        except (OSError, ValueError, TraceError) as error:
+            raise JobFailed(f"the job ended without its results: {error}") from error
+
+
+_HEAD = (
+    "test accuracy, % (least .. most of all seeds); differences in points, seed by seed\n"
+    "set     strategy      rate  | without               with                  |"
+    " with - without       with - SSGD without"
+)
+
+
+def _row(cell: Cell, cells: Sequence[Cell]) -> str:
+    base = _base(cell, cells)
+    percents = [[100 * one for one in cell[kind].values()] for kind in ("without", "with")]
+    return (
+        f"{cell['set']:7} {cell['strategy']:12} {cell['rate']:<6g}| "
+        + "  ".join(f"{_spread(one):20}" for one in percents)
+        + f"  | {_spread(against(cell), '+'):20} "
+        + (_spread(against(cell, base), "+") if base else "")
+    )
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    middle, *ends = (f"{one:{sign}.1f}" for one in (median(values), min(values), max(values)))
+    return f"{middle} ({ends[0]} .. {ends[1]})"
+
+
+def _base(cell: Cell, cells: Sequence[Cell]) -> Cell | None:
+    """Synchronous SGD on the same set, if that was measured."""
+    return next(
+        (c for c in [*cells, cell] if (c["set"], c["strategy"]) == (cell["set"], _BASE)), None
+    )
