@@ -143,9 +143,10 @@ class MpiFabric(Fabric):
         self._deaf_until: float | None = None
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
+        self._data_ids: list[WorkerId] = []
         line = MpiLine(lambda: (self._data, self._data_ids))
         self._plane = PLANE(Ways(self._sum, self._broken, line, threads()))
-        self._models = MpiModels(self._plane, self._others)
+        self._models = MpiModels(self._plane, lambda: (self._data, self._data_ids), self._others)
         self._briefed = 0
         """How often this newcomer was."""
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
@@ -213,7 +214,8 @@ class MpiFabric(Fabric):
                 self._revocation_told = True
                 self._ring(self._control_ids)
             case Rebuild(members, change):
-                return self._rebuild(members, change)
+                with self._models.resting():
+                    return self._rebuild(members, change)
             case Welcome(newcomer, charter):
                 guest = self._guests[newcomer]
                 guest.stage = after(guest.stage, "admitted")

@@ -1,71 +1,224 @@
-"""Models that workers publish and fetch, over MPI: neighbours read each other's boards."""
+"""Models that workers publish and fetch, over MPI.
+
+Neighbours read each other's boards. A worker of another host is asked for its model, and a thread
+of its own answers, whatever its script does meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import atexit
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer, backend_of
 from spotmpi.fabric import Fetched
+from spotmpi.fabric.mpi_asks import Answering, Asking, Came, GivenUp
+from spotmpi.fabric.mpi_calls import MPI, threads
 from spotmpi.fabric.planes.boards import Board, Form
 from spotmpi.fabric.planes.plane import Plane
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiModels"]
 
+_NAP, _NAP_UNDER_WAY, _NAP_IDLE = 5e-5, 1e-3, 5e-3
+"""Seconds between two looks for messages: a tenth of what has been waited for, at least the first;
+at most the second if something is under way, or else the third."""
+
+Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
+"""The communicator of now, and its members by rank."""
+
+
+@dataclass
+class _Room:
+    """Where a model comes to."""
+
+    flat: Buffer
+    """All of it, in the memory of the host."""
+    model: list[Buffer]
+    """Its arrays: there, or where this worker has its own."""
+
 
 class MpiModels:
     """One worker's side."""
 
-    def __init__(self, plane: Plane, members: Callable[[], Collection[WorkerId]]) -> None:
+    def __init__(self, plane: Plane, way: Way, members: Callable[[], Collection[WorkerId]]) -> None:
         """``members``: those of now, that are not known to be dead, and not this one."""
         self._plane = plane
+        self._way = way
         self._members = members
         self._board: Board | None = None
         """None as long as nothing is published."""
-        self._room = HOST.zeros("uint8", 0)
-        """Where what is fetched comes to ..."""
-        self._model: list[Buffer] = []
-        """... and what is replied: arrays there, or where this worker has its own."""
+        self._replied = self._free = _Room(HOST.zeros("uint8", 0), [])
+        """What was the last reply, and what is for the next model that comes from another host."""
+        self._turn = threading.Lock()
+        """Whoever has it may touch what follows, and MPI for it. Whoever waits for the one below
+        may have this one, not the other way round."""
+        given_up = self._given_up = GivenUp()
+        self._asking, self._answering = Asking(given_up), Answering(given_up)
+        self._word = threading.Lock()
+        """Held for a moment, to touch what follows."""
+        self._wanted: WorkerId | None = None
+        """Who is to be asked next."""
+        self._came: Came | None = None
+        """What is in the room for it, and was not fetched yet."""
+        self._thread: threading.Thread | None = None
+        self._news = threading.Event()
+        """The thread is to look at once."""
+        self._ends = False
+        self._failure: Exception | None = None
+        """What has ended the thread."""
 
     def publish(self, model: Sequence[Buffer]) -> None:
         """As `Publish`."""
-        form, backends = Form.of(model), [backend_of(array) for array in model]
+        self._check()
+        form = Form.of(model)
         if self._board is None or self._board.form != form:
-            before = 0 if self._board is None else self._board.published
-            self._board = Board.new(form, before)
-            self._room = form.room()
-            self._model = _arrays(form, self._room, backends)
-            self._board.write(model)
-            self._plane.show(self._board)
-        else:
-            self._board.write(model)
+            self._furnish(form, [backend_of(array) for array in model])
+        assert self._board is not None
+        self._board.write(model)
+        self._attend()
 
     def fetch(self, worker: WorkerId) -> Fetched | None:
         """As `Fetch`."""
-        if self._board is None or worker not in self._members():
+        self._check()
+        if self._board is None:
             return None
-        board = self._plane.board_of(worker, self._board.form)
-        number = None if board is None else board.read(self._room)
+        members = self._members()
+        with self._word:
+            came, self._came = self._came, None
+            if came is not None:
+                self._replied, self._free = self._free, self._replied
+            if worker in members and not self._plane.is_near(worker):
+                self._wanted = worker
+                self._news.set()
+        self._attend()
+        if came is not None and came.worker in members:
+            return self._reply(*came)
+        if worker not in members or (board := self._plane.board_of(worker, self._form)) is None:
+            return None
+        number = board.read(self._replied.flat)
         return None if number is None else self._reply(worker, number)
 
     def move_on(self) -> None:
         """Nothing was published in this training yet."""
-        self._board = None
+        with self._turn:
+            self._forget()
+            self._board = None
         self._plane.show(None)
 
-    def _reply(self, worker: WorkerId, number: int) -> Fetched:
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Nothing here touches MPI in this block; what is under way is given up."""
+        with self._turn:
+            self._give_up()
+            yield
+        self._attend()
+
+    @property
+    def _form(self) -> Form:
         assert self._board is not None
-        for target, here in zip(self._model, self._board.form.arrays_in(self._room), strict=True):
+        return self._board.form
+
+    def _furnish(self, form: Form, backends: Sequence[Backend]) -> None:
+        """Make a board, and rooms, for models of this form."""
+        with self._turn:
+            self._forget()
+            before = 0 if self._board is None else self._board.published
+            self._board = Board.new(form, before)
+            self._replied, self._free = _room(form, backends), _room(form, backends)
+        self._plane.show(self._board)
+
+    def _forget(self) -> None:
+        """What was asked for, and what others were sent, does not matter any more."""
+        self._asking.leave()
+        self._answering.forget()
+        with self._word:
+            self._wanted = self._came = None
+
+    def _give_up(self) -> None:
+        self._asking.give_up()
+        self._answering.give_up()
+
+    def _reply(self, worker: WorkerId, number: int) -> Fetched:
+        room = self._replied
+        for target, here in zip(room.model, self._form.arrays_in(room.flat), strict=True):
             backend = backend_of(target)
             if backend is not HOST:
                 backend.from_host(target, here)
-        return Fetched(worker, number, self._model)
+        return Fetched(worker, number, room.model)
+
+    # What goes on beside the script.
+
+    def _attend(self) -> None:
+        """See to it that others are answered."""
+        if self._board is None or all(map(self._plane.is_near, self._members())):
+            return
+        if not threads():
+            with self._turn:
+                self._proceed()
+        elif self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="spotmpi models", daemon=True)
+            self._thread.start()
+            atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._ends = True
+        self._news.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _run(self) -> None:
+        idle_since = time.monotonic()
+        try:
+            while not self._ends:
+                with self._turn:
+                    moved = self._proceed()
+                    busy = self._asking.busy or self._answering.busy
+                now = time.monotonic()
+                if moved:
+                    idle_since = now
+                longest = _NAP_UNDER_WAY if busy else _NAP_IDLE
+                self._news.wait(min(max(_NAP, 0.1 * (now - idle_since)), longest))
+                self._news.clear()
+        except Exception as failure:  # noqa: BLE001 -- the next request raises it
+            self._failure = failure
+
+    def _proceed(self) -> bool:
+        """Do what can be done now, and say whether that was anything."""
+        self._given_up.free()
+        comm, members = self._way()
+        if comm.Is_revoked():
+            self._give_up()
+            return False
+        answered = self._answering.proceed(comm, lambda: self._board)
+        came = self._asking.proceed(comm)
+        with self._word:
+            self._came = came or self._came
+            wanted = self._wanted
+            if self._asking.silent and wanted not in (None, self._asking.under_way):
+                self._asking.leave()  # and somebody else is asked meanwhile
+            if self._asking.under_way is None and self._came is None:
+                self._wanted = None
+            else:
+                wanted = None
+        if wanted is not None and wanted in members:
+            self._asking.begin(comm, wanted, members.index(wanted), self._form, self._free.flat)
+        return answered or came is not None or wanted is not None
 
 
-def _arrays(form: Form, room: Buffer, backends: Sequence[Backend]) -> list[Buffer]:
-    return [
+def _room(form: Form, backends: Sequence[Backend]) -> _Room:
+    flat = form.room()
+    model = [
         here if backend is HOST else backend.zeros(dtype, size)
         for here, backend, (dtype, size) in zip(
-            form.arrays_in(room), backends, form.arrays, strict=True
+            form.arrays_in(flat), backends, form.arrays, strict=True
         )
     ]
+    return _Room(flat, model)

@@ -19,7 +19,7 @@ from spotmpi.fabric.sim import Simulation
 from spotmpi.launch.start import installation, mpirun
 from spotmpi.protocol.membership import Membership
 from spotmpi.settings import Settings
-from tests.fabric import contract, model_scenarios, performing
+from tests.fabric import contract, performing
 from tests.fabric.contract import SCENARIOS, WORKERS, Die, Go, deadly, expected
 from tests.fabric.performing import performed
 from tests.fabric.planes import PLANES
@@ -27,18 +27,19 @@ from tests.fabric.planes import PLANES
 TIMEOUT = 120
 CALM = [name for name in SCENARIOS if not deadly(name)]
 DEADLY = [name for name in SCENARIOS if deadly(name)]
-BETWEEN_HOSTS = (
+SUMS_BETWEEN_HOSTS = (
     "who_dies_with_a_part_under_way_leaves_the_others_memory_in_peace",
     "one_loss_after_the_other_goes_through_the_same_door",
     "a_death_after_a_leave_goes_through_the_same_door",
 )
-"""Deaths in sums between hosts; what else may happen knows nothing of hosts."""
-OF_NEIGHBOURS = [
-    name for name in SCENARIOS if SCENARIOS[name].__module__ == model_scenarios.__name__
-]
-"""So far models are fetched from neighbours only."""
+BETWEEN_HOSTS = (
+    *SUMS_BETWEEN_HOSTS,
+    "the_others_go_on_fetching_past_a_death_and_after_the_build",
+    "of_who_has_left_nothing_is_fetched_any_more",
+)
+"""Deaths in what goes between hosts; what else may happen knows nothing of hosts."""
 IN_SUMS = (
-    *BETWEEN_HOSTS,
+    *SUMS_BETWEEN_HOSTS,
     "a_reduce_that_a_dead_worker_never_entered_fails_on_all",
     "a_share_whose_source_is_dead_fails_on_all",
     "a_build_is_sealed_when_all_alive_come_with_just_those_alive",
@@ -111,8 +112,7 @@ def over_mpi(folder: Path, plane: str, *names: str) -> Iterator[tuple[str, dict[
 
 @pytest.mark.parametrize("plane", PLANES)
 def test_mpi_keeps_the_contract_while_nobody_dies(plane: str, tmp_path: Path) -> None:
-    names = [name for name in CALM if plane == "Node" or name not in OF_NEIGHBOURS]
-    for name, seen in over_mpi(tmp_path, plane, *names):
+    for name, seen in over_mpi(tmp_path, plane, *CALM):
         assert seen == expected[name], name
 
 
@@ -122,11 +122,7 @@ def test_mpi_keeps_the_contract_while_nobody_dies(plane: str, tmp_path: Path) ->
         (name, plane)
         for name in DEADLY
         for plane in PLANES
-        if plane == "Node"
-        or (
-            name not in OF_NEIGHBOURS
-            and name in {"Hosts": BETWEEN_HOSTS, "Apart": IN_SUMS}.get(plane, DEADLY)
-        )
+        if name in {"Hosts": BETWEEN_HOSTS, "Apart": IN_SUMS}.get(plane, DEADLY)
     ],
 )
 def test_mpi_keeps_the_contract_when_workers_die(name: str, plane: str, tmp_path: Path) -> None:

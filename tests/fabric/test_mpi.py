@@ -295,3 +295,113 @@ def test_a_newcomer_that_dies_before_it_knocks_is_said_by_its_sponsor(tmp_path: 
     said = over_mpi(tmp_path, 2, "-c", GUEST, "is gone", code=None)
     assert re.findall(r"^HEARD (.*)$", said, re.MULTILINE) == ["the way"]
     assert "SAID MPI_ERR_PROC_FAILED" in said
+
+
+FETCHING = """
+import atexit, os, signal, sys, threading
+from pathlib import Path
+import numpy as np
+
+atexit.register(lambda: print("LEFT", *(one.name for one in threading.enumerate()), flush=True))
+from spotmpi.fabric import Fetch, Publish, Rebuild, mpi, mpi_asks, mpi_models
+from tests.fabric.planes import PLANES
+if sys.argv[1] == "False":
+    mpi_models.threads = lambda: False
+mpi.PLANE = PLANES["Hosts"]  # worker 0 is alone on its host, and the others are neighbours
+mpi_asks.PIECE = 8 << 10
+fabric = mpi.MpiFabric()
+model = np.zeros(100_000)
+last = {}
+
+def publish():
+    model[:] = publish.number
+    fabric.perform(Publish([model]))
+    publish.number += 1
+
+publish.number = 0
+
+def fetch(worker):
+    found = fabric.perform(Fetch(worker))
+    if found is not None:
+        assert (found.model[0] == found.number).all()
+        assert found.number >= last.get(found.worker, 0)
+        last[found.worker] = found.number
+    return found
+
+def until(worker):
+    while (found := fetch(worker)) is None or found.worker != worker:
+        os.sched_yield()
+
+folder = Path(sys.argv[2])
+
+def gather(where, count=3):
+    # Goes on answering until all are here.
+    (folder / f"{fabric.me}.{where}").write_text(str(os.getpid()))
+    while len(list(folder.glob(f"*.{where}"))) < count:
+        fetch((fabric.me + 1) % 2)
+
+def from_all():
+    publish()
+    for other in {0, 1, 2} - {fabric.me}:
+        until(other)
+
+from_all()
+gather("first")
+publish()
+gather("second")
+if fabric.me == 2:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    while len(list(folder.glob("*.seen"))) < 2:
+        publish()
+        fetch(0)
+else:
+    second = int((folder / "2.second").read_text())
+    while Path(f"/proc/{second}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+        os.sched_yield()
+    for _ in range(1000):  # one that waits, waits for ever
+        publish()
+        fetch(2)
+    if fabric.me == 1:
+        assert last[2] == 1, "a neighbour's can be read although it is stopped"
+    last.pop(1 - fabric.me)
+    while 1 - fabric.me not in last:  # of the others, models come as ever
+        publish()
+        fetch(1 - fabric.me)
+        os.sched_yield()
+    gather("served", 2)
+    if fabric.me == 0:
+        os.kill(second, signal.SIGCONT)
+    before = last.get(2, 0)
+    while last.get(2, 0) <= before:
+        publish()
+        fetch(2)
+        os.sched_yield()
+    gather("seen", 2)
+gather("third")
+
+def built():
+    assert fabric.perform(Rebuild(frozenset(range(3)))).sealed
+
+built()
+fabric.move_on()
+built()
+for _ in range(100):
+    assert fabric.perform(Fetch((fabric.me + 1) % 3)) is None
+built()
+publish.number = 0
+last.clear()
+from_all()
+gather("fourth")
+print("DONE", *sorted(one.name for one in threading.enumerate()), flush=True)
+"""
+
+
+@pytest.mark.parametrize("threads", [True, False])
+def test_who_is_stopped_costs_nobody_a_wait_and_what_it_published_can_be_fetched(
+    threads: bool, tmp_path: Path
+) -> None:
+    """Between two hosts, also where MPI is for one thread only; then another training follows."""
+    said = over_mpi(tmp_path, 3, "-c", FETCHING, str(threads), str(tmp_path), code=None)
+    beside = " spotmpi models" if threads else ""
+    assert said.count(f"DONE MainThread{beside}\n") == 3, said
+    assert said.count("LEFT MainThread\n") == 3, said

@@ -1,0 +1,378 @@
+"""Models that workers of other hosts ask for, over MPI: who asks, and who answers.
+
+A model travels in pieces, and each piece is asked for: a few at a time, the next one when one has
+come. So whoever answers never has more under way than somebody waits for, and notices at once that
+nobody asks any more. Each ask gets one reply, in the order of the asks, if need be one that says
+that there is none; a number tells those that still matter from those that do not.
+
+All messages are sent by Issend. What MPI has said to be sent, and still has in a buffer of its own
+when its connection breaks, can make Open MPI abort the process; of these it keeps nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.errors import PeersLost, SpotmpiError
+from spotmpi.fabric.mpi_calls import MPI, is_failure, told
+from spotmpi.fabric.planes.boards import Board, Form
+from spotmpi.fabric.retired import QUIET
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["Answering", "Asking", "Came", "GivenUp"]
+
+_ASK, _REPLY = 2, 3
+"""Tags; those of rings are larger, and nothing else has tags on that communicator."""
+
+PIECE = 1 << 20
+"""Bytes of a model in a message."""
+
+_AHEAD = 4
+"""Pieces that are asked for at a time."""
+
+PATIENCE = 2.0
+"""Seconds without a piece, or without an ask for one, after which somebody else's turn comes."""
+
+_MOST = 64
+"""Asks that are taken at a time."""
+
+_WANTED = struct.Struct("<qq")
+"""The number of the ask, and which piece."""
+_HEAD = struct.Struct("<qqqq")
+"""The same of a reply, the number of the publication (-1: there is none), and its form."""
+_NONE = -1
+
+
+@dataclass
+class _Message:
+    """On its way: MPI reads or writes where it lies until the request is through."""
+
+    comm: MPI.Intracomm
+    request: MPI.Request
+    buffer: Any
+    comes: bool = False
+
+    def through(self) -> bool:
+        """Whether it is. Raises PeersLost."""
+        try:
+            return bool(self.request.Test())
+        except MPI.Exception as error:
+            raise told(error, self.comm) from error
+
+
+class GivenUp:
+    """Messages that nobody waits for, kept until MPI has let go of them."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[float, _Message]] = deque()
+
+    def add(self, *messages: _Message) -> None:
+        """They are not waited for any more."""
+        now = time.monotonic()
+        self._messages.extend((now, message) for message in messages)
+
+    def free(self) -> None:
+        """Forget those of which MPI has let go. One that will not come any more is taken back."""
+        before = time.monotonic() - QUIET
+        for _ in range(len(self._messages)):
+            since, message = self._messages.popleft()
+            try:
+                if message.request.Test():
+                    continue
+                if message.comes and since < before:
+                    message.request.Cancel()
+            except MPI.Exception:  # it ended with an error, and MPI has freed it
+                continue
+            self._messages.append((since, message))
+
+
+class Came(NamedTuple):
+    """A model that has come, into the room that there was for it."""
+
+    worker: WorkerId
+    number: int
+
+
+@dataclass(eq=False)
+class _Ask:
+    """A model that was asked for."""
+
+    number: int
+    worker: WorkerId
+    rank: int
+    form: Form
+    room: Buffer | None
+    """None: it does not matter any more; what is under way is to come nevertheless."""
+    pieces: int
+    asked: int = 0
+    came: int = 0
+    publication: int | None = None
+    replies: deque[_Message] = field(default_factory=deque)
+    """To come, in this order."""
+    asks: list[_Message] = field(default_factory=list)
+
+
+class Asking:
+    """One worker's asks: one at a time that matters."""
+
+    def __init__(self, given_up: GivenUp) -> None:
+        self._given_up = given_up
+        self._asks: dict[WorkerId, _Ask] = {}
+        self._current: _Ask | None = None
+        self._last = 0
+        self._moved = 0.0
+        """When something has come, or was asked for anew."""
+        self._buffers: list[Buffer] = []
+
+    @property
+    def under_way(self) -> WorkerId | None:
+        """Whose model is to come."""
+        return None if self._current is None else self._current.worker
+
+    @property
+    def silent(self) -> bool:
+        """Whether nothing has come for long."""
+        return time.monotonic() > self._moved + PATIENCE
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._asks)
+
+    def begin(
+        self, comm: MPI.Intracomm, worker: WorkerId, rank: int, form: Form, room: Buffer
+    ) -> None:
+        """Ask it, unless an earlier ask is still without a reply."""
+        if worker in self._asks:
+            return
+        self._last += 1
+        pieces = max(1, -(-form.bytes // PIECE))
+        ask = self._asks[worker] = _Ask(self._last, worker, rank, form, room, pieces)
+        self._current, self._moved = ask, time.monotonic()
+        self._go_on(comm, ask)
+
+    def proceed(self, comm: MPI.Intracomm) -> Came | None:
+        """Take what has come; a model, if all of it has."""
+        for ask in [*self._asks.values()]:
+            try:
+                self._take(comm, ask)
+            except PeersLost:
+                self._drop(ask)
+        ask_of_now = self._current
+        if ask_of_now is None or ask_of_now.came < ask_of_now.pieces:
+            return None
+        self._current, ask_of_now.room = None, None
+        assert ask_of_now.publication is not None
+        return Came(ask_of_now.worker, ask_of_now.publication)
+
+    def leave(self) -> None:
+        """The one that is under way does not matter any more."""
+        if self._current is not None:
+            self._current.room = None
+            self._current = None
+
+    def give_up(self) -> None:
+        """None is waited for any more, nor will anybody reply."""
+        for ask in [*self._asks.values()]:
+            self._drop(ask)
+
+    def _go_on(self, comm: MPI.Intracomm, ask: _Ask) -> None:
+        try:
+            while ask.room is not None and ask.asked < min(ask.pieces, ask.came + _AHEAD):
+                room = self._buffers.pop() if self._buffers else _message()
+                request = comm.Irecv([room, MPI.BYTE], ask.rank, _REPLY)
+                ask.replies.append(_Message(comm, request, room, comes=True))
+                words = _WANTED.pack(ask.number, ask.asked)
+                request = comm.Issend([words, MPI.BYTE], ask.rank, _ASK)
+                ask.asks.append(_Message(comm, request, words))
+                ask.asked += 1
+        except MPI.Exception as error:
+            told(error, comm)
+            self._drop(ask)
+
+    def _take(self, comm: MPI.Intracomm, ask: _Ask) -> None:
+        ask.asks = [message for message in ask.asks if not message.through()]
+        while ask.replies and ask.replies[0].through():
+            reply = ask.replies.popleft()
+            self._moved = time.monotonic()
+            self._read(ask, reply.buffer)
+            self._buffers.append(reply.buffer)
+        if ask.room is not None:
+            self._go_on(comm, ask)
+        elif not ask.replies and not ask.asks:
+            self._asks.pop(ask.worker, None)
+
+    def _read(self, ask: _Ask, reply: Buffer) -> None:
+        number, piece, publication, form = _HEAD.unpack_from(reply)
+        if number != ask.number:
+            raise SpotmpiError(
+                f"worker {ask.worker} replied to request {number} for its model, and {ask.number} "
+                "was next: this is a bug"
+            )
+        if ask.room is None:
+            return
+        others = ask.publication is not None and publication != ask.publication
+        if publication == _NONE or form != _digest(ask.form) or others:
+            self.leave()  # nothing is published, or what is is another's
+            return
+        ask.publication = publication
+        here = ask.room[piece * PIECE : (piece + 1) * PIECE]
+        here[...] = reply[_HEAD.size : _HEAD.size + len(here)]
+        ask.came += 1
+
+    def _drop(self, ask: _Ask) -> None:
+        if ask is self._current:
+            self._current = None
+        ask.room = None
+        self._asks.pop(ask.worker, None)
+        self._given_up.add(*ask.replies, *ask.asks)
+
+
+class Answering:
+    """One worker's answers: to one other at a time, with one publication from its beginning to its
+    end."""
+
+    def __init__(self, given_up: GivenUp) -> None:
+        self._given_up = given_up
+        self._status = MPI.Status()
+        self._asked: deque[tuple[int, int, int]] = deque()
+        """By which rank, the number of its ask, and which piece; in the order of their coming."""
+        self._serves: tuple[int, int] | None = None
+        """Whose turn it is, and which ask of it."""
+        self._moved = 0.0
+        """When it has asked, or received, something."""
+        self._copy = HOST.zeros("uint8", 0)
+        self._publication = _NONE
+        self._form = 0
+        self._sent: list[_Message] = []
+        self._buffers: list[Buffer] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is under way."""
+        return bool(self._asked or self._sent or self._serves)
+
+    def proceed(self, comm: MPI.Intracomm, board: Callable[[], Board | None]) -> bool:
+        """Take asks, and reply to what can be replied to. Whether anything was done."""
+        asked = self._hear(comm)
+        left = self._see_off()
+        replied = self._reply(comm, board)
+        return asked or left or replied
+
+    def forget(self) -> None:
+        """What is being sent is not to be sent any more: another form, or another training."""
+        self._serves = None
+
+    def give_up(self) -> None:
+        """Nobody waits for an answer any more."""
+        self.forget()
+        self._asked.clear()
+        self._given_up.add(*self._sent)
+        self._sent = []
+
+    def _hear(self, comm: MPI.Intracomm) -> bool:
+        count = 0
+        try:
+            while count < _MOST:
+                # The first look makes MPI fetch what has come, the second one finds it.
+                message = comm.Improbe(MPI.ANY_SOURCE, _ASK, self._status)
+                message = message or comm.Improbe(MPI.ANY_SOURCE, _ASK, self._status)
+                if message is None:
+                    break
+                rank = self._status.Get_source()
+                words = bytearray(_WANTED.size)
+                message.Recv([words, MPI.BYTE])
+                self._asked.append((rank, *_WANTED.unpack(words)))
+                if self._serves == self._asked[-1][:2]:
+                    self._moved = time.monotonic()
+                count += 1
+        except MPI.Exception as error:
+            if not is_failure(error):
+                told(error, comm)
+            elif not comm.Is_revoked():
+                comm.Ack_failed()  # else a probe for any source fails for ever
+        return count > 0
+
+    def _see_off(self) -> bool:
+        under_way = []
+        for message in self._sent:
+            try:
+                if not message.through():
+                    under_way.append(message)
+                    continue
+            except PeersLost:
+                pass  # the one that asked for it
+            else:
+                self._buffers.append(message.buffer)
+            self._moved = time.monotonic()
+        left = len(under_way) < len(self._sent)
+        self._sent = under_way
+        return left
+
+    def _reply(self, comm: MPI.Intracomm, board: Callable[[], Board | None]) -> bool:
+        replied = False
+        while (one := self._next()) is not None:
+            rank, ask, piece = one
+            if self._serves is None and piece == 0 and self._look(board()):
+                self._serves, self._moved = (rank, ask), time.monotonic()
+            publication = _NONE if self._serves is None else self._publication
+            self._send(comm, rank, ask, piece, publication)
+            if (piece + 1) * PIECE >= len(self._copy):
+                self._serves = None
+            replied = True
+        if self._asked and time.monotonic() > self._moved + PATIENCE:
+            self._serves = None  # it is silent, and others wait
+        return replied
+
+    def _next(self) -> tuple[int, int, int] | None:
+        """The next ask whose turn it is."""
+        for index, (rank, ask, _) in enumerate(self._asked):
+            if self._serves is None or self._serves == (rank, ask):
+                found = self._asked[index]
+                del self._asked[index]
+                return found
+        return None
+
+    def _look(self, board: Board | None) -> bool:
+        """Have a copy of the latest publication; False if there is none."""
+        if board is None:
+            return False
+        if len(self._copy) != board.form.bytes:
+            self._copy = board.form.room()
+        number = board.read(self._copy)
+        if number is None:
+            return False
+        self._publication, self._form = number, _digest(board.form)
+        return True
+
+    def _send(self, comm: MPI.Intracomm, rank: int, ask: int, piece: int, publication: int) -> None:
+        buffer = self._buffers.pop() if self._buffers else _message()
+        _HEAD.pack_into(buffer, 0, ask, piece, publication, self._form)
+        length = _HEAD.size
+        if publication != _NONE:
+            here = self._copy[piece * PIECE : (piece + 1) * PIECE]
+            length += len(here)
+            buffer[_HEAD.size : length] = here
+        try:
+            request = comm.Issend([buffer[:length], MPI.BYTE], rank, _REPLY)
+        except MPI.Exception as error:
+            told(error, comm)
+            self._buffers.append(buffer)
+        else:
+            self._sent.append(_Message(comm, request, buffer))
+
+
+def _message() -> Buffer:
+    return HOST.zeros("uint8", _HEAD.size + PIECE)
+
+
+def _digest(form: Form) -> int:
+    found = hashlib.blake2b(repr(form.arrays).encode(), digest_size=7).digest()
+    return int.from_bytes(found, "little")

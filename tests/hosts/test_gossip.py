@@ -1,0 +1,55 @@
+"""Models that workers of several hosts fetch, over real lines, while hosts and workers vanish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.bench.network import Network
+from tests import learning
+from tests.hosts import gossip
+from tests.running import Running
+
+
+@pytest.mark.parametrize("how", ["killed", "cut off"])
+def test_models_are_fetched_past_the_loss_of_a_host_and_of_a_newcomer(
+    network: Callable[[int], Network], how: str
+) -> None:
+    """Any of three hosts' by any other; every worker is in the middle of an answer all the time."""
+    there = network(3)
+    file = there.folder / "trace.jsonl"
+    hosts = there.hosts_file("h1 slots=1", "h2 slots=2", "h3 slots=1")
+    command = there.in_head(
+        *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", file),
+        *("--detect-ms", 2000),
+        Path(gossip.__file__),
+    )
+    job = Running(command, there.folder, environ=there.environ)
+    try:
+        for one in range(4):
+            for other in range(4):
+                if one != other:
+                    job.until(f"FETCHED {one} of {other}")
+        os.kill(min(there.workers("h2")), signal.SIGKILL)
+        job.until("worker 4 on h2 has joined")
+        for one in (0, 3):
+            job.until(f"FETCHED {one} of 4")
+            job.until(f"FETCHED 4 of {one}")
+        job.until("FETCHED 4 of [12]")
+        if how == "killed":
+            there.kill("h3")
+        else:
+            there.link("h3", "down")
+        job.until("worker 3 ")
+        until = learning.steps(file) + 30
+        while learning.steps(file) < until:
+            assert job.alive, f"{job.wait()}: {job.output}"
+        (there.folder / "enough").touch()
+        assert job.wait() == 0, job.output
+    finally:
+        job.close()
