@@ -8,7 +8,8 @@ machine with few cores do not slow each other down.
 *speed* is what the other workers keep of theirs: steps a second in the second half of the training,
 beside the same worker's when nobody is slow. *gap* is the longest time between the ends of two
 steps of a survivor, from the death on, less a usual step: with synchronous SGD that is the
-recovery.
+recovery. Beside it stands the same of a training in which nobody dies, from its middle on: what
+rounds cost that come now and then.
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from spotmpi.bench.measuring import figures, launching, machine
 from spotmpi.bench.scripts.pacing import SLOW, VICTIM
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
+from spotmpi.strategies import named
 
-__all__ = ["Run", "add_arguments", "gap", "main", "page", "speeds"]
+__all__ = ["Run", "add_arguments", "gaps", "main", "page", "speeds"]
 
-STRATEGIES = ("ssgd", "localsgd:h=16", "diloco:h=16", "adpsgd:control=16")
+_USUAL = ("ssgd", "localsgd:h=16", "diloco:h=16", "adpsgd:control=16")
 TIMES = 5
 """So much slower is the slow one."""
 _LIMIT = 120.0
@@ -59,6 +61,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--turns", 5, "trainings of each kind"),
     ):
         parser.add_argument(name, type=int, default=usual, metavar="N", help=f"{text} ({usual})")
+    parser.add_argument(
+        "--strategies", nargs="+", default=[*_USUAL], metavar="NAME", help=" ".join(_USUAL)
+    )
     parser.add_argument("--ms", type=float, default=10.0, metavar="MS", help="of a step (10)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the samples to FILE")
 
@@ -68,9 +73,9 @@ def main(options: argparse.Namespace) -> int:
     if options.workers < 3 or min(options.params, options.turns) < 1 or options.steps < 32:
         raise UsageError("--workers is 3 or more, --steps 32 or more, the others 1 or more")
     head = {"bench": "stragglers", **machine.describe()}
-    runs: dict[str, list[Run]] = {strategy: [] for strategy in STRATEGIES}
+    runs: dict[str, list[Run]] = {str(named(one).name): [] for one in options.strategies}
     with temporary_job.ended_by_signals():
-        for _, strategy in itertools.product(range(options.turns), STRATEGIES):
+        for _, strategy in itertools.product(range(options.turns), runs):
             runs[strategy].append(Run(*(_train(options, strategy, kind) for kind in KINDS)))
             print(".", end="", flush=True)
     print("", *page(runs), sep="\n")
@@ -109,30 +114,36 @@ def _speed(over: Sequence[float]) -> float:
     return (len(half) - 1) / (half[-1] - half[0])
 
 
-def gap(over: Over) -> float:
-    """Of the survivors of a death, in seconds: the longest, less a usual step."""
-    death = over[VICTIM][-1]
+def gap(over: Over, since: float) -> float:
+    """The longest of all workers but the victim, from a moment on, less a usual step; seconds."""
     longest = 0.0
     for worker, steps in over.items():
         if worker != VICTIM:
-            between = [
-                after - before for before, after in itertools.pairwise(steps) if after > death
-            ]
+            pairs = itertools.pairwise(steps)
+            between = [after - before for before, after in pairs if after > since]
             longest = max(longest, max(between) - median(between))
     return longest
 
 
+def gaps(run: Run) -> tuple[float, float]:
+    """After the death, and where nobody dies, from the middle on."""
+    steps = run.undisturbed[VICTIM]
+    return gap(run.death, run.death[VICTIM][-1]), gap(run.undisturbed, steps[len(steps) // 2])
+
+
 def page(runs: Mapping[str, Sequence[Run]]) -> list[str]:
     """The table, and what was to be reached."""
-    lines = ["strategy            speed beside a slow worker    longest gap after a death, ms"]
+    rows = [("strategy", "speed beside a slow one", "gap after a death, ms", "without, ms")]
     for strategy, some in runs.items():
         kept = [median(speeds(run)) for run in some]
-        gaps = [1e3 * gap(run.death) for run in some]
-        lines.append(
-            f"{strategy:19} {median(kept):6.2f} ({min(kept):.2f} .. {max(kept):.2f})"
-            f" {median(gaps):19.1f} ({min(gaps):.1f} .. {max(gaps):.1f})"
-        )
-    return [*lines, "", *map(str, aims(runs))]
+        after, without = zip(*([1e3 * one for one in gaps(run)] for run in some), strict=True)
+        rows.append((strategy, _said(kept, 2), _said(after, 1), _said(without, 1)))
+    return [*(f"{a:34} {b:24} {c:24} {d}" for a, b, c, d in rows), "", *map(str, aims(runs))]
+
+
+def _said(values: Sequence[float], digits: int) -> str:
+    ends = f"{min(values):.{digits}f} .. {max(values):.{digits}f}"
+    return f"{median(values):.{digits}f} ({ends})"
 
 
 def aims(runs: Mapping[str, Sequence[Run]]) -> Iterable[figures.Aim]:
