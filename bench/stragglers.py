@@ -94,10 +94,11 @@ def _train(options: argparse.Namespace, strategy: str, kind: str) -> Over:
         found.mkdir()
         program = ["--strategy", strategy, str(_SCRIPT), str(found), *known]
         launching.by_spotmpi(options.workers, program, folder / "trace.jsonl", folder, _LIMIT)
-        over = {int(one.name): json.loads(one.read_text()) for one in sorted(found.iterdir())}
-    if len(over) != options.workers:
-        raise JobFailed(f"{strategy}, {kind}: only workers {[*over]} say what they did")
-    return over
+        said = {int(one.name): json.loads(one.read_text()) for one in sorted(found.iterdir())}
+    if len(said) != options.workers:
+        raise JobFailed(f"{strategy}, {kind}: only workers {[*said]} say what they did")
+    first = min(over[0] for over in said.values())
+    return {worker: [round(at - first, 5) for at in over] for worker, over in said.items()}
 
 
 def speeds(run: Run) -> list[float]:

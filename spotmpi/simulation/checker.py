@@ -62,6 +62,8 @@ class _Script:
     """Memberships sealed when it was seen last ..."""
     changes: int
     """... and how many of them changed who is a member."""
+    level: int = 0
+    """Steps when its last round of steps was over."""
     begun: int = 0
     """Gradients it has computed that could count."""
     told: int | None = None
@@ -167,7 +169,7 @@ class Checker:
 
     def begins(self, worker: WorkerId, membership: Membership, steps: int, params: Array) -> None:
         """Its script trains from here on: at the beginning, or when a newcomer has learnt."""
-        self._scripts[worker] = _Script(steps, steps, len(self._seals), self._changes)
+        self._scripts[worker] = _Script(steps, steps, len(self._seals), self._changes, steps)
         self._member(worker, membership)
         self._see(worker, ("step", steps), params.tobytes())
         if worker >= self._workers:
@@ -217,9 +219,10 @@ class Checker:
             if script.told < 0:
                 raise Violation(f"worker {worker} was told to leave and stays")
         script.steps = steps
-        self._wanted(worker, steps - 1)
         self._member(worker, membership)
         if model is not None:
+            self._wanted(worker, script.level)
+            script.level = steps
             self._see(worker, ("step", steps), model.tobytes())
 
     def hold(self, wrong: str | None) -> None:

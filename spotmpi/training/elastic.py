@@ -100,7 +100,11 @@ class Elastic(Generic[P]):
 
     @property
     def steps(self) -> int:
-        """Steps committed; the number of the step to come."""
+        """Steps committed; the number of the step to come.
+
+        Between rounds of several steps it is what this worker has taken since; with `ADPSGD` in
+        proportion to all that it will take.
+        """
         return self._training.progress.steps
 
     @property
@@ -117,9 +121,9 @@ class Elastic(Generic[P]):
         """The indices of this worker's batches: every one of ``n`` samples once in each pass.
 
         ``batch_size`` is per worker. Use each batch once, by a step or an average. Collective in
-        effect: every worker takes as many steps. At the end of a pass there may be fewer samples
-        than workers: some then see a sample of another worker's, and their gradient counts for
-        nothing.
+        effect: every worker takes as many steps, unless the strategy lets each go at its own pace
+        (`ADPSGD`). At the end of a pass there may be fewer samples than workers: some then see a
+        sample of another worker's, and their gradient counts for nothing.
         """
         seat, training = self._connected("batches()"), self._training
         if isinstance(seat, Session):  # from batches that were left in the middle of a round

@@ -14,6 +14,7 @@ import pytest
 
 import spotmpi
 from spotmpi.bench.convergence import against, aims
+from spotmpi.bench.stragglers import Run, gaps, speeds
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import NAMES, named
 from tests.docs.pages import ROOT, blocks
@@ -24,6 +25,18 @@ PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding
 def test_the_table_has_every_strategy_with_what_is_usual() -> None:
     rows = re.findall(r"^\| `([a-z]+[^`]*)` \| `(\w+)", PAGE, re.MULTILINE)
     assert dict(rows) == {str(made().name): made.__name__ for made in NAMES.values()}
+
+
+def test_what_asynchrony_is_worth_is_what_was_measured() -> None:
+    file = ROOT / "bench" / "results" / "stragglers.json"
+    for name, runs in json.loads(file.read_text(encoding="utf-8"))["runs"].items():
+        some = [
+            Run(*({int(one): at for one, at in run[kind].items()} for kind in Run._fields))
+            for run in runs
+        ]
+        kept = median(median(speeds(run)) for run in some)
+        after, without = (1e3 * median(one) for one in zip(*map(gaps, some), strict=True))
+        assert f"| `{name}` | {kept:.2f} | {after:.0f} ms | {without:.0f} ms |" in PAGE
 
 
 def test_the_command_names_a_strategy() -> None:

@@ -31,6 +31,17 @@ def test_a_killed_host_costs_its_workers_only(train, victim: str) -> None:
     assert f"host {victim}" in training.job.output
 
 
+@pytest.mark.parametrize("fault", ["killed", "silent"])
+def test_workers_that_exchange_models_go_on_without_a_host(train, fault: str) -> None:
+    training = train(3, "--strategy", "adpsgd:control=8", hurried=True, slots=2)
+    training.until_step(40)
+    if fault == "killed":
+        training.network.kill("h2")
+    else:
+        training.network.link("h2", "down")
+    training.check(0, 1, 4, 5)
+
+
 def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> None:
     training = train(3, hurried=True, slots=2)
     network = training.network
