@@ -43,9 +43,8 @@ from spotmpi.launch.commands.client import Gone
 from spotmpi.launch.commands.status_table import numbers
 from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.control_socket import DESK
-from spotmpi.launch.liveness import MOST
+from spotmpi.launch.liveness import MOST, WINDOW
 from spotmpi.launch.processes import cores
-from spotmpi.launch.silences import WINDOW
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace import records as trace
 

@@ -15,8 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench import on_hosts
-from spotmpi.bench.measuring import figures, launching
+from spotmpi.bench.measuring import figures, launching, on_hosts
 from spotmpi.bench.measuring.copies import COPIED
 from spotmpi.bench.measuring.figures import Aim
 from spotmpi.bench.measuring.models import MODELS

@@ -6,9 +6,12 @@ import argparse
 
 from spotmpi import subcommands
 from spotmpi.bench import (
+    adaptive,
     alarms,
     allreduce,
     convergence,
+    exposed,
+    growing,
     join,
     joins,
     kernels,
@@ -17,6 +20,7 @@ from spotmpi.bench import (
     recovery,
     step,
     stragglers,
+    switches,
     wire,
 )
 from spotmpi.subcommands import run as main
@@ -44,11 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "how accurate each strategy is, with and without revocations",
                 convergence,
             ),
+            "exposed": ("how much of their time trainings between hosts spend on rounds", exposed),
+            "growing": ("how accurate a training is that gets more and more workers", growing),
+            "adaptive": ("what policies do while hosts come and the line gets slow", adaptive),
             "kernels": ("how fast the arithmetic is, beside NumPy and copies", kernels),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
             "allreduce": ("how long a sum takes, beside MPI, gloo, memory and the line", allreduce),
             "overlap": ("how much of a sum between hosts a backward pass hides", overlap),
             "stragglers": ("what a slow worker costs the others, and what a dead one", stragglers),
+            "switches": ("what it costs to change the strategy under way", switches),
             "wire": ("the same for steps on several hosts", wire),
         },
     )

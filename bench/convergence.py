@@ -25,7 +25,7 @@ from typing import Any
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, tasks
-from spotmpi.bench.measuring.figures import Aim
+from spotmpi.bench.measuring.figures import Aim, middle_and_ends
 from spotmpi.bench.measuring.report import Report
 from spotmpi.bench.scripts.converging import Training, to_json
 from spotmpi.errors import TraceError, UsageError
@@ -40,7 +40,13 @@ WORKERS, _LOST, _SPARES = 8, 3, 2
 _SEEDS = (1, 2, 3, 4, 5)
 _TUNING_SEED = 100
 _RATES = (0.0125, 0.05, 0.2)
-FITTING = {"diloco": "diloco:h=16,momentum=0.5", "adpsgd": "adpsgd:control=16"}
+FITTING = {
+    "diloco": "diloco:h=16,momentum=0.5",
+    "adpsgd": "adpsgd:control=16",
+    "gossip": "gossip:control=16",
+    "parameterserver": "parameterserver:control=16",
+    "hogwild": "hogwild:control=16",
+}
 """Options for so small a training, where a strategy's own are not for that."""
 _BASE = "ssgd"
 _NEAR = 1.0
@@ -59,8 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "example: spotmpi bench convergence --json convergence.json --plot convergence.png\n\n"
-        "About 20 minutes on 2 cores. Exit code 1 if a job failed; a target that is missed is "
-        "only\nreported."
+        "About 2 minutes a strategy and set on 2 cores. Exit code 1 if a job failed; a target that "
+        "is\nmissed is only reported."
     )
     parser.add_argument(
         "--sets", nargs="+", choices=list(tasks.TASKS), metavar="SET", help="digits, teacher (both)"
@@ -272,15 +278,10 @@ def _row(cell: Cell, cells: Sequence[Cell]) -> str:
     percents = [[100 * one for one in cell[kind].values()] for kind in ("without", "with")]
     return (
         f"{cell['set']:7} {cell['strategy']:12} {cell['rate']:<6g}| "
-        + "  ".join(f"{_spread(one):20}" for one in percents)
-        + f"  | {_spread(against(cell), '+'):20} "
-        + (_spread(against(cell, base), "+") if base else "")
+        + "  ".join(f"{middle_and_ends(one):20}" for one in percents)
+        + f"  | {middle_and_ends(against(cell), '+'):20} "
+        + (middle_and_ends(against(cell, base), "+") if base else "")
     )
-
-
-def _spread(values: Sequence[float], sign: str = "") -> str:
-    middle, *ends = (f"{one:{sign}.1f}" for one in (median(values), min(values), max(values)))
-    return f"{middle} ({ends[0]} .. {ends[1]})"
 
 
 def _base(cell: Cell, cells: Sequence[Cell]) -> Cell | None:

@@ -87,6 +87,13 @@ def cpu_cases(params: int) -> Iterator[Case]:
         np.add(out, spare, out=out)
 
     yield Case("blend", partial(cpu.blend, out, x, 0.3, 0.7), blend, 3 * size)
+
+    def exchange() -> None:
+        np.subtract(x, y, out=spare)
+        np.add(out, spare, out=out)
+        np.copyto(y, x)
+
+    yield Case("exchange", partial(cpu.exchange, out, y, x), exchange, 5 * size)
     for count in _SUMS:
         inputs = arrays[-count:]
         ours = partial(cpu.scaled_sum, out, inputs, [0.5] * count)

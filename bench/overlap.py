@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from spotmpi.arrays.layout import BUCKET_MB
-from spotmpi.bench import on_hosts
+from spotmpi.bench.measuring import on_hosts
 from spotmpi.bench.measuring.figures import Aim
 from spotmpi.bench.measuring.models import resnet50
 from spotmpi.bench.measuring.report import Report

@@ -26,10 +26,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spotmpi.bench import hosts, summary
-from spotmpi.bench.deaths import Deaths
+from spotmpi.bench import hosts
 from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
-from spotmpi.bench.measuring import figures, launching, machine
+from spotmpi.bench.measuring import figures, launching, machine, summary
+from spotmpi.bench.measuring.deaths import Deaths
 from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace import records as trace

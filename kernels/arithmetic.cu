@@ -23,6 +23,15 @@ __device__ inline void blend(real* out, const real* x, real a, real b, u64 n) {
 }
 
 template <typename real>
+__device__ inline void exchange(real* total, real* own, const real* x, u64 n) {
+    EACH(i, n) {
+        real brought = x[i];
+        total[i] = total[i] + (brought - own[i]);
+        own[i] = brought;
+    }
+}
+
+template <typename real>
 __device__ inline void sgd(real* params, const real* grads, real rate, real scale, u64 n) {
     EACH(i, n) params[i] = params[i] - rate * (scale * grads[i]);
 }
@@ -224,6 +233,10 @@ extern "C" __global__ void digest(
     extern "C" __global__ void blend_##real(                                                \
         real* out, const real* x, real a, real b, u64 n) {                                  \
         blend(out, x, a, b, n);                                                             \
+    }                                                                                       \
+    extern "C" __global__ void exchange_##real(                                             \
+        real* total, real* own, const real* x, u64 n) {                                     \
+        exchange(total, own, x, n);                                                         \
     }                                                                                       \
     extern "C" __global__ void sgd_##real(                                                  \
         real* params, const real* grads, real rate, real scale, u64 n) {                    \

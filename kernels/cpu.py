@@ -25,6 +25,7 @@ __all__ = [
     "adam",
     "blend",
     "digest",
+    "exchange",
     "finite",
     "lamb",
     "lamb_norms",
@@ -52,14 +53,15 @@ PAST_CACHE = 12_000_000
 remains there until they are read (`bench kernels`)."""
 
 
-def warm() -> None:
-    """Load or compile every kernel for both dtypes, but those that narrow. Blocks for seconds on
-    the very first start.
+def warm(*dtypes: str) -> None:
+    """Load or compile every kernel for these dtypes, or both, but those that narrow. Blocks for
+    seconds on the very first start.
 
-    For whoever starts many workers: called once before, it spares them the wait for each other.
+    For whoever starts many workers: called once before, it spares them the wait for each other. And
+    for whoever is not to wait in the middle of something.
     """
-    for dtype in DTYPES:
-        _KERNELS[dtype]
+    for dtype in dtypes or DTYPES:
+        _KERNELS[np.dtype(dtype)]
 
 
 def accumulate(out: Array, x: Array) -> None:
@@ -70,6 +72,11 @@ def accumulate(out: Array, x: Array) -> None:
 def blend(out: Array, x: Array, a: float, b: float) -> None:
     """out = b * out + a * x"""
     _checked(out, x).blend(out, x, a, b)
+
+
+def exchange(total: Array, own: Array, x: Array) -> None:
+    """total += x - own; own = x: a sum has x in it in the place of what was there."""
+    _checked(total, own, x, written=2).exchange(total, own, x)
 
 
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:
@@ -341,6 +348,7 @@ _quietly = np.errstate(all="ignore")  # as compiled code is
 _FEW = SimpleNamespace(
     accumulate=_quietly(reference.accumulate),
     blend=_quietly(reference.blend),
+    exchange=_quietly(reference.exchange),
     scaled_sum=_quietly(reference.scaled_sum),
     sgd=_quietly(reference.sgd),
     momentum=_quietly(reference.momentum),

@@ -32,6 +32,7 @@ __all__ = [
     "adam",
     "blend",
     "digest",
+    "exchange",
     "finite",
     "lamb",
     "lamb_norms",
@@ -85,6 +86,12 @@ def blend(out: Array, x: Array, a: float, b: float) -> None:
     """out = b * out + a * x"""
     real = _checked(out, x)
     _launch(f"blend_{real}", out, out, x, *_rounded(out, a, b))
+
+
+def exchange(total: Array, own: Array, x: Array) -> None:
+    """total += x - own; own = x: a sum has x in it in the place of what was there."""
+    real = _checked(total, own, x)
+    _launch(f"exchange_{real}", total, total, own, x)
 
 
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:

@@ -35,6 +35,7 @@ def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
         {
             _accumulate: (flat, flat),
             _blend: (flat, flat, float64, float64),
+            _exchange: (flat, flat, flat),
             _scaled_sum: (flat, uintp[::1], float64[::1]),
             _scaled_sum_past_cache: (flat, uintp[::1], float64[::1]),
             _sgd: (flat, flat, float64, float64),
@@ -61,6 +62,13 @@ def _blend(out: Any, x: Any, a: Any, b: Any) -> None:
     new, old = real(a), real(b)
     for i in range(out.size):
         out[i] = old * out[i] + new * x[i]
+
+
+def _exchange(total: Any, own: Any, x: Any) -> None:
+    for i in range(total.size):
+        new = x[i]
+        total[i] += new - own[i]
+        own[i] = new
 
 
 def _sgd(params: Any, grads: Any, rate: Any, scale: Any) -> None:

@@ -19,6 +19,7 @@ __all__ = [
     "adam",
     "blend",
     "digest",
+    "exchange",
     "finite",
     "lamb",
     "lamb_norms",
@@ -60,6 +61,12 @@ def blend(out: Array, x: Array, a: float, b: float) -> None:
     """out = b * out + a * x"""
     real = out.dtype.type
     out[...] = real(b) * out + real(a) * x
+
+
+def exchange(total: Array, own: Array, x: Array) -> None:
+    """total += x - own; own = x: a sum has x in it in the place of what was there."""
+    total += x - own
+    own[...] = x
 
 
 def scaled_sum(out: Array, inputs: Sequence[Array], scales: Sequence[float]) -> None:

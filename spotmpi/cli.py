@@ -33,6 +33,7 @@ _COMMANDS = (
     _Command(
         "run", "spotmpi.launch.commands.run", "train with several workers, on this host or on many"
     ),
+    _Command("jobs", "spotmpi.launch.commands.jobs", "list your running jobs"),
     _Command("status", "spotmpi.launch.commands.status", "show how a running job stands"),
     _Command(
         "stop",
@@ -47,6 +48,12 @@ _COMMANDS = (
     _Command(
         "doctor", "spotmpi.launch.commands.doctor", "show what a run would use, and what is wrong"
     ),
+    _Command(
+        "check", "spotmpi.afterwards.check", "check from its trace what a training has kept to"
+    ),
+    _Command("why", "spotmpi.afterwards.why", "say what interrupted a training, and its goodput"),
+    _Command("report", "spotmpi.afterwards.report", "write a page about a training"),
+    _Command("plot", "spotmpi.afterwards.plot", "draw a training from its trace"),
     _Command("plan", "spotmpi.economy.planning", "choose a cluster: its time, its cost, its risk"),
     _Command(
         "prices",

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,10 +20,11 @@ from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch.commands import run
 from spotmpi.launch.commands.doctor import problems
 from spotmpi.launch.start.installation import search
-from spotmpi.trace import replay
+from spotmpi.trace.proof import findings
 from spotmpi.trace.records import Record, read
+from spotmpi.trace.recoveries import described, named
 
-__all__ = ["add_arguments", "main", "proof", "recoveries"]
+__all__ = ["add_arguments", "main", "proven"]
 
 WORKERS = 8
 REVOCATIONS = ("0,3,5@150", "6@400")
@@ -68,80 +68,29 @@ def main(options: argparse.Namespace) -> int:
             return code
         records = list(read(trace))
     _say("\nWhat the trace says of it:\n")
-    for line in recoveries(records):
+    for line in described(records):
         _say(f"  {line}")
     _say("\nChecked, from the trace:\n")
-    for line in proof(records, IMAGES, PASSES):
+    for line in proven(records):
         _say(f"  {line}")
     plots.draw(records, plot)
     _say(f"\nThe plot of this run: {plot.resolve()}")
     return 0
 
 
-def recoveries(records: Sequence[Record]) -> Iterator[str]:
-    """A line for each recovery: who was lost, how long it took, and what took how long.
-
-    The whole step is given as well: the kernel reports a death only after it has taken down the
-    process's memory, and the survivors wait for that, too.
-    """
-    told = {record["generation"]: record for record in records if record["event"] == "recovery"}
-    steps = {record["step"]: 1e3 * record["seconds"] for record in replay.steps(records)}
-    for number, record in enumerate(told.values(), start=1):
-        mine = [
-            other
-            for other in records
-            if other["event"] == "recovered" and other["generation"] == record["generation"]
-        ]
-        totals = [other["total_ms"] for other in mine if other["total_ms"] is not None]
-        took = f"{max(totals):.1f} ms" if totals else "a time unknown"
-        parts = ", ".join(
-            f"{phase} {record[f'{phase}_ms']:.1f}"
-            for phase in ("detect", "revoke", "reconcile", "accept", "restart")
-            if record[f"{phase}_ms"] is not None
-        )
-        # After a repair the writer may name the step after the one in which it happened.
-        stretched = max(steps.get(record["step"] - back, 0.0) for back in (0, 1))
-        yield (
-            f"recovery {number}: {_named(record['lost'])} lost; {len(mine)} survivors go on {took} "
-            f"after the death ({parts}); {record['verdict']}; "
-            f"the whole step took {stretched:.0f} ms"
-        )
-    usual = statistics.median(steps.values())
-    yield f"for comparison: an ordinary step took {usual:.1f} ms (median)"
-
-
-def proof(records: Sequence[Record], samples: int, passes: int) -> Iterator[str]:
+def proven(records: Sequence[Record]) -> Iterator[str]:
     """What was promised, each checked from the trace. TraceError for what does not hold."""
-    start, end = _only(records, "start"), _only(records, "end")
-    lost = {w for record in records if record["event"] == "recovery" for w in record["lost"]}
-    _hold(lost.isdisjoint(end["workers"]), f"workers {sorted(lost)} were lost and yet finished")
-    _hold(
-        sorted([*lost, *end["workers"]]) == start["workers"],
-        f"of {start['workers']} only {end['workers']} finished and {sorted(lost)} were lost",
-    )
-    yield f"survivors: {_named(end['workers'])} of {len(start['workers'])} finished"
-
-    steps = replay.steps(records)
-    recovered = [record for record in records if record["event"] == "recovered"]
-    _hold(len(steps) == end["step"], f"{end['step']} steps ended, {len(steps)} are in the trace")
-    _hold(all(record["lost_steps"] == 0 for record in recovered), "a survivor lost a step")
-    yield f"steps lost: 0; the trace has steps 0 to {len(steps) - 1}, each once"
-
-    again = sum(record["recomputed_gradients"] for record in recovered)
-    _hold(again == 0, f"{again} gradients were computed twice")
-    yield f"gradients computed again: 0, in {len(recovered)} reports of survivors"
-
-    _hold(all(record["digest"] for record in steps), "a step has no digest of the parameters")
-    _hold(end["outcome"] == "finished", f"the run did not finish, it {end['outcome']}")
-    compared = replay.check_replicas(records)
-    _hold(compared == len(recovered), f"only {compared} survivors digested their parameters")
-    yield (
-        f"replicas: bit-identical in {compared} digests of survivors after recoveries; in the "
-        f"{len(steps)} steps the workers compared theirs, and would have ended the job"
-    )
-
-    replay.check_exactly_once(records, samples, passes)
-    yield f"samples: each of {samples} images was used exactly once in each of {passes} passes"
+    for one in findings(records):
+        if not one.holds:
+            raise TraceError(f"the trace does not prove what it should: {one.what}: {one.said}")
+        yield f"{one.what}: {one.said}"
+    whole = [(one["n"], one["passes"]) for one in records if one["event"] == "batches"]
+    outcomes = [one["outcome"] for one in records if one["event"] == "end"]
+    if set(whole) != {(IMAGES, PASSES)} or outcomes != ["finished"]:
+        raise TraceError(
+            f"the trace is not of {IMAGES} images in {PASSES} passes to the end, but of {whole}, "
+            f"which {outcomes}"
+        )
 
 
 def _command(trace: Path) -> list[str]:
@@ -155,7 +104,7 @@ def _plan() -> str:
     for revocation in REVOCATIONS:
         workers, _, step = revocation.partition("@")
         deaths.append(
-            f"  step {step:>4}: SIGKILL for {_named(workers.split(','))} in the all-reduce"
+            f"  step {step:>4}: SIGKILL for {named(workers.split(','))} in the all-reduce"
         )
     return "\n".join(
         [
@@ -184,24 +133,6 @@ def _refuse(reasons: Sequence[str]) -> int:
     for reason in reasons:
         print(f"spotmpi demo: {reason}", file=sys.stderr)
     return 1
-
-
-def _named(workers: Sequence[object]) -> str:
-    names = [str(worker) for worker in workers]
-    if len(names) == 1:
-        return f"worker {names[0]}"
-    return f"workers {', '.join(names[:-1])} and {names[-1]}"
-
-
-def _only(records: Sequence[Record], event: str) -> Record:
-    found = [record for record in records if record["event"] == event]
-    _hold(len(found) == 1, f"it has {'more than one' if found else 'no'} {event}")
-    return found[0]
-
-
-def _hold(true: bool, otherwise: str) -> None:
-    if not true:
-        raise TraceError(f"the trace does not prove what it should: {otherwise}")
 
 
 def _say(line: str) -> None:

@@ -4,23 +4,23 @@ A worker under ``spotmpi run`` holds one end of a local socket (SOCK_SEQPACKET: 
 whole or not at all) and tells its launcher where it is. One message is one line of JSON. Without
 a launcher every call does nothing.
 
-Events: ``begin`` (training is entered, before MPI starts), ``ready`` (the fabric is up),
-``underway`` (a round is over, so that all were ready, even where that is not known yet: what is
-said on several hosts arrives in any order), ``recovery``, ``checkpoint``, ``unsaved`` (the disk
-refuses one), ``unable`` (to begin, through no fault of its script), ``goes_on`` (it was to end, but
-nothing could be kept), ``unkept`` (training is over, and its end could not be kept), ``done``
-(training is sealed; ordinary code follows), ``failed`` (the script raised; with its traceback) and
-``left`` (it ends with this code); ``parted`` (it left the others on request); ``misses`` (workers
-that MPI takes for dead, and of whose death nothing is known). Of a newcomer: ``waiting`` (for what
-MPI must know), ``connected`` (with its sponsor), ``knocks``, ``admitted``, ``trains`` (it has
-learnt; these lead through `joining`), ``withdrawn`` (with the reason why it was never one of the
-others); and of its sponsor ``spawning`` (it has asked MPI for the newcomer) and ``gave_up``
-(nothing will come of it).
+Events: ``runs`` (its process is there), ``begin`` (training is entered, before MPI starts),
+``ready`` (the fabric is up), ``underway`` (a round is over, so that all were ready, even where that
+is not known yet: what is said on several hosts arrives in any order), ``recovery``, ``checkpoint``,
+``unsaved`` (the disk refuses one), ``unable`` (to begin, through no fault of its script),
+``goes_on`` (it was to end, but nothing could be kept), ``unkept`` (training is over, and its end
+could not be kept), ``done`` (training is sealed; ordinary code follows), ``failed`` (the script
+raised; with its traceback) and ``left`` (it ends with this code); ``parted`` (it left the others on
+request); ``misses`` (workers that MPI takes for dead, and of whose death nothing is known). Of a
+newcomer: ``waiting`` (for what MPI must know), ``connected`` (with its sponsor), ``knocks``,
+``admitted``, ``trains`` (it has learnt; these lead through `joining`), ``withdrawn`` (with the
+reason why it was never one of the others); and of its sponsor ``spawning`` (it has asked MPI for
+the newcomer) and ``gave_up`` (nothing will come of it).
 
 What both need in every step goes through *boards*, files in the job folder: ``deaths``, ``orders``
-(to workers), ``progress`` and ``busy`` (of workers). They cost a microsecond or two and wake
-nobody up. Where workers are on several hosts ``names`` says as whom MPI knew those that are dead
-(`Obituaries`).
+(to workers), ``progress`` and ``busy`` (of workers), ``causes`` (why workers are gone). They cost a
+microsecond or two and wake nobody up. Where workers are on several hosts ``names`` says as whom MPI
+knew those that are dead (`Obituaries`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ __all__ = [
     "ADMISSION",
     "BOARDS",
     "Busy",
+    "Cause",
     "DEATHS",
     "IN_ROUND",
     "IN_SCRIPT",
@@ -51,6 +52,7 @@ __all__ = [
     "LISTENER",
     "JobBoard",
     "LauncherChannel",
+    "Measured",
     "Name",
     "Obituaries",
     "Order",
@@ -59,6 +61,7 @@ __all__ = [
     "busy",
     "orders",
     "progress",
+    "publish_cause",
     "publish_death",
     "record_death",
 ]
@@ -67,8 +70,9 @@ DEATHS = "deaths"
 """File in the job folder: a float64 per worker id, 0 or the monotonic second of its death."""
 
 _ORDERS, _PROGRESS, _NAMES, _BUSY = "orders", "progress", "names", "busy"
+_CAUSES = "causes"
 
-BOARDS = (_ORDERS, _PROGRESS, _NAMES, _BUSY)
+BOARDS = (_ORDERS, _PROGRESS, _NAMES, _BUSY, _CAUSES)
 """Files in the job folder, empty at first: a `JobBoard` each."""
 
 ADMISSION = "admission"
@@ -94,6 +98,12 @@ _BETWEEN_LOOKS = 0.001
 
 PATIENCE = 5.0
 """Seconds that a worker waits for a launcher that does not read (a stopped terminal, say)."""
+
+_MOST = (1 << 63) - 1
+"""Of what is counted."""
+
+_KIND, _WHY = 16, 232
+"""Bytes of a cause that are kept: of its kind, and of its words."""
 
 _ENTRY = struct.Struct("=d")
 _CHECK = struct.Struct("=Q")
@@ -127,7 +137,7 @@ class JobBoard(Generic[R]):
             return None  # also where all is zero
         return self._make(*self._body.unpack(body))
 
-    def write(self, worker: int, record: R) -> None:
+    def write(self, worker: int, record: tuple[Any, ...]) -> None:
         """Replace a worker's record. Raises OSError if there is no room."""
         body = self._body.pack(*record)
         os.pwrite(self._descriptor, body + _CHECK.pack(zlib.crc32(body)), worker * self._size)
@@ -151,6 +161,24 @@ class Order(NamedTuple):
 IN_SCRIPT, IN_ROUND = 1, 2
 
 
+class Measured(NamedTuple):
+    """What a worker counts and measures while it trains; sums, from when it began."""
+
+    whole: int = 0
+    """Steps of the training in all, as far as the script's batches say; 0 if they do not."""
+    samples: int = 0
+    """Samples of all workers in the steps that are committed; 0 if they are of no batches."""
+    computing: float = 0.0
+    """Seconds in which its script has computed ..."""
+    waiting: float = 0.0
+    """... and in which it waited for rounds, or for the others in one ..."""
+    stalled: float = 0.0
+    """... of these, until the others went on whose membership had changed."""
+
+
+_UNMEASURED = Measured()
+
+
 class Progress(NamedTuple):
     """How far a worker has come, written by itself."""
 
@@ -164,6 +192,7 @@ class Progress(NamedTuple):
     """``time.monotonic()`` of its host."""
     loss: float | None = None
     """The mean of the last step's, if the script gives one, and it is finite."""
+    measured: Measured = _UNMEASURED
 
 
 class Busy(NamedTuple):
@@ -175,6 +204,16 @@ class Busy(NamedTuple):
     """How often it has said so since; with the first it promises more of them."""
     what: bytes = b""
     """In UTF-8, 64 bytes at most."""
+
+
+class Cause(NamedTuple):
+    """Why a worker is gone, or is told to go."""
+
+    kind: str
+    """"killed", "silent" or "reset" (its host), "unreachable", "stopped", "hung", "notice" or
+    "asked"."""
+    why: str
+    """In the words of the launcher."""
 
 
 class Name(NamedTuple):
@@ -191,7 +230,7 @@ def orders(folder: Path, writing: bool = False) -> JobBoard[Order]:
 
 def progress(folder: Path, writing: bool = False) -> JobBoard[Progress]:
     """Open the board of progress in a job's folder."""
-    return JobBoard(folder / _PROGRESS, "=QQQdd", _progress, writing)
+    return JobBoard(folder / _PROGRESS, "=QQQddQQddd", _progress, writing)
 
 
 def busy(folder: Path, writing: bool = False) -> JobBoard[Busy]:
@@ -199,12 +238,41 @@ def busy(folder: Path, writing: bool = False) -> JobBoard[Busy]:
     return JobBoard(folder / _BUSY, "=?Q64s", _busy, writing)
 
 
-def _progress(rounds: int, steps: int, doing: int, since: float, loss: float) -> Progress:
-    return Progress(rounds, steps, doing, since, loss if math.isfinite(loss) else None)
+def _progress(
+    rounds: int,
+    steps: int,
+    doing: int,
+    since: float,
+    loss: float,
+    whole: int,
+    samples: int,
+    *seconds: float,
+) -> Progress:
+    # A script can write there, too: nothing impossible goes on from here.
+    measured = Measured(
+        min(whole, _MOST), min(samples, _MOST), *(one if 0 <= one < 1e9 else 0.0 for one in seconds)
+    )
+    return Progress(rounds, steps, doing, since, loss if math.isfinite(loss) else None, measured)
 
 
 def _busy(on: bool, beats: int, what: bytes) -> Busy:
     return Busy(on, beats, what.rstrip(b"\0"))
+
+
+def _causes(folder: Path) -> JobBoard[Cause]:
+    return JobBoard(folder / _CAUSES, f"={_KIND}s{_WHY}s", _cause)
+
+
+def _cause(kind: bytes, why: bytes) -> Cause:
+    return Cause(*(text.rstrip(b"\0").decode(errors="replace") for text in (kind, why)))
+
+
+def publish_cause(folder: Path, worker: int, cause: Cause) -> None:
+    """Write why a worker is gone, or goes. For agents. Raises OSError."""
+    path, layout = folder / _CAUSES, f"={_KIND}s{_WHY}s"
+    kind, why = (text.encode(errors="replace") for text in cause)
+    with closing(JobBoard(path, layout, lambda *both: both, writing=True)) as board:
+        board.write(worker, (kind[:_KIND], why[:_WHY]))
 
 
 def _names(folder: Path, writing: bool = False) -> JobBoard[Name]:
@@ -280,6 +348,7 @@ class LauncherChannel:
         self._progress = progress
         self._busy = busy
         self._vouched = Busy()
+        self._causes: JobBoard[Cause] | None = None
         self._told: set[tuple[str, int]] = set()
 
     @classmethod
@@ -300,13 +369,13 @@ class LauncherChannel:
 
         The connection stays, which is the process's: it may tell how its script ends.
         """
-        for board in (self._orders, self._progress, self._busy):
+        for board in (self._orders, self._progress, self._busy, self._causes):
             if board is not None:
                 board.close()
         if self._deaths is not None:
             os.close(self._deaths)
         self._descriptor = self._deaths = None
-        self._orders = self._progress = self._busy = None
+        self._orders = self._progress = self._busy = self._causes = None
 
     @property
     def mute(self) -> bool:
@@ -346,6 +415,16 @@ class LauncherChannel:
             return None
         at: float = _ENTRY.unpack(entry)[0]
         return at or None
+
+    def cause_of(self, worker: int) -> Cause | None:
+        """Return why a worker is gone, or goes; None if that is not known, or not yet."""
+        if self._deaths is None:
+            return None
+        try:
+            self._causes = self._causes or _causes(self._folder)
+            return self._causes.read(worker)
+        except OSError:
+            return None  # the job is over
 
     def confirm(self, workers: Collection[int]) -> None:
         """Wait until these workers are known to be dead, whoever believes so.
@@ -387,15 +466,20 @@ class LauncherChannel:
         return None if self._orders is None else self._orders.read(worker)
 
     def progressed(
-        self, worker: int, rounds: int, steps: int, doing: int, loss: float | None = None
+        self,
+        worker: int,
+        rounds: int,
+        steps: int,
+        doing: int,
+        loss: float | None = None,
+        measured: Measured = _UNMEASURED,
     ) -> None:
         """Say how far this worker has come, and what it does from now on. Never raises."""
         if self._progress is not None:
             number = math.nan if loss is None else loss
+            record = rounds, steps, doing, time.monotonic(), number, *measured
             with suppress(OSError):  # no room is left: then nobody watches
-                self._progress.write(
-                    worker, Progress(rounds, steps, doing, time.monotonic(), number)
-                )
+                self._progress.write(worker, record)
 
     def vouch(self, worker: int, busy: Busy) -> Busy:
         """Say whether this worker is at work, whatever its processes seem to do. Never raises.

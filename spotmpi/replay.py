@@ -6,7 +6,7 @@ Nothing here takes part in training. All functions are local.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +14,11 @@ import numpy.typing as npt
 from spotmpi.arrays.backend import fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope
+from spotmpi.arrays.views import Views
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted, fragment
+from spotmpi.operators import RESTS, Contribute, Moment, Quorum, Run, Step, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.strategies import SSGD, Strategy, complete
@@ -32,6 +33,7 @@ from spotmpi.trace.replay import (
     samples_of,
     steps,
     summed,
+    switches,
 )
 
 __all__ = ["check_exactly_once", "check_replicas", "replay", "steps"]
@@ -47,36 +49,52 @@ def replay(
     gradient: Gradient,
     optimizer: Optimizer,
     strategy: Strategy | None = None,
+    others: Sequence[Strategy] = (),
 ) -> Any:
     """The model that the run must have ended with, computed again in this one process.
 
     ``params`` are those before the first step in the trace (they are not changed), and
     ``gradient(params, samples)`` gives the mean gradient over samples as the script computed it.
-    ``strategy``: the run's, `SSGD` if none is given. Contributions are summed in the order in which
+    ``strategy``: the run's first, `SSGD` if none is given; ``others``: those that it changed to.
+    Contributions are summed in the order in which
     the trace has them, or from host to host where they were, narrowed where they were; those
     without samples bring nothing. Optimizer and strategy start without a past, so a trace that
     begins with a resume can only be replayed for those that keep none.
     """
-    if strategy is not None and strategy.paced:
-        raise UsageError(
-            f"a run with {strategy} cannot be computed again from its trace: what workers came to "
-            "follows from which models reached them when, which no trace has"
-        )
     records = list(records)
-    known = Layout.of(params, bucket_mb_of(records)), optimizer, strategy or SSGD(), gradient
-    first = _Replica(*known)
+    strategies = {str(one): one for one in (strategy or SSGD(), *others)}
+    begins = next(iter(strategies.values()))
+    _check(begins)
+    layout = Layout.of(params, bucket_mb_of(records), halves=True)
+    first = _Replica(layout, optimizer, begins, gradient)
     first.layout.pack(params, first.model, 1.0)
     first.settle()
     first.start()
     replicas = {_NOBODY: first}
     rests = Rests()
-    begun = resumed(records)
-    for of_round in _rounds(steps(records), begun, known[2].steps):
-        if of_round[0]["step"] in begun:
+    begun, changes = resumed(records), switches(records)
+    now = str(begins)
+    for of_round in _rounds(steps(records), begun, begins.steps):
+        if (step := of_round[0]["step"]) in begun:
             rests = Rests()
             replicas = {_NOBODY: next(iter(replicas.values())).afresh()}
+        if changes.get(step, now) != now:
+            now = changes[step]
+            if (then := strategies.get(now)) is None:
+                raise UsageError(f"from step {step} on the run has followed {now}: give that, too")
+            _check(then)
+            rests = Rests()
+            replicas = _switched(replicas, then, of_round[0]["workers"])
         replicas = _after(of_round, replicas, rests)
     return first.layout.views(next(iter(replicas.values())).model)
+
+
+def _check(strategy: Strategy) -> None:
+    if any(one.paced and not isinstance(one, Quorum) for one in strategy.chain.operators):
+        raise UsageError(
+            f"a run with {strategy} cannot be computed again from its trace: what workers came to "
+            "follows from which models reached them when, which no trace has"
+        )
 
 
 _NOBODY = -1
@@ -84,14 +102,16 @@ _NOBODY = -1
 
 
 def _rounds(counted: Iterable[Record], begun: set[int], longest: int) -> Iterator[list[Record]]:
-    """The steps of each round: a digest goes with the last one of it."""
+    """The steps of each round: a digest goes with the last one of it. ``longest``: the steps of
+    one, where the trace does not number them."""
     found: list[Record] = []
     for record in counted:
         if found and (record["step"] in begun or record.get("round") != found[0].get("round")):
             yield found
             found = []
         found.append(record)
-        if len(found) == longest or record.get("digest") is not None:
+        whole = "round" not in record and len(found) == longest
+        if whole or record.get("digest") is not None:
             yield found
             found = []
     if found:
@@ -115,45 +135,95 @@ def _after(
     planned: Any = of_round[0].get("shares")
     if planned:  # of contributions that were made before the round's last step
         shares = dict(zip(shares, map(float, planned), strict=True))
-    sent: Any = of_round[0].get("sent", len(of_round))
+    first = next((worker for worker, share in shares.items() if share), None)
     brought: dict[WorkerId, list[Any]] = {}
     runs: dict[WorkerId, tuple[Step, Run]] = {}
-    for number, record in enumerate(of_round, 1):
-        for one in contributions(record):
-            worker, weight = int(one["worker"]), float(one["weight"])
-            now = Moment(
-                weight,
-                shares[worker],
-                number == len(of_round),
-                int(record["step"]) + 1,
-                float(record["rate"]),
-                before.rounds,
-                number == sent,
-            )
-            samples = samples_of(record, one) if weight else None
-            contribute, step, run = taking[worker].begin(samples, now)
-            if contribute is not None:
-                which = before.buckets
-                sizes = [before.layout.buckets[one] for one in which]
-                part = [before.layout.backend.zeros(one.dtype, one.size) for one in sizes]
+    for worker, weight, samples, record, last, sends in _taken(of_round):
+        now = Moment(
+            weight,
+            shares[worker],
+            last,
+            int(record["step"]) + 1,
+            float(record["rate"]),
+            before.rounds,
+            sends,
+        )
+        contribute, step, run = taking[worker].begin(samples if weight else None, now)
+        if contribute is not None:
+            which = before.buckets
+            sizes = [before.layout.buckets[one] for one in which]
+            part = [before.layout.backend.zeros(one.dtype, one.size) for one in sizes]
+            if not contribute.alone or worker == first:
                 contribute.bring(part)
-                runs[worker] = step, run
-                if shares[worker]:
-                    brought[worker] = part
+            runs[worker] = step, run
+            if shares[worker]:
+                brought[worker] = part
     if brought:
-        last = of_round[-1]
-        total = summed(brought, last, rests)
+        total = summed(brought, of_round[-1], rests)
         active = sum(map(bool, shares.values()))
         done: list[_Replica] = []
         for worker, (step, run) in runs.items():
             if not any(taking[worker] is one for one in done):
                 done.append(taking[worker])
                 step.weight, step.active, step.many = sum(shares.values()), active, len(of_round)
-                step.rate = float(last["rate"])
+                step.rate = float(of_round[-1]["rate"])
                 complete(run, total)
     for replica in {id(one): one for one in taking.values()}.values():
         replica.rounds += 1
     return {_NOBODY: before} if before.alike else taking
+
+
+class _Taken(NamedTuple):
+    """One step of one worker."""
+
+    worker: WorkerId
+    weight: float
+    samples: npt.NDArray[np.int64] | None
+    record: Record
+    """Of the training's step that it was, more or less."""
+    last: bool
+    """Its last one of the round."""
+    sends: bool
+    """What is brought to the round is made with it."""
+
+
+def _taken(of_round: list[Record]) -> Iterator[_Taken]:
+    """What each worker did in each step. Where they took different numbers of them, the trace has
+    the samples of each in equal parts, and says how many steps these were."""
+    many, sent = of_round[0].get("taken"), of_round[0].get("sent", len(of_round))
+    if many is None:
+        for number, record in enumerate(of_round, 1):
+            for one in contributions(record):
+                weight = float(one["weight"])
+                samples = samples_of(record, one) if weight else None
+                known = number == len(of_round), number == sent
+                yield _Taken(int(one["worker"]), weight, samples, record, *known)
+        return
+    if len({record["rate"] for record in of_round}) > 1:
+        raise UsageError(
+            f"step {of_round[0]['step']}: the learning rate changes on the way to a round, and "
+            "workers take different numbers of steps: which of them had which rate no trace has"
+        )
+    used: dict[WorkerId, list[npt.NDArray[np.int64]]] = {}
+    for record in of_round:
+        for one in contributions(record):
+            used.setdefault(int(one["worker"]), []).append(samples_of(record, one))
+    for (worker, parts), count in zip(used.items(), many, strict=True):
+        pieces = np.array_split(np.concatenate(parts), max(1, count))
+        for number, piece in enumerate(pieces, 1):
+            last = number == len(pieces)
+            yield _Taken(worker, len(piece), piece, of_round[-1], last, last)
+
+
+def _switched(
+    replicas: dict[WorkerId, _Replica], strategy: Strategy, workers: Sequence[WorkerId]
+) -> dict[WorkerId, _Replica]:
+    """Those of ``workers``, with another strategy."""
+    first = next(iter(replicas.values()))
+    if (found := first.switched(strategy)).alike:
+        return {_NOBODY: found}
+    before = {one: first if first.alike else replicas.get(one) for one in workers}
+    return {one: own.switched(strategy) for one, own in before.items() if own is not None}
 
 
 class _Replica:
@@ -165,7 +235,7 @@ class _Replica:
         self.layout = layout
         self._known = optimizer, strategy, gradient
         self.params = layout.allocate()
-        self._views = layout.views(self.params)
+        self._views = Views(layout, self.params)
         self.memory = optimizer.remember(layout)
         self.rounds = 0
         states = strategy.init(layout)
@@ -198,6 +268,19 @@ class _Replica:
         found.rounds = self.rounds
         return found
 
+    def switched(self, strategy: Strategy) -> _Replica:
+        """The same worker's, which goes on with another strategy."""
+        optimizer, before, gradient = self._known
+        found = _Replica(self.layout, optimizer, strategy, gradient)
+        _copy(found.params, self.model)
+        _copy(found.model, self.model)
+        if strategy.apart or not before.apart:
+            for mine, known in zip(found.memory.values(), self.memory.values(), strict=True):
+                _copy(mine, known)
+        found.rounds = self.rounds
+        found.start()
+        return found
+
     @property
     def buckets(self) -> range:
         """That the next round carries."""
@@ -207,7 +290,8 @@ class _Replica:
         self, samples: npt.NDArray[np.int64] | None, now: Moment
     ) -> tuple[Contribute | None, Step, Run]:
         """A step up to its round, if it has one; with these samples' gradient, if they count."""
-        grads = None if samples is None else self._known[2](self._views, samples)
+        self._views.round()
+        grads = None if samples is None else self._known[2](self._views.tree, samples)
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
             if grads is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
@@ -195,6 +196,15 @@ def _in_use(names: set[str]) -> set[str]:
     return used
 
 
+def _of_others(space: str) -> bool:
+    """Whether a network namespace is of a live process of another run on this machine."""
+    maker = re.match(r"spot(\d+)n", space)  # as `spotmpi.bench.network` names them
+    if maker is None:
+        return False
+    pid = int(maker[1])
+    return pid != os.getpid() and _status(pid) is not None and not _is_ours(pid)
+
+
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
@@ -219,7 +229,7 @@ def nothing_left_behind() -> Iterator[None]:
     for path in sorted(PRIVATE_TMP.iterdir()):
         left.append(f"temporary {path.name}")
         _remove(path)
-    for name in sorted(_spaces() - spaces):
+    for name in sorted(one for one in _spaces() - spaces if not _of_others(one)):
         left.append(f"network namespace {name}")
         subprocess.run(["ip", "netns", "delete", name], check=False)
     if left:

@@ -383,6 +383,12 @@ class ndarray:  # noqa: N801 -- CuPy's name for it
         """The same bytes."""
         return self._like(self._is.view(dtype))
 
+    def astype(self, dtype: Any) -> ndarray:
+        """A copy, by and by."""
+        made = empty(self.shape, dtype)
+        made[...] = self
+        return made
+
     def fill(self, value: float) -> None:
         """By and by."""
         get_current_stream().put(lambda: self._is.fill(value))

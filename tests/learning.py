@@ -6,6 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from spotmpi.trace import records as trace
+from spotmpi.trace.proof import findings
 from spotmpi.trace.replay import check_exactly_once, check_replicas
 
 __all__ = ["SCRIPT", "check", "steps"]
@@ -34,4 +35,5 @@ def check(output: str, file: Path, survivors: Collection[int]) -> list[trace.Rec
     assert records[-1]["event"] == "end"
     check_exactly_once(records, _SAMPLES, passes)
     check_replicas(records)
+    assert [one for one in findings(records) if one.holds is False] == []
     return records

@@ -18,6 +18,11 @@ LIMIT = 60.0
 """Seconds that anything that is waited for may take, on a loaded machine."""
 
 
+def unnamed(output: str) -> str:
+    """What workers wrote, without the names that stand before their lines."""
+    return re.sub(r"^\[\d+\] ", "", output, flags=re.MULTILINE)
+
+
 class Running:
     """A ``spotmpi`` command that runs. Its output is read as the test asks for it."""
 

@@ -23,7 +23,7 @@ import pytest
 import spotmpi
 from spotmpi.fabric import Arena, Background, Between, Fabric, Part, Shape, Steps, Twins
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
-from spotmpi.fabric.sim_data import USUAL, Delays
+from spotmpi.fabric.simulated.data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum, Optimizer, Schedule
 from spotmpi.protocol.membership import Membership

@@ -18,6 +18,9 @@ import spotmpi
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.training.replica import Replica
+from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.turns import Turn
 from tests import simulated
 from tests.chaos.averaged import LONGEST, STRATEGIES, truth
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
@@ -108,6 +111,35 @@ def test_a_job_that_lost_every_worker_resumes_from_a_round(tmp_path: Path, name:
         whole = replace(dead, workers=2, kills=(), environ=again).run()
         assert whole.of("resume")
         check_with(name, SGD)(whole)
+
+
+def who_was_not_the_first_brings_nothing_later(patch: pytest.MonkeyPatch) -> None:
+    count = Replica.count
+    patch.setattr(Replica, "count", lambda self, mine: None if mine else count(self, mine))
+
+
+def the_first_of_the_membership_counts_though_it_learns(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Turn, "first_dealt", lambda self, workers: workers[-1])
+    patch.setattr(RoundMemory, "full", lambda self, workers: workers)
+
+
+def each_finds_itself_the_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Replica, "count", lambda self, mine: None)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        who_was_not_the_first_brings_nothing_later,
+        the_first_of_the_membership_counts_though_it_learns,
+        each_finds_itself_the_first,
+    ],
+)
+def test_a_broken_broadcast_is_found(tmp_path: Path, broken: Any, monkeypatch: Any) -> None:
+    broken(monkeypatch)
+    calm = job("broadcast", tmp_path / "calm")
+    with pytest.raises(AssertionError, match="3 workers, seed"):
+        campaign(calm, runs=30, holds=check_with("broadcast"))
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import pytest
 
 from spotmpi import demo
 from spotmpi.errors import TraceError
+from spotmpi.trace.proof import CHECKS
+from tests.trace.traced import N, changed, trace
 
 Records = list[dict[str, Any]]
 
@@ -27,17 +29,19 @@ def test_it_trains_through_four_deaths_and_proves_it(run_spotmpi, tmp_path: Path
         "test accuracy 0.9",
         "recovery 1: workers 0, 3 and 5 lost; 5 survivors go on",
         "recovery 2: worker 6 lost; 4 survivors go on",
-        "survivors: workers 1, 2, 4 and 7 of 8 finished",
-        "steps lost: 0",
-        "gradients computed again: 0, in 9 reports of survivors",
-        "bit-identical",
-        "each of 1437 images was used exactly once in each of 40 passes",
+        "steps: 0 to ",
+        "with workers 1, 2, 4 and 7",
+        "of 8 that began 4 lost, 0 left, 0 joined",
+        "losses: 4 in 2 recoveries",
+        "gradients: 0 computed again, in 9 reports of survivors",
+        "replicas: equal to the bit in 9 digests",
+        "samples: each of 1437 was used once in each of 40 passes",
         f"The plot of this run: {tmp_path}/spotmpi-demo.png",
     ]
     places = [said.find(text) for text in order]
     assert -1 not in places, order[places.index(-1)]
     assert places == sorted(places)
-    assert len(re.findall(r"^  recovery \d: .*\d+\.\d ms after the death", said, re.MULTILINE)) == 2
+    assert len(re.findall(r"^  recovery \d: .*[\d.]+ ms after the death", said, re.MULTILINE)) == 2
     assert done.stderr.count("recovered from the loss of") == 2
     assert (tmp_path / "spotmpi-demo.png").read_bytes().startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["spotmpi-demo.png"]
@@ -77,99 +81,47 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_starts(
     assert "no/such" in done.stderr
 
 
-# The checks, on a trace of two workers, one of which dies in step 1.
+# What is checked is tested in tests/trace/test_proof.py.
 
 
 @pytest.fixture
-def records() -> Records:
-    def step(number: int, parts: dict[int, list[int]]) -> dict[str, Any]:
-        return {
-            "event": "step",
-            "step": number,
-            "workers": list(parts),
-            "contributions": [
-                {"worker": w, "samples": part, "weight": len(part)} for w, part in parts.items()
-            ],
-            "digest": f"{number:016x}",
-            "seconds": 0.002,
-        }
-
-    recovery = {
-        "generation": 1,
-        "step": 1,
-        "detect_ms": 1.0,
-        "revoke_ms": 0.1,
-        "reconcile_ms": 2.0,
-        "accept_ms": 3.0,
-        "restart_ms": 4.0,
-        "total_ms": 12.5,
-        "lost_steps": 0,
-        "recomputed_gradients": 0,
-    }
-    return [
-        {"event": "start", "workers": [0, 1]},
-        step(0, {0: [0], 1: [1]}),
-        {"event": "recovered", "worker": 1, "digest": f"{1:016x}", **recovery},
-        {"event": "recovery", "lost": [0], "verdict": "retry", **recovery},
-        step(1, {1: [2]}),
-        step(2, {1: [3]}),
-        {"event": "end", "step": 3, "workers": [1], "outcome": "finished"},
-    ]
+def records(monkeypatch: pytest.MonkeyPatch) -> Records:
+    monkeypatch.setattr(demo, "IMAGES", N)
+    monkeypatch.setattr(demo, "PASSES", 10)
+    return trace()
 
 
 def test_a_sound_trace_is_proven(records: Records) -> None:
-    assert len(list(demo.proof(records, samples=4, passes=1))) == 5
-
-
-def test_a_recovery_is_told_in_one_line(records: Records) -> None:
-    first, last = demo.recoveries(records)
-    assert first == (
-        "recovery 1: worker 0 lost; 1 survivors go on 12.5 ms after the death (detect 1.0, "
-        "revoke 0.1, reconcile 2.0, accept 3.0, restart 4.0); retry; the whole step took 2 ms"
-    )
-    assert last == "for comparison: an ordinary step took 2.0 ms (median)"
-
-
-def broken(records: Records, event: str, **fields: object) -> Records:
-    return [{**r, **fields} if r["event"] == event else r for r in records]
+    said = list(demo.proven(records))
+    assert said[0] == "steps: 0 to 29, each once: none is lost"
+    assert len(said) == len(CHECKS)
 
 
 @pytest.mark.parametrize(
     ("event", "fields", "complaint"),
     [
-        ("recovered", {"lost_steps": 1}, "lost a step"),
-        ("recovered", {"recomputed_gradients": 2}, "2 gradients were computed twice"),
-        ("recovered", {"digest": "f" * 16}, "the replicas differ after step 1"),
-        ("recovered", {"digest": None}, "only 0 survivors digested"),
-        ("step", {"digest": None}, "no digest"),
-        ("end", {"workers": [0, 1]}, "were lost and yet finished"),
-        ("end", {"workers": []}, "only \\[\\] finished"),
-        ("end", {"step": 4}, "4 steps ended, 3 are in the trace"),
-        ("end", {"outcome": "stopped"}, "did not finish"),
+        ("recovered", {"lost_steps": 1}, "gradients: worker 0, generation 1: 1 step lost"),
+        ("recovered", {"digest": "f" * 16}, "replicas: the replicas differ after step 10"),
+        ("end", {"outcome": "stopped"}, "not of 12 images in 10 passes to the end"),
+        ("batches", {"n": 13}, "samples: sample 12 of 13 was never used"),
+        ("start", {"workers": [0, 1, 2, 3]}, "workers: worker 3 took no part in step 0"),
     ],
 )
 def test_a_broken_promise_is_found(
     records: Records, event: str, fields: dict[str, object], complaint: str
 ) -> None:
     with pytest.raises(TraceError, match=complaint):
-        list(demo.proof(broken(records, event, **fields), samples=4, passes=1))
+        list(demo.proven(changed(records, event, 0, **fields)))
 
 
-def test_a_lost_or_doubled_step_is_found(records: Records) -> None:
-    for wrong in (records[:4] + records[5:], [*records[:2], *records[1:]]):
-        with pytest.raises(TraceError, match="is due"):
-            list(demo.proof(wrong, samples=4, passes=1))
-
-
-def test_a_sample_used_twice_or_never_is_found(records: Records) -> None:
-    again = [{"worker": 1, "samples": [2], "weight": 1}]
-    wrong = [{**r, "contributions": again} if r.get("step") == 2 else r for r in records]
-    with pytest.raises(TraceError, match="sample 2 again"):
-        list(demo.proof(wrong, samples=4, passes=1))
-    with pytest.raises(TraceError, match="0 of 1 passes"):
-        list(demo.proof(records, samples=5, passes=1))
+def test_another_training_than_the_demos_proves_nothing(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "PASSES", 11)
+    with pytest.raises(TraceError, match="not of 12 images in 11 passes"):
+        list(demo.proven(records))
 
 
 def test_a_trace_that_ends_in_the_middle_proves_nothing(records: Records) -> None:
-    with pytest.raises(TraceError, match="no end"):
-        list(demo.proof(records[:-1], samples=4, passes=1))
+    with pytest.raises(TraceError, match="end: there is none yet"):
+        list(demo.proven(records[:-1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -139,3 +140,17 @@ def test_wrong_arguments_get_the_usage(command: list[object], tmp_path: Path) ->
     done = start(["bash", *command], tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "usage: one-host.sh N SCRIPT [ARGS...]\n"
+
+
+def test_the_dashboard_shows_each_metric_and_nothing_twice() -> None:
+    """That its queries find what they ask for: tests/launch/test_shown.py."""
+    board = json.loads((JOBS / "grafana" / "spotmpi.json").read_text())
+    shown = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
+    assert len(set(shown)) == len(shown)
+    page = (JOBS.parent / "docs" / "metrics.md").read_text(encoding="utf-8")
+    metrics = set(re.findall(r"`(spotmpi_\w+)", page)) - {"spotmpi_present_seconds_total"}
+    assert set(re.findall(r"spotmpi_\w+", " ".join(shown))) == metrics
+    for query in shown:
+        for opening, closing in ("()", "[]", "{}"):
+            assert query.count(opening) == query.count(closing), query

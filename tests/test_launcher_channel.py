@@ -25,12 +25,15 @@ from spotmpi.launcher_channel import (
     IN_ROUND,
     LIMIT,
     LISTENER,
+    Cause,
     LauncherChannel,
+    Measured,
     Name,
     Order,
     admit,
     orders,
     progress,
+    publish_cause,
     publish_death,
     record_death,
 )
@@ -181,8 +184,26 @@ def test_orders_and_progress_are_on_boards_that_both_ends_see(
         again = seen.read(1)
         assert again is not None
         assert again.loss == seen_as
+    assert again.measured == Measured()
+    channel.progressed(1, 5, 4, IN_ROUND, None, Measured(100, 4096, 1.5, 0.5, 0.25))
+    again = seen.read(1)
+    assert again is not None
+    assert again.measured == Measured(100, 4096, 1.5, 0.5, 0.25)
     assert seen.read(0) is None
     seen.close()
+
+
+@pytest.mark.parametrize("impossible", [math.nan, math.inf, -1.0, 1e300])
+def test_what_a_worker_cannot_have_measured_goes_no_further(
+    channel: LauncherChannel, tmp_path: Path, impossible: float
+) -> None:
+    """The head would take the agent that passes it on for no agent."""
+    with closing(progress(tmp_path)) as seen:
+        most = (1 << 64) - 1
+        channel.progressed(1, 5, 4, IN_ROUND, None, Measured(most, most, *[impossible] * 3))
+        said = seen.read(1)
+        assert said is not None
+        assert said.measured == Measured((1 << 63) - 1, (1 << 63) - 1)
 
 
 def test_half_a_record_counts_as_none(channel: LauncherChannel, tmp_path: Path) -> None:
@@ -312,3 +333,23 @@ def test_what_is_told_once_of_a_newcomer_is_not_told_again(channel: LauncherChan
         ("spawning", 5),
         ("gave_up", 4),
     ]
+
+
+def test_why_a_worker_is_gone_is_found_by_the_others(
+    channel: LauncherChannel, tmp_path: Path
+) -> None:
+    assert channel.cause_of(3) is None
+    publish_cause(tmp_path, 3, Cause("silent", "host h2 was silent for 203 ms"))
+    assert channel.cause_of(3) == Cause("silent", "host h2 was silent for 203 ms")
+    assert channel.cause_of(2) is None
+    publish_cause(tmp_path, 3, Cause("k" * 99, "\u00e9" * 999))
+    known = channel.cause_of(3)
+    assert known is not None
+    assert known.kind == "k" * 16
+    assert known.why == "\u00e9" * 116
+    channel.close()
+    assert channel.cause_of(3) is None
+
+
+def test_without_a_launcher_nobody_says_why() -> None:
+    assert LauncherChannel.open(Settings()).cause_of(0) is None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
+from spotmpi.operators import Apply, ElasticAverage, Every, GradientAverage, Narrow, Operator
 from spotmpi.optimizers import SGD
-from spotmpi.strategies import NAMES, SSGD, DiLoCo, Strategy, named
+from spotmpi.strategies import NAMES, SSGD, DiLoCo, LocalSGD, Strategy, named
+from tests.simulated import Final, Job, params
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -28,12 +32,95 @@ def test_options_replace_what_is_usual() -> None:
     assert named("ssgd:narrow=bf16").name == "ssgd:narrow=bf16"
     assert str(named(narrow.name)) == str(narrow)
     assert narrow.steps == 16
+    late = named("diloco:h=16,quorum=0.75,narrow=int8")
+    said = "quorum=0.75,grace=0.5,narrow=int8"
+    assert late.name == f"diloco:h=16,outer=0.7,momentum=0.9,{said}"
+    assert "Apply() >> Quorum(share=0.75, grace=0.5) >> Every(16, Outer" in str(late)
     assert str(narrow).startswith("Narrow('int8') >> Apply() >> Every(16, OuterUpdate(rate=0.7")
 
 
 def test_a_chain_of_ones_own_has_no_name() -> None:
     assert Strategy(SSGD().chain).name is None
     assert SSGD().name == "ssgd"
+
+
+class Mine(Strategy):
+    """Somebody's own, with two numbers."""
+
+    def __init__(self, h: int, pull: float = 0.5) -> None:
+        super().__init__(Apply() >> Every(h, ElasticAverage(pull)))
+
+
+def test_variants_of_a_class_of_ones_own_are_called_different() -> None:
+    variants = [Mine(4), Mine(8), Mine(8, pull=0.25), Narrow("int8") >> Mine(8)]
+    assert {one.name for one in variants} == {None}  # --strategy knows none of them
+    assert len({one.called for one in variants}) == 4
+    assert variants[2].called.startswith("Apply() >> Every(8, ElasticAverage(pull=0.25")
+
+
+def test_who_derives_from_a_shipped_one_has_its_name_with_the_options_that_hold() -> None:
+    class Slower(LocalSGD):
+        """Seldom a round."""
+
+        def __init__(self) -> None:
+            super().__init__(h=32)
+
+    assert Slower().name == "localsgd:h=32"
+    assert str(named("localsgd:h=32")) == str(Slower())
+
+
+class Decay(Operator):
+    """As somebody might write it."""
+
+    def __init__(self, amount: float) -> None:
+        self.amount = amount
+
+
+class Silent(ElasticAverage):
+    """It has one thing more than the class that it comes from."""
+
+    def __init__(self, more: float) -> None:
+        super().__init__(0.5)
+        object.__setattr__(self, "more", more)
+
+
+class Told(Decay):
+    """It says it."""
+
+    def __str__(self) -> str:
+        return f"Told({self.amount})"
+
+
+@pytest.mark.parametrize(
+    ("chain", "said"),
+    [
+        (
+            GradientAverage() >> Apply() >> Decay(0.1),
+            r"^Decay\(\) has amount, which .* class Decay",
+        ),
+        (Apply() >> Every(2, Silent(1.0)), r"^Silent\(.*\) has more, which .* over the class Sil"),
+    ],
+)
+def test_an_operator_that_does_not_say_what_it_has_is_refused(chain: Operator, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Strategy(chain)
+
+
+def told(amount: float) -> Strategy:
+    """A chain with an operator that is no dataclass, and says what it has."""
+    return Strategy(GradientAverage() >> Apply() >> Told(amount))
+
+
+def test_workers_whose_operators_have_different_numbers_do_not_begin(tmp_path: Path) -> None:
+    class Different(Job):
+        """Each with its own."""
+
+        def script(self, worker: int) -> Final:
+            with spotmpi.Trainer(params(worker), optimizer=SGD(lr=0.1), strategy=told(worker)):
+                raise AssertionError("it began")
+
+    with pytest.raises(UsageError, match="differ in the strategy or the optimizer"):
+        Different(tmp_path, 2).run()
 
 
 @pytest.mark.parametrize(
@@ -44,6 +131,7 @@ def test_a_chain_of_ones_own_has_no_name() -> None:
         ("ssgd:h=3", "the strategy ssgd has no option 'h'; it has narrow=bf16|fp16|int8"),
         ("localsgd:every=3", r"localsgd has no option 'every'; it has h=8, narrow="),
         ("localsgd:8", "has the option '8', expected one like h=8"),
+        ("localsgd:h=8,h=9", "localsgd has the option h twice: give it once"),
         ("localsgd:h=8.5", "option h of the strategy localsgd is '8.5', expected a whole number"),
         ("localsgd:h=0", r"Every\(0, ModelAverage\(\)\) counts steps, expected at least 1"),
         ("sma:pull=much", "option pull of the strategy sma is 'much', expected a number such as"),
@@ -51,6 +139,11 @@ def test_a_chain_of_ones_own_has_no_name() -> None:
         ("easgd:pull=2", "pull is 2.0, expected more than 0 and at most 1"),
         ("diloco:momentum=1", "momentum is 1.0, expected at least 0 and less than 1"),
         ("diloco:narrow=int4", r"Narrow\('int4'\) is no format"),
+        ("diloco:quorum=2", "quorum is 2.0, expected more than 0 and at most 1"),
+        ("diloco:quorum=-1", "quorum is -1.0, expected more than 0"),
+        ("diloco:quorum=0.5,grace=-1", "grace is -1.0, expected 0 or more seconds"),
+        ("diloco:quorum=0.5,delay=2", "leave out quorum, or fragments and delay"),
+        ("diloco:quorum=0.5,fragments=2", "a round with a quorum carries all of the model"),
     ],
 )
 def test_what_is_none_is_refused_and_what_there_is_is_said(text: str, said: str) -> None:

@@ -13,11 +13,13 @@ from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.operators import (
     Apply,
+    Broadcast,
     Chain,
     Clip,
     Contribute,
     Every,
     GradientAverage,
+    GradientSum,
     Moment,
     Operator,
     Run,
@@ -25,6 +27,7 @@ from spotmpi.operators import (
     Weighted,
 )
 from spotmpi.optimizers import SGD
+from spotmpi.strategies import Strategy
 
 
 def step(**known: Any) -> Step:
@@ -70,6 +73,70 @@ def test_the_average_contributes_what_was_made_of_the_gradient_and_leaves_the_di
         run.send([np.full(3, 16.0)])
     assert now.scale == 1 / 8
     assert (now.update[0] == 16.0).all()
+
+
+@pytest.mark.parametrize("weighted", [True, False])
+@pytest.mark.parametrize(("share", "each"), [(8.0, 0.5), (0.0, 0.0)])
+def test_the_sum_contributes_the_mean_gradient_and_is_not_divided(
+    weighted: bool, share: float, each: float
+) -> None:
+    """Of the steps of a round, for whose samples ``share`` stands."""
+    whole = brings([share / 2] * 3, 1.0)
+    bring = brings([0.5, 0.5, 0.5], share) if weighted else lambda flats: whole(flats)
+    now = step(bring=bring, weight=24.0, now=Moment(samples=4.0, share=share))
+    run = GradientSum().run(now)
+    request = next(run)
+    (out,) = now.layout.allocate()
+    for _ in range(2):  # once more, for a retry
+        request.bring([out])
+        np.testing.assert_array_equal(out, [each] * 3)
+    with pytest.raises(StopIteration):
+        run.send([np.full(3, 16.0)])
+    assert now.scale == 1.0
+    assert (now.update[0] == 16.0).all()
+
+
+def test_a_sum_is_cut_as_an_average_is() -> None:
+    chain = Clip(1.0) >> GradientSum() >> Clip(2.0)
+    now = step(bring=brings([3.0, 0.0, 4.0], 8.0), room=lambda: [np.zeros(3)])
+    now.now = Moment(samples=8.0, share=8.0)
+    run = chain.run(now)
+    request = next(run)
+    (out,) = now.layout.allocate()
+    request.bring([out])
+    np.testing.assert_allclose(out, [0.6, 0.0, 0.8])
+    with pytest.raises(StopIteration):
+        run.send([np.array([0.0, 4.0, 0.0])])
+    assert now.scale == 0.5
+
+
+def test_a_sum_has_a_round_that_can_begin_before_all_of_the_gradient_is_there() -> None:
+    strategy = Strategy(Every(3, GradientSum() >> Apply()))
+    assert strategy.steps == 3
+    assert Strategy(GradientSum() >> Apply()).piecewise
+    assert not Strategy(GradientSum() >> Apply()).at_once  # which is for averages
+    assert not strategy.apart
+
+
+def test_one_model_goes_to_all_with_the_same_bits_whoever_s_it_is() -> None:
+    """Zero as well, whose sign is lost where others' zeros are added to it."""
+    now = step()
+    now.params[0][:] = [1.5, -0.0, 3.0]
+    run = Broadcast().run(now)
+    request = next(run)
+    assert request.alone
+    (out,) = now.layout.allocate()
+    request.bring([out])
+    np.testing.assert_array_equal(out, [1.5, 0.0, 3.0])
+    with pytest.raises(StopIteration):
+        run.send([np.array([4.0, -0.0, np.inf])])
+    np.testing.assert_array_equal(now.params[0], [4.0, 0.0, np.inf])
+    assert not np.signbit(now.params[0]).any()
+
+
+def test_who_broadcasts_trains_a_model_of_its_own() -> None:
+    strategy = Strategy(Apply() >> Every(4, Broadcast()))
+    assert (strategy.steps, strategy.apart, strategy.piecewise) == (4, True, False)
 
 
 def test_apply_moves_the_parameters_by_rate_times_scale_times_sum() -> None:
@@ -136,7 +203,7 @@ def test_two_operators_may_not_remember_under_one_name() -> None:
     layout = Layout.of([np.zeros(2)])
     assert set((Remembers() >> Apply()).init(layout)) == {"it"}
     assert set(Every(2, Remembers()).init(layout)) == {"it"}
-    with pytest.raises(ValueError, match=r"two operators of .* call what they remember it"):
+    with pytest.raises(UsageError, match=r"two operators of .* call what they remember it: leave"):
         (Remembers() >> Remembers()).init(layout)
 
 

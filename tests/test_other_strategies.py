@@ -14,8 +14,8 @@ import pytest
 
 from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD, Momentum
-from spotmpi.trace.replay import check_exactly_once, check_replicas, steps
-from tests.chaos.others import STRATEGIES, truth
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from tests.chaos.others import NOW_AND_THEN, STRATEGIES, truth
 from tests.simulated import Job, Result, bits, check_gradients, gradient, params
 from tests.test_member import campaign, joined, left
 
@@ -24,7 +24,9 @@ NAMES = [name for name in STRATEGIES if name != "SSGD"]
 
 def job(name: str, folder: Path, workers: int = 3, **more: Any) -> Job:
     """One with this strategy; the last round of a pass is shorter than the others."""
-    return Job(folder, workers, strategy=STRATEGIES[name], **{"samples": 85, **more})
+    size = 3 if "summing" in name else 2  # as to divide by 2 rounds nothing
+    known = {"samples": 85, "batch_size": size, **more}
+    return Job(folder, workers, strategy=STRATEGIES[name], **known)
 
 
 def check_with(name: str, optimizer: Any = Momentum) -> Any:
@@ -41,11 +43,19 @@ def check_with(name: str, optimizer: Any = Momentum) -> Any:
             bits(truth(name, result.records, params(first), gradient, optimizer(lr=0.05)))
             for first in given
         }
-        assert {final.bits for final in finals.values()} <= truths
+        again = {
+            bits(
+                replay(
+                    result.records, params(first), gradient, optimizer(lr=0.05), STRATEGIES[name]()
+                )
+            )
+            for first in given
+        }
+        assert {final.bits for final in finals.values()} <= truths & again
         assert len({final.bits for final in finals.values()}) == 1
         assert {final.steps for final in finals.values()} == {len(done)}
         check_gradients(result)
-        longest = 3 if name in ("accumulating", "clipping now and then") else 1
+        longest = 3 if name in NOW_AND_THEN else 1
         assert max(Counter(record["round"] for record in done).values()) == longest
         for record in result.of("recovery") + result.of("recovered"):
             assert record["lost_steps"] == record["recomputed_gradients"] == 0
@@ -71,11 +81,14 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
     assert any(result.of("recovery") for result in results)
 
 
+@pytest.mark.parametrize("name", ["clipping", "summing"])
 @pytest.mark.parametrize("how", ["born_in_place", "in_pieces"])
-def test_gradients_are_clipped_once_wherever_they_are(tmp_path: Path, how: str) -> None:
+def test_gradients_are_clipped_or_divided_once_wherever_they_are(
+    tmp_path: Path, how: str, name: str
+) -> None:
     """Also where they lie in what others read, and a round is tried again."""
-    calm = job("clipping", tmp_path / "calm", **{how: True})
-    results = campaign(calm, runs=20, holds=check_with("clipping"))
+    calm = job(name, tmp_path / "calm", **{how: True})
+    results = campaign(calm, runs=20, holds=check_with(name))
     assert any(result.of("recovery") for result in results)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LINKS = ("bench", "jobs", "kernels")
+PYPROJECT = (ROOT / "pyproject.toml").read_text()
 README_COMMANDS = (
     "python -m pip install '.[demo]' && spotmpi demo",
     "python -m pip install '.[test]' && python -m pytest",
@@ -101,7 +103,8 @@ def expected_files() -> set[str]:
         for path in (ROOT / folder).rglob("*"):
             inside = path.relative_to(ROOT / folder)
             through_link = folder == "spotmpi" and inside.parts[0] in LINKS
-            wanted = path.suffix in (".py", ".cu") or {"data", "mpirun", "slurm"} & {*inside.parts}
+            data = {"data", "grafana", "mpirun", "slurm"} & {*inside.parts}
+            wanted = path.suffix in (".py", ".cu", ".css") or data
             if path.is_file() and wanted and not through_link and "__pycache__" not in path.parts:
                 found.add(f"{installed}/{inside}")
     return found
@@ -225,3 +228,12 @@ def test_the_version_comes_from_the_metadata() -> None:
 def test_the_readme_gives_the_command_on_a_line_of_its_own(command: str) -> None:
     lines = [line.strip() for line in (ROOT / "README.md").read_text().splitlines()]
     assert lines.count(command) == 1
+
+
+def test_a_release_is_one_command_and_ci_runs_it() -> None:
+    release = (ROOT / ".ci" / "release").read_text()
+    assert "bash .ci/release " in (ROOT / ".ci" / "run").read_text()
+    assert "bash .ci/release" in (ROOT / "CONVENTIONS.md").read_text()
+    needed = re.search(r'^requires = \["(setuptools[^"]*)"\]', PYPROJECT, re.MULTILINE)
+    assert needed is not None, "where the release reads with what to build"
+    assert "readme_command demo" in release

@@ -18,7 +18,7 @@ def blocks(language: str) -> list[str]:
 
 
 def learned(said: str) -> list[float]:
-    return [float(number) for number in said.partition("[")[2].partition("]")[0].split()]
+    return [float(number) for number in said.rpartition("[")[2].partition("]")[0].split()]
 
 
 @pytest.fixture
@@ -52,10 +52,36 @@ def test_the_example_runs_as_rehearsed_on_the_page(train: Path, run_spotmpi) -> 
     assert train.with_name("run.jsonl").is_file()
 
 
+def test_the_line_that_keeps_the_training_can_be_repeated(train: Path, run_spotmpi) -> None:
+    """And what it leaves is the trained model."""
+    (command,) = (
+        line for block in blocks("bash") for line in block.splitlines() if "--resume" in line
+    )
+    name, *arguments = command.split()
+    assert name == "spotmpi"
+    assert run_spotmpi(arguments, timeout=120).returncode == 0
+    again = run_spotmpi(arguments, timeout=60)
+    assert again.returncode == 0
+    assert "the training is complete: 320 steps" in again.stderr
+    (load,) = re.findall(r"`(spotmpi\.load\(.*?)`", README)
+    code = f"import spotmpi; print({load}['w'])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=train.parent, capture_output=True, text=True, check=True
+    )
+    assert learned(done.stdout) == pytest.approx(range(8), abs=0.3)
+
+
+def test_what_it_is_for_and_what_not_stands_in_its_second_sentence() -> None:
+    first, second, *_ = README.partition("\n\n")[2].split(". ")
+    assert first.startswith("spotmpi trains")
+    assert second.replace("\n", " ").startswith("It trains NumPy models on CPUs")
+    assert " not for " in second.replace("\n", " ")
+
+
 @pytest.mark.parametrize("extra", ["demo", "test"])
 def test_ci_finds_the_command_that_installs(extra: str) -> None:
-    pattern = re.search(r"s/(\^.*?)/\\1/p", (ROOT / ".ci" / "run").read_text())
-    assert pattern is not None, ".ci/run reads the commands with sed -n s/../../p"
+    pattern = re.search(r"s/(\^.*?)/\\1/p", (ROOT / ".ci" / "environment").read_text())
+    assert pattern is not None, ".ci/environment reads the commands with sed -n s/../../p"
     # from sed's basic regular expressions, in a shell's double quotes, to Python's
     basic = pattern[1].replace("$1", extra)
     extended = basic.replace(r"\(", "(").replace(r"\)", ")")

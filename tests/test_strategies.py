@@ -22,10 +22,11 @@ from spotmpi.operators import (
     Narrow,
     Operator,
     PairAverage,
+    PushSum,
     Step,
 )
 from spotmpi.optimizers import SGD
-from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, Strategy, complete
+from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, Gossip, Strategy, complete
 
 
 def step(**known: Any) -> Step:
@@ -140,16 +141,26 @@ def alone_in_a_step(**known: Any) -> Moment:
 
 
 def test_a_worker_goes_on_with_the_mean_of_its_model_and_anothers() -> None:
-    now = step(rate=0.5, now=alone_in_a_step())
+    now = step(rate=0.5, now=alone_in_a_step(round=5))
     now.room = now.layout.allocate
-    found = Fetched(8, 3, [np.array([1.0])])
+    found = Fetched(8, 3, [np.array([1.0]), np.array([5])])
     contribute, _, asked = begun(ADPSGD(), now, found)
     assert contribute is None
     assert asked[0] == Fetch(7)
     assert now.params[0][0] == (-0.5 * 12.0 / 2 + 1.0) / 2
     assert isinstance(asked[1], Publish)
-    assert asked[1].model is now.params
+    shown, number = asked[1].model
+    assert shown is now.params[0]
+    assert number == [5]
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize("before", [4, 0, 6])
+def test_a_model_from_before_the_last_round_is_left_alone(before: int) -> None:
+    now = step(rate=0.5, now=alone_in_a_step(round=5))
+    now.room = now.layout.allocate
+    begun(ADPSGD(), now, Fetched(8, 3, [np.array([1.0]), np.array([before])]))
+    assert now.params[0][0] == -3.0
 
 
 def test_if_nothing_came_it_goes_on_alone() -> None:
@@ -167,13 +178,124 @@ def test_who_is_alone_or_has_nothing_exchanges_nothing(moment: Moment) -> None:
     assert next(iter(PairAverage().run(now)), None) is None
 
 
+def giving(before: int | None, samples: float = 2.0, **known: Any) -> Moment:
+    """A step in which a worker looks for what that one gives."""
+    others = [] if before is None else [before]
+    return Moment(samples=samples, last=False, others=others, before=before, **known)
+
+
+class Giver:
+    """A worker that gives its model away, with what it remembers between steps."""
+
+    def __init__(self, params: float, **known: Any) -> None:
+        layout = Layout.of([np.zeros(1)])
+        state = {name: one.flats for name, one in PushSum().init(layout).items()}
+        self.step = Step(layout, None, [np.array([params])], state=state)
+        self.known = known
+
+    @property
+    def weight(self) -> float:
+        return float(self.step.state["weights"][0][0])
+
+    @property
+    def model(self) -> float:
+        return float(self.step.params[0][0])
+
+    def go(self, before: int, found: Fetched | None = None, **known: Any) -> list[Any]:
+        """One step; what it shows."""
+        self.step.now = giving(before, **{**self.known, **known})
+        asks = PushSum().run(self.step)
+        assert next(asks) == Fetch(before)
+        shown = asks.send(found)
+        assert isinstance(shown, Publish)
+        assert next(asks, None) is None
+        return [flat.copy() for flat in shown.model]
+
+
+def test_what_is_given_away_arrives_whole_whatever_is_skipped() -> None:
+    """A ring of three, whose workers look now and then: at the end all weight is somewhere."""
+    rest = np.random.default_rng(3)
+    models = [0.0, 3.0, 9.0]
+    workers = [Giver(one) for one in models]
+    shown: list[Any] = [None] * 3
+    taken = [(0.0, 0.0)] * 3
+    for number in range(200):
+        me = int(rest.integers(3))
+        before = (me - 1) % 3
+        looks = rest.random() < 0.7 and shown[before] is not None
+        found = Fetched(before, number, shown[before]) if looks else None
+        shown[me] = workers[me].go(before, found)
+        if looks:
+            taken[me] = shown[before][0][0], shown[before][1][2]
+    under_way = [
+        (shown[one][0][0] - taken[(one + 1) % 3][0], shown[one][1][2] - taken[(one + 1) % 3][1])
+        for one in range(3)
+    ]
+    assert sum(one.weight for one in workers) + sum(p for _, p in under_way) == pytest.approx(3)
+    whole = sum(one.weight * one.model for one in workers) + sum(x for x, _ in under_way)
+    assert whole == pytest.approx(sum(models))
+    assert all(1 / 32 <= one.weight < 3 for one in workers)
+    assert all(one.model == pytest.approx(4, abs=0.1) for one in workers)
+
+
+def test_who_gets_nothing_keeps_a_sixteenth() -> None:
+    worker = Giver(5.0)
+    assert [worker.go(1)[1][2] for _ in range(6)] == [0.5, 0.75, 0.875, 0.9375, 0.9375, 0.9375]
+    assert (worker.weight, worker.model) == (1 / 16, 5.0)
+
+
+def test_what_is_not_of_this_ring_is_not_taken() -> None:
+    known = {"round": 4, "generation": 2}
+    shown = Giver(8.0, **known).go(7)
+
+    def came(found: Fetched, **now: Any) -> float:
+        worker = Giver(0.0)
+        worker.go(1, found, **now)
+        return worker.model
+
+    assert came(Fetched(1, 0, shown), **known) == 8.0 * 0.5 / 1.5
+    assert came(Fetched(2, 0, shown), **known) == 0
+    assert came(Fetched(1, 0, shown), round=5, generation=2) == 0
+    assert came(Fetched(1, 0, shown), round=4, generation=3) == 0
+    never = [np.zeros(1), PushSum().init(Layout.of([np.zeros(1)]))["told"].flats[0]]
+    assert came(Fetched(1, 0, never), round=0, generation=0) == 0
+    for other in (
+        [np.zeros(1)],
+        [np.ones(1), np.array([0])],
+    ):  # an operator's of one's own, a pair's
+        assert came(Fetched(1, 0, other), round=0, generation=0) == 0
+
+
+def test_a_sum_of_what_was_given_is_no_model_of_a_pair() -> None:
+    now = step(now=alone_in_a_step())
+    asks = PairAverage().run(now)
+    next(asks)
+    asks.send(Fetched(7, 0, Giver(8.0).go(7)))
+    assert now.params[0][0] == 0
+
+
+def test_each_round_begins_with_all_of_a_model() -> None:
+    worker = Giver(2.0)
+    worker.go(1)
+    (given, told) = worker.go(1, round=1)
+    assert (worker.weight, given[0], told.tolist()) == (0.5, 1.0, [1.0, 0.0, 0.5])
+
+
+@pytest.mark.parametrize("moment", [giving(None), giving(1, samples=0.0)])
+def test_who_is_alone_or_has_nothing_gives_nothing(moment: Moment) -> None:
+    worker = Giver(2.0).step
+    worker.now = moment
+    assert next(iter(PushSum().run(worker)), None) is None
+
+
 def test_workers_that_exchange_models_train_their_own() -> None:
     assert ADPSGD().paced
+    assert Gossip().paced
     assert not SSGD().paced
     assert not DiLoCo().paced
     assert Strategy(Apply() >> Every(2, PairAverage()) >> Every(8, ModelAverage())).paced
-    with pytest.raises(UsageError, match="workers that exchange models must train their own"):
-        Strategy(GradientAverage() >> Apply() >> PairAverage())
+    with pytest.raises(UsageError, match="workers that go at their own pace must train their own"):
+        Strategy(PairAverage() >> GradientAverage() >> Apply())
     with pytest.raises(UsageError, match="have no delay"):
         Strategy(Apply() >> PairAverage() >> DiLoCo(h=8, delay=2).chain)
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401 - NumPy knows bfloat16 from here on
 import numpy as np
 import pytest
 
 import spotmpi
+from spotmpi.arrays.layout import HALVES
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.replay import check_exactly_once, replay
-from spotmpi.strategies import SSGD
+from spotmpi.strategies import SMA, SSGD, LocalSGD, named
 from spotmpi.trace import records as trace
+from spotmpi.training import elastic
 from tests.simulated import bits, gradient, params
 
 
@@ -285,3 +289,236 @@ def test_a_batch_is_used_by_one_step_also_where_its_gradients_come_one_by_one() 
         train(step, ready)
     with pytest.raises(UsageError, match="the batch of step 0 was not used"):
         train(ready)
+
+
+# Nested parameters.
+
+
+def test_nested_parameters_train_as_flat_ones_do() -> None:
+    layers = [{"w": np.ones(3, np.float32), "b": np.zeros(())} for _ in range(2)]
+    with (
+        spotmpi.Trainer({"layers": layers, "head": np.ones(2)}, optimizer=Momentum(lr=0.5)) as one,
+    ):
+        assert isinstance(one.params["layers"][1], dict)
+        for step in range(4):
+            grads = one.gradients
+            assert grads is one.gradients
+            for layer in grads["layers"]:
+                layer["w"][...] = 1 + step
+                layer["b"][...] = 2
+            grads["head"][...] = 3
+            if step == 1:
+                one.ready("layers/1/w", grads["layers"][1]["w"])
+                one.step(
+                    {"layers/0/w": grads["layers"][0]["w"], "head": grads["head"]}
+                    | {f"layers/{n}/b": grads["layers"][n]["b"] for n in range(2)}
+                )
+            elif step == 2:
+                one.ready("head", grads["head"])
+                one.step({"layers": grads["layers"]})
+            elif step == 3:
+                one.ready("head", grads["head"])
+                one.step(grads)
+            else:
+                one.step(grads)
+        trained = one.params
+    flat = {f"layers/{n}/{k}": x for n, layer in enumerate(layers) for k, x in layer.items()}
+    with spotmpi.Trainer({**flat, "head": np.ones(2)}, optimizer=Momentum(lr=0.5)) as other:
+        for step in range(4):
+            of = {"w": 1.0 + step, "b": 2.0, "head": 3.0}
+            other.step(
+                {name: np.full_like(x, of[name.split("/")[-1]]) for name, x in other.params.items()}
+            )
+        assert other.params["layers/1/w"].tobytes() == trained["layers"][1]["w"].tobytes()
+        assert other.params["layers/0/b"] == trained["layers"][0]["b"]
+        assert other.params["head"].tobytes() == trained["head"].tobytes()
+    with pytest.raises(ValueError, match="read-only"):
+        trained["layers"][0]["w"][...] = 0
+
+
+# Micro-batches.
+
+
+def test_micro_batches_count_by_their_samples() -> None:
+    """The step is that with the whole batch, but for the last bits; so is its loss."""
+    found = []
+    for way in ("whole", "parts", "rest"):
+        with trainer(optimizer=Momentum(lr=0.1)) as one:
+            for batch in one.batches(23, batch_size=8, passes=2):
+                if way == "whole":
+                    one.step(gradient(one.params, batch), loss=float(batch.mean()))
+                    losses = one.loss
+                    found.append(losses)
+                    continue
+                parts = [batch[at : at + 3] for at in range(0, len(batch), 3)]
+                last = parts.pop() if way == "rest" else None
+                for part in parts:
+                    one.accumulate(gradient(one.params, part), len(part), float(part.mean()))
+                one.accumulate({"w": None}, 0)  # of no samples: nobody looks
+                if last is None:
+                    one.step()
+                else:
+                    one.step(gradient(one.params, last), float(last.mean()))
+                found.append(one.loss)
+            found.append(np.concatenate([one.params["w"], one.params["b"][None]]))
+    third = len(found) // 3
+    for way in (1, 2):
+        for expected, got in zip(found[:third], found[way * third :], strict=False):
+            np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "localsgd:h=3",
+        "lookahead",
+        "sma",
+        "easgd:every=3",
+        "diloco:h=4,delay=1",
+        "adpsgd:control=4",
+    ],
+)
+def test_with_every_strategy_a_step_with_micro_batches_is_that_with_their_mean(name: str) -> None:
+    found = []
+    for accumulates in (False, True):
+        with trainer(optimizer=Momentum(lr=0.1), strategy=named(name)) as one:
+            for batch in one.batches(23, batch_size=4, passes=2):
+                if accumulates:
+                    one.accumulate(gradient(one.params, batch), len(batch), 1.5)
+                    one.step()
+                else:
+                    one.step(gradient(one.params, batch), 1.5)
+            found.append((bits(one.params), one.loss))
+    assert found[0] == found[1]
+
+
+def test_micro_batches_of_a_batch_that_is_left_count_for_nothing() -> None:
+    expected = {key: array - np.float32(0.1) for key, array in params(0).items()}
+    ones = {key: np.ones_like(array) for key, array in params(0).items()}
+    with trainer() as one:
+        for _ in one.batches(23, batch_size=8):
+            one.accumulate({key: 100 * array for key, array in ones.items()}, 2)
+            assert one.mean(4.0) == 4.0  # the others may wait for something else meanwhile
+            break
+        one.accumulate(ones, 5, 1.5)
+        one.accumulate({key: 4 * array for key, array in ones.items()}, 0)
+        one.step()
+        assert one.loss == 1.5
+        for key, array in expected.items():
+            np.testing.assert_allclose(one.params[key], array, rtol=1e-6)
+
+
+ABOUT_PARTS = {
+    r"worker 0: 3 samples were accumulated in step 0, whose batch has 4: accumulate the r": (
+        lambda one, g: (one.accumulate(g, 3), one.step())
+    ),
+    r"worker 0: 5 samples were accumulated in step 0, whose batch has 4: give each of th": (
+        lambda one, g: (one.accumulate(g, 3), one.accumulate(g, 2))
+    ),
+    r"step\(\) was given a gradient in step 0, of which all was accumulated": (
+        lambda one, g: (one.accumulate(g, 4), one.step(g))
+    ),
+    r"accumulate\(\) was given 1.5 for the number of samples": (
+        lambda one, g: one.accumulate(g, 1.5)
+    ),
+    r"accumulate\(\) was given -1 for the number of samples": (
+        lambda one, g: one.accumulate(g, -1)
+    ),
+    r'grads\["b"\] is missing': lambda one, g: one.accumulate({"w": g["w"]}, 1),
+    r"trainer.accumulate\(\) was called again, in step 1, for a batch that is used": (
+        lambda one, g: (one.step(g), one.accumulate(g, 1))
+    ),
+    r"trainer.ready\(\) came after trainer.accumulate": (
+        lambda one, g: (one.accumulate(g, 1), one.ready("w", g["w"]))
+    ),
+    r"trainer.accumulate\(\) came after trainer.ready": (
+        lambda one, g: (one.ready("w", g["w"]), one.accumulate(g, 1))
+    ),
+    r'the gradient of grads\["w"\] holds NaN': (
+        lambda one, g: (
+            one.accumulate(g, 1),
+            one.accumulate({**g, "w": g["w"] * np.float32(np.nan)}, 2),
+            one.step(g),
+        )
+    ),
+    r"the batch of step 0 was not used": lambda one, g: one.accumulate(g, 4),
+}
+
+
+@pytest.mark.parametrize("message", ABOUT_PARTS)
+def test_a_mistake_with_micro_batches_is_one_clear_sentence(message: str) -> None:
+    def train() -> None:
+        with trainer(check_finite=True) as one:
+            for _ in one.batches(12, batch_size=4):
+                ABOUT_PARTS[message](one, gradients())
+
+    with pytest.raises(UsageError, match=message) as told:
+        train()
+    assert "\n" not in str(told.value)
+
+
+def test_what_was_accumulated_and_never_stepped_is_noticed() -> None:
+    with pytest.raises(UsageError, match="the end of the block came after"), trainer() as one:
+        one.accumulate(gradients(), 1)
+
+
+# Half precision.
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("way", ["step", "gradients", "ready", "accumulate", "LocalSGD", "SMA"])
+def test_parameters_of_half_precision_are_rounded_and_what_is_trained_is_not(
+    half: str, way: str
+) -> None:
+    """Steps that are far too small for half precision add up."""
+    steps, rate = 64, 2.0**-13
+    strategy = {"LocalSGD": LocalSGD(h=4), "SMA": SMA()}.get(way, SSGD())
+    start = {"h": np.ones((3, 5), half), "s": np.ones(2, np.float32)}
+    with spotmpi.Trainer(start, optimizer=SGD(lr=rate), strategy=strategy) as one:
+        seen = one.params["h"]
+        for _ in range(steps):
+            grads: Any = {"h": np.ones((3, 5), half), "s": np.ones(2, np.float32)}
+            if way == "gradients":
+                for key, array in one.gradients.items():
+                    array[...] = grads[key]
+                grads = one.gradients
+            if way == "ready":
+                one.ready("h", grads.pop("h"))
+            if way == "accumulate":
+                one.accumulate(grads, 1)
+                grads = None
+            one.step(grads)
+        assert one.params["h"] is seen
+        assert seen.dtype == one.model["h"].dtype == np.dtype(half)
+        for shown in (one.params, one.model):
+            assert (shown["h"] == shown["s"][0].astype(half)).all()
+        if way != "SMA":  # which is drawn back
+            assert one.params["s"].tolist() == [1 - steps * rate] * 2
+
+
+def test_what_is_kept_of_half_precision_is_all_that_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(steps: int) -> Any:
+        monkeypatch.setattr(elastic, "_process", elastic.Process())
+        with spotmpi.Trainer({"h": np.ones(3, np.float16)}, optimizer=SGD(lr=2.0**-13)) as one:
+            while one.steps < steps:
+                one.step({"h": np.ones(3, np.float16)})
+            return one.params["h"]
+
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(tmp_path / "kept"))
+    train(3)
+    assert spotmpi.load(tmp_path / "kept").params["h"].tolist() == [1 - 3 * 2.0**-13] * 3
+    monkeypatch.setenv("SPOTMPI_RESUME", "1")
+    assert train(8).tolist() == [1 - 2.0**-10] * 3
+
+
+@pytest.mark.parametrize(
+    ("loss", "given"), [(np.zeros(3), "an array of shape (3,)"), ("low", "str"), ([1.0], "list")]
+)
+def test_a_loss_that_is_no_number_is_said(loss: Any, given: str) -> None:
+    said = f"worker 0: the loss of step 0 is {re.escape(given)}, expected a number: give the mean"
+    with trainer() as one, pytest.raises(UsageError, match=said):
+        one.step(gradient(one.params, np.arange(8)), loss=loss)
+    with trainer() as one, pytest.raises(UsageError, match=said):
+        one.accumulate(gradient(one.params, np.arange(8)), 8, loss)

@@ -1,5 +1,5 @@
-"""The plot of ``spotmpi bench convergence``. Imports matplotlib, which spotmpi does not depend on
-(``.[demo]`` brings it)."""
+"""The plots of ``spotmpi bench convergence`` and ``adaptive``. Imports matplotlib, which spotmpi
+does not depend on (``.[demo]`` brings it)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from spotmpi.trace.colours import BLUE, INK, ORANGE
 
-__all__ = ["draw_accuracies"]
+__all__ = ["draw_accuracies", "draw_throughputs"]
 
 _SIDES = (("without", BLUE, -0.15), ("with", ORANGE, 0.15))
 
@@ -25,7 +25,8 @@ def draw_accuracies(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     The file's format follows from its suffix. Local, blocking, about a second.
     """
     panels = [(name, list(group)) for name, group in groupby(cells, key=lambda cell: cell["set"])]
-    figure = Figure(figsize=(9, 0.8 + 3.2 * len(panels)), layout="constrained")
+    wide = max(9.0, 1.2 * max(len(panel) for _, panel in panels))
+    figure = Figure(figsize=(wide, 0.8 + 3.2 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
     for axis, (name, panel) in zip(axes, panels, strict=True):
         _draw(axis, name, panel)
@@ -52,12 +53,45 @@ def _draw(axis: Axes, name: str, cells: Sequence[Mapping[str, Any]]) -> None:
             axis.plot(
                 [at + shift - 0.12, at + shift + 0.12], [middle] * 2, color=INK, linewidth=1.8
             )
-    axis.set_xticks(range(len(cells)), [_lines(cell["strategy"]) for cell in cells])
+    axis.set_xticks(range(len(cells)), [_lines(cell["strategy"]) for cell in cells], fontsize=9)
     axis.set(ylabel="test accuracy, %", xlim=(-0.6, len(cells) - 0.4))
     axis.set_title(name, fontsize=10, loc="left")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
+
+
+def draw_throughputs(shares: Mapping[str, Mapping[int, Sequence[float]]], path: Path) -> None:
+    """Draw what a worker does with so many hosts, as a share of what it does alone: a line for each
+    way to follow, through medians, and a dot for each training.
+
+    The file's format follows from its suffix. Local, blocking, about a second.
+    """
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axis = figure.subplots()
+    colors = ("#7f7f7f", "#2ca02c", "#9467bd", ORANGE, BLUE)
+    for (way, cell), color in zip(shares.items(), colors, strict=False):
+        sizes = sorted(cell)
+        middles = [100 * median(cell[many]) for many in sizes]
+        axis.plot(sizes, middles, "-", color=color, linewidth=2.2, label=way)
+        for many in sizes:
+            axis.plot(
+                [many] * len(cell[many]),
+                [100 * one for one in cell[many]],
+                "o",
+                color=color,
+                alpha=0.6,
+                markersize=5,
+                markeredgewidth=0,
+            )
+    axis.set(xlabel="hosts", ylabel="throughput of a worker, % of one alone", ylim=(0, 110))
+    axis.set_xticks(sorted(next(iter(shares.values()))))
+    axis.set_title("Hosts come one after another", fontweight="bold", loc="left")
+    axis.legend(fontsize=9, frameon=False, loc="lower left")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", color="#dddddd", linewidth=0.6)
+    axis.set_axisbelow(True)
+    figure.savefig(path, dpi=130)
 
 
 def _lines(strategy: str) -> str:

@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-__all__ = ["Aim", "Estimate", "Seconds", "interval", "percent", "size", "spread", "times"]
+__all__ = [
+    "Aim",
+    "Estimate",
+    "Seconds",
+    "interval",
+    "middle_and_ends",
+    "percent",
+    "size",
+    "spread",
+    "times",
+]
 
 _RESAMPLES = 2000
 _LEVEL = 0.95
@@ -59,6 +69,12 @@ def percent(seconds: Seconds, side: str, other: str) -> Estimate:
 def spread(seconds: Sequence[float]) -> str:
     """The median and the ends, in ms."""
     return f"{1e3 * median(seconds):.3f} ({1e3 * min(seconds):.3f} .. {1e3 * max(seconds):.3f})"
+
+
+def middle_and_ends(values: Sequence[float], sign: str = "") -> str:
+    """The median and the ends, in percent or points. ``sign``: "+" for differences."""
+    middle, *ends = (f"{one:{sign}.1f}" for one in (median(values), min(values), max(values)))
+    return f"{middle} ({ends[0]} .. {ends[1]})"
 
 
 def size(params: int) -> str:

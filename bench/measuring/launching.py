@@ -14,12 +14,13 @@ from typing import Any
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.errors import UsageError
+from spotmpi.launch.commands import client
 from spotmpi.launch.processes import cores
 from spotmpi.launch.start import mpirun, temporary_job
 from spotmpi.launch.start.installation import NO_MPI, Installation, search
 from spotmpi.settings import Settings
 
-__all__ = ["by_mpirun", "by_spotmpi", "times_of"]
+__all__ = ["by_mpirun", "by_spotmpi", "job_of", "times_of"]
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 _TO_END = 5.0
@@ -61,6 +62,15 @@ def by_spotmpi(workers: int, program: Sequence[str], trace: Path, at: Path, limi
     """Run a training by ``spotmpi run``. Blocking; raises JobFailed unless survivors finished."""
     start = [sys.executable, "-m", "spotmpi", "run", "-n", str(workers), "--trace", str(trace)]
     _run([*start, *program], os.environ, at, limit, 0)
+
+
+def job_of(launcher: subprocess.Popen[bytes]) -> str:
+    """The name of its job, which need not be the only one on this host. JobFailed if there is
+    none."""
+    for one in client.reports(client.running()):
+        if one.launcher == launcher.pid:
+            return one.job
+    raise JobFailed(f"process {launcher.pid} runs no job")
 
 
 def _run(

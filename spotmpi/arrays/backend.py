@@ -53,6 +53,9 @@ class Kernels(Protocol):
     def blend(self, out: Buffer, x: Buffer, a: float, b: float) -> None:
         """out = b * out + a * x"""
 
+    def exchange(self, total: Buffer, own: Buffer, x: Buffer) -> None:
+        """total += x - own; own = x"""
+
     def scaled_sum(self, out: Buffer, inputs: Sequence[Buffer], scales: Sequence[float]) -> None:
         """out = the sum of all scales[i] * inputs[i]"""
 
@@ -188,6 +191,14 @@ class Backend(ABC):
     @abstractmethod
     def fill(self, array: Array, value: float) -> None:
         """Set every element."""
+
+    def converted(self, array: Array, dtype: str) -> Array:
+        """A copy of another dtype."""
+        return array.astype(dtype)
+
+    def assign(self, out: Array, array: Array) -> None:
+        """out = ``array``, of the same shape, rounded to the dtype of ``out``."""
+        out[...] = array
 
     @abstractmethod
     def to_host(self, array: Array) -> HostArray:

@@ -10,25 +10,32 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from spotmpi.arrays.backend import Array, Backend, Buffer, backend_of
+from spotmpi.arrays.structure import Key, Structure, called
 from spotmpi.arrays.words import WORDS_OF
 from spotmpi.errors import UsageError
 
-__all__ = ["BUCKET_MB", "Bucket", "Entry", "Key", "Layout", "Tree"]
+__all__ = ["BUCKET_MB", "Bucket", "Entry", "Key", "Layout", "Room", "Tree"]
 
-Key: TypeAlias = int | str
-Tree: TypeAlias = list[Array] | tuple[Array, ...] | dict[Key, Array]
+Tree: TypeAlias = Any
+"""Arrays in a structure of the user's."""
+Room: TypeAlias = Mapping[str, Buffer]
 
 _SOME = 5
 """Names in a message."""
 
 DTYPES = tuple(WORDS_OF)
-"""What is trained."""
+"""What buckets are of."""
+
+HALVES = ("float16", "bfloat16")
+"""What may be trained as well, in buckets of `HELD`: sums and updates are not rounded to these."""
+
+HELD = "float32"
 
 BUCKET_MB = 25.0
 """Of a bucket, about: so large that what a round costs beside its bytes does not count, and so
@@ -47,6 +54,8 @@ class Entry:
     shape: tuple[int, ...]
     start: int
     stop: int
+    dtype: str
+    """The user's: the bucket's, or one of `HALVES`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,11 @@ class Bucket:
     entries: tuple[Entry, ...]
 
     @cached_property
+    def halves(self) -> tuple[Entry, ...]:
+        """Its entries that users have in half precision."""
+        return tuple(entry for entry in self.entries if entry.dtype != self.dtype)
+
+    @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
         """Of its entries."""
         return [entry.shape for entry in self.entries]
@@ -65,35 +79,34 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each array of a list, tuple or dict lies in flat buckets.
+    """Where each array of a structure lies in flat buckets.
 
     Immutable, and without memory of its own: `allocate` makes any number of sets of buckets
-    ("flats"). Entries keep the order of the list, or the order in which the dict was filled.
+    ("flats"). Entries keep the order of lists, and the order in which dicts were filled.
     """
 
-    kind: type[list[Any]] | type[tuple[Any, ...]] | type[dict[Any, Any]]
-    keys: tuple[Key, ...]
+    structure: Structure
     buckets: tuple[Bucket, ...]
     backend: Backend
     """Of all the arrays."""
 
     @classmethod
-    def of(cls, params: Tree, bucket_mb: float = BUCKET_MB) -> Layout:
+    def of(cls, params: Tree, bucket_mb: float = BUCKET_MB, halves: bool = False) -> Layout:
         """The layout of these parameters; UsageError for what cannot be trained.
 
-        An array that is larger than ``bucket_mb`` has a bucket of its own.
+        An array that is larger than ``bucket_mb`` has a bucket of its own. ``halves``: there may be
+        arrays of half precision.
         """
-        kind = _kind(params, "params")
-        items = dict(params) if isinstance(params, dict) else dict(enumerate(params))
-        if not items:
-            raise UsageError(f"params is an empty {kind.__name__}: give it at least one array")
-        backends = {key: _backend_of_trainable(array, key) for key, array in items.items()}
+        structure, items = Structure.of(params)
+        backends = {key: _backend_of(array, key) for key, array in items.items()}
         backend = _the_one(backends)
         described = {key: backend.describe(array) for key, array in items.items()}
+        known = (*DTYPES, *HALVES) if halves else DTYPES
+        held = {key: HELD if dtype in HALVES else dtype for key, (dtype, _) in described.items()}
         for key, (dtype, _) in described.items():
-            if dtype not in DTYPES:
-                expected = " or ".join(DTYPES)
-                name = _name("params", key)
+            if dtype not in known:
+                expected = " or ".join(known)
+                name = called("params", key)
                 raise UsageError(f"{name} is {dtype}, expected {expected}: convert it first")
         cut = [
             keys
@@ -101,8 +114,8 @@ class Layout:
             for keys in _cut(
                 [
                     (key, 4 * WORDS_OF[dtype] * math.prod(shape))
-                    for key, (its, shape) in described.items()
-                    if its == dtype
+                    for key, (_, shape) in described.items()
+                    if held[key] == dtype
                 ],
                 1e6 * bucket_mb,
             )
@@ -112,26 +125,27 @@ class Layout:
         for keys in sorted(cut, key=lambda keys: place[keys[0]], reverse=True):
             entries, start = [], 0
             for key in keys:
-                shape = described[key][1]
-                entries.append(Entry(key, shape, start, start + math.prod(shape)))
+                its, shape = described[key]
+                entries.append(Entry(key, shape, start, start + math.prod(shape), its))
                 start = entries[-1].stop
-            buckets.append(Bucket(described[keys[0]][0], start, tuple(entries)))
-        return cls(kind, tuple(items), tuple(buckets), backend)
+            buckets.append(Bucket(held[keys[0]], start, tuple(entries)))
+        return cls(structure, tuple(buckets), backend)
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """What the arrays are called, in the order of the structure."""
+        return self.structure.keys
 
     @cached_property
     def signature(self) -> int:
         """32 bits that are equal on two workers if and (but for chance) only if layouts are."""
-        return zlib.crc32(repr((self.kind.__name__, self.keys, self.buckets)).encode())
+        return zlib.crc32(repr((str(self.structure), self.buckets)).encode())
 
     @cached_property
     def described(self) -> dict[Key, tuple[str, tuple[int, ...]]]:
-        """The dtype and the shape of each array, in their order."""
+        """The dtype and the shape of each array as they lie in buckets, in their order."""
         found = {e.key: (bucket.dtype, e.shape) for bucket in self.buckets for e in bucket.entries}
         return {key: found[key] for key in self.keys}
-
-    @cached_property
-    def _key_set(self) -> frozenset[Key]:
-        return frozenset(self.keys)
 
     @property
     def size(self) -> int:
@@ -162,7 +176,8 @@ class Layout:
         ]
 
     def named(self, flats: Sequence[Buffer], read_only: bool = False) -> dict[Key, Array]:
-        """Arrays that share memory with ``flats``, in the order of the user's structure."""
+        """Arrays that share memory with ``flats``, in the order of the user's structure; those of
+        half precision as they lie there."""
         view, found = self.backend.view, {}
         for bucket, flat in zip(self.buckets, flats, strict=True):
             for entry in bucket.entries:
@@ -174,10 +189,7 @@ class Layout:
 
         ``read_only``: a stray write is an error, where the backend can see to that.
         """
-        named = self.named(flats, read_only)
-        if self.kind is dict:
-            return named
-        return tuple(named.values()) if self.kind is tuple else list(named.values())
+        return self.structure.build(self.named(flats, read_only))
 
     def pack(self, tree: Tree, flats: Sequence[Buffer], scale: float, what: str = "grads") -> None:
         """flats = scale * tree; UsageError unless ``tree`` fits the parameters.
@@ -185,20 +197,51 @@ class Layout:
         ``what`` is the name of ``tree`` in messages. A dict may be filled in any order, and a
         list passes for a tuple. After an error, what ``flats`` hold is undefined.
         """
-        self._check_structure(tree, what)
-        by_key: Any = tree
-        for bucket, flat in zip(self.buckets, flats, strict=True):
+        for arrays, flat in zip(self._by_bucket(tree, what), flats, strict=True):
+            self.backend.kernels.pack(flat, arrays, scale)
+
+    def blend(
+        self, tree: Tree, flats: Sequence[Buffer], times: float, keep: float, room: Room
+    ) -> None:
+        """flats = keep * flats + times * tree, of which the same holds. ``room``: a buffer for
+        each dtype, as large as its largest bucket, to be written to."""
+        kernels, view = self.backend.kernels, self.backend.view
+        for bucket, arrays, flat in zip(
+            self.buckets, self._by_bucket(tree, "grads"), flats, strict=True
+        ):
+            added = view(room[bucket.dtype], 0, (bucket.size,))
+            kernels.pack(added, arrays, 1.0)
+            kernels.blend(flat, added, times, keep)
+
+    def room(self) -> Room:
+        """New room for `blend`."""
+        largest: dict[str, int] = {}
+        for bucket in self.buckets:
+            largest[bucket.dtype] = max(bucket.size, largest.get(bucket.dtype, 0))
+        return {dtype: self.backend.zeros(dtype, size) for dtype, size in largest.items()}
+
+    def _by_bucket(self, tree: Tree, what: str) -> Iterator[list[Array]]:
+        """The arrays of each, in its order; UsageError unless ``tree`` fits the parameters."""
+        by_key = self.structure.arrays(tree, what)
+        for bucket in self.buckets:
             arrays = [by_key[entry.key] for entry in bucket.entries]
             if not self.backend.fit(arrays, bucket.dtype, bucket.shapes):
                 for entry, array in zip(bucket.entries, arrays, strict=True):
                     self.check_array(entry.key, array, what)
-            self.backend.kernels.pack(flat, arrays, scale)
+                arrays = [self._held(array, bucket) for array in arrays]
+            yield arrays
+
+    def _held(self, array: Array, bucket: Bucket) -> Array:
+        """As it lies in its bucket."""
+        if self.backend.describe(array)[0] == bucket.dtype:
+            return array
+        return self.backend.converted(array, bucket.dtype)
 
     def pack_one(self, key: Key, array: Array, flats: Sequence[Buffer], scale: float) -> None:
         """The same for one array, which was checked."""
         number, entry = self.place(key)
         out = self.backend.view(flats[number], entry.start, (entry.stop - entry.start,))
-        self.backend.kernels.pack(out, [array], scale)
+        self.backend.kernels.pack(out, [self._held(array, self.buckets[number])], scale)
 
     def place(self, key: object) -> tuple[int, Entry]:
         """In which bucket the array of this name is, and where; UsageError if there is none."""
@@ -218,11 +261,13 @@ class Layout:
         }
 
     def check_array(self, key: Key, array: object, what: str = "grads") -> None:
-        """UsageError unless ``array`` can stand for the one of this name."""
+        """UsageError unless ``array`` can stand for the one of this name. For one of half precision
+        one that is not rounded can, too."""
         number, entry = self.place(key)
-        dtype = self.buckets[number].dtype
-        if not self.backend.fit([array], dtype, [entry.shape]):
-            raise self._misfit(entry, array, dtype, what)
+        for dtype in {entry.dtype, self.buckets[number].dtype}:
+            if self.backend.fit([array], dtype, [entry.shape]):
+                return
+        raise self._misfit(entry, array, entry.dtype, what)
 
     def check_finite(
         self, flats: Sequence[Buffer], numbers: Iterable[int] | None = None, what: str = "grads"
@@ -237,33 +282,8 @@ class Layout:
                 continue
             for entry in bucket.entries:
                 if not finite(view(flat, entry.start, (entry.stop - entry.start,))):
-                    return _name(what, entry.key)
+                    return called(what, entry.key)
         return None
-
-    def _check_structure(self, tree: Tree, what: str) -> None:
-        kind = _kind(tree, what)
-        if (kind is dict) != (self.kind is dict):
-            raise UsageError(
-                f"{what} is a {kind.__name__}, but params is a {self.kind.__name__}: "
-                f"give {what} the structure of params"
-            )
-        if isinstance(tree, dict) and tree.keys() != self._key_set:
-            missing = [key for key in self.keys if key not in tree]
-            if missing:
-                raise UsageError(
-                    f"{_name(what, missing[0])} is missing, but params has it: "
-                    "give every entry an array, of zeros if need be"
-                )
-            extra = next(key for key in tree if key not in self.keys)
-            raise UsageError(
-                f"{_name(what, extra)} has no counterpart in params: leave it out, "
-                "or give the Trainer a parameter of that name"
-            )
-        if len(tree) != len(self.keys):
-            raise UsageError(
-                f"{what} has {len(tree)} entries, but params has {len(self.keys)}: "
-                "give one array for each, in the same order"
-            )
 
     def _misfit(self, entry: Entry, array: object, dtype: str, what: str) -> UsageError:
         """What it is, what it should be, what to do."""
@@ -276,8 +296,8 @@ class Layout:
         else:
             got, advice = f"of shape {its[1]}", "give it the shape of its parameter"
         return UsageError(
-            f"{_name(what, entry.key)} is {got}, expected a {dtype} array of shape {entry.shape}, "
-            f"as {_name('params', entry.key)} is: {advice}"
+            f"{called(what, entry.key)} is {got}, expected a {dtype} array of shape {entry.shape}, "
+            f"as {called('params', entry.key)} is: {advice}"
         )
 
 
@@ -309,29 +329,11 @@ def _cut(sizes: Sequence[tuple[Key, int]], most: float) -> Iterator[list[Key]]:
             yield last
 
 
-def _kind(tree: object, what: str) -> Any:
-    for kind in (dict, list, tuple):
-        if isinstance(tree, kind):
-            return kind
-    raise UsageError(
-        f"{what} is a {type(tree).__name__}, expected a list, tuple or dict of arrays: "
-        "put a single array into a list"
-    )
-
-
-def _backend_of_trainable(array: object, key: object) -> Backend:
-    name = _name("params", key)
-    if not isinstance(key, (int, str)):
-        raise UsageError(f"{name} has a {type(key).__name__} for a key: use strings or integers")
-    if isinstance(array, (list, tuple, dict)):
-        raise UsageError(
-            f"{name} is a {type(array).__name__}, expected an array: nested parameters are not "
-            "supported, put all arrays into one list or dict"
-        )
+def _backend_of(array: object, key: object) -> Backend:
     try:
         return backend_of(array)
     except UsageError as error:
-        raise UsageError(f"{name}: {error}") from None
+        raise UsageError(f"{called('params', key)}: {error}") from None
 
 
 def _the_one(backends: dict[Any, Backend]) -> Backend:
@@ -340,12 +342,8 @@ def _the_one(backends: dict[Any, Backend]) -> Backend:
     for key in others:
         if backends[key] is not backends[first]:
             raise UsageError(
-                f"{_name('params', key)} is a {backends[key].name} array, and "
-                f"{_name('params', first)} a {backends[first].name} array: "
+                f"{called('params', key)} is a {backends[key].name} array, and "
+                f"{called('params', first)} a {backends[first].name} array: "
                 "use one library for all parameters"
             )
     return backends[first]
-
-
-def _name(what: str, key: object) -> str:
-    return f'{what}["{key}"]' if isinstance(key, str) else f"{what}[{key!r}]"

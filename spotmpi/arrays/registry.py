@@ -71,6 +71,10 @@ class Registry:
             raise ValueError(f"two states are called {name}")
         self._arrays[name] = layout, state
 
+    def begin_anew(self) -> None:
+        """No arrays are registered any more."""
+        self._arrays.clear()
+
     def keep(self, name: str, values: Values) -> None:
         """Register plain values."""
         self._values[name] = values
@@ -125,7 +129,7 @@ class Registry:
     def structure(self) -> dict[str, Any]:
         """In what structures the user has the arrays that a checkpoint holds; values of JSON."""
         return {
-            name: {"kind": layout.kind.__name__, "keys": list(layout.keys)}
+            name: {"kind": layout.structure.kept_as.__name__, "keys": list(layout.keys)}
             for name, layout, _ in self._replicated()
         }
 

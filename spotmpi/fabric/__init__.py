@@ -21,6 +21,11 @@ What every fabric guarantees, and one contract suite holds:
 - ``Publish`` and ``Fetch`` wait for nobody, and raise no `PeersLost`: who is dead, stopped or
   silent costs the others nothing. They go on past losses; between hosts not past a revocation,
   until the build. What was published in an earlier training is gone (`Fabric.move_on`).
+- ``AddUp`` waits for nobody either, and raises no `PeersLost`. All members who make up a sum find
+  the same number of them, as long as they are the same members. What was added in an earlier
+  training is gone.
+- ``Signal`` and ``Signals`` wait for nobody either, and raise no `PeersLost`. A mark may come late,
+  where there is a build meanwhile never, and what is here may be of an earlier training.
 - ``Meet`` and ``Knock`` raise `PeersLost` when nobody is left who could let the newcomer in.
 """
 
@@ -35,6 +40,7 @@ from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.background import Background, InThread
 from spotmpi.fabric.planes.plane import (
+    AddUp,
     Arena,
     Between,
     Cancel,
@@ -52,6 +58,8 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import NO_PLAN, PlannedChange, RevokeControl, Send
 
 __all__ = [
+    "MARK",
+    "AddUp",
     "Arena",
     "Background",
     "Between",
@@ -74,6 +82,8 @@ __all__ = [
     "Revoke",
     "Shape",
     "Share",
+    "Signal",
+    "Signals",
     "Start",
     "Steps",
     "Twins",
@@ -170,6 +180,28 @@ class Fetch:
     worker: WorkerId
 
 
+@dataclass(frozen=True)
+class Signal:
+    """Tell the others this ``mark``, `MARK` bytes or less, in place of what was told last.
+
+    A hint: it may come late, or never if somebody dies meanwhile, and nobody is told whether it
+    has. Local, returns at once.
+    """
+
+    mark: bytes
+
+
+@dataclass(frozen=True)
+class Signals:
+    """Reply with the last mark of each other member that has come from it, by worker; None of who
+    has told nothing. Members that are known to be dead are not among them. Local, never waits.
+    """
+
+
+MARK = 32
+"""Bytes of a mark, at most."""
+
+
 class Fetched(NamedTuple):
     """A model that another worker has published."""
 
@@ -199,6 +231,9 @@ Request = (
     | Work
     | Publish
     | Fetch
+    | AddUp
+    | Signal
+    | Signals
 )
 Steps = Generator[Request, Any, T]
 """What the driver and the trainer are made of: a generator of requests that returns a T."""
@@ -243,7 +278,7 @@ class Fabric(ABC):
 
     def move_on(self) -> None:
         """The members are in another training from now on: newcomers that were briefed for the last
-        one are briefed anew, and what was published in it is forgotten.
+        one are briefed anew, and what was published or added up in it is forgotten.
 
         All do this before a round that all enter: who is through that one finds nothing old.
         """

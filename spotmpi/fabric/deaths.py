@@ -13,14 +13,13 @@ mpirun says it, and tells its MPI in the same way.
 from __future__ import annotations
 
 import ctypes
-import re
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from spotmpi.errors import SpotmpiError
+from spotmpi.fabric.libraries import loaded
 from spotmpi.launcher_channel import Name, Obituaries
 from spotmpi.protocol.membership import WorkerId
 
@@ -31,7 +30,6 @@ _ABORTED_BY_SIGNAL = -402
 _TO_THIS_PROCESS = 7
 _A_PROCESS = 22
 _WHO = b"pmix.evproc"
-_LIBRARIES = re.compile(r"\S+/lib(?:pmix|open-pal|mpi)\.so\S*")
 
 
 class _Process(ctypes.Structure):
@@ -103,8 +101,7 @@ class Listener:
 
 def _library() -> Any:
     """The PMIx that MPI has loaded: a library of its own, or a part of another one of MPI's."""
-    for path in dict.fromkeys(_LIBRARIES.findall(Path("/proc/self/maps").read_text())):
-        library = ctypes.CDLL(path)
+    for library in loaded("libpmix", "libopen-pal", "libmpi"):
         if hasattr(library, "PMIx_Notify_event"):
             return library
     raise SpotmpiError("MPI's PMIx library was not found; `spotmpi doctor` shows which MPI is used")

@@ -26,6 +26,7 @@ from typing import Any
 from spotmpi.arrays.backend import HOST, backend_of
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
+    AddUp,
     Arena,
     Between,
     Buffer,
@@ -44,12 +45,15 @@ from spotmpi.fabric import (
     Revoke,
     Shape,
     Share,
+    Signal,
+    Signals,
     Start,
     Wait,
     Welcome,
     Work,
 )
 from spotmpi.fabric.doorbell import Doorbell
+from spotmpi.fabric.half_made import guard
 from spotmpi.fabric.mpi_calls import (
     EVIDENCE,
     MPI,
@@ -77,6 +81,7 @@ from spotmpi.fabric.mpi_guests import (
 )
 from spotmpi.fabric.mpi_line import MpiLine
 from spotmpi.fabric.mpi_models import MpiModels
+from spotmpi.fabric.mpi_signals import MpiSignals
 from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.plane import Plane, Ways
 from spotmpi.fabric.planes.twins import Twins
@@ -147,8 +152,10 @@ class MpiFabric(Fabric):
         line = MpiLine(lambda: (self._data, self._data_ids))
         self._plane = PLANE(Ways(self._sum, self._broken, line, threads()))
         self._models = MpiModels(self._plane, lambda: (self._data, self._data_ids), self._others)
+        self._signals = MpiSignals(lambda: (self._control, self._control_ids), self._others)
         self._briefed = 0
         """How often this newcomer was."""
+        guard()
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
         if newcomer is not None:
             self.me = newcomer
@@ -195,7 +202,7 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Do it, blocking; what MPI reports of dead peers becomes `PeersLost`."""
         match request:
-            case Start() | Proceed() | Wait() | Cancel() | Reduce():
+            case Start() | Proceed() | Wait() | Cancel() | Reduce() | AddUp():
                 return self._plane.perform(request)
             case Share(source, buffers):
                 root = self._data_ids.index(source)
@@ -214,6 +221,7 @@ class MpiFabric(Fabric):
                 self._revocation_told = True
                 self._ring(self._control_ids)
             case Rebuild(members, change):
+                self._signals.take()  # or it would lie for ever on a path that is used no more
                 with self._models.resting():
                     return self._rebuild(members, change)
             case Welcome(newcomer, charter):
@@ -230,6 +238,11 @@ class MpiFabric(Fabric):
                 self._models.publish(model)
             case Fetch(worker):
                 return self._models.fetch(worker)
+            case Signal(mark):
+                self._signals.tell(mark)
+            case Signals():
+                self._listen()  # what it tells of losses stays for the next poll
+                return self._signals.heard()
         return None
 
     def _others(self) -> Collection[WorkerId]:
@@ -470,8 +483,10 @@ class MpiFabric(Fabric):
                 guest.send(prospectus(), PROSPECTUS)
 
     def move_on(self) -> None:
-        """What newcomers have answered to so far counts no more, nor what was published."""
+        """What newcomers have answered to so far counts no more, nor what others find here."""
         self._models.move_on()
+        self._plane.move_on()
+        self._signals.move_on()
         for guest in self._guests.values():
             if guest.stage in (Stage.BRIEFED, Stage.KNOCKING):
                 guest.stage = Stage.SPAWNED

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
+    AddUp,
     Arena,
     Background,
     Between,
@@ -43,6 +44,8 @@ from spotmpi.fabric import (
     Revoke,
     Shape,
     Share,
+    Signal,
+    Signals,
     Start,
     Steps,
     Wait,
@@ -51,11 +54,11 @@ from spotmpi.fabric import (
 )
 from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.planes.twins import Twins
-from spotmpi.fabric.sim_background import Errand
-from spotmpi.fabric.sim_data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
-from spotmpi.fabric.sim_models import Models
-from spotmpi.fabric.sim_newcomers import Newcomers
-from spotmpi.fabric.sim_transcript import described
+from spotmpi.fabric.simulated.background import Errand
+from spotmpi.fabric.simulated.data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
+from spotmpi.fabric.simulated.models import Models
+from spotmpi.fabric.simulated.newcomers import Newcomers
+from spotmpi.fabric.simulated.transcript import described
 from spotmpi.protocol.membership import Membership, Worker, WorkerId
 from spotmpi.protocol.recovery import (
     Built,
@@ -155,8 +158,8 @@ class Seal:
     """What was planned."""
     messages: int
     """Tokens that one worker has sent since then, at most."""
-    turned_away: int
-    """Newcomers with whom a build failed since then."""
+    spoilt: int
+    """Builds that failed since then for no loss: a newcomer had gone, or word came late."""
     unasked: bool
     """Somebody began it for an end or a plan, and not for a loss."""
 
@@ -202,8 +205,7 @@ class Simulation:
         """Makes the steps of a newcomer; to be set where there are arrivals."""
         self.sealed: Callable[[Seal], None] = lambda seal: None
         """Told of each."""
-        self._turned_away = 0
-        self._unasked = False
+        self._turned_away, self._late, self._unasked = 0, False, False
         self._stop = stop
         self._kills = sorted(kills, key=lambda kill: kill.at)
         self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at)
@@ -215,7 +217,7 @@ class Simulation:
         """What happens next, before time goes on."""
         self.newcomers = Newcomers(self)
         """Those of the processes that have no charter yet."""
-        self.models = Models(self)
+        self.models = Models(self, lambda worker: worker % hosts)
         self.arrived: Callable[[WorkerId], None] = self._arrive
         """What is to be done where the schedule has a newcomer."""
         self.ended: Callable[[WorkerId, bool], None] = lambda worker, died: None
@@ -462,11 +464,12 @@ class Simulation:
                 self.newcomers.wait(worker, process)
             case Work(work):
                 self.after(self.delays.compute, self._work, worker, work)
-            case Publish(model):
-                self.models.publish(worker, model)
-                self.reply(worker, None, self.delays.message)
-            case Fetch(of):
-                self.reply(worker, self.models.fetch(worker, of), self.delays.message)
+            case Publish() | Fetch():
+                self.reply(worker, self.models.perform(worker, request), self.delays.message)
+            case Signal() | Signals():
+                self.reply(worker, self.models.marks.perform(worker, request))
+            case AddUp():
+                self.models.sums.add_up(worker, request)
         return LATER
 
     def _send(self, worker: WorkerId, to: WorkerId, event: Event, control: int) -> None:
@@ -499,13 +502,15 @@ class Simulation:
         self._control_revocations = process.control + 1
         for peer in self.processes:
             if peer != worker:
-                self.after(self.delays.revoke, self._control_revoked, peer, process.control)
+                known = process.control, process.data
+                self.after(self.delays.revoke, self._control_revoked, peer, *known)
 
-    def _control_revoked(self, worker: WorkerId, control: int) -> None:
+    def _control_revoked(self, worker: WorkerId, control: int, data: Data | None) -> None:
         process = self.processes.get(worker)
         if process is None or process.control != control or process.control_revoked:
             return
         process.control_revoked = True
+        self._late |= process.data is not data  # its sender has died, and it comes after a seal
         self._hear(worker, process, ControlRevoked())
 
     def _revoke(self, worker: WorkerId, process: Process) -> None:
@@ -587,10 +592,9 @@ class Simulation:
         passage = [self.processes[worker] for worker in alive]
         before = passage[0].data
         assert before is not None
-        messages = max(process.sent for process in passage)
-        lost = before.everybody - alive
-        seal = Seal(members, lost, change, messages, self._turned_away, self._unasked)
-        self._turned_away, self._unasked = 0, False
+        messages, lost = max(one.sent for one in passage), before.everybody - alive
+        spoilt, unasked = self._turned_away + self._late, self._unasked
+        self._turned_away, self._late, self._unasked = 0, False, False
         for process in passage:
             process.sent = 0
-        self.sealed(seal)
+        self.sealed(Seal(members, lost, change, messages, spoilt, unasked))

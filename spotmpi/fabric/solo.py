@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotmpi.fabric import (
+    AddUp,
     Arena,
     Cancel,
     Fabric,
@@ -21,6 +22,8 @@ from spotmpi.fabric import (
     Revoke,
     Shape,
     Share,
+    Signal,
+    Signals,
     Start,
     Wait,
     Work,
@@ -54,8 +57,12 @@ class SoloFabric(Fabric):
                 return work()
             case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel():
                 pass
-            case Publish() | Fetch():
+            case Publish() | Fetch() | Signal():
                 pass  # to nobody, and of nobody
+            case AddUp():
+                return 1
+            case Signals():
+                return {}
             case _:
                 raise RuntimeError(f"a worker alone was asked to {request}")
         return None

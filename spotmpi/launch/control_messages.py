@@ -93,6 +93,14 @@ class WorkerReport:
     """In its script it has done nothing for so long, as far as its host can see."""
     busy: Text | None = None
     """With this, as its script says."""
+    pid: Count | None = None
+    """Of its process, on its host, while it lives."""
+    computing_seconds: float | None = None
+    """In its script, since its training began ..."""
+    waiting_seconds: float | None = None
+    """... and for others in rounds ..."""
+    stalled_seconds: float | None = None
+    """... of these, while the membership changed."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,22 @@ class Report(Message, event="report"):
     ending: EndReport | None
     loss: float | None = None
     """The workers' mean in the last step."""
+    strategy: Text | None = None
+    """That is followed ..."""
+    why: Text | None = None
+    """... and why, if it was chosen under way."""
+    samples: Count | None = None
+    """That all workers have used, where steps are of batches."""
+    steps_in_all: Count | None = None
+    """With those to come, as far as the script's batches say."""
+    steps_per_second: float | None = None
+    """In the last seconds."""
+    samples_per_second: float | None = None
+    """The same, of all workers, where steps are of batches."""
+    seconds_to_go: float | None = None
+    """At this pace."""
+    trace: Text | None = None
+    """The file that the trace of its present training goes to."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 Suspicion of a host grows with its silence, and counts in the measure of what this host's silences
 were before: `Pulse`. What is a silence is not a matter of the clock alone: whoever listens may be
 asleep or cut off itself, and then knows nothing about anybody: `Hearing`. A host that is heard in
-several ways is silent when it is so in all of them: `Pulses`.
+several ways is silent when it is so in all of them: `Pulses`. How near a host came to counting as
+lost is kept: `Silences`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ __all__ = [
     "MARGIN",
     "MEMORY",
     "MOST",
+    "WINDOW",
     "Awake",
     "Hearing",
     "Pulse",
     "Pulses",
+    "Silences",
     "beat_every",
     "bounds",
 ]
@@ -33,6 +36,9 @@ MARGIN = 3.0
 
 MEMORY = 30.0
 """Seconds for which a silence is remembered at least; and twice that at most."""
+
+WINDOW = 5
+"""Seconds of one window; they begin at the multiples of this on ``time.monotonic()``'s clock."""
 
 _BACKOFF = 0.2
 """Seconds after which TCP begins to wait longer and longer before it sends again."""
@@ -185,3 +191,35 @@ class Pulses:
     def lost(self, now: float, least: float) -> bool:
         """Whether it has been silent in each way for longer than that allows."""
         return all(p.silence(now) > max(p.limit, least) for p in self._ways.values())
+
+
+class Silences:
+    """One host's, in seconds. Pure: whoever judges says when it does.
+
+    Only what comes to be known by being the longest so far is looked at closely, so a host that
+    answers in time costs no more than a comparison.
+    """
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        """Of all."""
+        self.recent: float | None = None
+        """The longest in the last whole window; None before there was one."""
+        self.allowed = 0.0
+        """After which it would count as lost, now."""
+        self._window = -2  # not the one before any
+        self._so_far = 0.0
+
+    def news(self, silence: float, now: float) -> bool:
+        """Whether nothing as long was seen in this window: if it is a silence, `saw` is next."""
+        window = int(now // WINDOW)
+        if window != self._window:
+            # A head that slept over a whole window has seen nothing in it.
+            self.recent = self._so_far if window == self._window + 1 else None
+            self._window, self._so_far = window, 0.0
+        return silence > self._so_far
+
+    def saw(self, silence: float) -> None:
+        """Nothing was heard of the host for so long."""
+        self._so_far = silence
+        self.longest = max(self.longest, silence)

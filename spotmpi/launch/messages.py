@@ -21,7 +21,7 @@ from spotmpi.launch.decoding import (
     table,
 )
 from spotmpi.launch.tcp_connections import TcpConnection
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Cause, Order
 
 MOST_LINKS = 1024
 """Connections that are claimed or confirmed at a time."""
@@ -41,6 +41,14 @@ Environment = dict[str, str]
 
 
 # Of a worker's training, through its channel.
+
+
+@dataclass(frozen=True)
+class Runs(Message, event="runs"):
+    """The worker's process is there."""
+
+    pid: Annotated[int, Within(1, (1 << 31) - 1)]
+    """On its host."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ class Recovery(Message, event="recovery"):
     workers: Count
     verdict: Literal["retry", "repair"]
     total_ms: float | None
+    recomputed_gradients: Count = 0
+    """By this worker, since it began: computed again, or in vain."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,16 @@ class Change(Message, event="change"):
     joined: tuple[Worker, ...]
     left: tuple[Worker, ...]
     pause_ms: float | None
+
+
+@dataclass(frozen=True)
+class Follows(Message, event="follows"):
+    """All follow this strategy from this step on."""
+
+    step: Count
+    strategy: Annotated[str, Shown(1024)]
+    why: Annotated[str, Shown(1024)] | None
+    """None: it is the first one, or the script asked for it."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +270,8 @@ class HostLost(Message, event="lost"):
     """The worker's host is gone."""
 
     how: Annotated[str, Shown()]
+    kind: str = "reset"
+    """As `Cause` has it."""
 
 
 @dataclass(frozen=True)
@@ -261,11 +283,13 @@ class Garbled(Message, event="garbled"):
 
 _OF_TRAINING = (
     *(
+        Runs,
         Begin,
         Ready,
         Underway,
         Recovery,
         Change,
+        Follows,
         Checkpoint,
         Unsaved,
         GoesOn,
@@ -322,6 +346,16 @@ class Passed(Message, event="heard"):
     said: Annotated[Message, OneOf(_PASSED_ON)]
 
 
+class Counted(NamedTuple):
+    """A worker's `spotmpi.launcher_channel.Measured`."""
+
+    whole: Count = 0
+    samples: Count = 0
+    computing: Seconds = 0.0
+    waiting: Seconds = 0.0
+    stalled: Seconds = 0.0
+
+
 class HowFar(NamedTuple):
     """How far a worker has come: its `spotmpi.launcher_channel.Progress`, on no clock; and whether
     it is at work."""
@@ -337,6 +371,7 @@ class HowFar(NamedTuple):
     """With this, as its script says; empty if it says nothing."""
     loss: float | None = None
     """The mean of the last step's."""
+    counted: Counted = Counted()
 
 
 @dataclass(frozen=True)
@@ -404,7 +439,7 @@ class Assignment(Message, event="welcome"):
     folder: str
     """Working directory of the scripts."""
     task: tuple[str, ...]
-    """The script and its arguments."""
+    """The script, or ``-m`` and the module, and the arguments."""
     environ: Environment = field(repr=False)
     """Variables of the launcher's that travel, and spotmpi's settings."""
     detect_ms: Annotated[int, Within(1, 1 << 31)] | None
@@ -482,6 +517,14 @@ class Died(Message, event="died"):
 
 
 @dataclass(frozen=True)
+class Explained(Message, event="explained"):
+    """Why a worker is gone, or goes, on whatever host."""
+
+    worker: Worker
+    cause: Cause
+
+
+@dataclass(frozen=True)
 class Claimed(Message, event="claimed"):
     """What some host claims."""
 
@@ -500,5 +543,5 @@ class Leave(Message, event="leave"):
 
 FROM_HEAD = table(
     *(Assignment, Refusal, Start, Admit, Kill, Forsake, Instruct, Hold, Died, Claimed, End, Leave),
-    UdpSocket,
+    *(UdpSocket, Explained),
 )

@@ -27,6 +27,7 @@ __all__ = [
     "kill",
     "kill_descendants",
     "lower_priority",
+    "name_this",
     "next_signal",
     "parents",
     "raise_priority",
@@ -37,6 +38,7 @@ __all__ = [
 ]
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
@@ -58,6 +60,12 @@ def allow_descriptors(workers: int) -> None:
 def adopt_orphans() -> None:
     """From now on, be the parent of descendants whose parent dies."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_this(name: str) -> None:
+    """Have `ps` and `top` call this process so, by 15 bytes at most; without a space, as there are
+    programs that read /proc/PID/stat word by word (Slurm is one). For the main thread."""
+    _LIBC.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
 
 
 def was_revoked(status: int) -> bool:

@@ -1,49 +1,60 @@
 """Operators: one stage of synchronisation each, composed with ``>>`` into strategies."""
 
 from spotmpi.operators.averages import (
+    Broadcast,
     ElasticAverage,
     ModelAverage,
     OuterUpdate,
     PairAverage,
+    Quorum,
     SlowWeights,
 )
+from spotmpi.operators.commons import MeanOfSteps, SharedSteps
+from spotmpi.operators.fitting import misfit, unsaid
+from spotmpi.operators.pushes import PushSum
+from spotmpi.operators.shards import PushedSum, PushPull
 from spotmpi.operators.stages import (
     RESTS,
     Apply,
-    Bring,
     Chain,
     Clip,
-    Contribute,
     Every,
     GradientAverage,
-    Moment,
+    GradientSum,
     Narrow,
     Operator,
-    Run,
-    Step,
-    Weighted,
-    fragment,
 )
+from spotmpi.operators.step import Bring, Contribute, Moment, Run, Step, Weighted, fragment
 
 __all__ = [
     "RESTS",
     "Apply",
     "Bring",
+    "Broadcast",
     "Chain",
     "Clip",
     "Contribute",
     "ElasticAverage",
     "Every",
     "GradientAverage",
+    "GradientSum",
+    "MeanOfSteps",
     "ModelAverage",
     "Moment",
     "Narrow",
     "Operator",
     "OuterUpdate",
     "PairAverage",
+    "PushSum",
+    "PushPull",
+    "PushedSum",
+    "Quorum",
     "Run",
+    "SharedSteps",
     "SlowWeights",
     "Step",
     "Weighted",
     "fragment",
+    "misfit",
+    "unsaid",
 ]

@@ -6,19 +6,29 @@ round, and m = sum(n_i w_i) / sum(n_i) their mean, which is all that a round car
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from spotmpi.arrays.backend import Buffer, fill, kernels_for
+from spotmpi.arrays.backend import HOST, Buffer, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Fetch, Publish
-from spotmpi.operators.stages import Contribute, Operator, Run, Step, Weighted, fragment
+from spotmpi.operators.stages import Operator
+from spotmpi.operators.step import Contribute, Run, Step, Weighted, fragment
 from spotmpi.optimizers.numbers import finite, whole
 
-__all__ = ["ElasticAverage", "ModelAverage", "OuterUpdate", "PairAverage", "SlowWeights"]
+__all__ = [
+    "Broadcast",
+    "ElasticAverage",
+    "ModelAverage",
+    "OuterUpdate",
+    "PairAverage",
+    "Quorum",
+    "SlowWeights",
+]
 
 
 class _Meeting(Operator):
@@ -28,6 +38,11 @@ class _Meeting(Operator):
     def collective(self) -> bool:
         """It has."""
         return True
+
+    @property
+    def carries(self) -> Literal["models"]:
+        """Or what was done to them."""
+        return "models"
 
 
 class ModelAverage(_Meeting):
@@ -42,15 +57,40 @@ class ModelAverage(_Meeting):
         _assign(step.params, sums, 1.0 / step.weight)
 
 
+class Broadcast(_Meeting):
+    """All workers go on with the model of one: the first that was dealt samples since the last
+    round, in the order of the membership::
+
+        w_i <- w_1
+
+    What the others have come to since then is dropped, though their samples count as used. If that
+    worker is lost before anybody has its model, the next one takes its place.
+    """
+
+    def run(self, step: Step) -> Run:
+        """The parameters of one go to the round, and come back from it."""
+
+        def pack(flats: Sequence[Buffer], times: float) -> None:
+            _assign(flats, step.params, times)
+
+        sums = yield Contribute(Weighted(pack, 1.0), alone=True)
+        # Added to zeros, as they were on some workers and in some data planes: then -0.0 is 0.0.
+        fill(step.params, 0)
+        for w, total in zip(step.params, sums, strict=True):
+            kernels_for(w).accumulate(w, total)
+
+
 class PairAverage(Operator):
     """In each step a worker goes on with the mean of its model and another worker's, j, which is
     drawn at random::
 
         w_i <- (w_i + w_j) / 2
 
-    Nobody waits: w_j is the latest model of j that has come to this worker, and if none has come
-    since the last step, nothing is averaged. So a slow worker holds nobody back, and one that is
-    lost costs the others nothing. What comes of it is shown to the others in the same step.
+    Nobody waits: w_j is the latest model of j that is here, and if none is, nothing is averaged. Of
+    a worker of the same host it may be the same one as before. So a slow worker holds nobody back,
+    and one that is lost costs the others nothing. What comes of it is shown to the others in the
+    same step, with the number of the round that it is on the way to: after a round that all have
+    gone on from, a model from before it would only pull a worker back, and is left alone.
     """
 
     @property
@@ -65,9 +105,13 @@ class PairAverage(Operator):
             return
         found = yield Fetch(others[int(step.now.chance * len(others))])
         if found is not None:
-            for w, other in zip(step.params, found.model, strict=True):
-                kernels_for(w).blend(w, other, 0.5, 0.5)
-        yield Publish(step.params)
+            *model, mark = found.model
+            if mark.tolist() == [step.now.round]:
+                for w, other in zip(step.params, model, strict=True):
+                    kernels_for(w).blend(w, other, 0.5, 0.5)
+        mark = HOST.zeros("int64", 1)
+        HOST.fill(mark, step.now.round)
+        yield Publish([*step.params, mark])
 
 
 @dataclass(frozen=True)
@@ -91,6 +135,11 @@ class ElasticAverage(_Meeting):
     def centre(self) -> str:
         """It is z that all agree on."""
         return "centre"
+
+    @property
+    def leaves_apart(self) -> bool:
+        """Each has its w_i."""
+        return True
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """z and v."""
@@ -142,6 +191,11 @@ class OuterUpdate(_Meeting):
     def centre(self) -> str:
         """It is a that all agree on."""
         return "anchor"
+
+    @property
+    def leaves_apart(self) -> bool:
+        """Where something of each w_i remains, or a part of it."""
+        return self.mix > 0 or self.fragments > 1
 
     @property
     def ahead(self) -> int:
@@ -200,6 +254,37 @@ class OuterUpdate(_Meeting):
 
 
 @dataclass(frozen=True)
+class Quorum(Operator):
+    """The round waits for no worker that is late. Once ``share`` of all workers have taken their
+    steps, and ``grace`` seconds have passed since, every other one takes no more of its own, and
+    brings to the round what it has come to::
+
+        n_i: samples of the steps that worker i has taken, and not of those that it was dealt
+
+    What is left of its samples is dealt again. A worker finds out between two steps, by its own
+    clock, and takes no step that is not likely to be over in that time. One that is to leave, or to
+    stop, takes no step more, nor do the others then.
+    """
+
+    share: float = 0.75
+    grace: float = 0.5
+
+    def __post_init__(self) -> None:
+        _within("quorum", self.share, 0, 1, above=True)
+        if finite("grace", self.grace) < 0:
+            raise UsageError(f"grace is {self.grace}, expected 0 or more seconds")
+
+    @property
+    def paced(self) -> bool:
+        """Workers take different numbers of steps, so they are dealt as many as they can take."""
+        return True
+
+    def of(self, workers: int) -> int:
+        """How many of so many workers it takes."""
+        return math.ceil(round(self.share * workers, 9))
+
+
+@dataclass(frozen=True)
 class SlowWeights(Operator):
     """Parameters w go back on the way that they came, to slow weights s that follow them::
 
@@ -216,6 +301,11 @@ class SlowWeights(Operator):
     def moves(self) -> bool:
         """It does."""
         return True
+
+    @property
+    def follows(self) -> Literal["models"]:
+        """All have one s."""
+        return "models"
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """s."""

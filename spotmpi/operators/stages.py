@@ -3,7 +3,8 @@
 An operator is a frozen declaration. `Operator.init` says what it remembers, `Operator.run` is its
 part of one step: a generator of requests. `Contribute` opens the step's round and is answered with
 its sums, on every worker with the same bits. `Publish` shows a model to the others, and `Fetch` is
-answered with the latest one that came from another worker, if any has: nobody waits for either. A
+answered with the latest one that came from another worker, if any has. `AddUp` puts something into
+a sum that workers of a host make up between them. Nobody waits for any of these. A
 local operator yields nothing. An operator gets what it needs in the step, never in its constructor:
 neither the number of workers nor the buffers are frozen in it.
 """
@@ -12,135 +13,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from typing import Any, Literal
 
 from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
-from spotmpi.fabric import Buffer, Fetch, Publish
-from spotmpi.optimizers import Optimizer
+from spotmpi.fabric import Buffer
+from spotmpi.operators.step import Bring, Contribute, Run, Step, Weighted
 from spotmpi.optimizers.numbers import finite
-from spotmpi.protocol.membership import WorkerId
 
 RESTS = ("narrow/rest", "narrow/following")
 """What `Narrow` remembers."""
-
-Bring = Callable[[Sequence[Buffer]], None]
-"""Fills buffers of the layout; as often as it is called, with the same."""
-
-
-def fragment(buckets: int, fragments: int, number: int) -> range:
-    """The buckets that the round of this number carries, if fragments of the model take turns."""
-    many = min(fragments, buckets)
-    return range(number % many, buckets, many)
-
-
-@dataclass(frozen=True)
-class Weighted:
-    """What brings ``weight`` times what ``pack`` fills buffers with: the weight is the number of
-    the gradient's samples, or less where it was clipped.
-
-    A data plane that multiplies while it sums takes the two apart (`spotmpi.fabric.Arena.weighs`).
-    """
-
-    pack: Callable[[Sequence[Buffer], float], None]
-    """Fills buffers with so many times what there is; with 1, it may find it there already."""
-    weight: float
-    """0: it brings nothing, whatever there is."""
-
-    def __call__(self, flats: Sequence[Buffer]) -> None:
-        """As any `Bring`."""
-        if self.weight:
-            self.pack(flats, self.weight)
-        else:
-            fill(flats, 0)
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Where one step of one worker stands: in the training, and in its round."""
-
-    samples: float = 1.0
-    """What this worker's gradient stands for; 0: it has none that counts."""
-    share: float = 1.0
-    """The same of all its steps of the round."""
-    last: bool = True
-    """The last step of a round: the one that has it."""
-    after: int = 1
-    """So many steps of the training are taken with it."""
-    rate: float = 0.0
-    """The learning rate of a step that a worker takes for itself."""
-    round: int = 0
-    """Rounds of steps before this one."""
-    sends: bool = False
-    """What the round is brought is made with this step, though steps may follow before it ends: of
-    a strategy with operators that are `Operator.ahead`."""
-    many: int = 1
-    """Of the steps that are taken with it so many are new: one, but where workers are
-    `Operator.paced`; and only there: ..."""
-    others: Sequence[WorkerId] = ()
-    """... who else is in the training, ..."""
-    chance: float = 0.0
-    """... and a number of this worker and this step, at least 0 and less than 1, at random."""
-
-
-@dataclass
-class Step:
-    """One training step on one worker, as its operators see it."""
-
-    layout: Layout
-    optimizer: Optimizer | None
-    params: Sequence[Buffer]
-    """This worker's own."""
-    memory: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
-    """What the optimizer remembers, by name."""
-    state: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
-    """What the operators remember, by the names that they gave it."""
-    room: Callable[[], Sequence[Buffer]] = tuple
-    """Memory for what is made of the gradient before the round; `own` uses it."""
-    now: Moment = Moment()
-    bring: Bring = lambda _buffers: None
-    """What the stages so far have made of this worker's gradient, times its samples ..."""
-    update: Sequence[Buffer] | None = None
-    """... and of the round's sums, or, before the round, of that gradient; None: nothing yet."""
-    scale: float = 1.0
-    """What `update` is to be multiplied with."""
-    rate: float = 0.0
-    """The learning rate that holds: before the round this worker's own, then the round's."""
-    weight: float = 1.0
-    """Samples of all workers who brought something to the round's sums."""
-    active: int = 1
-    """Workers who brought something to them."""
-    many: int = 1
-    """Steps that are being taken: one before the round, then all of the round."""
-
-    def own(self) -> None:
-        """Make this worker's own mean gradient the `update`; only where it counts."""
-        flats = self.room()
-        if isinstance(self.bring, Weighted):
-            self.bring.pack(flats, 1.0)
-            self.scale = self.bring.weight / self.now.samples
-        else:
-            self.bring(flats)
-            self.scale = 1.0 / self.now.samples
-        self.update = flats
-
-
-@dataclass(frozen=True)
-class Contribute:
-    """Open the round of this step: sum what ``bring`` writes over all workers. Replies the sums.
-
-    ``bring`` may be called again if the round is tried again.
-    """
-
-    bring: Bring
-
-
-Run = Generator[Contribute | Publish | Fetch, Any, None]
 
 
 class Operator:
@@ -164,6 +51,33 @@ class Operator:
         return False
 
     @property
+    def carries(self) -> Literal["gradients", "models"] | None:
+        """What its round brings together: gradients, or what workers have made of their models, so
+        that they may move these before it. None: something else."""
+        return None
+
+    @property
+    def leaves_apart(self) -> bool:
+        """Whether workers go on with models of their own after its round."""
+        return False
+
+    @property
+    def follows(self) -> Literal["gradients", "models"] | None:
+        """What must be the same on all workers where it stands behind a round; None: nothing. What
+        needs the same models does not stand before one."""
+        return None
+
+    @property
+    def needs_before(self) -> Sequence[type[Operator]]:
+        """One of these must stand before it in its chain; none: it needs none."""
+        return ()
+
+    @property
+    def needs_behind(self) -> Sequence[type[Operator]]:
+        """One of these must stand behind it; none: it needs none."""
+        return ()
+
+    @property
     def centre(self) -> str | None:
         """The name of what it remembers that is the model of all, if the parameters never are: a
         checkpoint keeps it, and newcomers begin with it."""
@@ -172,7 +86,8 @@ class Operator:
     @property
     def paced(self) -> bool:
         """Whether workers take as many steps as they can on the way to a round, and not all as
-        many: nothing that it does needs another worker in the same step."""
+        many: nothing that it does needs another worker in the same step. It stands before the
+        round."""
         return False
 
     @property
@@ -201,6 +116,10 @@ class Operator:
     def narrow(self) -> str | None:
         """The format in which sums of its rounds travel between hosts; None: as they are."""
         return None
+
+    def stages(self) -> Iterator[Operator]:
+        """The operators that it is made of, in the order in which they run."""
+        yield self
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """What it remembers from step to step, as it is at first; the names are its own."""
@@ -260,7 +179,7 @@ class Chain(Operator):
     @property
     def apart(self) -> bool:
         """Whether workers change their parameters each for itself, before the round."""
-        before = itertools.takewhile(lambda one: not one.collective, self.operators)
+        before = itertools.takewhile(lambda one: not one.collective, self.stages())
         return any(operator.moves for operator in before)
 
     @property
@@ -278,6 +197,11 @@ class Chain(Operator):
         """Whether it is an average and its application, and nothing more."""
         stages = [type(one) for one in self.operators if one.narrow is None]
         return stages == [GradientAverage, Apply]
+
+    @property
+    def averages(self) -> bool:
+        """Whether its round averages gradients."""
+        return any(isinstance(one, GradientAverage) for one in self.operators)
 
     @property
     def steps(self) -> int:
@@ -299,13 +223,21 @@ class Chain(Operator):
         """Of the one that says so."""
         return next((one.narrow for one in self.operators if one.narrow is not None), None)
 
+    def stages(self) -> Iterator[Operator]:
+        """Of all of them."""
+        for operator in self.operators:
+            yield from operator.stages()
+
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Of all of them."""
         found: dict[str, State] = {}
         for operator in self.operators:
             for name, state in operator.init(layout).items():
                 if name in found:
-                    raise ValueError(f"two operators of {self} call what they remember {name}")
+                    raise UsageError(
+                        f"two operators of {self} call what they remember {name}: leave out one of "
+                        "them, or give it another name"
+                    )
                 found[name] = state
         return found
 
@@ -396,6 +328,10 @@ class Every(Operator):
         """Of what comes now and then."""
         return self.then.narrow
 
+    def stages(self) -> Iterator[Operator]:
+        """Of what comes now and then."""
+        yield from self.then.stages()
+
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Of what comes now and then."""
         return self.then.init(layout)
@@ -467,8 +403,9 @@ class Clip(Operator):
 
         g <- g * min(1, norm / |g|),  |g| = sqrt(sum(g**2)) over all arrays
 
-    Before the round, g is this worker's own mean gradient, and after it the average of all:
-    ``Clip(1.0) >> GradientAverage() >> Apply()`` or ``GradientAverage() >> Clip(1.0) >> Apply()``.
+    Before the round, g is this worker's own mean gradient, and after it the average of all, or
+    their sum: ``Clip(1.0) >> GradientAverage() >> Apply()`` or
+    ``GradientAverage() >> Clip(1.0) >> Apply()``.
     The sum is made in float64. A gradient with NaN or infinity in it keeps some.
     """
 
@@ -506,8 +443,8 @@ class Clip(Operator):
         return f"Clip({self.norm})"
 
 
-class GradientAverage(Operator):
-    """The average of all workers' gradients, weighted by samples: g = sum(w_i g_i) / sum(w_i)."""
+class _OfGradients(Operator):
+    """Its round carries what was made of the gradient."""
 
     @property
     def collective(self) -> bool:
@@ -519,10 +456,49 @@ class GradientAverage(Operator):
         """What comes first in a chain is given the gradient itself."""
         return True
 
+    @property
+    def carries(self) -> Literal["gradients"]:
+        """These."""
+        return "gradients"
+
+
+class GradientAverage(_OfGradients):
+    """The average of all workers' gradients, weighted by samples: g = sum(w_i g_i) / sum(w_i)."""
+
     def run(self, step: Step) -> Run:
         """Sum w_i g_i; the division follows in the update, fused with it."""
         step.update = yield Contribute(step.bring)
         step.scale = 1.0 / step.weight
+
+
+class GradientSum(_OfGradients):
+    """The sum of all workers' mean gradients, each as it is: g = sum(g_i).
+
+    A worker counts once, however many samples it was dealt; one that was dealt none brings nothing.
+    The sum grows with the number of workers, so the learning rate should not:
+    ``Trainer(scale_lr="none")``.
+    """
+
+    def run(self, step: Step) -> Run:
+        """What there is stands for so many samples: divided by them it is g_i."""
+        step.update = yield Contribute(_mean(step.bring, step.now.share))
+        step.scale = 1.0
+
+
+def _mean(bring: Bring, samples: float) -> Bring:
+    """What brings a gradient times so many samples, without them; nothing if there are none."""
+    if isinstance(bring, Weighted):
+        return replace(bring, weight=bring.weight / samples if samples else 0.0)
+
+    def divided(flats: Sequence[Buffer]) -> None:
+        if not samples:
+            fill(flats, 0)
+            return
+        bring(flats)
+        for flat in flats:
+            kernels_for(flat).blend(flat, flat, 1.0 / samples, 0.0)
+
+    return divided
 
 
 class Apply(Operator):
@@ -533,6 +509,11 @@ class Apply(Operator):
     def moves(self) -> bool:
         """It does."""
         return True
+
+    @property
+    def follows(self) -> Literal["gradients"]:
+        """Their sums."""
+        return "gradients"
 
     def run(self, step: Step) -> Run:
         """One fused pass over the parameters."""

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 17
+WORDS = 18
 MOST_WORKERS = 1 << 20
 _PIECE = 32
 _PIECES = 2
@@ -24,7 +24,7 @@ _PIECES = 2
 STEP, MEAN, ONCE, END = range(4)
 KINDS = ("step()", "mean()", "once()", "the end of the training")
 _SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(4, 11)
-_LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(11, 16)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(11, 17)
 
 
 class ControlWord(NamedTuple):
@@ -45,6 +45,8 @@ class ControlWord(NamedTuple):
     """Somebody waits at its side to be admitted before the next round."""
     late: bool = False
     """It joined late, and takes steps of its own counting: it may have to end before its script."""
+    strategy: int | None = None
+    """All shall go on with the strategy of this number. Only the leader says so."""
     loss: float = 0.0
     loss_weight: float = 0.0
     numbers: int = 0
@@ -61,6 +63,8 @@ class ControlWord(NamedTuple):
         word[_SAVE], word[_PUBLISHED], word[_STOP] = self.save, self.published, self.stop
         word[_LEAVES], word[_NEWCOMER], word[_LATE] = self.leaves, self.newcomer, self.late
         word[_ENDER] = self.worker if self.kind == END else 0
+        if self.strategy is not None:
+            word[_STRATEGY] = 1 + self.strategy
         if self.loss_weight:
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
         word[_NUMBERS] = self.numbers
@@ -111,6 +115,11 @@ class ControlSum(NamedTuple):
     def stop(self) -> bool:
         """Too few workers are left."""
         return self.values[_STOP] > 0
+
+    @property
+    def strategy(self) -> int | None:
+        """The number of the strategy that the leader wants all to go on with, if any."""
+        return int(self.values[_STRATEGY]) - 1 if self.values[_STRATEGY] else None
 
     @property
     def numbers(self) -> int:

@@ -11,20 +11,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from spotmpi.errors import UsageError
+from spotmpi.protocol import tables
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["MOST", "WORDS", "Pace", "all_of", "paces", "told", "write"]
-
-MOST = 1024
-"""Workers that a table has room for."""
+__all__ = ["WORDS", "Pace", "all_of", "furthest", "paces", "told", "write"]
 
 _LEAST = 1e-9
 """Seconds that a worker's steps take at least."""
-
-_NUMBERS = 5
-WORDS = MOST * _NUMBERS
-"""Of a table: float64, in which all of these numbers are exact but the last."""
 
 
 class Pace(NamedTuple):
@@ -47,26 +40,20 @@ class Pace(NamedTuple):
         return self.taken / max(self.seconds, _LEAST) if known else None
 
 
+WORDS = tables.words(len(Pace._fields) - 1)
+"""Of a table: float64, in which all of these numbers are exact but the last."""
+
+
 def write(table: Any, place: int, pace: Pace | None) -> None:
     """Make the table one with this alone, or with nothing. No two workers have one ``place``."""
-    table[...] = 0
-    if pace is not None:
-        if place >= MOST:
-            raise UsageError(
-                f"worker {pace.worker}: an asynchronous strategy is for at most {MOST} workers; "
-                "choose a synchronous one, such as LocalSGD"
-            )
-        begin = _NUMBERS * place
-        table[begin : begin + _NUMBERS] = [pace.worker + 1, *pace[1:]]
+    tables.write(table, place, *((0, ()) if pace is None else (pace.worker, pace[1:])))
 
 
 def told(table: Any) -> list[Pace]:
     """What the sum of all tables says."""
-    rows = table.reshape(MOST, _NUMBERS)
-    found = rows[rows[:, 0] > 0].tolist()
     return [
-        Pace(int(worker) - 1, int(dealt), int(taken), int(samples), seconds)
-        for worker, dealt, taken, samples, seconds in found
+        Pace(worker, int(dealt), int(taken), int(samples), seconds)
+        for worker, (dealt, taken, samples, seconds) in tables.rows(table)
     ]
 
 
@@ -74,6 +61,13 @@ def all_of(steps: int, known: Sequence[Pace]) -> int:
     """Steps of the training that these are, if all of them would be ``steps``."""
     dealt = sum(one.dealt for one in known)
     return max(1, round(steps * sum(one.taken for one in known) / dealt)) if dealt else steps
+
+
+def furthest(steps: int, known: Sequence[Pace]) -> int:
+    """Those that the worker has taken who has come furthest with its own, if all of them would be
+    ``steps``."""
+    shares = [steps * one.taken // one.dealt for one in known if one.dealt]
+    return max(1, *shares) if shares else steps
 
 
 def paces(workers: Sequence[WorkerId], known: Sequence[Pace], steps: int) -> list[int]:

@@ -29,7 +29,8 @@ planned it comes again at a later boundary.
 Messages: a worker sends at most `most_messages` tokens: three for each concurrent loss, and three
 if the end of the training or a plan was under way as well. An attempt costs a stamp of its first
 view, one accept and one restart; each further loss makes a worker stamp one more view, or fails the
-attempt.
+attempt. So does, in the next pass, word that comes late: somebody revoked the control communicator
+and died, and the others had sealed a membership by then without having heard of it.
 """
 
 from __future__ import annotations

@@ -208,6 +208,14 @@ class Sampler:
             self._lease = replace(self._lease, taken=tuple(taken))
         return self._lease
 
+    def left(self, workers: int) -> int:
+        """Steps that are to come, if so many workers take them, each a full batch. What is fixed
+        and does not count yet is one of them."""
+        size = self.batch_size * workers
+        here = len(self._pool) + self.n - self._cursor
+        passes = self.passes - self._pass
+        return -(-here // size) + (passes - 1) * -(-self.n // size) if passes > 0 else 0
+
     @property
     def over(self) -> bool:
         """Whether all passes are done."""
@@ -241,6 +249,22 @@ class Sampler:
             "pool": pool,
         }
 
+    def lent(self) -> dict[str, Any] | None:
+        """The fixed lease, where workers take different numbers of its steps: what `borrow` needs
+        beside the `state`. Else None."""
+        lease = self._lease
+        if lease is None or not lease.paces:
+            return None
+        known = {"samples": len(lease.samples), "steps": lease.steps}
+        return {**known, "slots": [*lease.slots], "paces": [*lease.paces]}
+
+    def borrow(self, lent: Mapping[str, Any]) -> Lease:
+        """Fix the lease that was `lent` by a sampler with this `state`."""
+        samples = self._first(lent["samples"])
+        slots, paces = (tuple(map(int, lent[key])) for key in ("slots", "paces"))
+        self._lease = Lease(self.steps, self._pass, slots, samples, int(lent["steps"]), paces)
+        return self._lease
+
     def state(self) -> dict[str, Any]:
         """What a checkpoint or a newcomer needs of it."""
         return {
@@ -267,7 +291,9 @@ class Sampler:
     def _next(self, batches: int) -> Indices:
         # At the end of a pass the rest is spread, so that nobody waits for one full batch.
         left = len(self._pool) + self.n - self._cursor
-        want = min(left, self.batch_size * batches)
+        return self._first(min(left, self.batch_size * batches))
+
+    def _first(self, want: int) -> Indices:
         ahead = self._order[self._cursor : self._cursor + max(0, want - len(self._pool))]
         return np.concatenate([self._pool[:want], ahead]) if len(self._pool) else ahead
 

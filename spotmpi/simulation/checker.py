@@ -7,9 +7,8 @@ the gradients. It knows nothing of how the workers come to it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,11 @@ from spotmpi.fabric.sim import Seal
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import most_messages
 from spotmpi.protocol.sampler import Indices
-from spotmpi.simulation.model import RATE, Array, Way, first_params, whose
-from spotmpi.simulation.pairs import Pairs
-from spotmpi.simulation.truths import Ahead, Brought, Truth, is_paced, steps_of_a_round, truth_of
+from spotmpi.simulation.commons import Commons
+from spotmpi.simulation.following import Following
+from spotmpi.simulation.means import mean_of, perhaps_full
+from spotmpi.simulation.model import RATE, Array, first_params, whose
+from spotmpi.simulation.truths import Brought, is_paced, is_together, steps_of_a_round
 from spotmpi.training.keeping.checkpoints import MOST_TRIES
 
 PATIENCE = 3
@@ -66,6 +67,8 @@ class _Script:
     """Steps when its last round of steps was over."""
     begun: int = 0
     """Gradients it has computed that could count."""
+    paced: int = 0
+    """Steps that went by at its own pace."""
     told: int | None = None
     """Steps and changes it may yet see after it was told to leave."""
 
@@ -91,13 +94,12 @@ class Checker:
         deaths: Mapping[WorkerId, float],
         keeps: int | None = None,
         arrays: int = 1,
-        strategy: str = "ssgd",
-        follows: bool = True,
+        strategies: Sequence[str] = ("ssgd",),
     ) -> None:
         """``deaths``: who is dead, kept up to date by the simulation. ``keeps``: checkpoints are
         due after every so many steps, and when somebody asks; None: there are none. ``arrays``: so
-        many are trained. ``strategy``: how, with all its options. ``follows``: the learning rate
-        follows the number of workers."""
+        many are trained. ``strategies``: how, with all their options: with the first of these, and
+        then with the others as they are asked for."""
         self.recoveries = 0
         self.graduates = 0
         """Newcomers that came to train."""
@@ -110,8 +112,10 @@ class Checker:
         self._deaths = deaths
         self._keeps = keeps
         self._arrays = arrays
-        self._strategy = strategy
-        self._follows = follows
+        self._wanted_now: tuple[int, str] = 0, strategies[0]
+        """The strategy that scripts wanted last, and after which step."""
+        self._wanted_once = {strategies[0]}
+        """All that they have wanted."""
         self._seals: list[tuple[WorkerId, ...]] = [tuple(members)]
         self._changes = 0
         """Seals that changed who is a member, and checkpoints that could not be written: while a
@@ -149,17 +153,15 @@ class Checker:
         """Who has wanted one after which step, and has not seen it stable."""
         self._worked: dict[object, dict[WorkerId, bytes]] = {}
         """What was done once at some moment, by whom, and what came of it."""
-        self._digests: dict[int, int] = {}
-        """Of the replicated state after each step in the trace."""
-        self._truth: Truth | None = None
-        self._longest = steps_of_a_round(strategy)
+        self._longest = max(map(steps_of_a_round, strategies))
         """Steps of a round."""
-        self.pairs = Pairs() if is_paced(strategy) else None
+        self.pairs = Commons(arrays)
         """What workers come to that take steps at their own pace."""
-        self._patience = self._longest if self.pairs is None else 1
+        self._following = Following(strategies[0], arrays, self.pairs, self._first)
+        self._paced = any(map(is_paced, strategies))
+        """At times they do."""
+        self._patience = 1 if all(map(is_paced, strategies)) else self._longest
         """So many steps, or rounds where steps are not alike, make a round."""
-        self._round: list[tuple[list[Brought], float]] = []
-        """Steps in the trace whose round is not complete there, with their learning rates."""
         self._unused = np.ones(samples, np.bool_)
         """Samples of the present pass that have yet to count."""
         self._passed = 0
@@ -177,19 +179,30 @@ class Checker:
         elif params.tobytes() != first_params(whose(params), len(params)).tobytes():
             raise Violation(f"worker {worker} begins with parameters that nobody brought")
 
+    def paces(self, worker: WorkerId, steps: int, params: Array, velocity: Array) -> None:
+        """It goes at its own pace from here on, as all do, from the model of all."""
+        self._see(worker, ("step", steps), params.tobytes())
+        self.pairs.begins(worker, steps, velocity)
+
     def gradient(
-        self, worker: WorkerId, first: int, step: int, batch: Indices, grads: Array
+        self,
+        worker: WorkerId,
+        first: int,
+        step: int,
+        batch: Indices,
+        grads: Array,
+        paced: bool,
     ) -> None:
         """It brings a gradient to ``step``, of a round of which that is the ``first``: once,
-        whatever becomes of it."""
+        whatever becomes of it. ``paced``: it goes at its own pace."""
         script = self._scripts[worker]
-        if self.pairs is not None:
+        if paced:
             seen = self._views["step", first].seen
             assert isinstance(seen, bytes)
             agreed = np.frombuffer(seen, np.float32)
             self.hold(self.pairs.gradient(worker, first, agreed, batch, grads))
             return
-        if step != script.steps or script.begun > step - script.first:
+        if step != script.steps or script.begun > step - script.first - script.paced:
             raise Violation(
                 f"worker {worker} computes gradient {script.begun} for step {step}, "
                 f"after {script.steps - script.first} steps of its own"
@@ -204,16 +217,19 @@ class Checker:
         steps: int,
         model: Array | None,
         told: bool,
+        paced: bool,
     ) -> None:
         """A step is taken. ``model``: that of all, if a round ends with it. ``told``: it had been
-        told to leave before that began."""
+        told to leave before that began. ``paced``: it went at its own pace."""
         script = self._scripts[worker]
-        if steps != script.steps + 1 and self.pairs is None:
+        if steps != script.steps + 1 and not paced:
             raise Violation(f"worker {worker} goes from step {script.steps} to step {steps}")
+        if paced:
+            script.paced += steps - script.steps
         changes = self._changes - script.changes
-        if self.pairs is None or model is not None:
+        if not paced or model is not None:
             script.changes = self._changes
-        if told and (self.pairs is None or model is not None):
+        if told and (not paced or model is not None):
             patience = PATIENCE * self._patience
             script.told = changes + (patience if script.told is None else script.told - 1)
             if script.told < 0:
@@ -260,7 +276,9 @@ class Checker:
         if key not in self._right:
             known = {w for w, one in self._scripts.items() if one.first <= steps}
             self._right[key] = [
-                _mean(some) for members in self._seals[since:] for some in _full(members, known)
+                mean_of(some)
+                for members in self._seals[since:]
+                for some in perhaps_full(members, known)
             ]
         return self._right[key]
 
@@ -331,8 +349,8 @@ class Checker:
         self._agreed = None
         losses = len(seal.lost)
         self.worst_messages = max(self.worst_messages, seal.messages / max(1, losses))
-        # A newcomer with whom a build failed costs as much as a loss.
-        if seal.messages > most_messages(losses + seal.turned_away, seal.unasked):
+        # A build that fails for another reason costs as much as a loss.
+        if seal.messages > most_messages(losses + seal.spoilt, seal.unasked):
             raise Violation(f"{seal.messages} messages of one worker for {losses} losses")
 
     # What is written to the trace.
@@ -343,11 +361,14 @@ class Checker:
             self._publish(record)
         elif event == "gap":
             self._skip(record["step"], record["steps"])
+            self._following.strategy = record["strategy_name"]
         elif event in ("recovery", "recovered"):
             if record["lost_steps"] or record["recomputed_gradients"]:
                 raise Violation(f"{event} of generation {record['generation']} cost {record}")
         elif event == "way":
             self._chosen(record)
+        elif event == "strategy":
+            self._change(record)
         elif event == "end":
             if self._ended:
                 raise Violation("the training has ended, and ends again")
@@ -370,7 +391,7 @@ class Checker:
         brought = []
         for contribution in contributions:
             worker, weight = contribution["worker"], contribution["weight"]
-            if self.pairs is not None:
+            if self._following.paced:
                 brought.append(Brought(worker, contribution["samples"], weight, _NOTHING))
                 self._use(step, worker, contribution["samples"])
                 continue
@@ -386,12 +407,12 @@ class Checker:
             self._passed += 1
             self._unused[:] = True
         active = sum(bool(one.weight) for one in brought)
-        if record["rate"] != RATE * (active / self._workers if self._follows else 1.0):
+        follows = is_together(self._following.strategy)
+        if record["rate"] != RATE * (active / self._workers if follows else 1.0):
             raise Violation(f"step {step}: rate {record['rate']} with {active} active workers")
-        self._round.append((brought, record["rate"]))
+        self._following.step(brought, record["rate"])
         if record["digest"] is not None:
             self._follow(step, record)
-            self._round.clear()
 
     def _skip(self, step: int, steps: int) -> None:
         """Steps are missing: right only if all who trained them are lost, and nobody else knows
@@ -405,7 +426,7 @@ class Checker:
             raise Violation(f"the trace lacks {steps} steps where step {self._published} is due")
         self._published = after
         self._whole = False
-        self._round.clear()
+        self._following.forget()
 
     def _chosen(self, record: Mapping[str, Any]) -> None:
         if record["ms"][record["way"]] > min(record["ms"].values()):
@@ -424,42 +445,27 @@ class Checker:
         """A round ends with this step."""
         if not self._whole:
             return
-        if self._truth is None:
-            seen = self._views["step", 0].seen
-            assert isinstance(seen, bytes)
-            first = np.frombuffer(seen, np.float32)
-            self._truth = truth_of(self._strategy, first, self._arrays)
-        way = None
-        if hosts := record.get("hosts"):
-            way = Way(hosts, record["ways"], record.get("narrow"))
-        steps, rates = zip(*self._round, strict=True)
-        ahead = None
-        if "sent" in record:
-            ahead = Ahead(record["sent"], record["shares"])
-        known = way, ahead, record.get("buckets", ()), self._ends(step + 1 - len(steps), steps)
-        if wrong := self._truth.follow(steps, rates, step, *known):
-            raise Violation(f"step {step}: {wrong}")
-        self._digests[step + 1] = digest_of(self._truth.replicated)
-        if record["digest"] != f"{self._digests[step + 1]:016x}":
-            raise Violation(f"step {step} does not lead to the digest that the trace has")
-        self._see(None, ("step", step + 1), self._truth.model.tobytes())
+        self.hold(self._following.end(step, record))
+        self._see(None, ("step", step + 1), self._following.model.tobytes())
 
-    def _ends(
-        self, first: int, steps: Sequence[Sequence[Brought]]
-    ) -> Mapping[WorkerId, Array] | None:
-        """What workers came to that have taken these steps at their own pace; they used what the
-        trace says."""
-        if self.pairs is None:
-            return None
-        used: dict[WorkerId, list[int]] = {one.worker: [] for one in steps[0]}
-        for step in steps:
-            for one in step:
-                used[one.worker] += one.batch.tolist()
-        for worker, samples in used.items():
-            if samples and samples != self.pairs.batches.get((first, worker)):
-                raise Violation(f"step {first}: worker {worker} used other samples: {samples}")
-        ends = self.pairs.ends
-        return {worker: ends[first, worker] for worker in used if (first, worker) in ends}
+    def _first(self) -> Array:
+        seen = self._views["step", 0].seen
+        assert isinstance(seen, bytes)
+        return np.frombuffer(seen, np.float32)
+
+    def _change(self, record: Mapping[str, Any]) -> None:
+        """Another strategy is followed, which somebody has asked for."""
+        step, name = record["step"], record["strategy_name"]
+        if step != self._published:
+            raise Violation(f"{name} is followed from step {step} on, not from {self._published}")
+        if name == self._following.strategy:
+            return  # whoever wrote it before did not live to write the step
+        if name not in self._wanted_once:
+            raise Violation(f"{name} is followed from step {step} on, which nobody has asked for")
+        self._ways.clear()
+        if self._whole:
+            self.hold(self._following.change(step, name, self._deaths))
+        self._following.strategy = name
 
     def _use(self, step: int, worker: WorkerId, samples: Indices) -> None:
         if self._whole and not self._unused[samples].all():
@@ -493,6 +499,12 @@ class Checker:
         """After the step that follows ``steps`` there shall be a checkpoint, says its script."""
         self._wishes.setdefault(worker, steps + 1)
 
+    def wants_to_follow(self, strategy: str, steps: int) -> None:
+        """From the step that follows ``steps`` on, says some script."""
+        self._wanted_once.add(strategy)
+        if strategy != self._wanted_now[1]:
+            self._wanted_now = steps, strategy
+
     def _wanted(self, worker: WorkerId, steps: int) -> None:
         """What ``worker`` has asked for is known to whoever took all of these steps."""
         wish = self._wishes.get(worker, steps + 1)
@@ -521,7 +533,8 @@ class Checker:
         for name in dict.fromkeys(one.rpartition("/")[0] for one in state):
             if name.partition("/")[0] in _ARRAYS:
                 arrays += [state[f"{name}/{number}"] for number in reversed(range(self._arrays))]
-        if self._whole and digest_of(arrays) != self._digests.get(step, digest_of(arrays)):
+        known = self._following.digest(step, state["followed"]) if self._whole else None
+        if known is not None and digest_of(arrays) != known:
             raise Violation(f"the checkpoint of step {step} is not what the steps lead to")
         # None, as for the trace: no death takes it back.
         self._see(None, ("step", step), b"".join(one.tobytes() for one in params))
@@ -549,10 +562,14 @@ class Checker:
             and (self._passed != self._passes or not self._unused.all())
         ):
             raise Violation(f"{self._passed} of {self._passes} passes are complete")
+        since, strategy = self._wanted_now
+        late = end.steps - since > PATIENCE * self._longest and not self._changes
+        if late and self._following.strategy != strategy:
+            raise Violation(f"{strategy} was asked for in step {since}, and was never followed")
         self._check_kept(end)
         for worker in self.ends.keys() & self._scripts.keys():
             script = self._scripts[worker]
-            if self.pairs is None and script.begun != end.steps - script.first:
+            if not self._paced and script.begun != end.steps - script.first:
                 raise Violation(
                     f"worker {worker} computed {script.begun} gradients "
                     f"for {end.steps - script.first} steps"
@@ -576,23 +593,3 @@ class Checker:
                 due <= step <= latest for step in on_the_way
             ):
                 raise Violation(f"a checkpoint was due at step {due}: {self._kept} were written")
-
-
-def question(worker: WorkerId) -> float:
-    """What ``worker`` asks the mean of: each has a number of its own."""
-    return float(1 + worker * 2_654_435_761 % (1 << 20))
-
-
-def _mean(workers: Iterable[WorkerId]) -> float:
-    found = [question(worker) for worker in workers]
-    return sum(found) / len(found)
-
-
-def _full(members: Sequence[WorkerId], known: set[WorkerId]) -> Iterator[list[WorkerId]]:
-    """Who of ``members`` may have brought a number: a newcomer does as soon as it has learnt."""
-    perhaps = [worker for worker in members if worker not in known]
-    surely = [worker for worker in members if worker in known]
-    for many in range(len(perhaps) + 1):
-        for some in combinations(perhaps, many):
-            if surely or some:
-                yield [*surely, *some]

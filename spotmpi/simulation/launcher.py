@@ -18,7 +18,7 @@ from spotmpi.launch.decoding import decode
 from spotmpi.launch.head.job_state import EXIT_BUG, JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.limits import Limits
-from spotmpi.launcher_channel import Order
+from spotmpi.launcher_channel import Cause, Order
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.simulation.checker import Checker, Violation
 
@@ -129,6 +129,9 @@ class Launcher:
 
     def _arrives(self, worker: WorkerId) -> None:
         self.recruit(f"host of {worker}")
+
+    def explain(self, worker: WorkerId, cause: Cause) -> None:
+        """Whoever wants to know asks the schedule."""
 
     def recruit(self, host: str) -> int | None:
         """A newcomer begins there."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
-from spotmpi.fabric.sim_data import Delays
+from spotmpi.fabric.simulated.data import Delays
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.simulation.model import LARGE, SEVERAL, SMALL
 
@@ -26,19 +26,23 @@ STRATEGIES = (
     "localsgd:h=3",
     "sma:pull=0.75,momentum=0.5",
     "easgd:every=2,pull=0.5",
+    "hogwild:control=4",
     "diloco:h=2,outer=0.5,momentum=0.75",
+    "parameterserver:shards=2,control=4",
+    "diloco:h=4,outer=0.5,momentum=0.75,quorum=0.5,grace=0.002",
     "diloco:h=6,outer=0.5,momentum=0.75,fragments=2,delay=1,mix=0.5",
     "adpsgd:control=3",
+    "gossip:control=4",
 )
 """Those of campaigns of all strategies."""
-
-TOGETHER = ("ssgd", "lookahead")
-"""In which each step has a round, and the learning rate follows the number of workers."""
 
 NARROW = 0.25
 """Of all schedules: those whose sums are narrowed."""
 
-KINDS = ("asks", "refusals", "arrivals", "notices", "kills")
+CHANGES = 0.25
+"""Of all schedules: those in which the strategy changes."""
+
+KINDS = ("asks", "changes", "refusals", "arrivals", "notices", "kills")
 """What can be dropped from a schedule, one by one."""
 
 _STEPS = 6
@@ -70,6 +74,14 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class Change:
+    """After so many steps all scripts want to go on with another strategy."""
+
+    after: int
+    strategy: str
+
+
+@dataclass(frozen=True)
 class Schedule:
     """One run: everything about it follows from these."""
 
@@ -97,10 +109,20 @@ class Schedule:
     strategy: str = "ssgd"
     """With all its options."""
 
+    changes: tuple[Change, ...] = ()
+    """Scripts want these, one after the other."""
+
     @property
-    def follows(self) -> bool:
-        """The learning rate follows the number of workers: where they step together."""
-        return self.strategy.partition(":")[0] in TOGETHER
+    def strategies(self) -> tuple[str, ...]:
+        """All that it may come to follow, each once, by their names."""
+        named = (self.strategy, *(one.strategy for one in self.changes))
+        return tuple(dict.fromkeys(map(self.name_of, named)))
+
+    def name_of(self, strategy: str) -> str:
+        """With sums as narrow as they are in this run."""
+        if self.narrow is None:
+            return strategy
+        return f"{strategy}{',' if ':' in strategy else ':'}narrow={self.narrow}"
 
     @property
     def membership(self) -> Membership:
@@ -118,7 +140,7 @@ class Schedule:
         return Delays(**longest)
 
     def without(self, fault: object) -> Schedule:
-        """The same less one of its kills, arrivals, notices, asks or refusals."""
+        """The same less one of its kills, arrivals, notices, asks, refusals or changes."""
         kept: dict[str, Any] = {
             kind: tuple(one for one in getattr(self, kind) if one is not fault) for kind in KINDS
         }
@@ -145,6 +167,7 @@ class Schedule:
             said.append(f"sums are narrowed to {self.narrow}")
         if self.strategy != "ssgd":
             said.append(f"the strategy is {self.strategy}")
+        said += [f"it is to be {one.strategy} after step {one.after}" for one in self.changes]
         if self.min_workers > 1:
             said.append(f"fewer than {self.min_workers} workers stop")
         return ", ".join(said) or "nothing happens at all"
@@ -207,6 +230,13 @@ class Campaign:
             schedule = replace(schedule, min_workers=chance.randint(1, workers))
         if chance.random() < KEEPING:
             schedule = _with_checkpoints(schedule, chance, moment, events)
+        dice = random.Random(f"{self.seed}/{number}/changes")
+        if dice.random() < CHANGES:
+            most = _STEPS * passes // _PASSES
+            many = dice.choice((1, 1, 2, 3))
+            after = sorted(dice.randrange(most) for _ in range(many))
+            changes = tuple(Change(step, dice.choice(STRATEGIES)) for step in after)
+            schedule = replace(schedule, changes=changes)
         if chance.random() < NARROW:
             size = max(schedule.size, SEVERAL)
             schedule = replace(schedule, narrow=chance.choice(FORMATS), size=size)

@@ -69,8 +69,7 @@ def execute(
         simulation.deaths,
         every,
         schedule.arrays,
-        schedule.strategy,
-        schedule.follows,
+        schedule.strategies,
     )
     simulation.sealed = checker.sealed
     file = Trace(trace_to, simulation.clock)

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 
 from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, PeersLost, Stopped
-from spotmpi.fabric import Fetched, Publish, Steps, Work, sim
+from spotmpi.fabric import AddUp, Fetch, Fetched, Publish, Steps, Work, sim
 from spotmpi.fabric.sim import Simulation
-from spotmpi.launcher_channel import LauncherChannel, Order
-from spotmpi.operators import Narrow
+from spotmpi.launcher_channel import Cause, LauncherChannel, Measured, Order
+from spotmpi.operators import PushSum
 from spotmpi.optimizers import Momentum
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
-from spotmpi.simulation.checker import Checker, Violation, question
+from spotmpi.simulation.checker import Checker, Violation
 from spotmpi.simulation.launcher import Launcher
+from spotmpi.simulation.means import question
 from spotmpi.simulation.model import RATE, Array, cut, first_params, gradient
+from spotmpi.simulation.pushes import Ring
 from spotmpi.simulation.schedules import Schedule
 from spotmpi.strategies import named
 from spotmpi.trace.records import Trace
@@ -102,13 +104,24 @@ class Board(LauncherChannel):
             self._launcher.hear(self._me, event, fields)
 
     def progressed(
-        self, worker: int, rounds: int, steps: int, doing: int, loss: float | None = None
+        self,
+        worker: int,
+        rounds: int,
+        steps: int,
+        doing: int,
+        loss: float | None = None,
+        measured: Measured = Measured(),  # noqa: B008 - it is a tuple
     ) -> None:
         """Nobody watches."""
 
     def death_of(self, worker: int) -> float | None:
         """When ``worker`` died, None if it lives."""
         return self._simulation.deaths.get(worker)
+
+    def cause_of(self, worker: int) -> Cause | None:
+        """It was killed, or told to go."""
+        kind = "notice" if self.death_of(worker) is None else "killed"
+        return Cause(kind, "simulated")
 
     def confirm(self, workers: Collection[int]) -> None:
         """Nobody who lives is taken for dead."""
@@ -144,19 +157,22 @@ class Trainee:
         self._samples, self._passes = samples(len(simulation.membership)), schedule.passes
         optimizer = Momentum(lr=RATE)
         self._arrays = schedule.arrays
-        strategy = named(schedule.strategy)
-        if schedule.narrow is not None:
-            strategy = Narrow(schedule.narrow) >> strategy
-        self._ahead = strategy.ahead > 0
-        """Nothing else may be asked for while what was sent ahead travels, ..."""
-        self._paced = strategy.paced
-        """... or in the loop, where workers do not keep step."""
+        strategies = list(map(named, schedule.strategies))
+        self._strategies = schedule.strategies
+        self._changes = [(one.after, schedule.name_of(one.strategy)) for one in schedule.changes]
+        """What the script wants to change."""
+        self._was_paced = False
+        """In the step before."""
+        self._wanted = 0
+        """How much of it it has asked for."""
         params = cut(first_params(me, schedule.size), self._arrays)
-        replica = Replica(params, optimizer, strategy, bucket_mb=_ALONE)
+        first, *others = strategies
+        replica = Replica(params, optimizer, first, bucket_mb=_ALONE, others=others)
         self._training = Training(replica, _SEED, Rate(optimizer), False)
         self._seed = schedule.seed
         chance = random.Random(f"{schedule.seed}/{schedule.workers}/most")
-        self._most = chance.randint(2, 5) if strategy.steps > 1 and chance.random() < _FEW else None
+        several = any(one.steps > 1 for one in strategies)
+        self._most = chance.randint(2, 5) if several and chance.random() < _FEW else None
         """Steps after which the script leaves its batches, maybe in the middle of a round's."""
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
         self._history = History()
@@ -169,10 +185,21 @@ class Trainee:
             version,
             self._history,
             self._keep,
-            lambda seconds: None,
+            wall=None,
+            rest=lambda seconds: None,
         )
         self._refusals = schedule.refusals
         self._seat: Seat[Any]
+
+    @property
+    def _ahead(self) -> bool:
+        """Nothing else may be asked for while what was sent ahead travels, ..."""
+        return self._training.replica.strategy.ahead > 0
+
+    @property
+    def _paced(self) -> bool:
+        """... or in the loop, where workers do not keep step."""
+        return self._training.replica.strategy.paced
 
     def script(self) -> Steps[int]:
         """Train to the end, or as long as this worker may; the code that its process ends with."""
@@ -202,12 +229,19 @@ class Trainee:
         try:
             while (batch := self._seat.next_batch(number)) is not None:
                 training.batch = batch
-                if self._steps % _EVERY == 1 and not (self._ahead or self._paced):
+                # Of the step: another strategy may follow it.
+                ahead, paced = self._ahead, self._paced
+                if self._steps % _EVERY == 1 and not (ahead or paced):
                     yield from self._once(("in the loop", self._steps))
+                self._change()
+                learnt = isinstance(self._seat, Visitor)
                 yield from self._step(batch)
-                if self._steps % _EVERY == 2 and self._ahead:
+                if learnt:  # of the others' step, that is
+                    ahead, paced = self._ahead, self._paced
+                paced = paced or self._paced
+                if self._steps % _EVERY == 2 and ahead and not paced:
                     yield from self._once(("in the loop", self._steps))
-                if self._steps % _EVERY == 0 and not self._paced:
+                if self._steps % _EVERY == 0 and not paced:
                     yield from self._ask("in the loop")
                 if self._most is not None and self._steps >= self._most:
                     self._checker.leaves_batches()
@@ -216,6 +250,15 @@ class Trainee:
             self._seat.leave_batches(number)
         yield from self._once("after the loop")
         yield from self._ask("after it")
+
+    def _change(self) -> None:
+        """Want another strategy, if it is time."""
+        due = sum(after <= self._steps for after, _ in self._changes)
+        if due > self._wanted:
+            self._wanted = due
+            _, wanted = self._changes[due - 1]
+            self._training.wish = self._strategies.index(wanted)
+            self._checker.wants_to_follow(wanted, self._steps)
 
     def _step(self, batch: Indices) -> Steps[None]:
         seat, told, grads = self._seat, self._told, gradient(self._params, batch)
@@ -229,36 +272,60 @@ class Trainee:
         if self._steps in self._asks and self._place.settings.checkpoint is not None:
             seat.keeper.asked = True
             self._checker.wants(self.me, self._steps)
-        if self._paced:  # some take longer than others
+        paced = self._paced
+        if paced and not self._was_paced:
+            self._checker.paces(self.me, self._steps, self._params, self._velocity)
+        self._was_paced = paced
+        if paced:  # some take longer than others
             yield Work(lambda: None)
-        if seat.turns.now.weight(self.me) or not self._paced:
+        if paced:
+            members, replica = seat.driver.membership.ids, self._training.replica
+            self._checker.pairs.among(self.me, members, str(replica.strategy.name))
+        if seat.turns.now.weight(self.me) or not paced:
             first = self._steps if seat.turns.level else seat.turns.now.first
-            self._checker.gradient(self.me, first, self._steps, batch, grads)
+            self._checker.gradient(self.me, first, self._steps, batch, grads, paced)
         whole = yield from self._give(cut(grads, self._arrays))
         yield from self._watched(seat.step(whole, 1.0))
-        if seat.turns.level or not self._paced:
+        if seat.turns.level or not paced:
             self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
         model = self._model if seat.turns.level else None
-        self._checker.stepped(self.me, seat.driver.membership, self._steps, model, told)
+        known = self._steps, model, told, paced
+        self._checker.stepped(self.me, seat.driver.membership, *known)
 
     def _watched(self, steps: Steps[Any]) -> Steps[None]:
-        """The checker sees what models are shown and given."""
+        """The checker sees what models are shown and given, asked for and shared."""
         pairs, reply = self._checker.pairs, None
+        host = self._simulation.models.sums.host_of(self.me)
         try:
             request = next(steps)
             while True:
-                if pairs is not None and isinstance(request, Publish):
+                if isinstance(request, Publish):
                     self._checker.hold(pairs.shown(self.me, request.model))
+                if isinstance(request, Fetch):
+                    self._checker.hold(pairs.asks(self.me, request.worker, self._ring))
+                if isinstance(request, AddUp):
+                    self._checker.hold(pairs.adds(self.me, host, request))
                 try:
                     reply = yield request
                 except PeersLost as lost:
                     request = steps.throw(lost)
                     continue
-                if pairs is not None and isinstance(reply, Fetched):
+                if isinstance(reply, Fetched):
                     self._checker.hold(pairs.fetched(self.me, reply))
+                if isinstance(request, AddUp):
+                    self._checker.hold(pairs.added(self.me, host, request, reply))
                 request = steps.send(reply)
         except StopIteration:
             return
+
+    @property
+    def _ring(self) -> Ring | None:
+        """In which models are given away, if they are."""
+        seat, strategy = self._seat, self._training.replica.strategy
+        if not any(isinstance(one, PushSum) for one in strategy.chain.operators):
+            return None
+        assert isinstance(seat, Session)
+        return Ring(self._training.progress.rounds, seat.driver.membership.generation)
 
     def _give(self, grads: list[Array]) -> Steps[Any]:
         """Give some of these, or all or none, as soon as they are there; returns what the step is
@@ -276,6 +343,12 @@ class Trainee:
     @property
     def _params(self) -> Array:
         return np.concatenate(self._training.replica.params)
+
+    @property
+    def _velocity(self) -> Array:
+        """Its own."""
+        flats = self._training.replica.memory["velocity"]
+        return np.concatenate(flats[::-1])
 
     @property
     def _model(self) -> Array:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +15,16 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.simulation.model import RATE, Array, Sums, Way, cut, gradient
 
-__all__ = ["Ahead", "Brought", "Truth", "is_paced", "steps_of_a_round", "truth_of"]
+__all__ = [
+    "Ahead",
+    "Brought",
+    "Truth",
+    "is_paced",
+    "is_together",
+    "options_of",
+    "steps_of_a_round",
+    "truth_of",
+]
 
 
 class Brought(NamedTuple):
@@ -39,6 +48,9 @@ class Ahead(NamedTuple):
 class Truth:
     """Synchronous SGD: parameters that follow the steps of a training, without any of its code but
     the optimizer."""
+
+    apart = False
+    """Workers move parameters of their own, and remember what they have done with them."""
 
     def __init__(self, params: Array, arrays: int, **options: float) -> None:
         """Of so many arrays, which are one to the model."""
@@ -96,6 +108,15 @@ class Truth:
             self._move(self._sums.of(brought, way, buckets), weight, active, rates[-1], last)
         return wrong
 
+    def velocities(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Array]:
+        """What the optimizers of these remember."""
+        return {one: self._velocity.copy() for one in workers}
+
+    def take(self, velocities: Mapping[WorkerId, Array]) -> None:
+        """They remember these, which were others' before."""
+        for one in velocities.values():
+            self._velocity = one.copy()
+
     def _agreed(self) -> list[Array]:
         return [self.model, self._velocity]
 
@@ -146,10 +167,20 @@ class _Lookahead(Truth):
 class _Apart(Truth):
     """Workers train models of their own; here they meet, and go on with the mean."""
 
+    apart = True
+
     def __init__(self, params: Array, arrays: int, **options: float) -> None:
         super().__init__(params, arrays, **options)
         self._velocities: dict[WorkerId, Array] = {}
         self._sends: dict[WorkerId, Array] = {}
+
+    def velocities(self, workers: Sequence[WorkerId]) -> dict[WorkerId, Array]:
+        """Each has its own."""
+        return {one: self._velocities[one].copy() for one in workers if one in self._velocities}
+
+    def take(self, velocities: Mapping[WorkerId, Array]) -> None:
+        """Each has its own."""
+        self._velocities = {worker: one.copy() for worker, one in velocities.items()}
 
     def _agreed(self) -> list[Array]:
         return [self.model]
@@ -246,11 +277,30 @@ class _Elastic(_Apart):
         self.model += self._change
 
 
+class _Pushed(_Apart):
+    """They go on with all that they have done, each for itself."""
+
+    def _contribution(self, own: Array, share: int) -> Array:
+        return own - self.model
+
+    def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
+        self.model += total
+        self._meet()
+
+
+class _Stepped(_Pushed):
+    """They go on with the mean of what they have done."""
+
+    def _move(self, total: Array, weight: int, active: int, rate: float, last: int) -> None:
+        self.model[:] = _of(1.0) * self.model + _of(1.0 / active) * total
+        self._meet()
+
+
 def _of(number: float) -> Any:
     return np.float32(number)
 
 
-_TRUTHS: dict[str, Callable[..., Truth]] = {
+_TRUTHS: dict[str, type[Truth]] = {
     "ssgd": Truth,
     "lookahead": _Lookahead,
     "localsgd": _Apart,
@@ -258,6 +308,9 @@ _TRUTHS: dict[str, Callable[..., Truth]] = {
     "easgd": _Elastic,
     "diloco": _Outer,
     "adpsgd": _Apart,
+    "gossip": _Apart,
+    "parameterserver": _Pushed,
+    "hogwild": _Stepped,
 }
 
 
@@ -274,17 +327,36 @@ def steps_of_a_round(strategy: str) -> int:
     return int(steps / options.get("fragments", 1))
 
 
-_LENGTHS = {"localsgd": "h", "easgd": "every", "diloco": "h", "adpsgd": "control"}
+_LENGTHS = {
+    "localsgd": "h",
+    "easgd": "every",
+    "diloco": "h",
+    "adpsgd": "control",
+    "gossip": "control",
+    "parameterserver": "control",
+    "hogwild": "control",
+}
 
-_PACED = ("adpsgd",)
+_PACED = ("adpsgd", "gossip", "parameterserver", "hogwild")
+
+
+def is_together(strategy: str) -> bool:
+    """Each step has a round, and the learning rate follows the number of workers."""
+    return not _TRUTHS[_read(strategy)[0]].apart
 
 
 def is_paced(strategy: str) -> bool:
     """Workers take different numbers of steps on the way to a round."""
-    return _read(strategy)[0] in _PACED
+    name, options = _read(strategy)
+    return name in _PACED or "quorum" in options
+
+
+def options_of(strategy: str) -> Mapping[str, float]:
+    """What its name says."""
+    return _read(strategy)[1]
 
 
 def _read(strategy: str) -> tuple[str, dict[str, float]]:
     name, _, said = strategy.partition(":")
     pairs = (one.split("=") for one in said.split(",") if one)
-    return name, {option: float(value) for option, value in pairs}
+    return name, {option: float(value) for option, value in pairs if option != "narrow"}

@@ -1,7 +1,18 @@
 """Strategies: how workers synchronise, as chains of operators."""
 
 from spotmpi.strategies.names import NAMES, named
-from spotmpi.strategies.shipped import ADPSGD, EASGD, SMA, SSGD, DiLoCo, LocalSGD, Lookahead
+from spotmpi.strategies.shipped import (
+    ADPSGD,
+    EASGD,
+    SMA,
+    SSGD,
+    DiLoCo,
+    Gossip,
+    Hogwild,
+    LocalSGD,
+    Lookahead,
+    ParameterServer,
+)
 from spotmpi.strategies.strategy import Strategy, complete
 
 __all__ = [
@@ -11,8 +22,11 @@ __all__ = [
     "SMA",
     "SSGD",
     "DiLoCo",
+    "Gossip",
+    "Hogwild",
     "LocalSGD",
     "Lookahead",
+    "ParameterServer",
     "Strategy",
     "complete",
     "named",

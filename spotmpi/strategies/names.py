@@ -8,12 +8,26 @@ from collections.abc import Callable, Mapping
 from spotmpi.arrays.narrowing import FORMATS
 from spotmpi.errors import UsageError
 from spotmpi.operators import Narrow
-from spotmpi.strategies.shipped import ADPSGD, EASGD, SMA, SSGD, DiLoCo, LocalSGD, Lookahead
+from spotmpi.strategies.shipped import (
+    ADPSGD,
+    EASGD,
+    SMA,
+    SSGD,
+    DiLoCo,
+    Gossip,
+    Hogwild,
+    LocalSGD,
+    Lookahead,
+    ParameterServer,
+)
 from spotmpi.strategies.strategy import Strategy
 
 __all__ = ["NAMES", "named"]
 
-_SHIPPED = (SSGD, Lookahead, LocalSGD, SMA, EASGD, DiLoCo, ADPSGD)
+_SHIPPED = (
+    *(SSGD, Lookahead, LocalSGD, SMA, EASGD, DiLoCo),
+    *(ADPSGD, Gossip, ParameterServer, Hogwild),
+)
 
 NAMES: Mapping[str, Callable[..., Strategy]] = {one.__name__.lower(): one for one in _SHIPPED}
 """All that there are."""
@@ -26,7 +40,11 @@ def named(text: str) -> Strategy:
     name, _, said = text.partition(":")
     if name not in NAMES:
         raise UsageError(f"there is no strategy {name!r}; there are {', '.join(NAMES)}")
-    given = dict(_option(name, one) for one in said.split(",")) if said else {}
+    given: dict[str, str] = {}
+    for option, value in [_option(name, one) for one in said.split(",") if said]:
+        if option in given:
+            raise UsageError(f"--strategy {name} has the option {option} twice: give it once")
+        given[option] = value
     form = given.pop(_NARROW, None)
     usual = {one.name: one.default for one in inspect.signature(NAMES[name]).parameters.values()}
     options = {key: _number(name, key, value, usual) for key, value in given.items()}

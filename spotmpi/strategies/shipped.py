@@ -9,17 +9,47 @@ from spotmpi.operators import (
     ElasticAverage,
     Every,
     GradientAverage,
+    MeanOfSteps,
     ModelAverage,
+    Operator,
     OuterUpdate,
     PairAverage,
+    PushedSum,
+    PushPull,
+    PushSum,
+    Quorum,
+    SharedSteps,
     SlowWeights,
 )
 from spotmpi.strategies.strategy import Strategy
 
-__all__ = ["ADPSGD", "EASGD", "SMA", "SSGD", "DiLoCo", "LocalSGD", "Lookahead"]
+__all__ = [
+    "ADPSGD",
+    "EASGD",
+    "SMA",
+    "SSGD",
+    "DiLoCo",
+    "Gossip",
+    "Hogwild",
+    "LocalSGD",
+    "Lookahead",
+    "ParameterServer",
+]
 
 
-class SSGD(Strategy):
+class _Named(Strategy):
+    """One that ``--strategy`` knows by the name of its class, and by the ``options`` that its chain
+    was made of."""
+
+    def __init__(self, chain: Operator, **options: float) -> None:
+        super().__init__(chain)
+        # A class derived from it makes the same chain of these options, so it is the same strategy.
+        shipped = next(one for one in type(self).__mro__ if _Named in one.__bases__)
+        said = ",".join(f"{option}={value}" for option, value in options.items())
+        self.name = shipped.__name__.lower() + (f":{said}" if said else "")
+
+
+class SSGD(_Named):
     """Synchronous SGD: every step applies the average of all workers' gradients::
 
     w <- w - rate * sum(n_i g_i) / sum(n_i)
@@ -29,7 +59,7 @@ class SSGD(Strategy):
         super().__init__(GradientAverage() >> Apply())
 
 
-class Lookahead(Strategy):
+class Lookahead(_Named):
     """Synchronous SGD, which every ``every`` steps goes back to slow weights that follow it
     (Zhang, Lucas, Hinton and Ba, "Lookahead optimizer: k steps forward, 1 step back", 2019)::
 
@@ -42,7 +72,7 @@ class Lookahead(Strategy):
         super().__init__(GradientAverage() >> Apply() >> slow, every=every, mix=mix)
 
 
-class LocalSGD(Strategy):
+class LocalSGD(_Named):
     """Workers take ``h`` steps each for itself, and go on with the mean of their models (Stich,
     "Local SGD converges fast and communicates little", 2019)::
 
@@ -54,7 +84,7 @@ class LocalSGD(Strategy):
         super().__init__(Apply() >> Every(h, ModelAverage()), h=h)
 
 
-class SMA(Strategy):
+class SMA(_Named):
     """Synchronous model averaging: workers keep models of their own, and in each step a central
     model z is corrected by all of them, as they are by it (Koliousis et al., "CROSSBOW", 2019,
     algorithm 1; p workers take part)::
@@ -68,7 +98,7 @@ class SMA(Strategy):
         super().__init__(Apply() >> average, pull=pull, momentum=momentum)
 
 
-class EASGD(Strategy):
+class EASGD(_Named):
     """Elastic averaging, in every ``every`` steps: workers explore around a centre z that follows
     them (Zhang, Choromanska and LeCun, "Deep learning with elastic averaging SGD", 2015; ``pull``
     is its beta, and p workers take part)::
@@ -81,7 +111,7 @@ class EASGD(Strategy):
         super().__init__(Apply() >> Every(every, ElasticAverage(pull)), every=every, pull=pull)
 
 
-class ADPSGD(Strategy):
+class ADPSGD(_Named):
     """Asynchronous decentralised SGD: in each step a worker averages its model with the latest one
     of another worker, and waits for nobody (Lian, Zhang, Zhang and Liu, "Asynchronous decentralized
     parallel stochastic gradient descent", 2018)::
@@ -101,7 +131,29 @@ class ADPSGD(Strategy):
         )
 
 
-class DiLoCo(Strategy):
+class Gossip(_Named):
+    """Stochastic gradient push: in each step a worker gives half of its model away, with half of
+    the weight p that it has, to the next one in a directed ring of all (Assran, Loizou, Ballas and
+    Rabbat, "Stochastic gradient push for distributed deep learning", 2019; w is its z, and p w its
+    x). The ring is drawn anew for each round, and nobody waits::
+
+        w_i <- w_i - rate * g_i
+        w_i <- (p_i w_i + dx) / (p_i + dp),  p_i <- p_i + dp
+        give p_i w_i / 2 and p_i / 2,        p_i <- p_i / 2
+        w_i <- sum(n_i w_i) / sum(n_i),      p_i <- 1              in every ``control``-th step
+
+    dx and dp are what the worker before has given since it was looked at last: nothing, if that is
+    slow. Where all keep step p is 1 after each exchange. Who gets less than it gives has less
+    weight, down to 1/16; the paper's step of rate / p would grow by as much, so here it is the rate
+    that you gave. The last line is as with `ADPSGD`: all meet, each after as many steps as it can
+    take, ``control`` on average.
+    """
+
+    def __init__(self, control: int = 64) -> None:
+        super().__init__(Apply() >> PushSum() >> Every(control, ModelAverage()), control=control)
+
+
+class DiLoCo(_Named):
     """Workers take ``h`` steps each for itself; what they have come to is a gradient for an outer
     optimizer with Nesterov's momentum (Douillard et al., "DiLoCo", 2023)::
 
@@ -114,6 +166,11 @@ class DiLoCo(Strategy):
     in ``h`` steps; with ``delay`` d travels during so many steps, and of what a worker has come to
     meanwhile the share ``mix`` remains: w_i <- mix * w_i + (1 - mix) * a (Douillard et al.,
     "Streaming DiLoCo", 2025). ``Narrow("int8") >> DiLoCo()`` sends d in a quarter of its bytes.
+
+    With ``quorum`` a round waits for nobody who is late. Workers take as many steps as they can,
+    ``h`` on average, as with `ADPSGD`. Once that share of them are through with theirs, and
+    ``grace`` seconds have passed, all others bring what they have come to: n_i are the samples that
+    worker i has used, and the rest of those that it was dealt comes in the next round.
     """
 
     def __init__(
@@ -124,6 +181,8 @@ class DiLoCo(Strategy):
         fragments: int = 1,
         delay: int = 0,
         mix: float = 0.0,
+        quorum: float = 0.0,
+        grace: float = 0.5,
     ) -> None:
         every, rest = divmod(h, fragments) if fragments else (0, 0)
         if rest or not 0 <= delay < max(every, 1):
@@ -135,4 +194,64 @@ class DiLoCo(Strategy):
         options = {"h": h, "outer": outer, "momentum": momentum}
         if fragments > 1 or delay:
             options |= {"fragments": fragments, "delay": delay, "mix": mix}
-        super().__init__(Apply() >> Every(every, outside), **options)
+        chain = Apply() >> Every(every, outside)
+        if quorum:
+            if fragments > 1 or delay:
+                raise UsageError(
+                    f"DiLoCo(quorum={quorum}, fragments={fragments}, delay={delay}): a round with "
+                    "a quorum carries all of the model, as it is when the round comes: leave out "
+                    "quorum, or fragments and delay"
+                )
+            options |= {"quorum": quorum, "grace": grace}
+            chain = Apply() >> Quorum(quorum, grace) >> Every(every, outside)
+        super().__init__(chain, **options)
+
+
+class ParameterServer(_Named):
+    """Asynchronous SGD with a parameter server that the workers hold between them: each pushes what
+    it does to the model, and trains what comes of all pushes that have arrived, and waits for
+    nobody (Dean et al., "Large scale distributed deep networks", 2012; what the loss of a server
+    costs elsewhere: Li, Walls, Xu and Guo, "Speeding up deep learning with transient servers",
+    2019)::
+
+        u_i <- u_i - rate / p * g_i(w_i)           in each step; u_i = 0 after each round
+        w_i <- a + sum(u_j)                        of the latest u_j that have come, and its own
+        a   <- a + sum(u_i),  w_i <- a             in every ``control``-th step
+
+    The model is cut into ``shards``, of whole buckets. The sum of a shard is made by a worker that
+    holds it and, again, by one that mirrors it. The last line is a round, as `ADPSGD` has it:
+    each brings what it has done itself, so nothing of it depends on who holds what, and no worker
+    that is lost takes along what another one has done.
+
+    Each of p workers moves the model by a p-th of what it would do alone, so between them they move
+    it as far as synchronous SGD does; but late, so the learning rate must be smaller.
+    """
+
+    def __init__(self, shards: int = 1, control: int = 64) -> None:
+        super().__init__(
+            PushPull(shards) >> Every(control, PushedSum()), shards=shards, control=control
+        )
+
+
+class Hogwild(_Named):
+    """Asynchronous SGD on one model that the workers of a host share: each computes its gradients
+    on it and adds its steps to it, whenever it likes and without locks (Niu, Recht, Re and Wright,
+    "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", 2011)::
+
+        y_i <- y_i - rate * g_i(w_i)               in each step
+        w_i <- a + sum(y_j - a) / p                of the p workers of the host, as far as they are
+        a   <- a + mean of all (y_i - a)           in every ``control``-th step, of all hosts
+        y_i <- a,  w_i <- a
+
+    The sum is in memory that the workers of a host share: a + sum / p is their model. Each of p
+    workers moves it by a p-th of what it would do alone, so between them they move it as far as
+    synchronous SGD does; the paper's step is rate / p. What the optimizer remembers is each
+    worker's own.
+
+    In the last two lines all meet, as with `ADPSGD`. What is brought there each worker has kept to
+    itself, so nothing of it depends on what became of the memory that all write to. Hosts' models
+    come together there, and so do those of workers that share no memory: these train y_i.
+    """
+
+    def __init__(self, control: int = 64) -> None:
+        super().__init__(SharedSteps() >> Every(control, MeanOfSteps()), control=control)

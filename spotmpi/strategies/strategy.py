@@ -10,34 +10,45 @@ from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import Chain, Contribute, Narrow, Operator, Run, Step
+from spotmpi.operators import Chain, Contribute, Narrow, Operator, Quorum, Run, Step, misfit, unsaid
 
 __all__ = ["Strategy", "complete"]
 
 
 class Strategy:
-    """A chain with one collective operator. ``Strategy(GradientAverage() >> Apply())``."""
+    """A chain with one collective operator. ``Strategy(GradientAverage() >> Apply())``.
 
-    def __init__(self, chain: Operator, **options: float) -> None:
-        """``options``: by which a derived class has made the chain, for its `name`."""
+    UsageError for operators that do not fit together: which one needs what, and where.
+    """
+
+    def __init__(self, chain: Operator) -> None:
         self.name: str | None = None
-        """As ``--strategy`` takes it, if the class has one."""
-        if type(self) is not Strategy:
-            said = ",".join(f"{option}={value}" for option, value in options.items())
-            self.name = type(self).__name__.lower() + (f":{said}" if said else "")
+        """As ``--strategy`` takes it: of the strategies that come with spotmpi, and of no other."""
         self.chain = chain if isinstance(chain, Chain) else Chain((chain,))
-        collective = sum(operator.collective for operator in self.chain.operators)
+        stages = list(self.chain.stages())
+        collective = sum(operator.collective for operator in stages)
         if collective != 1:
             raise UsageError(
                 f"a strategy has exactly one collective operator, and {chain} has "
                 f"{collective}: begin with GradientAverage() >> Apply()"
             )
+        if (why := misfit(self.chain)) is not None:
+            raise UsageError(f"the operators of {chain} do not fit together: {why}")
+        for one in stages:
+            if hidden := unsaid(one):
+                raise UsageError(
+                    f"{one} has {', '.join(hidden)}, which its name does not say, so workers could "
+                    f"not tell it from another one: write @dataclass(frozen=True) over the class "
+                    f"{type(one).__name__}, with all that it has as fields"
+                )
         self.steps = self.chain.steps
         """A round is so many steps long, and comes with the last of them."""
         self.piecewise = self.chain.piecewise
         """A round can begin before all of the gradient is there."""
         self.at_once = self.chain.at_once
         """The next state can be made while gradients are summed."""
+        self.averages = self.chain.averages
+        """A round carries gradients, and their average counts."""
         self.apart = self.chain.apart
         """Workers move their parameters, and what the optimizer remembers, each for itself."""
         self.ahead = self.chain.ahead
@@ -48,17 +59,24 @@ class Strategy:
         """On the way to a round workers take as many steps as they can in the same time."""
         if self.paced and (self.ahead or not self.apart):
             raise UsageError(
-                f"{chain}: workers that exchange models must train their own, and bring them to a "
-                "round when it is due: begin with Apply(), and have no delay"
+                f"{chain}: workers that go at their own pace must train their own models, and "
+                "bring them to a round when it is due: begin with Apply(), and have no delay"
             )
+        self.quorum = next((one for one in stages if isinstance(one, Quorum)), None)
+        """What is enough for a round, though some are late; None: it waits for all."""
         self.centre = self.chain.centre
         """The name of the model of all, if it is none that anybody trains; None: after a round
         parameters are equal on all workers."""
-        forms = sum(operator.narrow is not None for operator in self.chain.operators)
+        forms = sum(operator.narrow is not None for operator in stages)
         if forms > 1:
             raise UsageError(f"{chain} narrows {forms} times, expected at most once")
         self.narrow = self.chain.narrow
         """The format in which its sums travel between hosts; None: as they are."""
+
+    @property
+    def called(self) -> str:
+        """Its name, or else what it is made of: two strategies that differ are called different."""
+        return self.name or str(self)
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """What its operators remember."""

@@ -7,8 +7,7 @@ matplotlib, which spotmpi does not depend on (``.[demo]`` brings it).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -21,40 +20,18 @@ from spotmpi.errors import TraceError
 from spotmpi.trace import replay
 from spotmpi.trace.colours import BLUE, GREEN, GREY, INK, ORANGE, PINK, RED
 from spotmpi.trace.records import Record
+from spotmpi.trace.recoveries import PARTS, Recovery, parts, recoveries
 
-__all__ = ["draw", "draw_boxes"]
+__all__ = ["FORMATS", "draw", "draw_boxes"]
 
-_PHASES = {
-    "detect": (RED, "detect"),
-    "door": (ORANGE, "reconcile, accept"),
-    "restart": (PINK, "new communicator"),
-    "finish": (BLUE, "all-reduce again, commit"),
-}
+FORMATS = (".png", ".svg", ".pdf")
+"""What a picture of a training may be, by the end of its file's name."""
+
+_COLORS = dict(zip(PARTS, (GREY, RED, ORANGE, PINK, BLUE), strict=True))
 _SHOWN_CLOSELY = 3
 """Recoveries that get a panel of their own, at most."""
 _CEILING = 300.0
 """Milliseconds: what the paper's recoveries stay below."""
-
-
-@dataclass(frozen=True)
-class _Recovery:
-    """One recovery as its survivors saw it."""
-
-    step: int
-    lost: Sequence[int]
-    survivors: Sequence[Record]
-
-    @property
-    def total(self) -> float | None:
-        """Milliseconds from the death until the last survivor had committed, if known."""
-        known = [float(r["total_ms"]) for r in self.survivors if r["total_ms"] is not None]
-        return max(known, default=None)
-
-    @property
-    def label(self) -> str:
-        """Who was lost, and how long it took."""
-        names = f"worker{'s' if len(self.lost) > 1 else ''} {', '.join(map(str, self.lost))} lost"
-        return names if self.total is None else f"{names}\n{self.total:.0f} ms"
 
 
 def draw(records: Sequence[Record], path: Path) -> None:
@@ -66,7 +43,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     steps = replay.steps(records)
     if not steps:
         raise TraceError("the trace holds no step, so there is nothing to draw")
-    found = _recoveries(records)
+    found = recoveries(records)
     close = [r for r in found if r.total is not None][:_SHOWN_CLOSELY]
     figure = Figure(figsize=(10, 9.5 if close else 7), layout="constrained")
     above: Any = figure
@@ -74,7 +51,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
         parts: Any = figure.subfigures(2, 1, height_ratios=(2.6, 1.1))
         above, below = parts
         _draw_closely(below, close)
-    above.suptitle(_title(steps, found), fontsize=12, fontweight="bold", x=0.01, ha="left")
+    above.suptitle(_title(records, steps, found), fontsize=12, fontweight="bold", x=0.01, ha="left")
     _draw_run(above, steps, found)
     figure.savefig(path, dpi=150)
 
@@ -99,29 +76,18 @@ def draw_boxes(results: Mapping[str, Any], path: Path) -> None:
 # A run.
 
 
-def _recoveries(records: Sequence[Record]) -> list[_Recovery]:
-    """One for each generation, in order."""
-    told = {record["generation"]: record for record in records if record["event"] == "recovery"}
-    return [
-        _Recovery(
-            int(record["step"]),
-            record["lost"],
-            [r for r in records if r["event"] == "recovered" and r["generation"] == generation],
-        )
-        for generation, record in sorted(told.items())
-    ]
-
-
-def _title(steps: Sequence[Record], found: Sequence[_Recovery]) -> str:
+def _title(records: Sequence[Record], steps: Sequence[Record], found: Sequence[Recovery]) -> str:
+    over = any(one["event"] == "end" and one["outcome"] == "finished" for one in records)
     lost = sum(len(recovery.lost) for recovery in found)
     first, last = (len(steps[i]["workers"]) for i in (0, -1))
-    return f"{len(steps)} steps, {first} workers, {lost} revoked, {last} finish"
+    rest = f"{last} {'finish' if over else 'at the end'}"
+    return f"{len(steps)} steps, {first} workers, {lost} revoked, {rest}"
 
 
-def _draw_run(figure: Any, steps: Sequence[Record], found: Sequence[_Recovery]) -> None:
+def _draw_run(figure: Any, steps: Sequence[Record], found: Sequence[Recovery]) -> None:
     axes: Sequence[Axes] = figure.subplots(3, 1, sharex=True, height_ratios=(1, 1.4, 1.4))
     seconds = [float(record["seconds"]) for record in steps]
-    ends = [sum(seconds[: i + 1]) for i in range(len(seconds))]
+    ends = list(accumulate(seconds))
     end_of = {int(record["step"]): end for record, end in zip(steps, ends, strict=True)}
     workers, loss, time = axes
     deaths = {r.step: end_of[r.step] - 1e-3 * (r.total or 0.0) for r in found if r.step in end_of}
@@ -137,7 +103,7 @@ def _draw_run(figure: Any, steps: Sequence[Record], found: Sequence[_Recovery]) 
     known = [
         (end, record["loss"])
         for record, end in zip(steps, ends, strict=True)
-        if isinstance(record["loss"], float | int)
+        if isinstance(record.get("loss"), float | int)
     ]
     loss.plot(*zip(*known, strict=True) if known else ((), ()), color=GREEN, linewidth=1)
     if known and min(value for _, value in known) > 0:
@@ -161,7 +127,7 @@ def _draw_run(figure: Any, steps: Sequence[Record], found: Sequence[_Recovery]) 
     _mark(axes, [(deaths[r.step], r) for r in found if r.step in deaths], ends[-1])
 
 
-def _mark(axes: Sequence[Axes], marks: Sequence[tuple[float, _Recovery]], width: float) -> None:
+def _mark(axes: Sequence[Axes], marks: Sequence[tuple[float, Recovery]], width: float) -> None:
     """Each recovery through all panels, from death to last commit; its label over the first."""
     room, level, before = 0.16 * width, 0, -float("inf")
     for at, recovery in marks:
@@ -194,14 +160,14 @@ def _index(steps: Sequence[Record], step: int) -> int:
 # A recovery.
 
 
-def _draw_closely(figure: Any, found: Sequence[_Recovery]) -> None:
+def _draw_closely(figure: Any, found: Sequence[Recovery]) -> None:
     axes: Sequence[Axes] = figure.subplots(1, len(found), squeeze=False)[0]
     for axis, recovery in zip(axes, found, strict=True):
         shown = sorted(recovery.survivors, key=lambda record: int(record["worker"]))
         for row, record in enumerate(shown):
             left = 0.0
-            for name, width in _spans(record):
-                axis.barh(row, width, left=left, color=_PHASES[name][0], height=0.7, linewidth=0)
+            for part, width in parts(record).items():
+                axis.barh(row, width, left=left, color=_COLORS[part], height=0.7, linewidth=0)
                 left += width
         names = [str(record["worker"]) for record in shown]
         axis.set_yticks(range(len(shown)), names)
@@ -213,24 +179,15 @@ def _draw_closely(figure: Any, found: Sequence[_Recovery]) -> None:
         _clean(axis)
         axis.grid(axis="y", visible=False)
     axes[0].set_ylabel("survivor")
+    there = {part for one in found for record in one.survivors for part in parts(record)}
+    handles = [_patch(color, part) for part, color in _COLORS.items() if part in there]
     figure.legend(
-        handles=[_patch(color, name) for color, name in _PHASES.values()],
+        handles=handles,
         loc="outside lower center",
-        ncols=len(_PHASES),
+        ncols=max(1, len(handles)),
         fontsize=8.5,
         frameon=False,
     )
-
-
-def _spans(record: Record) -> list[tuple[str, float]]:
-    """Where a survivor's total went, with no remainder."""
-    if record["total_ms"] is None or record["detect_ms"] is None:
-        return []
-    detect = float(record["detect_ms"])
-    door = sum(float(record[f"{name}_ms"]) for name in ("revoke", "reconcile", "accept"))
-    restart = float(record["restart_ms"])
-    finish = max(0.0, float(record["total_ms"]) - detect - door - restart)
-    return [("detect", detect), ("door", door), ("restart", restart), ("finish", finish)]
 
 
 # Box plots.

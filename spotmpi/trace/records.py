@@ -7,35 +7,62 @@ processes of one host share; the simulator's own clock there), then the fields o
 event       fields
 ==========  =======================================================================================
 start       workers [ids], hosts (optional), params (number of floats), bucket_mb, seed, strategy,
-            optimizer, lr (a number, or a schedule in words), pid (optional), version
+            optimizer, lr (a number, or a schedule in words), pid (optional), version, time (seconds
+            since 1970, by the clock on the wall, at the moment of the line)
 step        step (from 0), round, generation, workers [ids], contributions [{worker, samples,
             weight}] in the order of summation, loss, rate, digest (hex or null), seconds.
             samples: the indices as a list, or null where the script deals its own; weight: the
-            number of samples. hosts [[ids]], where sums went from host to host: the workers of
-            each; ways [names], which way the sum of each flat array went (none: all "ring"), and
-            with that the order of summation, as `protocol.host_ring` has it; narrow, where sums of
-            float32 in rings were narrowed: the format. Written once, when the step is stable.
+            number of samples. committed: when it was, on the writer's clock. hosts [[ids]], where
+            sums went from host to host: the workers of each; ways [names], which way the sum of
+            each flat array went (none: all "ring"), and with that the order of summation, as
+            `protocol.host_ring` has it; narrow, where sums of float32 in rings were narrowed: the
+            format. Written once, when the step is stable.
             The steps of one round are committed together, with its rate, and only the last of them
-            has a digest
+            has a digest. loop and pass, where batches are dealt: as batches has them. taken
+            [counts], where workers take different numbers of steps on the way to a round: how many
+            each of the workers took; their samples stand in equal parts then
 recovery    generation, lost [ids], step, detect_ms, revoke_ms, reconcile_ms, accept_ms,
             restart_ms, total_ms (null where the moment of death is unknown), verdict
             ("repair", "retry" or "none"), lost_steps, recomputed_gradients,
-            messages_sent {worker: count}. As the leader saw it; two of one generation are one
+            messages_sent {worker: count}, came_ms: after the death it computed for so long
+            before it came to the round. As the leader saw it; two of one generation are one
             recovery, whose first writer died
 recovered   worker, generation, step, and what of the above this worker saw itself; one for each
             survivor: ``at`` is the moment at which it committed its first step afterwards, and
             digest that of its own parameters then
 change      generation, step, joined [ids], hosts (of those), left [ids], pause_ms: who was admitted
             or left before this step; the pause is that of the worker that wrote the line
+cause       worker, cause, why: why a worker of an earlier recovery or change is gone, as the
+            launcher knows it: "killed" (a process), "silent" or "reset" (its host: no beat came, or
+            its connection broke), "unreachable" (for others), "stopped" (SIGSTOP), "hung" (it did
+            nothing, and all others waited for it), "notice" (its host was to be taken away),
+            "asked" (spotmpi shrink). None without a launcher; may be told twice
+timing      worker, steps, committed, script_ms, round_ms, cpu_ms, starved_ms, between: a worker's
+            own times for several rounds, a list each. steps: the last step of each round. script_ms
+            until it came to the round, round_ms from then until it was complete; both begin with
+            the commit of the round before. cpu_ms of both together its main thread ran on a core,
+            starved_ms it could have run and had none (both where the kernel tells). between {place
+            in the list: [names]}: other rounds that came before, such as "once". committed: when
+            the last of them was, on the clock of the worker's host
 way         generation, step, array, bytes, ms {name: milliseconds}, way: the ways in which sums of
             this array may go between hosts were tried in the first rounds of this generation, and
             what each took; sums go this way after this step, as long as the generation lasts
-checkpoint  step, path, seconds, worker
+checkpoint  step, path, seconds, worker, began, copy_ms, wait_ms: it was written in the background
+            for so many seconds, from then on; before that its worker copied the state, for which
+            others had to wait, and for wait_ms it could not go on before the file was there
 resume      step, path; training goes on *with* this step, and what the trace said before of this
             step and later ones is void
-gap         step, steps; this many steps from this one on were trained and are in no record: all
-            workers who had taken part in them were lost before they could be written
-end         step, workers [ids], outcome
+strategy    step, generation, strategy, strategy_name (null for one that does not come with
+            spotmpi), before (the name of the one before, or its chain), why and figures (null where
+            the script asked for it): from this step on all go on with it
+gap         step, steps, strategy_name; this many steps from this one on were trained and are in no
+            record: all workers who had taken part in them were lost before they could be written.
+            What is followed after them has this name
+batches     step, loop, n, batch_size, passes: from this step on the script goes through these
+            batches, the loop-th that it asked for; steps of it have its number, loop, and that of
+            their pass. May be told again, by another worker
+end         step, workers [ids], outcome, left_early: the loops of batches that the script has not
+            gone through to their end
 mended      none; a killed worker had left a line unfinished before this one
 ==========  =======================================================================================
 
@@ -308,7 +335,7 @@ def _parse(line: bytes) -> tuple[Record | None, int]:
     for start in (0, line.rfind(_START)):
         try:
             record = json.loads(line[max(start, 0) :])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and isinstance(record.get("event"), str):
             return record, start

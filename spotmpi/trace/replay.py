@@ -30,6 +30,7 @@ __all__ = [
     "samples_of",
     "steps",
     "summed",
+    "switches",
 ]
 
 
@@ -63,6 +64,23 @@ def steps(records: Iterable[Record]) -> list[Record]:
             "trained, and all workers who had taken part were lost before they could write them"
         )
     return counted
+
+
+def switches(records: Iterable[Record]) -> dict[int, str]:
+    """The steps from which on another strategy was followed, and which: those that count."""
+    found: dict[int, str] = {}
+    begins = ""
+    for record in records:
+        event: str = record["event"]
+        if event == "start":
+            begins = str(record.get("strategy"))
+        elif event == "resume":
+            found = {step: name for step, name in found.items() if step < record["step"]}
+            if found:
+                found[record["step"]] = begins
+        elif event == "strategy":
+            found[record["step"]] = str(record["strategy"])
+    return found
 
 
 def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
@@ -186,7 +204,8 @@ def contributions(record: Record) -> list[dict[str, Any]]:
     """What each worker brought to a step. TraceError if the record does not say so."""
     found: Any = record.get("contributions")
     if not isinstance(found, list) or not all(
-        isinstance(one, dict) and one.keys() >= _PARTS for one in found
+        isinstance(one, dict) and one.keys() >= _PARTS and type(one["worker"]) is int
+        for one in found
     ):
         raise TraceError(
             f"step {record['step']} does not say what each worker contributed: it was not written "
@@ -205,4 +224,13 @@ def samples_of(record: Record, contribution: dict[str, Any]) -> npt.NDArray[np.i
             f"step {record['step']} does not say which samples worker {contribution['worker']} "
             "used: only batches dealt by trainer.batches() can be checked"
         )
-    return np.asarray(contribution["samples"], dtype=np.int64)
+    try:
+        samples = np.asarray(contribution["samples"], dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        samples = np.empty((0, 0), dtype=np.int64)
+    if samples.ndim != 1:
+        raise TraceError(
+            f"step {record['step']}: the samples of worker {contribution['worker']} are no list of "
+            "whole numbers"
+        )
+    return samples

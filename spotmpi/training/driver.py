@@ -312,7 +312,8 @@ class Driver:
                 if memory.in_place:
                     exchange.bring()
             verdict = yield from self._door(recovered, plan)
-            plan = None
+            if not self.ledger.ending:  # whoever leaves with the end says so until it has left
+                plan = None
             recovered.verdict = verdict
             recovered.after = self.membership
             recovered.settlement = settlement = self.ledger.settle(verdict)

@@ -17,6 +17,7 @@ from spotmpi.arrays.backend import in_host_memory
 from spotmpi.errors import Left, Stopped, UsageError
 from spotmpi.fabric import Fabric, Steps
 from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.protocol import tables
 from spotmpi.protocol.exact_means import like
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
@@ -29,6 +30,7 @@ from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
 from spotmpi.training.rounds.once import answer_of, outcome_of
+from spotmpi.training.rounds.timings import CpuTime
 from spotmpi.training.session import Session
 from spotmpi.version import version
 
@@ -102,8 +104,8 @@ class Elastic(Generic[P]):
     def steps(self) -> int:
         """Steps committed; the number of the step to come.
 
-        Between rounds of several steps it is what this worker has taken since; with `ADPSGD` in
-        proportion to all that it will take.
+        Between rounds of several steps it is what this worker has taken since; with `ADPSGD`, or a
+        quorum, in proportion to all that it will take.
         """
         return self._training.progress.steps
 
@@ -141,6 +143,7 @@ class Elastic(Generic[P]):
                     )
                 seat = self._connected("batches()")
         finally:
+            training.replica.micro_batches.clear()
             seat.leave_batches(number)
 
     def _take_step(self, contribution: Any, loss: float | None) -> None:
@@ -239,19 +242,23 @@ class Elastic(Generic[P]):
             if process.fabric is None:
                 process.fabric = _connect(given, channel)
             members = history.membership or process.fabric.membership
+            if self._training.tells:
+                tables.check_room(len(members))
             if given.job is None and process.fabric.me == members.ids[0]:
                 self._locks = locks.hold(given.checkpoint, given.trace, script=sys.argv[0])
         except (UsageError, locks.InUse) as error:
             history.give_up()
             self._end_job(error, given)
             raise
-        place = Place(process.fabric, channel, given, trace, version(), history)
+        cpu = CpuTime() if trace.active else None
+        place = Place(process.fabric, channel, given, trace, version(), history, cpu=cpu)
         try:
             self._seat = process.fabric.run(enter(place, self._training))
         except Exception as error:
             self._let_go()
             self._give_up(error, given)
             raise
+        self._show()
         self._inside = True
         return self
 
@@ -296,6 +303,11 @@ class Elastic(Generic[P]):
             return
         try:
             self._check_step("the end of the block")
+            if self._training.replica.micro_batches:
+                raise UsageError(
+                    f"worker {self.worker}: the end of the block came after "
+                    f"{self._call}.accumulate(), in step {self.steps}: call {self._call}.step()"
+                )
             self._run(self._seat.finish("finished"))
         except Exception as failure:
             self._give_up(failure, given)
@@ -320,11 +332,21 @@ class Elastic(Generic[P]):
     def _run(self, steps: Steps[T]) -> T:
         """Perform ``steps``, in which the others take part."""
         assert self._seat is not None
+        fabric, meter = self._seat.place.fabric, self._training.meter
+        meter.waits(fabric.clock())
         try:
-            return self._seat.place.fabric.run(steps)
+            return fabric.run(steps)
         except SystemExit:  # the others go on without this worker, or all have stopped
             self._inside = False
             raise
+        finally:
+            self._show()
+            meter.computes(fabric.clock())
+
+    def _show(self) -> None:
+        """The script sees what has become of its parameters."""
+        done = self._training.progress
+        self._training.replica.show((done.steps, done.rounds))
 
     def _connected(self, call: str, alone: bool = False) -> Seat[P]:
         """The seat, for a call that needs all workers, or that one may make ``alone``."""

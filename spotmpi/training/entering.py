@@ -96,6 +96,8 @@ def _begin(place: Place, training: Training[P], members: Membership) -> Asks[Ses
         place.trace.write("start", **_start_record(place, training, members))
         if found is not None:
             place.trace.write("resume", step=found.step, path=str(found.path))
+        if training.replica.moves_itself:
+            session.journal.follows(training.progress.steps, training.replica.strategy)
     yield from session.begin(resumed=found is not None)
     channel.tell("underway")
     members, steps = session.driver.membership, training.progress.steps
@@ -135,6 +137,7 @@ def _start_record(place: Place, training: Training[Any], members: Membership) ->
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "lr": None if optimizer is None else _said(optimizer.lr),
         "version": place.version,
+        "time": None if place.wall is None else place.wall(),
         "detect_ms": None if given.job is None else given.detect_ms or "auto",
     }
 
@@ -191,6 +194,7 @@ class Visitor(Generic[P]):
             return Passerby(self.place, self.training)
         membership = unpack(charter["membership"])
         ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
+        self.training.follow(charter["strategy"])
         session = Session(self.place, self.training, membership, ledger)
         self.place.channel.tell("admitted", generation=membership.generation)
         _LOG.info("generation %d: newcomer %d is admitted", membership.generation, self.me)

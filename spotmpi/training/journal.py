@@ -9,7 +9,7 @@ who was there, not at all, and the trace says so.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Lease
 from spotmpi.protocol.trials import Choice
+from spotmpi.strategies import Strategy
 from spotmpi.trace.records import Trace
 from spotmpi.training.driver import Recovered
 
@@ -31,16 +32,21 @@ class _Entry:
     before: Sequence[Record]
     """What is written in front of it."""
     describe: Callable[[], dict[str, Any]]
+    strategy: str
     digest: str | None = None
 
 
 class Journal:
     """One worker's side of the trace."""
 
-    def __init__(self, trace: Trace, channel: LauncherChannel, me: WorkerId) -> None:
+    def __init__(
+        self, trace: Trace, channel: LauncherChannel, me: WorkerId, strategy: Callable[[], str]
+    ) -> None:
+        """``strategy``: the name of the one that is followed."""
         self.trace = trace
         self._channel = channel
         self._me = me
+        self._strategy = strategy
         self._waiting: deque[_Entry] = deque()
         self._leader: WorkerId | None = None
         self._led_since = 0
@@ -52,6 +58,12 @@ class Journal:
         """Those that were known last, ..."""
         self._chosen: list[Record] = []
         """... and those that wait for the next step."""
+        self._changed: tuple[int, Strategy] | None = None
+        """The strategy that all have changed to last, and since which step it is followed."""
+        self._unexplained: set[WorkerId] = set()
+        """Workers that are gone, of whom this one has not written why."""
+        self._loops: set[int] = set()
+        """Loops over batches that are told of, or known to be."""
         self._last: _Entry | None = None
         """It still lacks the digest of the parameters after it, as do ..."""
         self._undigested: list[dict[str, Any]] = []
@@ -98,6 +110,39 @@ class Journal:
                 }
                 self._chosen.append(("way", told))
 
+    def switched(
+        self,
+        step: int,
+        generation: int,
+        strategy: Strategy,
+        before: Strategy,
+        known: Mapping[str, Any],
+    ) -> None:
+        """All go on with another strategy from this step on. ``known``: why, if this worker is the
+        one that decided it."""
+        told = {
+            "step": step,
+            "generation": generation,
+            "strategy": str(strategy),
+            "strategy_name": strategy.name,
+            "before": before.called,
+            "why": known.get("why"),
+            "figures": known.get("figures"),
+        }
+        self._changed = step, strategy
+        self._choices.clear()  # the same arrays may be others to the data plane
+        self._chosen.append(("strategy", told))
+
+    def batches(self, step: int, loop: int, planned: Mapping[str, int]) -> None:
+        """From this step on the script goes through these batches, if that is new."""
+        if loop not in self._loops:
+            self._loops.add(loop)
+            self._chosen.append(("batches", {"step": step, "loop": loop, **planned}))
+
+    def follows(self, step: int, strategy: Strategy, why: str | None = None) -> None:
+        """For the leader: tell the launcher what is followed from this step on."""
+        self._channel.tell("follows", step=step, strategy=strategy.called, why=why)
+
     def step(
         self,
         number: int,
@@ -120,6 +165,7 @@ class Journal:
                 came = recovered.after.workers
                 hosts = [one.host for one in came if one.id in changed["joined"]]
                 records.append(("change", {**changed, "hosts": hosts}))
+                self._unexplained.update(changed["left"])
             if not recovered.losses:
                 continue
             record = self._recovery(recovered, step, now, gradients)
@@ -127,10 +173,11 @@ class Journal:
             own = {key: value for key, value in record.items() if key not in ("lost", "verdict")}
             self._undigested.append({"at": now, "worker": self._me, **own})
             records.append(("recovery", record))
+            self._unexplained.update(record["lost"])
         self._recovered.clear()
         records += self._chosen
         self._chosen = []
-        self._last = _Entry(number, step, records, describe)
+        self._last = _Entry(number, step, records, describe, self._strategy())
         self._waiting.append(self._last)
 
     def digested(self, digest: int) -> None:
@@ -149,6 +196,8 @@ class Journal:
             if leader == self._me:
                 written = self.trace.take_over()
                 self._due = 0 if written is None else written + 1
+                if self._changed is not None:  # who led may not have lived to tell it
+                    self.follows(*self._changed)
         if leader != self._me:
             # That the round is complete says that the leader committed the one before. It led when
             # it did only if that came after the first one seen here: the first may have been a
@@ -160,18 +209,36 @@ class Journal:
             entry = self._waiting.popleft()
             if entry.step < self._due:
                 continue
-            self.reach(entry.step)
+            self.reach(entry.step, entry.strategy)
             for event, fields in entry.before:
                 self.trace.write(event, **fields)
             self.trace.write("step", step=entry.step, **entry.describe(), digest=entry.digest)
             self._due = entry.step + 1
+        self._explain()
 
-    def reach(self, step: int) -> None:
+    def _explain(self) -> None:
+        """Write why workers are gone, once the launcher has said so: it may come to that later."""
+        for worker in sorted(self._unexplained):
+            if (cause := self._channel.cause_of(worker)) is not None:
+                self.trace.write("cause", worker=worker, cause=cause.kind, why=cause.why)
+                self._unexplained.discard(worker)
+
+    def reach(self, step: int, strategy: str | None = None) -> None:
         """For the leader: say so if steps before this one are missing, as all who took part in them
-        are lost."""
+        are lost. ``strategy``: that of this step, if another one may be followed by now."""
         if self._due < step:
-            self.trace.write("gap", step=self._due, steps=step - self._due)
+            known = {"steps": step - self._due, "strategy_name": strategy or self._strategy()}
+            self.trace.write("gap", step=self._due, **known)
             self._due = step
+
+    def end(
+        self, step: int, workers: Sequence[WorkerId], outcome: str, left_early: Sequence[int]
+    ) -> None:
+        """For the leader: training is over, with ``left_early`` batches not gone through."""
+        self.reach(step)
+        self._explain()
+        known = {"workers": workers, "outcome": outcome, "left_early": left_early}
+        self.trace.write("end", step=step, **known)
 
     @staticmethod
     def _change(recovered: Recovered, step: int) -> dict[str, Any]:
@@ -200,6 +267,7 @@ class Journal:
             "generation": recovered.after.generation,
             "lost": lost,
             "step": step,
+            "came_ms": None if death is None else _ms(death, max(death, recovered.entered)),
             "detect_ms": _ms(detecting, recovered.detected),
             "revoke_ms": _ms(recovered.detected, recovered.revoked),
             "reconcile_ms": _ms(recovered.revoked, recovered.reconciled),

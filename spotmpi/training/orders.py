@@ -1,10 +1,12 @@
-"""What the launcher orders of a worker: looked up in each round, and done there or said to all."""
+"""What the launcher orders of a worker: looked up in each round, and done there or said to all. And
+what a newcomer is told that the worker brings in."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.state_pages import pack
 from spotmpi.training.place import Place
@@ -41,7 +43,7 @@ class Orders:
     def why_to_stop(self, remain: int) -> str:
         """For its user: why all stop, if so many workers remain, and what is kept."""
         given = self._place.settings
-        why = f"workers that remain: {remain}, fewer than the {given.min_workers} asked for"
+        why = f"too few workers remain: {remain}, and {given.min_workers} were asked for"
         if remain >= given.min_workers:
             why = f"the {'workers were' if self.leave else 'job was'} told to stop"
         if given.checkpoint is None:
@@ -56,5 +58,18 @@ class Orders:
             "membership": pack(membership),
             "facts": [value for _, value in self._training.facts(self._place.settings)],
             "rest": self._training.registry.told(None),
+        }
+        return json.dumps(fields).encode()
+
+    def charter(self, membership: Membership, ledger: Ledger, lessons: Any, numbers: int) -> bytes:
+        """What a newcomer must know to take part in the next round."""
+        fields = {
+            "membership": pack(membership),
+            "before": pack(ledger.last),
+            "committed": ledger.committed,
+            "lessons": lessons,
+            "numbers": numbers,
+            "rounds": self._training.progress.rounds,
+            "strategy": self._training.strategy,
         }
         return json.dumps(fields).encode()

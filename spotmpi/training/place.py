@@ -29,5 +29,9 @@ class Place:
     history: History
     save: Save = save
     """What puts a checkpoint where it is kept."""
+    wall: Callable[[], float] | None = time.time
+    """Seconds since 1970; None where the clock is none of this world."""
+    cpu: Callable[[], tuple[float, float] | None] | None = None
+    """What cores this worker has had, as `timings.CpuTime` has it."""
     rest: Callable[[float], None] = time.sleep
     """Waits for so many seconds."""

@@ -7,14 +7,17 @@ rate, and where the script stands in its batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from spotmpi.errors import UsageError
+from spotmpi.launcher_channel import Measured
 from spotmpi.optimizers.schedules import pack, rate_at, unpack
+from spotmpi.policies import Policy
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace
 from spotmpi.settings import Settings
+from spotmpi.strategies import Strategy
 from spotmpi.training.replica import Replica
 from spotmpi.training.script_position import ScriptPosition
 
@@ -161,11 +164,102 @@ class Rate:
             self._lr.lr = unpack(lr)
 
 
+_MOST = (1 << 63) - 1
+"""Steps that the launcher can be told of."""
+
+
+class Meter:
+    """How long this worker's script has computed for its steps since the last survey, and what the
+    launcher is told of all of them."""
+
+    def __init__(self) -> None:
+        self._steps = self._samples = 0
+        self._seconds = 0.0
+        self._since: float | None = None
+        self._waits_since: float | None = None
+        self._used = 0
+        self._computed = self._waited = self._stalled = self._stalling = 0.0
+
+    def computes(self, now: float) -> None:
+        """The script goes on."""
+        if self._waits_since is not None:
+            waited = now - self._waits_since
+            self._waited += waited
+            self._stalled += min(self._stalling, waited)
+        self._since, self._waits_since, self._stalling = now, None, 0.0
+
+    def waits(self, now: float) -> None:
+        """It has come to a step, or to something else that is not its own."""
+        if self._since is not None:
+            self._seconds += now - self._since
+            self._computed += now - self._since
+        self._since, self._waits_since = None, now
+
+    def stalls(self, seconds: float) -> None:
+        """So much of the wait that it is in was for another membership."""
+        self._stalling += seconds
+
+    def used(self, samples: int) -> None:
+        """Steps are committed that are of so many samples, of all workers."""
+        self._used += samples
+
+    def measured(self, whole: int | None) -> Measured:
+        """Of all that is over. ``whole``: steps in all, if that is known."""
+        return Measured(whole or 0, self._used, self._computed, self._waited, self._stalled)
+
+    def took(self, samples: int) -> None:
+        """A step with so many samples."""
+        self._steps += 1
+        self._samples += samples
+
+    def pace(self, me: WorkerId) -> Pace:
+        """What there is to say."""
+        return Pace(me, self._steps, self._steps, self._samples, self._seconds)
+
+    def begin_anew(self) -> None:
+        """It was said."""
+        self._steps = self._samples = 0
+        self._seconds = 0.0
+
+
+class Followed:
+    """The strategy that is followed."""
+
+    def __init__(self, training: Training[Any]) -> None:
+        self._training = training
+
+    def kept(self) -> Mapping[str, Any]:
+        """In words."""
+        return {"followed": self._training.replica.strategy.called}
+
+    def resume(self, found: Mapping[str, Any], where: str) -> None:
+        """With that one, if there is a choice."""
+        known = [one.called for one in self._training.replica.strategies]
+        if found.get("followed") in known:
+            self._training.follow(known.index(str(found["followed"])))
+
+    def told(self, contributors: Sequence[WorkerId] | None) -> Any:
+        """Its number."""
+        return self._training.strategy
+
+    def take(self, told: Any) -> None:
+        """With the one that the others follow."""
+        self._training.follow(int(told))
+
+
 class Training(Generic[P]):
     """One worker's, with everything registered. Local, all of it."""
 
-    def __init__(self, replica: Replica[P], seed: int, rate: Rate, check_finite: bool) -> None:
+    def __init__(
+        self,
+        replica: Replica[P],
+        seed: int,
+        rate: Rate,
+        check_finite: bool,
+        policy: Policy | None = None,
+    ) -> None:
         self.replica = replica
+        replica.surveyed = policy is not None
         self.progress = Progress(seed)
         self.rate = rate
         rate.follow(self.progress)
@@ -177,16 +271,61 @@ class Training(Generic[P]):
         """The samples that the script has and has not used yet."""
         self.paces: Sequence[Pace] = ()
         """What the last round of steps has told of all workers, if they are paced."""
+        self.wish: int | None = None
+        """The number of the strategy that this worker's script, or its policy, wants to go on with
+        ..."""
+        self.why: Mapping[str, Any] = {}
+        """... and what it was decided by, for the trace."""
+        self.policy = policy
+        """Says what to go on with, if there is one."""
+        self.meter = Meter()
+        self._counted: tuple[int, int] | None = None
+        """Rounds done and workers, when it was counted last ..."""
+        self._whole: int | None = None
+        """... how many steps there are in all."""
         self.registry = replica.registry
+        self.registry.keep("strategy", Followed(self))
         self.registry.keep("progress", self.progress)
         self.registry.keep("rate", rate)
         self.registry.keep("position", self.position)
 
     @property
+    def tells(self) -> bool:
+        """Whether workers tell in tables how they do, with this strategy or one that they may
+        change to."""
+        return self.policy is not None or any(one.paced for one in self.replica.strategies)
+
+    @property
+    def strategy(self) -> int:
+        """The number of the one that is followed."""
+        return self.replica.strategies.index(self.replica.strategy)
+
+    def number_of(self, strategy: Strategy) -> int:
+        """Of one of those that may be followed. Raises ValueError for another."""
+        return [*map(str, self.replica.strategies)].index(str(strategy))
+
+    def follow(self, number: int) -> None:
+        """Go on with the strategy of this number, where all agree on a model."""
+        if number == self.strategy:
+            return
+        self.replica.switch(self.replica.strategies[number])
+        self.paces = ()
+
+    def measured(self, workers: Collection[WorkerId]) -> Measured:
+        """What the launcher is to know, where these workers take the steps that are to come."""
+        now = self.progress.rounds, len(workers)
+        if now != self._counted:  # in the middle of a round's steps it would be too many
+            left = self.position.left(len(workers))
+            self._counted = now
+            self._whole = None if left is None else min(self.progress.steps + left, _MOST)
+        return self.meter.measured(self._whole)
+
+    @property
     def what(self) -> str:
-        """The strategy, and the optimizer if there is one."""
-        optimizer = self.replica.optimizer
-        return str(self.replica.strategy) + ("" if optimizer is None else f" {type(optimizer)}")
+        """The strategies, and the optimizer if there is one."""
+        optimizer, strategies = self.replica.optimizer, map(str, self.replica.strategies)
+        known = " or ".join(strategies) + ("" if optimizer is None else f" {type(optimizer)}")
+        return known + ("" if self.policy is None else f" {self.policy}")
 
     def facts(self, given: Settings) -> list[tuple[str, str]]:
         """What must be the same on all workers, and its value here."""

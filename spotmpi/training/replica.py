@@ -9,19 +9,25 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import BUCKET_MB, Key, Layout
+from spotmpi.arrays.micro_batches import MicroBatches
 from spotmpi.arrays.narrowing import NARROWED, Narrowing
 from spotmpi.arrays.registry import Registry, Scope, State
+from spotmpi.arrays.views import Views
 from spotmpi.arrays.words import Tape
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, Move, Shape, Twins
 from spotmpi.fabric import Steps as Asks
 from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted, fragment
 from spotmpi.optimizers import Optimizer
-from spotmpi.protocol.paces import Pace, all_of
+from spotmpi.protocol.paces import Pace, all_of, furthest
 from spotmpi.strategies import Strategy, complete
-from spotmpi.training.pieces import Pieces
+from spotmpi.training.gradients.lengths import Measured
+from spotmpi.training.gradients.pieces import Pieces
 
 P = TypeVar("P")
+
+_SURVEY = 16
+"""Steps from one survey to the next, or those of a round, if that has more."""
 
 
 class Result(NamedTuple):
@@ -40,9 +46,11 @@ class Result(NamedTuple):
     round: int
     """Rounds of steps before this one."""
 
-    def told(self, known: Sequence[Pace]) -> Result:
-        """As it is where workers have told what they did."""
-        many = all_of(self.many, known)
+    def told(self, known: Sequence[Pace], strategy: Strategy) -> Result:
+        """As it is where workers have told what they did. A round that waits for nobody who is late
+        counts for as many steps as one that waits for all: who is late must not be in another one
+        of its script's loops after it."""
+        many = (furthest if strategy.quorum else all_of)(self.many, known)
         return self._replace(
             weight=sum(one.samples for one in known),
             active=sum(one.samples > 0 for one in known),
@@ -62,9 +70,9 @@ class Replica(Generic[P]):
     """Arrays that all workers hold, and what happens to them in a step. Local, all of it.
 
     ``optimizer``: moves them with each round's average; without one they are the caller's to move,
-    and ``arrays`` say what is averaged. What is kept for a retry, if the data plane works in place,
-    are the arrays that a contribution was packed from: they are the script's, and the script waits
-    (docs/adr/0005).
+    and ``arrays`` say what is averaged. ``others``: strategies that it may `switch` to. What is
+    kept for a retry, if the data plane works in place, are the arrays that a contribution was
+    packed from: they are the script's, and the script waits (docs/adr/0005).
     """
 
     def __init__(
@@ -74,41 +82,29 @@ class Replica(Generic[P]):
         strategy: Strategy,
         arrays: Any = None,
         bucket_mb: float = BUCKET_MB,
+        others: Sequence[Strategy] = (),
     ) -> None:
         self.optimizer = optimizer
-        self.strategy = strategy
+        self.strategies = strategy, *others
+        """The one that it begins with, and those that it may come to."""
         self.bucket_mb = bucket_mb
-        layout = Layout.of(cast(Any, params), bucket_mb)
+        layout = Layout.of(params, bucket_mb, halves=optimizer is not None)
         self._whole = layout
         self._layout = layout if arrays is None else Layout.of(arrays, bucket_mb)
         slots = () if optimizer is None else optimizer.slots
         self._twins = self._made_to_move(layout, 1 + len(slots))
         own = layout.allocate if self._twins is None else self._taken(layout, self._twins.live)
         self._params = own()
-        layout.pack(cast(Any, params), self._params, 1.0, what="params")
-        self.params = cast(P, layout.views(self._params, read_only=optimizer is not None))
-        states = dict(strategy.init(self._layout))
-        self._state = {name: state.flats for name, state in states.items()}
-        self._model: Sequence[Buffer] = self._params
-        """What all agree on after a round."""
-        if strategy.centre is not None:
-            self._model = states.pop(strategy.centre).flats
-            layout.pack(cast(Any, params), self._model, 1.0, what="params")
-        self.model = cast(P, layout.views(self._model, read_only=optimizer is not None))
-        self.registry = Registry()
-        self.registry.add("params", layout, State(self._model))
-        self._memory = {name: own() for name in slots}
-        scope = Scope.LOCAL if strategy.apart else Scope.REPLICATED
-        for name, flats in self._memory.items():
-            self.registry.add(f"optimizer/{name}", layout, State(flats, scope))
+        layout.pack(params, self._params, 1.0, what="params")
+        self._seen = self._seen_model = Views(layout, self._params, self.moves_itself)
+        """What the script sees of them, and of the model."""
+        self._seen_after: object = None
+        self.params: P = self._seen.tree
+        self.memory = {name: own() for name in slots}
+        """What the optimizer remembers, by name: live."""
         for name in () if optimizer is None else optimizer.counts:
-            self._memory[name] = [HOST.zeros("float64", 1)]
-            state = State(self._memory[name], scope, paged=False)
-            self.registry.add(f"optimizer/{name}", Layout.of(self._memory[name]), state)
-        for name, state in states.items():
-            self.registry.add(f"strategy/{name}", self._layout, state)
-        self._narrowings = self._narrowed()
-        """Of each bucket; None of what travels as it is."""
+            self.memory[name] = [HOST.zeros("float64", 1)]
+        self.registry = Registry()
         self.size = layout.size
         """Parameters, counted as numbers."""
         self._signature = layout.signature, self._layout.signature
@@ -119,28 +115,105 @@ class Replica(Generic[P]):
         """Of the step that was begun before all of its gradient was there."""
         self.moved = False
         """Whether the last round of steps had a result: not if all who brought to it are lost."""
+        self.surveyed = False
+        """Workers say now and then how they do."""
+        self.lengths = Measured()
+        """Of gradients, in these rounds."""
+        self._arena_of: Callable[..., Arena]
+        self._made: dict[int, list[Arena]] = {}
+        """By the number of the first strategy whose rounds they fit."""
         self._arenas: list[Arena]
         """Of the rounds that carry contributions, one for each fragment; `furnish` makes them."""
         self._progress: Rounds
         self._own: Sequence[Buffer] | None = None
         self._gradients: P | None = None
+        self._by_key: dict[Key, Any] = {}
+        """The same by their keys."""
+        self._born: Sequence[Buffer] | None = None
+        """Where they are."""
         self.pieces = Pieces(self._layout)
-        """Of the gradient of the step to come, if the script gives it array by array."""
+        """Of the gradient of the step to come, if the script gives it array by array, ..."""
+        self.micro_batches = MicroBatches(self._layout)
+        """... or a part of the batch at a time."""
+        self._hold(strategy)
+
+    def _hold(self, strategy: Strategy) -> None:
+        """Have what this strategy works with, as it is at first."""
+        self.strategy = strategy
+        layout, states = self._whole, dict(strategy.init(self._layout))
+        self._state = {name: state.flats for name, state in states.items()}
+        self._model: Sequence[Buffer] = self._params
+        """What all agree on after a round."""
+        if strategy.centre is not None:
+            self._model = states.pop(strategy.centre).flats
+            _copy(self._model, self._params)
+        self._seen_model = self._seen
+        if self._model is not self._params:
+            self._seen_model = Views(layout, self._model, self.moves_itself)
+        self.model: P = self._seen_model.tree
+        self.registry.begin_anew()
+        self.registry.add("params", layout, State(self._model))
+        scope = Scope.LOCAL if strategy.apart else Scope.REPLICATED
+        counts = () if self.optimizer is None else self.optimizer.counts
+        for name, flats in self.memory.items():
+            held = State(flats, scope, paged=name not in counts)
+            there = layout if held.paged else Layout.of(flats)
+            self.registry.add(f"optimizer/{name}", there, held)
+        for name, state in states.items():
+            self.registry.add(f"strategy/{name}", self._layout, state)
+        self._narrowings = self._narrowed()
+        """Of each bucket; None of what travels as it is."""
+        self._own = None
+
+    def switch(self, strategy: Strategy) -> None:
+        """Go on with another strategy, where all agree on a model.
+
+        All train from that model. What the optimizer remembers, each worker has as it is; it
+        begins anew where workers each had their own and will have the same from now on. What the
+        strategy remembers begins anew.
+        """
+        before = self.strategy
+        self.leave()
+        self.settle()
+        if before.apart and not strategy.apart:
+            self._forget()
+        self._hold(strategy)
+        self._provide()
+        self.start()
+
+    def _forget(self) -> None:
+        for flats in self.memory.values():
+            fill(flats, 0)
 
     def furnish(self, arena: Callable[..., Arena]) -> None:
         """Get memory for rounds, from the data plane: ``arena`` is its `Fabric.arena`."""
-        layout = self._layout
+        self._arena_of = arena
+        self._made.clear()
+        self._provide()
+
+    def _provide(self) -> None:
+        """Have memory for the rounds of this strategy."""
+        forms = [(one.fragments, one.narrow) for one in self.strategies]
+        number = forms.index((self.strategy.fragments, self.strategy.narrow))
+        # The same name on all workers: others find it by that.
+        name, layout = f"data{number or ''}", self._layout
         shapes = [
             Shape(bucket.dtype, bucket.size, layout.backend, narrowing)
             for bucket, narrowing in zip(layout.buckets, self._narrowings, strict=True)
         ]
-        if (fragments := min(self.strategy.fragments, len(shapes))) == 1:
-            self._arenas = [arena(shapes, "data", self._twins)]
-            return
-        self._arenas = [
-            arena([shapes[number] for number in self.buckets_of(part)], f"data/{part}")
-            for part in range(fragments)
-        ]
+        fragments = min(self.strategy.fragments, len(shapes))
+        if number in self._made:
+            # They stay: who has yet to commit the round before may find its record in them.
+            for part, arena in enumerate(self._made[number]):
+                arena.layout = [shapes[one] for one in self.buckets_of(part)]
+        elif fragments == 1:
+            self._made[number] = [self._arena_of(shapes, name, self._twins)]
+        else:
+            self._made[number] = [
+                self._arena_of([shapes[one] for one in self.buckets_of(part)], f"{name}/{part}")
+                for part in range(fragments)
+            ]
+        self._arenas = self._made[number]
 
     def follow_rounds(self, progress: Rounds) -> None:
         """It counts them."""
@@ -150,6 +223,17 @@ class Replica(Generic[P]):
     def arena(self) -> Arena:
         """Of the open round of steps, or the next one."""
         return self._arenas[self._progress.rounds % len(self._arenas)]
+
+    @property
+    def surveys(self) -> bool:
+        """Whether workers say with the open round of steps, or the next one, how they do."""
+        every = max(1, _SURVEY // self.strategy.steps)
+        return self.surveyed and self._progress.rounds % every == every - 1
+
+    @property
+    def _measures(self) -> bool:
+        """The lengths of the open round's gradients are to be known."""
+        return self.surveys and self.strategy.averages
 
     def buckets_of(self, number: int) -> range:
         """Those that the round of steps of this number carries."""
@@ -164,7 +248,7 @@ class Replica(Generic[P]):
         optimizer = self.optimizer
         if optimizer is None or layout.backend is not HOST:
             return None
-        if not (optimizer.at_once and self.strategy.at_once):
+        if not (optimizer.at_once and any(one.at_once for one in self.strategies)):
             return None
         return Twins([(bucket.dtype, bucket.size) for bucket in layout.buckets] * sets)
 
@@ -217,8 +301,7 @@ class Replica(Generic[P]):
     def settle(self) -> None:
         """The model of all has come to this worker: train from there."""
         if self._model is not self._params:
-            for flat, agreed in zip(self._params, self._model, strict=True):
-                kernels_for(flat).pack(flat, [agreed], 1.0)
+            _copy(self._params, self._model)
 
     def start(self) -> None:
         """All begin to train, with that."""
@@ -227,6 +310,15 @@ class Replica(Generic[P]):
     def state(self, name: str) -> Any:
         """What an operator remembers under this name, in the user's structure."""
         return self._layout.views(self._state[name])
+
+    def show(self, after: object) -> None:
+        """Have the script see what there is now: parameters of half precision are rounded anew, if
+        they have moved since it was shown ``after`` something else."""
+        if after != self._seen_after:
+            self._seen_after = after
+            self._seen.round()
+            if self._seen_model is not self._seen:
+                self._seen_model.round()
 
     def clear(self, name: str) -> None:
         """Make that zero."""
@@ -239,10 +331,12 @@ class Replica(Generic[P]):
         Those that others read, if the data plane weighs: then `begin` with them copies nothing.
         """
         if self._gradients is None:
-            there = self.arena.weighs and self._alone
-            flats = self.arena.contributions if there else self._layout.allocate()
-            self._gradients = cast(P, self._layout.views(flats))
-        return self._gradients
+            rounds = any(bucket.halves for bucket in self._layout.buckets)
+            there = self.arena.weighs and self._alone and not rounds
+            self._born = self.arena.contributions if there else self._layout.allocate()
+            views = Views(self._layout, self._born)
+            self._by_key, self._gradients = views.by_key, views.tree
+        return cast(P, self._gradients)
 
     @property
     def _alone(self) -> bool:
@@ -256,7 +350,7 @@ class Replica(Generic[P]):
         if the gradient does not fit."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
-            in_place = grads is self._gradients and flats is self.arena.contributions
+            in_place = grads is self._gradients and flats is self._born
             if not (in_place and times == 1.0 and self.arena.weighs):
                 self._layout.pack(grads, flats, times, what)
 
@@ -282,6 +376,24 @@ class Replica(Generic[P]):
         else:
             bring(self.arena.contributions)
 
+    def starts(self, first: int = 0, last: int | None = None) -> None:
+        """Buckets of the contribution are about to be summed: all, or some of a step whose gradient
+        comes array by array."""
+        if self.arena.in_place and self._measures:  # before the sum arrives there
+            self.lengths.bring(self.arena.contributions[first:last], self.arena.weight, first > 0)
+
+    @property
+    def one_counts(self) -> bool:
+        """To the round of the step that was begun one worker brings something, and no other."""
+        return self._contribute is not None and self._contribute.alone
+
+    def count(self, mine: bool) -> None:
+        """Make the contribution to such a round anew: ``mine`` is the one that counts, or none."""
+        if mine:
+            self.bring()
+        else:
+            self.arena.bring_nothing()
+
     def first_not_finite(self, first: int = 0, last: int | None = None) -> str | None:
         """The name of an array of the contribution that holds a NaN or an infinity; of all its
         buckets, or some."""
@@ -304,9 +416,11 @@ class Replica(Generic[P]):
             for key, array in self.pieces.items():
                 self._lay(key, array, flats, times)
 
-        weight = now.samples
-        yield from self._begin(Weighted(pack, weight), now)
-        self._weight = weight
+        yield from self._begin(Weighted(pack, now.samples), now)
+        assert self._contribute is not None
+        bring = self._contribute.bring
+        assert isinstance(bring, Weighted)
+        self._weight = weight = bring.weight
         self.arena.weight = weight if self.arena.weighs else 1.0
         if not weight and not self.arena.weighs:
             fill(self.arena.contributions, 0)
@@ -333,8 +447,7 @@ class Replica(Generic[P]):
         return self.pieces.tree
 
     def _lay(self, key: Key, array: Any, flats: Sequence[Buffer], times: float) -> None:
-        own: Any = self._gradients
-        there = own is not None and array is own[key] and flats is self.arena.contributions
+        there = array is self._by_key.get(key) and flats is self._born
         if not (there and times == 1.0 and self.arena.weighs):
             self._layout.pack_one(key, array, flats, times)
 
@@ -343,17 +456,18 @@ class Replica(Generic[P]):
     def aim(self, rate: float, weight: float) -> None:
         """Have the sums of the open round go right into the next state, where the data plane can:
         `complete` will be given the same. Called again for a retry."""
-        if self._twins is None:
+        if self._twins is None or not self.strategy.at_once:
             return
-        optimizer, scale = self.optimizer, 1.0 / weight
+        optimizer, scale, measures = self.optimizer, 1.0 / weight, self._measures
         assert optimizer is not None
+        self.lengths.begin()
 
         def into(after: Sequence[Buffer], before: Sequence[Buffer]) -> Move:
             def move(part: slice, inputs: Sequence[Buffer], weights: Sequence[float]) -> None:
                 new, old = ([flat[part] for flat in flats] for flats in (after, before))
-                optimizer.move(new, old, inputs, weights, self._memory, rate, scale)
+                optimizer.move(new, old, inputs, weights, self.memory, rate, scale)
 
-            return move
+            return self.lengths.beside(move) if measures else move
 
         many = len(self._layout.buckets)
         moves = [
@@ -375,17 +489,32 @@ class Replica(Generic[P]):
         if self.arena.aimed:
             self.arena.advance()
             assert self.optimizer is not None
-            self.optimizer.moved(self._memory)
+            self.optimizer.moved(self.memory)
         else:
             complete(self._run, self._record())
+        if self.surveys:
+            self._measure(result.weight)
         self.close()
+
+    def _measure(self, weight: int) -> None:
+        if not self._measures:
+            self.lengths.known = None
+            return
+        if not self.arena.in_place and self._open.now.samples:
+            self.lengths.bring(self.arena.contributions, self.arena.weight)
+        if not self.arena.aimed:
+            self.lengths.begin()
+            self.lengths.sum(self._record())
+        self.lengths.end(self._open.now.samples, weight)
 
     def close(self) -> None:
         """The step is over, also if nothing came of it: let go of the script's arrays."""
         if self._contribute is not None:
             self._run.close()
             self._contribute = None
+        self._weight = 0.0
         self.pieces.clear()
+        self.micro_batches.clear()
 
     def follow(self, result: Result) -> None:
         """Do with the record what all do, without having brought anything to it."""
@@ -405,7 +534,10 @@ class Replica(Generic[P]):
                     self._layout.pack(grads, arena.contributions, 1.0)
                 arena.turn()
         self.pieces.clear()
+        self.micro_batches.clear()
         self.follow(Result(0.0, 1, 1, 1, 1, self._progress.rounds))
+        # With another strategy it may never be given what the others' optimizers remember.
+        self._forget()
         self.registry.digest()
 
     def _turn(self) -> None:
@@ -423,7 +555,7 @@ class Replica(Generic[P]):
         ]
 
     def _step(self, **known: Any) -> Step:
-        mine = self._params, self._memory, self._state
+        mine = self._params, self.memory, self._state
         return Step(self._layout, self.optimizer, *mine, self._room, **known)
 
     def _room(self) -> Sequence[Buffer]:
@@ -438,6 +570,11 @@ class Replica(Generic[P]):
     def _know(step: Step, result: Result) -> None:
         step.rate, step.weight = result.rate, result.weight
         step.active, step.many = result.active, result.many
+
+
+def _copy(flats: Sequence[Buffer], values: Sequence[Buffer]) -> None:
+    for flat, value in zip(flats, values, strict=True):
+        kernels_for(flat).pack(flat, [value], 1.0)
 
 
 def _mark(*how: Any) -> int:

@@ -47,6 +47,10 @@ class ScriptPosition:
         """Steps are taken outside of batches: means are asked for between them, by no rule."""
         self._turn: list[bytes] = []
         """What was done once since the last step, in a loop or where steps are loose."""
+        self.asked = False
+        """Something was asked for since the last step, in a loop or where steps are loose."""
+        self._lent: Mapping[str, Any] | None = None
+        """Of the others, whose next lease this worker has no part in."""
         self.lost = False
         """An answer is kept no more: a newcomer cannot get here."""
 
@@ -86,6 +90,23 @@ class ScriptPosition:
             return None
         return self.dealer.draw(self._samplers[number], membership, steps, *paces)
 
+    def left(self, workers: int) -> int | None:
+        """Steps that are to come, where so many take them; None where that is not known: outside of
+        batches, and in a script that goes through batches more than once."""
+        if len(self._samplers) != 1 or not self._inside or self._loose:
+            return None
+        return self._samplers[0].left(workers)
+
+    def planned(self, number: int) -> dict[str, int]:
+        """What the script has asked for with these batches."""
+        sampler = self._samplers[number]
+        return {"n": sampler.n, "batch_size": sampler.batch_size, "passes": sampler.passes}
+
+    @property
+    def left_early(self) -> list[int]:
+        """The batches that the script has opened, and not gone through to their end."""
+        return [number for number, one in enumerate(self._samplers) if not one.over and one.n]
+
     def used_up(self, number: int) -> bool:
         """Whether the others are through with these batches, for a worker that is dealt nothing."""
         return number in self._closed or self._samplers[number].over
@@ -95,6 +116,7 @@ class ScriptPosition:
     def remember(self, answer: Answer) -> None:
         """All workers were told the same, now."""
         if self._inside or self._loose:
+            self.asked = True
             if isinstance(answer, bytes):
                 self._turn.append(answer)
             return
@@ -127,6 +149,7 @@ class ScriptPosition:
     def stepped(self) -> None:
         """A step is over."""
         self._turn.clear()
+        self.asked = False
 
     def loosen(self) -> None:
         """A step is taken outside of batches: no later answer can be told from others."""
@@ -152,8 +175,14 @@ class ScriptPosition:
         self._kept = dict(found)
 
     def told(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
-        """Plain values for a newcomer; after the step drawn, if its ``contributors`` are given."""
+        """Plain values for a newcomer; after the step drawn, if its ``contributors`` are given. If
+        workers take different numbers of steps, its lease is `lent`, and `settle` does the rest."""
+        drawn = None if contributors is None else self.dealer.drawn
+        lent = None if drawn is None else drawn.lent()
+        if drawn is not None and lent is not None:
+            lent["sampler"] = self._samplers.index(drawn)
         return {
+            "lent": lent,
             "samplers": [self._of(sampler, contributors) for sampler in self._samplers],
             "closed": sorted(self._closed),
             "answers": [(opened, _plain(answer)) for opened, answer in self._answers],
@@ -174,10 +203,30 @@ class ScriptPosition:
         self._turn = [base64.b64decode(said) for said in state["turn"]]
         self._told = min(self._told, len(self._answers))
         self._loose, self.lost = bool(state["loose"]), bool(state["lost"])
+        self._lent = state["lent"]
         self.dealer.restore(int(state["dealer"]))
 
+    def settle(
+        self, taken: Mapping[WorkerId, int], contributors: Iterable[WorkerId], seed: int
+    ) -> None:
+        """The others' lease that was lent with what was taken is through: so many steps of it were
+        taken, and these brought theirs."""
+        if self._lent is None:
+            return
+        number = int(self._lent["sampler"])
+        state = self._kept[number]
+        sampler = Sampler(int(state["n"]), 1, int(state["pass"]) + 1, [seed, number])
+        sampler.restore(state)
+        lease = sampler.borrow(self._lent)
+        sampler.end([taken.get(worker, 0) for worker in lease.slots])
+        sampler.count(contributors)
+        self._kept[number] = sampler.state()
+        if number < len(self._samplers):
+            self._samplers[number].restore(self._kept[number])
+        self._lent = None
+
     def _of(self, sampler: Sampler, contributors: Iterable[WorkerId] | None) -> dict[str, Any]:
-        counts = contributors is not None and self.dealer.drawn is sampler
+        counts = contributors is not None and self.dealer.drawn is sampler and not sampler.lent()
         found = sampler.after(contributors or ()) if counts else sampler.state()
         return {**found, "pool": found["pool"].tolist()}
 

@@ -7,7 +7,6 @@ built whole, when its worker is connected and knows the others; before that it i
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -25,7 +24,6 @@ from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
 from spotmpi.protocol.sampler import Indices
-from spotmpi.protocol.state_pages import pack
 from spotmpi.training.comparison import Comparison
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection, Rehearsal
@@ -35,8 +33,12 @@ from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.orders import Orders
 from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
-from spotmpi.training.rounds.kinds import Begin, End, Learn, Mean, Once, Round, Step, Taken
+from spotmpi.training.rounds.gathering import Gathering
+from spotmpi.training.rounds.kinds import Begin, End, Learn, Mean, Once, Round, Step
 from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.rounds.records import StepRecords
+from spotmpi.training.rounds.survey import Survey
+from spotmpi.training.rounds.switching import Switching
 from spotmpi.training.teaching import Teaching
 from spotmpi.training.turns import Turn, Turns
 
@@ -66,18 +68,17 @@ class Session(Generic[P]):
         self.memory = RoundMemory(fabric.arena, replica, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
-        self.journal = Journal(place.trace, channel, self.me)
+        self.journal = Journal(place.trace, channel, self.me, lambda: replica.strategy.called)
         self.rehearsal: Rehearsal = FaultInjection(given.revoke, self.me)
-        state = training.registry.checkpoint
+        registry = training.registry
         self.keeper = Checkpoints(
             given.checkpoint,
             given.checkpoint_every,
-            state,
+            lambda: (registry.checkpoint(), {"structure": registry.structure()}),
             place.save,
             place.trace,
             channel,
             fabric,
-            {"structure": training.registry.structure()},
         )
         self._round: Round = End(self.memory, self._reached)
         """The open one, or the last."""
@@ -97,7 +98,11 @@ class Session(Generic[P]):
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, where the script has yet to apply its result."""
         self._reducing = 0.0
-        self._committed_at = fabric.clock()
+        self._records = StepRecords(place, self.journal, self.memory, self.turns)
+        survey = Survey(training, lambda: self.driver.membership, fabric.clock)
+        known = self._school, self.turns, self.journal, survey, self.memory
+        self._switching = Switching(training, *known)
+        self._gathering = Gathering(place, training, self._school, lambda: self.driver.membership)
 
     # What the script asks for.
 
@@ -149,18 +154,28 @@ class Session(Generic[P]):
 
     def round_off(self) -> Asks[None]:
         """A round for the steps that were taken since the last one, if there are any."""
-        turns = self.turns
-        if turns.level:
+        if self.turns.level:
             return
-        turns.end()
-        now = turns.moment()
+        now = yield from self._end_turn()
+        yield from self._perform_step(self.turns.now, now)
+        self._renew()
+
+    def _end_turn(self) -> Asks[Moment]:
+        """The steps that were taken are all that its round will have of this worker."""
+        self.turns.end()
+        now = self.turns.moment()
         yield from self.training.replica.begin(None, now)
-        yield from self._perform_step(turns.now, now)
-        turns.renew()
+        return now
+
+    def _renew(self) -> None:
+        """The next turn begins, with another strategy if all have agreed on one."""
+        self._switching.carry_out(self.driver.membership.generation, self._leads)
+        self.turns.renew()
 
     def _perform_step(self, turn: Turn, now: Moment) -> Asks[None]:
         """The round of these steps, which may be open already."""
         opened = self.driver.ledger.open
+        yield from self._gathering.come()
         if opened and now.sends:
             self._round.bring()
         yield from self._perform(
@@ -212,12 +227,7 @@ class Session(Generic[P]):
         now = self.turns.moment()
         has_round = begun or (yield from replica.begin(grads, now))
         self.turns.take(loss)
-        if has_round:
-            yield from self._perform_step(turn, now)
-            if self.driver.ledger.ending or self._settled:
-                yield from self._leave_with_all("the others have finished")
-            self.turns.renew()
-        else:
+        if not has_round:
             replica.close()
             if now.sends:
                 if not self.driver.ledger.open:
@@ -225,6 +235,13 @@ class Session(Generic[P]):
                 replica.send(now)
                 yield from self._start(len(replica.arena.parts))
             self.turns.advance()
+            if has_round := (yield from self._gathering.is_due(turn, self._due)):
+                now = yield from self._end_turn()
+        if has_round:
+            yield from self._perform_step(turn, now)
+            if self.driver.ledger.ending or self._settled:
+                yield from self._leave_with_all("the others have finished")
+            self._renew()
         training.position.stepped()
         training.batch = None
         return self
@@ -266,13 +283,13 @@ class Session(Generic[P]):
         yield from self.driver.finish()
         # Nobody waits for this worker any more. Should the leader be among the lost, the next
         # one does what it left undone.
-        steps, trace = self.training.progress.steps, self.place.trace
+        steps = self.training.progress.steps
         _LOG.info("step %d: training has %s", steps, outcome)
         self.journal.stable(self.driver.ledger.committed + 1, self.driver.membership.ids[0])
         if self._leads:
-            self.journal.reach(steps)
-            trace.write("end", step=steps, workers=self.driver.membership.ids, outcome=outcome)
-        trace.close()
+            left = self.training.position.left_early
+            self.journal.end(steps, self.driver.membership.ids, outcome, left)
+        self._records.close()
         unkept, mute = self.keeper.given_up, self.place.channel.mute
         if unkept:
             self.place.channel.tell("unkept")
@@ -306,7 +323,7 @@ class Session(Generic[P]):
         try:
             yield from steps
         except Left:
-            self.place.trace.close()
+            self._records.close()
             self.keeper.wait()
             self.place.channel.tell("parted")
             self.place.channel.close()
@@ -321,8 +338,8 @@ class Session(Generic[P]):
         self._tell_progress(self.driver.ledger.committed, IN_SCRIPT)
 
     def _tell_progress(self, rounds: int, doing: int) -> None:
-        done = self.training.progress
-        self.place.channel.progressed(self.me, rounds, done.steps, doing, done.loss)
+        done, measured = self.training.progress, self.training.measured(self.driver.membership.ids)
+        self.place.channel.progressed(self.me, rounds, done.steps, doing, done.loss, measured)
 
     def _after_round(self) -> Asks[None]:
         self._compare.make()
@@ -334,8 +351,9 @@ class Session(Generic[P]):
     @property
     def _may_stop(self) -> bool:
         """All are to stop, and not in the middle of a mean, or of a round's steps: they may have to
-        go on from there."""
-        return self._stopping and not self.memory.numbers and self.turns.level
+        go on from there. Nor at the end, which is near enough."""
+        wanted = self._stopping and not self._finishing
+        return wanted and not self.memory.numbers and self.turns.level
 
     def _stop(self) -> Asks[None]:
         """End with all others, with a checkpoint. Raises Stopped; returns if none can be written:
@@ -420,7 +438,7 @@ class Session(Generic[P]):
         if self._round.kind == control_word.STEP:
             steps += self.training.progress.adds
             self.rehearsal.arm(range(self.turns.now.first, steps))
-        self._reducing = self.place.fabric.clock()
+        self._reducing = self._records.entered()
 
     def speak(self, membership: Membership) -> None:
         """Write the control word."""
@@ -446,6 +464,7 @@ class Session(Generic[P]):
             leaves=level and self._orders.leave,
             newcomer=level and self.place.fabric.guest() is not None,
             late=self._joined and what.kind == control_word.STEP,
+            strategy=self._switching.wish if self._leads else None,
             digest=self._compare.said,
         )
         self.memory.speak(what.word(word))
@@ -464,11 +483,13 @@ class Session(Generic[P]):
             self._check(number, word)
         taken = self._round.commit(number, full, word, page)
         if taken:
-            self._note(number, contributors, taken, now)
+            known = number, ledger.generation, contributors, full, taken, now
+            self._records.committed(*known)
+            if self.turns.level:
+                self._switching.heard(word, taken, full, self._leads)
         graduates = self._school.given(page)
         if self.me in graduates:
-            self.training.registry.take(page["rest"])
-            self.training.progress.steps += self._round.beyond
+            self._round.graduate(page["rest"], full)
             self.training.replica.settle()
             self.keeper.joins(number)
         if graduates and not self._school.learns:
@@ -481,7 +502,7 @@ class Session(Generic[P]):
         # Not when somebody has just learnt: it cannot tell of this step if all who can leave.
         wait = self._stopping or graduates or self.memory.answering or word.over
         self._due = (word.leaving > 0 or word.newcomer) and not wait
-        traced = taken is not None and self.place.trace.active
+        traced = self._records.over(self._round.kind, taken, now)
         self._compare.committed(number, traced, self._round.levels, self.turns.level)
         # After the last round all wait for each other once more.
         doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
@@ -503,6 +524,7 @@ class Session(Generic[P]):
         survey = recovered.verdict.survey
         _LOG.info("step %d: %s", self.training.progress.steps, recovered)
         self._due = False
+        self.training.meter.stalls(recovered.settled - recovered.detected)
         self._school.forget(recovered.gone)
         if not self._school.full(recovered.after.ids):
             raise Left(f"worker {self.me}: all workers that it could learn from are lost")
@@ -516,16 +538,8 @@ class Session(Generic[P]):
 
     def charter(self) -> bytes:
         """What a newcomer must know to take part in the next round."""
-        ledger = self.driver.ledger
-        fields = {
-            "membership": pack(self.driver.membership),
-            "before": pack(ledger.last),
-            "committed": ledger.committed,
-            "lessons": self._school.charter(),
-            "numbers": self.memory.numbers,
-            "rounds": self.training.progress.rounds,
-        }
-        return json.dumps(fields).encode()
+        known = self._school.charter(), self.memory.numbers
+        return self._orders.charter(self.driver.membership, self.driver.ledger, *known)
 
     def confirm(self, lost: Collection[WorkerId]) -> None:
         """Whether a worker is dead is for the launcher to say, if there is one. Blocking."""
@@ -566,7 +580,7 @@ class Session(Generic[P]):
         """Bring this worker's part of the page, and what a step's result is to be applied with."""
         values = self._round.lesson(full) if full[0] == self.me else None
         rest: dict[str, Any] = {}
-        if values is not None and self._school.rest_due:
+        if values is not None and self._school.rest_due and self._round.graduates:
             rest = self.training.registry.told(full)
         self._school.bring(full, values or {}, rest)
 
@@ -581,20 +595,3 @@ class Session(Generic[P]):
             self.keeper.asked = False
         if word.over and self._round.kind != control_word.END:
             self._round = End(self.memory, self._reached)
-
-    def _note(self, number: int, brought: Sequence[WorkerId], taken: Taken, now: float) -> None:
-        """Steps are committed: for the trace."""
-        self.turns.counted()
-        if self.journal.wants_steps:
-            full, generation = self._school.full(brought), self.driver.ledger.generation
-            seconds = (now - self._committed_at) / taken.steps
-            known: dict[str, Any] = {"round": number, "generation": generation, "workers": full}
-            known |= {"seconds": seconds, **self.turns.described(full)}
-            if between := self.place.fabric.between(brought, self.memory.data):
-                known |= self.memory.way(between)
-                last = taken.first + taken.steps - 1
-                self.journal.chose(last, generation, between.choices, known.get("buckets"))
-            for step in range(taken.steps):
-                describe = partial(taken.describe, step, known)
-                self.journal.step(number, taken.first + step, describe, now, self.turns.vain)
-        self._committed_at = now

@@ -43,6 +43,15 @@ class Teaching:
         everywhere: what lies between two of them is large or small, and goes whole.
         """
         self.me = me
+        self._arena_of = arena
+        self._arena: Arena | None = None
+        self._teaches = False
+        self._open = self._last = False
+        """Whether a page goes with the open round, and went with the last one."""
+        self.change(tape, ends)
+
+    def change(self, tape: Tape, ends: Sequence[int] | None) -> None:
+        """What is registered is this from now on. Only while `idle`, and on all workers alike."""
         self._tape = tape
         self._set = tape.size // tape.sets
         share = -(-self._set // (tape.sets * _SHARE))
@@ -50,11 +59,11 @@ class Teaching:
         self._slices = cut(self._set, max(_LEAST, share + share % 2), ends)
         """Words of each set that a page holds: from one to another."""
         self._lessons = PageOrder(len(self._slices))
-        self._arena_of = arena
-        self._arena: Arena | None = None
-        self._teaches = False
-        self._open = self._last = False
-        """Whether a page goes with the open round, and went with the last one."""
+
+    @property
+    def idle(self) -> bool:
+        """Nobody learns, nor did in the last round."""
+        return not (self._teaches or self._open or self._last)
 
     @property
     def learns(self) -> bool:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from statistics import median
 from typing import Any
 
 from spotmpi.errors import UsageError
 from spotmpi.operators import Moment
+from spotmpi.protocol.drawn_ring import before
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace, paces
 from spotmpi.protocol.sampler import Indices, Lease, generator
+from spotmpi.strategies import Strategy
 from spotmpi.training.registered import Training
 
 __all__ = ["Turn", "Turns"]
+
+_LATELY = 1.0
+"""Seconds of its steps by which a worker's pace is seen."""
 
 
 class Turn:
@@ -82,6 +90,12 @@ class Turn:
         all of them."""
         return self.first + self.taken * self.whole // self.steps
 
+    @cached_property
+    def crew(self) -> list[WorkerId]:
+        """Who was dealt samples for these steps."""
+        lease = self.dealt
+        return [] if lease is None else [one for one in lease.slots if len(lease.of(one))]
+
     def end(self, lease: Lease | None, paced: bool) -> None:
         """The steps that are taken are all that there will be. ``lease``: that for these.
         ``paced``: what that is to the training, follows from what others have taken."""
@@ -109,6 +123,11 @@ class Turn:
             return len(workers) * self.share(workers[0]), len(workers)
         return lease.weigh(workers)
 
+    def first_dealt(self, workers: Sequence[WorkerId]) -> WorkerId | None:
+        """The first of these that was dealt samples, if one was: all workers find the same."""
+        lease = self.lease
+        return next((one for one in workers if lease is None or len(lease.of(one))), None)
+
     @property
     def sends(self) -> bool:
         """What is made ahead is made with the next step, or with the round."""
@@ -129,6 +148,29 @@ class Turn:
             self.loss_weight += weight
 
 
+class _Recent:
+    """What a step of one worker's last turns took. Many turns are too short for their time alone to
+    tell much."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float]] = deque()
+        """When each turn was over, and the seconds of a step of it."""
+
+    def seconds(self, taken: int, seconds: float, now: float) -> float:
+        """What so many steps take, now that they took ``seconds``: by the median of the turns that
+        were over in the last second, this one among them.
+
+        The clock's second, and not one of the worker's own steps: whoever was slow is dealt little,
+        and would be taken for slow for long. And no mean: one long turn would outweigh all others.
+        """
+        if not taken:
+            return seconds
+        self._steps.append((now, seconds / taken))
+        while self._steps[0][0] < now - _LATELY:
+            self._steps.popleft()
+        return taken * median(one for _, one in self._steps)
+
+
 class Turns:
     """One worker's turns, one after the other. Local, all of it."""
 
@@ -144,19 +186,23 @@ class Turns:
         self._me = me
         self._membership = membership
         self._clock = clock
-        strategy = training.replica.strategy
-        self._steps, self._ahead = strategy.steps, strategy.ahead
-        self.paced = strategy.paced
-        """Workers may take different numbers of steps in a turn."""
-        self.now = Turn(self._steps, self._ahead, clock())
+        self.follow(training.replica.strategy)
         self._gradients = 0
         """Gradients that this worker was given for steps ..."""
         self._contributed = 0
         """... and those in committed rounds."""
         self._steps_taken = 0
         """By this worker."""
+        self._recent = _Recent()
         self._loop = -1
         """Batches that it drew from last."""
+
+    def follow(self, strategy: Strategy) -> None:
+        """The next turn begins, with this strategy."""
+        self._steps, self._ahead = strategy.steps, strategy.ahead
+        self.paced = strategy.paced
+        """Workers may take different numbers of steps in a turn."""
+        self.now = Turn(self._steps, self._ahead, self._clock())
 
     @property
     def level(self) -> bool:
@@ -211,6 +257,7 @@ class Turns:
         known = turn.weight(me), share, turn.last
         if not self.paced:
             return Moment(*known, steps + 1, rate, done.rounds, turn.sends)
+        members = self._membership()
         after = turn.first + (turn.taken + 1) * turn.whole // turn.steps
         return Moment(
             *known,
@@ -219,8 +266,12 @@ class Turns:
             done.rounds,
             turn.sends,
             after - steps,
-            [worker for worker in self._membership().ids if worker != me],
+            me,
+            [worker for worker in members.ids if worker != me],
             generator(done.seed, me, self._steps_taken).random(),
+            before(me, members, done.seed, done.rounds),
+            members.generation,
+            members.ids if turn.lease is None else turn.crew,
         )
 
     @property
@@ -253,6 +304,7 @@ class Turns:
         weight = turn.weight(self._me)
         turn.take(weight, loss, self._training.rate.asked)
         self._gradients += weight > 0
+        self._training.meter.took(weight)
         self._steps_taken += 1
         if turn.taken == turn.steps:
             self._tell()
@@ -283,23 +335,38 @@ class Turns:
             return
         slots = self._membership().ids if turn.lease is None else turn.lease.slots
         turn.place = slots.index(me) if me in slots else -1
-        seconds = self._clock() - turn.began
+        now = self._clock()
+        seconds = self._recent.seconds(turn.taken, now - turn.began, now)
         turn.pace = Pace(me, turn.planned, turn.taken, turn.samples, seconds)
 
     def described(self, workers: Sequence[WorkerId]) -> dict[str, Any]:
-        """For the trace, of the round that is done: which part of the model it was of; and if its
-        contributions were made ahead, when, and what those of these workers stand for."""
+        """For the trace, of the round that is done: which batches it was of, and which part of the
+        model; how many steps each of these workers took, if not all took as many; and if its
+        contributions were made ahead, when, and what they stand for."""
         turn, replica = self.now, self._training.replica
         known: dict[str, Any] = {}
+        if turn.lease is not None:
+            known |= {"loop": turn.sampler, "pass": turn.lease.pass_number}
         if replica.strategy.fragments > 1:
             known["buckets"] = [*replica.buckets_of(self._training.progress.rounds - 1)]
+        if self.paced:
+            taken = {one.worker: one.taken for one in self._training.paces}
+            known["taken"] = [taken.get(worker, 0) for worker in workers]
         if turn.sent is None:
             return known
         return {**known, "sent": turn.sent, "shares": [turn.share(one) for one in workers]}
 
-    def counted(self) -> None:
-        """Their round is committed."""
+    @property
+    def planned(self) -> dict[str, int]:
+        """What the script has asked for with the batches that it goes through."""
+        number = self.now.sampler
+        return {} if number is None else self._training.position.planned(number)
+
+    def counted(self, samples: int) -> None:
+        """Their round is committed, with gradients of all workers of so many samples."""
         self._contributed += self.now.brought
+        if self.now.lease is not None:
+            self._training.meter.used(samples)
 
     def renew(self) -> None:
         """The next turn begins."""

@@ -19,7 +19,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_state import WorkerState
-from spotmpi.launch.silences import WINDOW
+from spotmpi.launch.liveness import WINDOW
 
 
 def arguments(*words: str) -> argparse.Namespace:

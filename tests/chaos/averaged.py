@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from spotmpi.arrays.layout import Layout
-from spotmpi.operators import Narrow
+from spotmpi.operators import Apply, Broadcast, Every, Narrow
 from spotmpi.strategies import EASGD, SMA, DiLoCo, LocalSGD, Lookahead, Strategy
 from spotmpi.trace.replay import Rests, bucket_mb_of, summed
 
@@ -21,8 +21,17 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "diloco": lambda: DiLoCo(h=3, outer=0.5, momentum=0.75),
     "streamed": lambda: DiLoCo(h=8, outer=0.5, momentum=0.75, fragments=2, delay=2, mix=0.25),
     "diloco, narrowed": lambda: Narrow("int8") >> DiLoCo(h=4, outer=0.75, momentum=0.5),
+    "broadcast": lambda: Strategy(Apply() >> Every(3, Broadcast())),
+    "broadcast, narrowed": lambda: Narrow("int8") >> Strategy(Apply() >> Broadcast()),
 }
-LONGEST = {"localsgd": 3, "easgd": 2, "diloco": 3, "streamed": 4, "diloco, narrowed": 4}
+LONGEST = {
+    "localsgd": 3,
+    "easgd": 2,
+    "diloco": 3,
+    "streamed": 4,
+    "diloco, narrowed": 4,
+    "broadcast": 3,
+}
 """Steps of a round, where that is not 1."""
 _DILOCO = {
     "diloco": (0.5, 0.75, 0.0),
@@ -93,6 +102,9 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
                 continue
             if name == "lookahead":
                 brought[one] = gradients[one]
+            elif name.startswith("broadcast"):
+                counts = not brought
+                brought[one] = [(w if counts else np.zeros_like(w)) for w in workers[one].params]
             elif name in _DILOCO:
                 brought[one] = [
                     _in(model[b], share) * model[b] + _in(model[b], -share) * sent[one][b]
@@ -130,7 +142,10 @@ def truth(name: str, records: Iterable[dict], params: Any, gradient: Any, optimi
                     own = who.params[number]
                     own[...] = _in(w, mix) * own + _in(w, 1.0 - mix) * w
                 continue
-            w[...] = _in(w, 1.0 / weight) * total
+            if name.startswith("broadcast"):
+                w[...] = 0 + total
+            else:
+                w[...] = _in(w, 1.0 / weight) * total
             for who in workers.values():
                 who.params[number][...] = w
     if name == "lookahead":

@@ -9,7 +9,15 @@ import numpy as np
 from spotmpi.arrays.backend import backend_of, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
-from spotmpi.operators import Apply, Clip, Every, GradientAverage, Narrow, Operator
+from spotmpi.operators import (
+    Apply,
+    Clip,
+    Every,
+    GradientAverage,
+    GradientSum,
+    Narrow,
+    Operator,
+)
 from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace.replay import Rests, bucket_mb_of, summed
 
@@ -117,6 +125,22 @@ def clipping_narrowly():
     return Narrow("int8") >> clipping()
 
 
+def summing():
+    """Every worker counts once."""
+    return Strategy(GradientSum() >> Apply())
+
+
+def summing_now_and_then():
+    """The mean of several steps' gradients of each worker."""
+    total = GradientSum() >> Apply() >> Clear()
+    return Strategy(Clip(0.5) >> Accumulate() >> Every(3, total))
+
+
+def summing_narrowly():
+    """What is cut before the round is summed as it is, and what comes of it is cut again."""
+    return Narrow("int8") >> Strategy(Clip(0.5) >> GradientSum() >> Clip(0.25) >> Apply())
+
+
 OWN, AVERAGE = 0.5, 0.25
 
 
@@ -134,7 +158,14 @@ STRATEGIES = {
     "clipping": clipping,
     "clipping now and then": clipping_now_and_then,
     "clipping narrowly": clipping_narrowly,
+    "summing": summing,
+    "clipping and summing now and then": summing_now_and_then,
+    "clipping and summing narrowly": summing_narrowly,
 }
+SUMMED = ["summing", "clipping and summing narrowly"]
+"""Gradients as they are."""
+NOW_AND_THEN = [name for name in STRATEGIES if name.endswith(("accumulating", "now and then"))]
+"""Those with a round every third step."""
 
 
 def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
@@ -165,7 +196,7 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
             errors, rests = {}, Rests()
             continue
         brought: dict[int, list] = {}
-        weight = 0.0
+        shares: dict[int, int] = {}
         for record in steps:
             for part in record["contributions"]:
                 mine = brought.setdefault(part["worker"], layout.allocate())
@@ -175,10 +206,18 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                     if name.startswith("clipping"):
                         layout.pack(own, one, 1.0)
                         cut = times(one, 1.0, OWN)
-                    layout.pack(own, one, part["weight"] * cut)
+                    factor = part["weight"] * cut
+                    if name in SUMMED:
+                        factor /= part["weight"]
+                    layout.pack(own, one, factor)
                     for flat, more in zip(mine, one, strict=True):
                         flat += more
-                weight += part["weight"]
+                shares[part["worker"]] = shares.get(part["worker"], 0) + part["weight"]
+        weight = sum(shares.values())
+        if name == "clipping and summing now and then":
+            for worker, mine in brought.items():
+                for flat in mine if shares[worker] else ():
+                    flat *= flat.dtype.type(1.0 / shares[worker])
         if name == "coarsely":
             for worker, mine in brought.items():
                 own = errors.setdefault(worker, layout.allocate())
@@ -186,8 +225,8 @@ def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
                     flat[...] = coarse(flat, error)
         if weight:
             total = summed(brought, steps[-1], rests)
-            scale = 1.0 / weight
-            if name.startswith("clipping"):
+            scale = 1.0 if "summing" in name else 1.0 / weight
+            if name.startswith("clipping") and name != "clipping and summing now and then":
                 scale *= times(total, scale, AVERAGE)
             optimizer.apply(layout, flats, total, memory, float(steps[0]["rate"]), scale)
     return current

@@ -5,7 +5,8 @@ SIGKILL right before it performs its COUNT-th request of the kind MOMENT (a clas
 spotmpi.fabric or spotmpi.protocol.recovery; counted from 1, recoveries only for Send, Poll, Rebuild
 and Share), or before its COUNT-th call of ``save`` (writing a checkpoint), or in the middle of
 that, before the COUNT-th ``piece`` of all that it writes; or in the middle of what it does once
-(``work``), or right after that (``worked``); or in the middle of its COUNT-th evaluation
+(``work``), or right after that (``worked``); or before it adds the COUNT-th ``array`` to what it
+shares with others; or in the middle of its COUNT-th evaluation
 (``evaluate``; ``--evaluate W@STEP`` has that worker evaluate for two seconds). With
 ``WORKER:MOMENT:COUNT:VICTIM`` it kills another worker then.
 
@@ -27,13 +28,17 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import averaged
 import model
 import others
 from arrays import LIBRARIES, Library
 
 import spotmpi
 from spotmpi.fabric import mpi, mpi_calls
+from spotmpi.fabric.planes import common_sums
 from spotmpi.optimizers import Momentum
+from spotmpi.policies import StragglerAware
+from spotmpi.strategies import named
 from spotmpi.testing import slowed
 from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.keeping import checkpoint_file
@@ -45,7 +50,7 @@ parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
 parser.add_argument("--plane", default="Node", choices=["Plain", "Node", "Hosts"])
 parser.add_argument("--wide", action="store_true", help="a model that is worth sharing memory")
-parser.add_argument("--strategy", default="SSGD", help="one of others.STRATEGIES")
+parser.add_argument("--strategy", default="SSGD", help="of others or averaged")
 parser.add_argument("--refuse", type=int, default=0, help="so many checkpoints of each worker")
 parser.add_argument("--terminate", type=int, help="the step in which the launcher gets SIGTERM")
 parser.add_argument("--evaluate", action="append", default=[], metavar="W@STEP")
@@ -56,6 +61,8 @@ parser.add_argument("--pieces", action="store_true", help="gradients are given o
 parser.add_argument("--arrays", default="numpy", choices=LIBRARIES)
 parser.add_argument("--slow", type=int, help="this worker is ten times slower than it is")
 parser.add_argument("--most", type=int, help="steps after which the loop is left")
+parser.add_argument("--change", nargs="+", default=[], help="after every third step, in turn")
+parser.add_argument("--aware", action="store_true", help="of slow workers, with a policy")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
 library = Library(arguments.arrays)
@@ -68,6 +75,7 @@ deaths = {
 }
 seen: Counter[str] = Counter()
 perform, save, pieces = mpi.MpiFabric.perform, checkpoint_file.save, checkpoint_file._pieces
+replace = common_sums._replace
 
 
 def die_at(worker: int, moment: str) -> None:
@@ -91,6 +99,11 @@ def perform_or_die(fabric, request):
 def save_or_die(*args, **kwargs):
     die_at(trainer.worker, "save")
     return save(*args, **kwargs)
+
+
+def replace_or_die(*args):
+    die_at(trainer.worker, "array")
+    replace(*args)
 
 
 def launcher() -> int:
@@ -125,12 +138,14 @@ def compute(seconds):
 
 
 def evaluate():
-    compute(1)
+    half = 0.1 if trainer.worker == arguments.slow else 1.0  # it is made longer by `slowed`
+    compute(half)
     die_at(trainer.worker, "evaluate")
-    compute(1)
+    compute(half)
 
 
 mpi.MpiFabric.perform = perform_or_die
+common_sums._replace = replace_or_die
 checkpoint_file.save = save_or_die
 checkpoint_file._pieces = pieces_or_die
 mpi.PLANE = PLANES[arguments.plane]
@@ -164,11 +179,14 @@ def do_once(moment):
     assert model.fingerprint(found["params"]) == fingerprint(trainer.params)
 
 
+changes = [named(one) for one in arguments.change]
 gradients = 0
 with spotmpi.Trainer(
     library.put(model.params(arguments.wide)),
     optimizer=Momentum(lr=0.02),
-    strategy=others.STRATEGIES[arguments.strategy](),
+    strategy={**others.STRATEGIES, **averaged.STRATEGIES}[arguments.strategy](),
+    strategies=changes,
+    policy=StragglerAware(then=named("adpsgd:control=5"), settle=0.05) if arguments.aware else None,
     seed=7,
     bucket_mb=1e-9 if arguments.pieces else 25.0,
 ) as trainer:
@@ -198,6 +216,8 @@ with spotmpi.Trainer(
             trainer.step(grads or None, loss=loss)
         else:
             trainer.step(grads, loss=loss)
+        if changes and trainer.steps % 3 == 2:
+            trainer.strategy = changes[trainer.steps // 3 % len(changes)]
         if arguments.means:
             assert trainer.mean(3.0) == 3.0
         if arguments.once == "loop" and trainer.steps % 3 == 0:

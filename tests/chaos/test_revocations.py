@@ -14,9 +14,12 @@ from spotmpi.protocol.recovery import most_messages
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import named
 from spotmpi.trace import records
+from spotmpi.trace.interruptions import unexplained
+from spotmpi.trace.proof import findings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
+import averaged  # noqa: E402
 import model  # noqa: E402 - the script's own modules, beside it
 import others  # noqa: E402
 
@@ -31,7 +34,8 @@ class Job:
         self.records = list(records.read(path))
         self.passes = passes
         self.wide = wide
-        self.finals = [line.split()[1:] for line in done.stdout.splitlines() if "FINAL" in line]
+        told = [line.partition("FINAL ") for line in done.stdout.splitlines()]
+        self.finals = [said.split() for _, final, said in told if final]
 
     def of(self, event: str) -> list[dict]:
         """All records of a kind."""
@@ -42,7 +46,7 @@ class Job:
         """Workers that reached the end of the script."""
         return {int(final[0]) for final in self.finals}
 
-    def check(self, strategy: str = "SSGD", optimizer=None) -> None:
+    def check(self, strategy: str = "SSGD", optimizer=None, others_too=()) -> None:
         """Everything that must hold whatever died."""
         self.check_promises()
         done = steps(self.records)
@@ -63,8 +67,10 @@ class Job:
         )
         if strategy in others.STRATEGIES:
             again = others.truth(strategy, *known)
+        elif strategy in averaged.STRATEGIES:
+            again, _ = averaged.truth(strategy, *known)
         else:
-            again = replay(*known, named(strategy))
+            again = replay(*known, named(strategy), others_too)
         if self.wide:
             assert model.fingerprint(again) == self.finals[0][1], "the order of summation is ours"
         # MPI chooses the order of summation itself, so the replay agrees to rounding.
@@ -90,6 +96,9 @@ class Job:
         check_exactly_once(self.records, model.SAMPLES, self.passes)
         survivors = sum(record["event"] == "recovered" for record in self.records)
         assert check_replicas(self.records) == survivors
+        # Each gap that is longer than twice a usual step has its cause, and each promise a check.
+        assert unexplained(self.records) == [], shown
+        assert [one for one in findings(self.records) if one.holds is False] == []
         for recovery in self.of("recovery"):
             assert recovery["lost_steps"] == recovery["recomputed_gradients"] == 0
             assert recovery["verdict"] in ("repair", "retry")
@@ -368,7 +377,7 @@ def test_a_rehearsed_death_comes_at_varying_moments_of_the_all_reduce(run) -> No
 
 
 @in_shared_memory
-@pytest.mark.parametrize("strategy", ["accumulating", "coarsely", "clipping"])
+@pytest.mark.parametrize("strategy", ["accumulating", "coarsely", "clipping", "summing"])
 def test_strategies_of_other_kinds_survive_and_resume(run, tmp_path, strategy) -> None:
     """One with a round every third step, one that remembers what is each worker's own, and one that
     looks at the gradient where others read it."""
@@ -404,8 +413,63 @@ def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) ->
     assert job.of("start")[0]["strategy_name"] == strategy
 
 
+@pytest.mark.parametrize("late", [[], ["--late"]])
+def test_a_model_goes_to_all_from_who_is_the_first_then(run, late) -> None:
+    """The first dies in the middle of its round, and so does the next one; then one in between."""
+    dies = "0:Wait:6,3:Rebuild:1"
+    args = ["--strategy", "broadcast", *late]
+    job = run(5, "--revoke", "1@20", chaos=dies, script_args=args)
+    job.check("broadcast")
+    assert job.survivors == {2, 4}
+
+
+@between_hosts
+@pytest.mark.parametrize("strategy", ["broadcast, narrowed", "clipping and summing narrowly"])
+def test_models_and_sums_go_narrowed_between_hosts_whoever_dies(run, strategy) -> None:
+    args = ["--strategy", strategy, "--late"]
+    job = run(5, "--revoke", "0@9", chaos="3:Rebuild:1", script_args=args)
+    job.check(strategy)
+    assert job.survivors == {1, 2, 4}
+
+
+def test_workers_change_the_strategy_whoever_dies(run) -> None:
+    """In a round after which all change, between two, and in a recovery; whoever leads."""
+    options = ["--strategy", AVERAGING[1], "--revoke", "1@9"]
+    args = ["--late", "--change", *AVERAGING[2:], "ssgd"]
+    job = run(5, *options, chaos="0:Wait:12,3:Poll:4", script_args=args, passes=6)
+    job.check(AVERAGING[1], others_too=[named(one) for one in args[2:]])
+    assert job.survivors == {2, 4}
+    assert {one["strategy_name"] for one in job.of("strategy")} == {*args[2:]}
+
+
+def test_workers_at_their_own_pace_change_to_steps_together_and_back(run) -> None:
+    options = ["--strategy", "ssgd", "--revoke", "0@8"]
+    args = ["--change", PAIRS, "ssgd", GOSSIP, "localsgd:h=4"]
+    job = run(5, *options, chaos="2:Fetch:9,3:Publish:4", script_args=args, passes=6)
+    job.check_promises()
+    assert job.survivors == {1, 4}
+    assert {one["strategy_name"] for one in job.of("strategy")} == {*args[1:]}
+
+
+def test_a_policy_sees_a_slow_worker_and_whoever_leads_decides(run) -> None:
+    """The leader dies before there is much to decide by; the slow one later on."""
+    args = ["--aware", "--slow", "2"]
+    job = run(4, "--revoke", "0@6", "--revoke", "2@150", script_args=args, passes=24)
+    job.check_promises()
+    assert job.survivors == {1, 3}
+    there, *_ = job.of("strategy")
+    assert (there["before"], there["strategy_name"]) == ("ssgd", PAIRS)
+    assert there["figures"]["slowest"] >= 1.5
+    assert "the slowest computes" in there["why"]
+    assert f"from step {there['step']} on the strategy is {PAIRS}: StragglerAware" in job.err
+
+
+PAIRS = "adpsgd:control=5"
+GOSSIP = "gossip:control=5"
+
+
 @in_shared_memory
-@pytest.mark.parametrize("strategy", AVERAGING[1:])
+@pytest.mark.parametrize("strategy", [*AVERAGING[1:], PAIRS, GOSSIP])
 def test_a_job_of_models_that_are_averaged_stops_between_rounds_and_goes_on(
     run, tmp_path, strategy
 ) -> None:
@@ -420,30 +484,16 @@ def test_a_job_of_models_that_are_averaged_stops_between_rounds_and_goes_on(
     assert len({final[1] for final in second.finals}) == 1, shown
 
 
-PAIRS = "adpsgd:control=5"
-
-
-def test_workers_that_exchange_models_go_on_whoever_dies(run, tmp_path) -> None:
+@pytest.mark.parametrize("strategy", [PAIRS, GOSSIP])
+def test_workers_that_exchange_models_go_on_whoever_dies(run, tmp_path, strategy) -> None:
     """With a model half read, half shown, in a round, and in a recovery."""
     dies = "2:Fetch:9,3:Publish:12,0:Wait:9,4:Poll:4"
-    job = run(6, "--strategy", PAIRS, "--revoke", "1@9", chaos=dies)
+    job = run(6, "--strategy", strategy, "--revoke", "1@9", chaos=dies)
     job.check_promises()
     assert job.survivors == {5}
-    assert job.of("start")[0]["strategy_name"] == PAIRS
+    assert job.of("start")[0]["strategy_name"] == strategy
     # It has learnt what there is to learn: y = sum(k * x[k]) + 0.5.
     np.testing.assert_allclose(job.trained, [0.5, 0, 1, 2, 3, 4], atol=0.5)
-
-
-def test_a_job_of_workers_that_exchange_models_stops_and_goes_on(run, tmp_path) -> None:
-    folder = tmp_path / "checkpoints"
-    options = ["--strategy", PAIRS, "--checkpoint", folder]
-    first = run(4, *options, "--min-workers", "3", "--revoke", "0,2@12")
-    assert first.code == 75, first.out + first.err
-    second = run(2, *options, "--resume")
-    shown = second.out + second.err
-    assert second.code == 0, shown
-    check_exactly_once(second.records, model.SAMPLES, second.passes)
-    assert len({final[1] for final in second.finals}) == 1, shown
 
 
 def test_a_slow_worker_is_dealt_less_and_a_count_of_steps_ends_the_loop_of_all(run) -> None:
@@ -457,7 +507,7 @@ def test_a_slow_worker_is_dealt_less_and_a_count_of_steps_ends_the_loop_of_all(r
     for record in last:
         for one in record["contributions"]:
             used[one["worker"]] += one["weight"]
-    assert used[1] < 0.7 * min(used[0], used[2], used[3])
+    assert used[1] < 0.8 * min(used[0], used[2], used[3])
 
 
 def test_what_all_must_ask_for_together_is_refused_in_the_loop(run) -> None:

@@ -29,7 +29,11 @@ def places(out: str) -> dict[int, dict[int, str]]:
 
 def ends(out: str) -> set[str]:
     """What the workers that came to the end have come to, without their numbers."""
-    return {line.split(maxsplit=2)[2] for line in out.splitlines() if "FINAL" in line}
+    return {
+        line.partition("FINAL ")[2].partition(" ")[2]
+        for line in out.splitlines()
+        if "FINAL" in line
+    }
 
 
 def check(out: str, trace: Path, way: str = "step") -> None:

@@ -34,6 +34,13 @@ def blocks(text: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
+def table(text: str, title: str, number: int = 0) -> list[list[str]]:
+    """The cells of a table of a section, its head left out."""
+    section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    lines = re.findall(r"(?:^\|.*\|\n)+", section, re.MULTILINE)[number].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
 def anchors(text: str) -> set[str]:
     """The anchors of a page's headings, as GitHub and the site make them."""
     found: set[str] = set()

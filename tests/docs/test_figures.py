@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from tests.docs import pages
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = (DOCS / "performance.md").read_text(encoding="utf-8")
@@ -20,9 +21,7 @@ def results(name: str) -> Any:
 
 def rows(title: str, table: int = 0) -> list[list[str]]:
     """The cells of a table of a section, its head left out."""
-    section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    lines = re.findall(r"(?:^\|.*\|\n)+", section, re.MULTILINE)[table].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return pages.table(PAGE, title, table)
 
 
 def shown(cell: str) -> list[str]:

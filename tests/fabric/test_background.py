@@ -10,7 +10,7 @@ import pytest
 from spotmpi.fabric import Background, Poll, Steps
 from spotmpi.fabric.background import InThread
 from spotmpi.fabric.sim import Hang, Kill, Seat, Simulation
-from spotmpi.fabric.sim_background import Errand
+from spotmpi.fabric.simulated.background import Errand
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.protocol.membership import Membership
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.boards import Board, Form
+from spotmpi.fabric.planes.boards import Board, Form, counting
+from spotmpi.fabric.planes.meetings import Meetings
 from spotmpi.fabric.planes.shared_memory import Found
 from tests.boxed import BOXED, boxes
 from tests.fabric import shown
@@ -76,6 +77,12 @@ def test_a_board_on_which_nothing_is_yet_shows_nothing() -> None:
     board.write(shown.MODEL)
     assert board.read(FORM.room()) == 7
     assert board.published == 8
+
+
+def test_who_has_met_others_loads_nothing_more_for_a_board() -> None:
+    meetings = Meetings(lambda: False)
+    meetings.load()
+    assert meetings._loops is counting()
 
 
 def test_arrays_of_another_library_are_shown_from_the_memory_of_the_host() -> None:

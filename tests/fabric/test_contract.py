@@ -36,6 +36,8 @@ BETWEEN_HOSTS = (
     *SUMS_BETWEEN_HOSTS,
     "the_others_go_on_fetching_past_a_death_and_after_the_build",
     "of_who_has_left_nothing_is_fetched_any_more",
+    "what_a_dead_worker_has_added_is_there_until_the_round",
+    "the_others_hear_each_other_past_a_death_and_after_the_build",
 )
 """Deaths in what goes between hosts; what else may happen knows nothing of hosts."""
 IN_SUMS = (

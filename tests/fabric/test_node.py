@@ -20,6 +20,7 @@ from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Shape
 from spotmpi.fabric.planes.node import _CARD
 from spotmpi.fabric.planes.shared_memory import Segment
+from spotmpi.kernels import cpu
 from tests.fabric.crew import (
     DATA,
     LIMIT,
@@ -63,6 +64,15 @@ def test_what_is_brought_counts_as_often_as_its_weight_says(weights: tuple[float
                 if weight:
                     total = total + flat.dtype.type(weight) * brought(worker.me, 7, index, flat)
             assert same([flat], [total])
+
+
+def test_what_is_to_be_summed_has_its_kernels_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    (alone,) = company(1)
+    monkeypatch.setattr(cpu, "_KERNELS", known := type(cpu._KERNELS)())
+    alone.plane.arena([Shape("float32", 8)], "few")
+    assert not known
+    alone.plane.arena([Shape("float32", 8), Shape("float64", 5_000)], "many")
+    assert [*known] == [np.dtype("float64")]
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7])

@@ -27,7 +27,7 @@ from spotmpi.fabric import (
 )
 from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.sim import Hang, Kill, Simulation
-from spotmpi.fabric.sim_data import RUBBISH, Misuse
+from spotmpi.fabric.simulated.data import RUBBISH, Misuse
 from spotmpi.protocol.membership import Membership
 
 

@@ -14,6 +14,8 @@ from spotmpi.fabric import (
     Revoke,
     Shape,
     Share,
+    Signal,
+    Signals,
     Start,
     Wait,
 )
@@ -44,6 +46,8 @@ def test_what_concerns_others_does_nothing_and_waiting_for_them_is_a_bug() -> No
     assert fabric.perform(Revoke()) is None
     assert fabric.perform(Publish([np.ones(1)])) is None
     assert fabric.perform(Fetch(0)) is fabric.perform(Fetch(1)) is None
+    assert fabric.perform(Signal(b"here")) is None
+    assert fabric.perform(Signals()) == {}
     with pytest.raises(RuntimeError, match="a worker alone was asked to"):
         fabric.perform(Poll())
 

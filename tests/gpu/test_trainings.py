@@ -55,7 +55,8 @@ def large(
     done = run_spotmpi(["run", "-n", str(workers), "--trace", path, *program], timeout=240)
     shown = f"{deaths}\n{done.stdout}{done.stderr}"
     assert done.returncode == 0, shown
-    finals = [line.split()[1:] for line in done.stdout.splitlines() if "FINAL" in line]
+    told = [line.partition("FINAL ") for line in done.stdout.splitlines()]
+    finals = [said.split() for _, final, said in told if final]
     dead = {int(death.split("@")[0]) for death in deaths}
     assert {int(worker) for worker, *_ in finals} >= set(range(workers)) - dead, shown
     assert len({tuple(rest) for _, *rest in finals}) == 1, shown

@@ -9,6 +9,8 @@ from contextlib import suppress
 
 import pytest
 
+from spotmpi.trace.records import read
+from spotmpi.trace.timeline import timeline
 from tests.hosts.training import Training
 from tests.running import LIMIT
 
@@ -29,17 +31,43 @@ def test_a_killed_host_costs_its_workers_only(train, victim: str) -> None:
     network.kill(victim)
     training.check(*((2, 3, 4, 5) if victim == "h1" else (0, 1, 2, 3)))
     assert f"host {victim}" in training.job.output
+    lost = (0, 1) if victim == "h1" else (4, 5)
+    assert training.causes == dict.fromkeys(lost, "reset")
 
 
+@pytest.mark.parametrize("strategy", ["adpsgd:control=8", "gossip:control=8", "hogwild:control=8"])
 @pytest.mark.parametrize("fault", ["killed", "silent"])
-def test_workers_that_exchange_models_go_on_without_a_host(train, fault: str) -> None:
-    training = train(3, "--strategy", "adpsgd:control=8", hurried=True, slots=2)
+def test_workers_that_exchange_models_go_on_without_a_host(
+    train, fault: str, strategy: str
+) -> None:
+    training = train(3, "--strategy", strategy, hurried=True, slots=2)
     training.until_step(40)
     if fault == "killed":
         training.network.kill("h2")
     else:
         training.network.link("h2", "down")
     training.check(0, 1, 4, 5)
+
+
+def test_who_comes_to_a_host_shares_the_model_that_its_workers_share(train) -> None:
+    training = train(2, "--strategy", "hogwild:control=8", slots=2)
+    network = training.network
+    training.until_step(40)
+    os.kill(min(network.workers("h2")), signal.SIGKILL)
+    training.job.until("worker 4 on h2 has joined")
+    training.go_on()
+    assert training.finish() == 0, training.job.output
+    finals = [line.split() for line in training.job.output.splitlines() if "FINAL" in line]
+    there = {int(words[2]) for words in finals}
+    assert {0, 1, 4} < there, training.job.output
+    training.check(*there)
+
+
+def test_both_who_have_a_shard_are_lost_with_their_host(train) -> None:
+    training = train(3, "--strategy", "parameterserver:control=8", hurried=True, slots=2)
+    training.until_step(40)
+    training.network.kill("h1")  # of workers 0 and 1
+    training.check(2, 3, 4, 5)
 
 
 def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> None:
@@ -52,6 +80,11 @@ def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> No
     network.link("h2", "down")
     training.check(0, 1, 4, 5)
     assert "host h2 was silent for" in training.job.output
+    assert training.causes == {2: "silent", 3: "silent"}
+    (run,) = timeline(list(read(training.trace)))
+    for name, clock in run.clocks.items():  # they have one and the same
+        assert clock.error is not None, name
+        assert abs(clock.ahead) <= clock.error + 1e-3
     for descriptor in watched:
         assert select.select([descriptor], [], [], LIMIT)[0], "a worker outlived its exclusion"
         os.close(descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from spotmpi.bench.network import Network
+from spotmpi.trace.records import read
 from tests import learning
 from tests.running import Running
 
@@ -45,6 +46,12 @@ class Training:
     def steps(self) -> int:
         """In the trace so far."""
         return learning.steps(self.trace)
+
+    @property
+    def causes(self) -> dict[int, str]:
+        """Why workers are gone, by the trace."""
+        told = [record for record in read(self.trace) if record["event"] == "cause"]
+        return {record["worker"]: record["cause"] for record in told}
 
     def until_step(self, step: int) -> Training:
         """Wait until the trace has so many."""

@@ -69,6 +69,7 @@ def test_every_kernel_equals_the_reference_to_the_bit(dtype: str, kind: str) -> 
     for seed, n in enumerate(SIZES):
         x = [make(dtype, n, kind, 10 * seed + i) for i in range(3)]
         compare(lambda k, a: k.accumulate(a[0], a[1]), x)
+        compare(lambda k, a: k.exchange(a[0], a[1], a[2]), x)
         compare(lambda k, a: (k.digest(a[0]), k.digest(a[0], 12345)), x)
         compare(lambda k, a: k.finite(a[0]), x)
         for s in SCALARS:

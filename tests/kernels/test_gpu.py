@@ -76,6 +76,7 @@ def test_every_kernel_equals_the_reference_to_the_bit(dtype: str, kind: str) -> 
     for seed, n in enumerate(SIZES):
         x = [make(dtype, n, kind, 10 * seed + i) for i in range(3)]
         compare(lambda k, a: k.accumulate(a[0], a[1]), x)
+        compare(lambda k, a: k.exchange(a[0], a[1], a[2]), x)
         compare(lambda k, a: k.finite(a[0]), x)
         compare(lambda k, a: (k.digest(a[0]), k.digest(a[0], 12345)), x)
         compare(lambda k, a: k.digest(a[0], 2**33 - 5), x)
@@ -242,6 +243,7 @@ def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
     [
         ("out[i] + x[i]", "out[i] + x[i + 1]", lambda k, a: k.accumulate(a[0], a[1])),
         ("b * out[i] + a", "out[i] + a", lambda k, a: k.blend(a[0], a[1], 0.3, 0.7)),
+        ("(brought - own[i])", "brought", lambda k, a: k.exchange(a[0], a[1], a[2])),
         ("i < (n)", "i + 1 < (n)", lambda k, a: k.accumulate(a[0], a[1])),
         ("sum = sum + q * b[i];", "sum = q * b[i] + sum * (real)1.0000001;",
          lambda k, a: k.scaled_sum(a[0], a[1:], [0.3, 0.7])),

@@ -66,7 +66,8 @@ def test_all_kernels_that_are_asked_for_are_there() -> None:
     asked = {"add_lanes", "digest", "begin", "most", "end", "widen"}
     for real in gpu.REALS.values():
         asked |= {
-            f"{one}_{real}" for one in "accumulate blend sgd momentum pack unpack finite".split()
+            f"{one}_{real}"
+            for one in "accumulate blend exchange sgd momentum pack unpack finite".split()
         }
         asked |= {f"{one}_{real}" for one in "adam lamb_norms lamb sum_of_squares".split()}
         counts = range(1, gpu.AT_A_TIME + 1)

@@ -25,7 +25,7 @@ def folder_of(wrapper: int) -> Path:
 
 def loaders(running, workers: int) -> dict[int, list[int]]:
     """Each worker's process id, its wrapper's, and then those of its children."""
-    told = running.until(r"^children (\d+) ([\d ]+)$", times=workers)
+    told = running.until(r"children (\d+) ([\d ]+)$", times=workers)
     return {int(line[1]): [int(pid) for pid in line[2].split()] for line in told}
 
 
@@ -79,7 +79,7 @@ def test_a_killed_mpirun_ends_the_job(start, ended, moment: str, code: int) -> N
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_wrapper_is_a_revoked_worker(start, number: signal.Signals) -> None:
     running = start("run", "-n", 3, TRAINING, "wait:1@7")
-    running.until("^worker 1 waits")
+    running.until("worker 1 waits")
     victim = next(
         wrapper
         for wrapper in running.wrappers
@@ -182,7 +182,7 @@ def wrapper_of(running, rank: int) -> int:
 
 def test_a_worker_that_stays_stopped_is_revoked(start) -> None:
     running = start("run", "-n", 3, TRAINING, "wait:1@7")
-    running.until("^worker 1 waits")
+    running.until("worker 1 waits")
     os.kill(worker_of(running, wrapper_of(running, 1)), signal.SIGSTOP)
     assert running.wait() == 0, running.output
     assert "was revoked (it was stopped for 200 ms); 2 of 3 workers remain" in running.output
@@ -191,7 +191,7 @@ def test_a_worker_that_stays_stopped_is_revoked(start) -> None:
 
 def test_a_worker_that_is_stopped_for_a_moment_goes_on(start) -> None:
     running = start("run", "-n", 2, "--detect-ms", 60_000, TRAINING, "wait:1@7")
-    running.until("^worker 1 waits")
+    running.until("worker 1 waits")
     worker = worker_of(running, wrapper_of(running, 1))
     os.kill(worker, signal.SIGSTOP)
     while state_of(worker) != "T":

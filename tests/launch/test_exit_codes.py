@@ -55,7 +55,7 @@ def test_jobs_that_are_ended_by_a_signal(start, tmp_path: Path, code: int) -> No
     """SIGTERM is one of them where nothing can be kept."""
     kept = [] if code == 143 else ["--checkpoint", "kept"]
     running = start("run", "-n", 2, *kept, TRAINER, "say:0@20")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     os.kill(running.pid, BY_SIGNAL[code])
     assert running.wait() == code
     assert f"spotmpi: {BY_SIGNAL[code].name}: the job was ended, and every worker in it" in (
@@ -67,7 +67,7 @@ def test_jobs_that_are_ended_by_a_signal(start, tmp_path: Path, code: int) -> No
 @pytest.mark.parametrize("code", ASKED)
 def test_jobs_that_are_asked_to_end(start, code: int) -> None:
     running = start("run", "-n", 2, "--checkpoint", "kept", TRAINER, "say:0@20")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     stop = start("stop", *ASKED[code], "--job", folder_of(running).name)
     assert stop.wait() == 0
     assert f"ended with code {code}\n" in stop.output
@@ -77,7 +77,7 @@ def test_jobs_that_are_asked_to_end(start, code: int) -> None:
 def test_sigterm_is_a_notice_where_a_checkpoint_can_be_kept(start, tmp_path: Path) -> None:
     """Spot shutdowns, containers and systemd send just that."""
     running = start("run", "-n", 2, "--checkpoint", "kept", TRAINER, "say:0@20")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     os.kill(running.pid, signal.SIGTERM)
     assert running.wait() == 75, running.output
     step = spotmpi.load(tmp_path / "kept").step
@@ -98,7 +98,7 @@ def test_sigterm_ends_a_job_at_once_that_cannot_stop_soon(
     early = moment == "before the training"
     script = ["waits.py"] if early else [TRAINER, "say:0@20", "hang:all@20"]
     running = start("run", "-n", 2, "--checkpoint", "kept", *script)
-    running.until("^waits" if early else "^worker 0 at step 20")
+    running.until("waits" if early else "worker 0 at step 20")
     os.kill(running.pid, signal.SIGTERM)
     if not early:
         running.until("SIGTERM \\(a second one ends the job at once, without a checkpoint\\): the")

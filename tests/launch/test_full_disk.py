@@ -55,7 +55,7 @@ def resting(start, disk: Disk, *more: object) -> Running:
     running = start(
         "run", "-n", 2, "--checkpoint", disk.folder, *more, TRAINER, 30, "say:1@19", "rest:1@20"
     )
-    running.until("^worker 1 at step 19")
+    running.until("worker 1 at step 19")
     disk.fill()
     return running
 
@@ -155,7 +155,7 @@ def test_a_disk_that_stays_full_is_a_code_of_its_own(start, disk: Disk, tmp_path
     disk.free()
     arguments = "impatient.py", 30, "say:1@19", "rest:1@20"
     running = start("run", "-n", 2, "--checkpoint", disk.folder, *arguments)
-    running.until("^worker 1 at step 19")
+    running.until("worker 1 at step 19")
     disk.fill()
     go_on(running)
     assert running.wait() == 74, running.output

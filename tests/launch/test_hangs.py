@@ -49,7 +49,7 @@ def test_a_worker_that_hangs_when_another_is_to_leave_is_revoked(start) -> None:
     """The others are on their way through the door then, and in no round."""
     deeds = ["say:1@20", "rest:1@30", "hang:2@31"]
     running = start("run", "-n", 3, *AT_ONCE, TRAINER, 4000, *deeds)
-    running.until("^worker 1 at step 20")
+    running.until("worker 1 at step 20")
     folder = folder_of(running)
     until(folder, lambda status: waited(status, 1, 0.1))
     worker = worker_of(running, 1)
@@ -64,7 +64,7 @@ def test_workers_that_work_are_waited_for(start) -> None:
     """One computes, a child of another does, and one says that it is busy."""
     work = ["compute:1@30", "child:2@30", "busy:3@30"]
     running = start("run", "-n", 4, *AT_ONCE, TRAINER, 60, "say:1@20", *work)
-    running.until("^worker 1 at step 20")
+    running.until("worker 1 at step 20")
     folder = folder_of(running)
     seen = until(folder, lambda status: all(waited(status, worker, 5.0) for worker in (1, 2, 3)))
     assert states(seen) == ["training"] * 4
@@ -82,7 +82,7 @@ def test_workers_that_work_are_waited_for(start) -> None:
 def test_workers_die_while_the_others_wait_for_one_that_works(start) -> None:
     """One of those that wait, and then the one that they wait for."""
     running = start("run", "-n", 4, *AT_ONCE, TRAINER, "say:all@20", "compute:1@30")
-    running.until("^worker 1 at step 20")
+    running.until("worker 1 at step 20")
     folder = folder_of(running)
     seen = until(folder, lambda status: waited(status, 1, 3.0))
     for victim, living in ((2, "3 of 4 workers remain"), (1, "2 of 4 workers remain")):
@@ -100,7 +100,7 @@ def test_workers_die_while_the_others_wait_for_one_that_works(start) -> None:
 
 def test_nobody_is_revoked_while_all_are_busy(start) -> None:
     running = start("run", "-n", 2, *AT_ONCE, TRAINER, "say:0@20", "hang:all@30")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     folder = folder_of(running)
     seen = until(folder, lambda now: all((w.doing_seconds or 0) > 3 for w in now.workers))
     assert states(seen) == ["training"] * 2

@@ -16,7 +16,7 @@ import pytest
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.limits import Limits
-from spotmpi.launcher_channel import Order
+from spotmpi.launcher_channel import Cause, Order
 from tests.saying import said
 
 KILLED = 9
@@ -88,6 +88,9 @@ class World:
         self.ordered[worker] = order.newcomer
         if order.newcomer:
             self.soon(partial(self.sponsor, worker, order.newcomer))
+
+    def explain(self, worker: int, cause: Cause) -> None:
+        """Nobody asks."""
 
     def recruit(self, host: str) -> int:
         return self.come(host)

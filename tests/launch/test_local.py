@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.running import unnamed
+
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAINING = SCRIPTS / "training.py"
 
@@ -16,7 +18,8 @@ TRAINING = SCRIPTS / "training.py"
 def test_a_script_that_never_trains_just_runs(run_spotmpi, tmp_path) -> None:
     (tmp_path / "hello.py").write_text("print('hello')")
     done = run_spotmpi(["run", "-n", "3", "hello.py"])
-    assert (done.returncode, done.stdout, done.stderr) == (0, "hello\n" * 3, "")
+    assert sorted(done.stdout.splitlines()) == ["[0] hello", "[1] hello", "[2] hello"]
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_junk_in_a_worker_s_channel_is_said_once_and_harms_nobody(run_spotmpi, tmp_path) -> None:
@@ -28,7 +31,7 @@ def test_junk_in_a_worker_s_channel_is_said_once_and_harms_nobody(run_spotmpi, t
         "print('done')\n"
     )
     done = run_spotmpi(["run", "-n", "2", "junk.py"])
-    assert (done.returncode, done.stdout) == (0, "done\n" * 2)
+    assert (done.returncode, unnamed(done.stdout)) == (0, "done\n" * 2)
     lines = done.stderr.splitlines()
     assert len(lines) == 2
     assert all("channel to the launcher that is left out (it is no JSON)" in one for one in lines)
@@ -37,9 +40,12 @@ def test_junk_in_a_worker_s_channel_is_said_once_and_harms_nobody(run_spotmpi, t
 def test_workers_that_train_finish(run_spotmpi) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING])
     assert done.returncode == 0, done.stderr
-    expected = [f"worker {worker} trained with 3" for worker in range(3)]
+    expected = [f"[{worker}] worker {worker} trained with 3" for worker in range(3)]
     assert sorted(done.stdout.splitlines()) == expected
-    assert done.stderr == "spotmpi: checkpoint of step 20 written to somewhere/step-20\n"
+    assert done.stderr == (
+        "spotmpi: 3 workers on 1 host train\n"
+        "spotmpi: checkpoint of step 20 written to somewhere/step-20\n"
+    )
 
 
 @pytest.mark.parametrize("deed", ["kill", "term"])
@@ -50,12 +56,12 @@ def test_survivors_go_on_without_a_revoked_worker(run_spotmpi, deed: str) -> Non
     assert "worker 0 trained with 2" in done.stdout
     told = done.stderr.splitlines()
     # Survivors may have recovered before the wrapper of the dead one has said so.
-    recovered, revoked = sorted(told[:2])
+    recovered, revoked = sorted(told[1:3])
     assert f"was revoked (SIG{deed.upper()}); 2 of 3 workers remain" in revoked
     assert recovered.startswith("spotmpi: recovered from the loss of worker 1 at step 5 in ")
-    assert recovered.endswith(" ms: 2 workers remain (retry, generation 1)")
+    assert recovered.endswith(" ms: 2 of 3 workers remain (retry, generation 1)")
     assert told[-1] == "spotmpi: 2 workers finished, 1 was revoked"
-    assert len(told) == 4  # each told once, and the checkpoint
+    assert len(told) == 5  # each told once, who trains, and the checkpoint
 
 
 def test_losing_all_but_one_still_ends_well(run_spotmpi) -> None:
@@ -178,7 +184,7 @@ def test_the_script_has_the_arguments_and_the_place_that_python_would_give(
     arguments = ["--help", "-n", "5", "--", ":", "ü", "--", "a b", ""]
     done = run_spotmpi(["run", "-n", "1", "--", "below/script.py", *arguments])
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{['below/script.py', *arguments]} {tmp_path}\n"
+    assert done.stdout == f"[0] {['below/script.py', *arguments]} {tmp_path}\n"
 
 
 def test_lines_of_many_workers_are_never_mixed(run_spotmpi, tmp_path: Path) -> None:
@@ -194,13 +200,14 @@ def test_lines_of_many_workers_are_never_mixed(run_spotmpi, tmp_path: Path) -> N
     )
     done = run_spotmpi(["run", "-n", "4", "talk.py"])
     assert done.returncode == 0
-    lines = done.stdout.splitlines()
+    named = [line.partition(" ") for line in done.stdout.splitlines()]
+    lines = [line for _, _, line in named]
     assert lines.count("the end, without a newline") == 4
     assert len(lines) == 804
-    assert all(len(set(line)) == 1 for line in lines if not line.startswith("the end"))
+    assert all({name, *line} == {name, name[1]} for name, _, line in named if line[0] != "t")
     expected = sorted(50 + i * 97 % 9000 for i in range(200) for _ in range(4))
     assert sorted(len(line) for line in lines if not line.startswith("the end")) == expected
-    errors = sorted(str(worker) * 70 for worker in range(4) for _ in range(200))
+    errors = sorted(f"[{worker}] " + str(worker) * 70 for worker in range(4) for _ in range(200))
     assert sorted(done.stderr.splitlines()) == errors
 
 
@@ -212,7 +219,7 @@ def test_what_users_register_for_the_exit_runs(run_spotmpi, tmp_path: Path) -> N
         "threading.Thread(target=later).start()\n"
     )
     done = run_spotmpi(["run", "-n", "1", "leave.py"])
-    assert done.stdout == "from a thread\nat exit\n"
+    assert done.stdout == "[0] from a thread\n[0] at exit\n"
 
 
 def test_an_exception_in_a_process_that_the_script_forked_is_the_scripts_business(
@@ -225,7 +232,7 @@ def test_an_exception_in_a_process_that_the_script_forked_is_the_scripts_busines
         "print('child:', os.WEXITSTATUS(os.wait()[1]))\n"
     )
     done = run_spotmpi(["run", "-n", "2", "fork.py"])
-    assert (done.returncode, done.stdout) == (0, "child: 1\n" * 2)
+    assert (done.returncode, unnamed(done.stdout)) == (0, "child: 1\n" * 2)
     assert done.stderr.count("ValueError: in the child") == 2
 
 
@@ -311,7 +318,7 @@ def test_a_reader_that_goes_away_does_not_end_the_training(start, tmp_path: Path
     script = tmp_path / "talk.py"
     script.write_text("for i in range(100_000): print(i)\nopen('finished', 'w').close()")
     running = start("run", "-n", 1, script)
-    running.until("^5$")
+    running.until(r"^\[0\] 5$")
     running.stop_reading()
     assert running.wait() == 0
     assert (tmp_path / "finished").exists()
@@ -346,4 +353,4 @@ def test_many_workers_may_need_more_open_files_than_a_process_usually_has(start,
     )
     running = start("run", "-n", 10, script, command=["-c", program])
     assert running.wait() == 0, running.output
-    assert running.output == "hello\n" * 10
+    assert unnamed(running.output) == "hello\n" * 10

@@ -183,13 +183,23 @@ def test_any_frame_is_read_or_refused(payload: bytes, kind: int) -> None:
         ("FROM_NEW_AGENT", '{"event": "says", "text": ""}', "it is 'says', which is none of its"),
         (
             "FROM_AGENT",
-            '{"event": "progress", "entries": [[0, 1, 1, 1, 0.5, 0, "", null], [0, 1, 1]]}',
-            "progress.entries[1] is [0, 1, 1], not a list of 8",
+            '{"event": "progress", "entries": [[0, 1]]}',
+            "progress.entries[0] is [0, 1], not a list of 9",
         ),
         (
             "FROM_AGENT",
-            '{"event": "progress", "entries": [[-1, 1, 1, 1, 0.5, 0, "", null]]}',
+            '{"event": "progress", "entries": [[-1, 1, 1, 1, 0, 0, "", null, [0, 0, 0, 0, 0]]]}',
             "progress.entries[0].worker is -1, not within 0 and 1048575",
+        ),
+        (
+            "FROM_AGENT",
+            '{"event": "progress", "entries": [[0, 1, 1, 1, 0, 0, "", null, [0, 0, 0, -1, 0]]]}',
+            "progress.entries[0].counted.waiting is -1.0, not within 0 and 1000000000.0",
+        ),
+        (
+            "FROM_AGENT",
+            '{"event": "progress", "entries": [[0, 1, 1, 1, 0, 0, "", null, [0, 9.5, 0, 0, 0]]]}',
+            "progress.entries[0].counted.samples is 9.5, not a whole number",
         ),
         (
             "FROM_AGENT",

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,7 +30,7 @@ TRAINER = Path(__file__).parent / "scripts" / "trainer.py"
 
 def test_a_job_says_how_it_stands(start) -> None:
     running = start("run", "-n", 3, TRAINER, "say:0@20", "hang:2@30", "\udcff")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     folder = folder_of(running)
     assert (folder / DESK).stat().st_mode & 0o777 == 0o600
     seen = until(folder, step(30))
@@ -42,7 +43,7 @@ def test_a_job_says_how_it_stands(start) -> None:
     shown = start("status", "--job", folder.name)
     assert shown.wait() == 0
     assert "say:0@20 hang:2@30 \\udcff\n" in shown.output
-    assert re.search(r"^ +2 +training; others have waited \d+ s for it$", shown.output, re.M)
+    assert re.search(r"^ +2 +\d+ +training; others have waited \d+ s for it$", shown.output, re.M)
     told = start("status", "--json", "--job", folder.name.removeprefix("spotmpi-"))
     assert told.wait() == 0
     assert json.loads(told.output)["workers"][1]["host"] == "localhost"
@@ -73,7 +74,7 @@ def test_workers_that_are_asked_to_stop_keep_a_checkpoint(
 
 def test_a_job_without_checkpoints_is_ended_at_once(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20", "hang:all@30")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     stop = start("stop", "--job", folder_of(running).name)
     assert stop.wait() == 0, stop.output
     assert "the job is ended at once: it has no --checkpoint" in stop.output
@@ -90,7 +91,7 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     folder = folder_of(running)
     shrink = start("shrink", "--worker", 1, "--job", folder.name)
     assert shrink.wait() == 0, shrink.output
-    running.until(r"worker 1 on \S+ left before step \d+: 1 worker remains")
+    running.until(r"worker 1 on \S+ left before step \d+: 1 of 2 workers remains")
     seen = until(folder, lambda now: states(now)[1] == "left" and now.step is not None)
     assert seen.generation == 1
     assert states(seen) == ["training", "left"]
@@ -104,7 +105,7 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
 
 def test_a_launcher_that_is_stopped_by_a_key_says_so_and_goes_on_later(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     os.kill(running.pid, signal.SIGTSTP)
     os.waitid(os.P_PID, running.pid, os.WSTOPPED)
     running.until("Ctrl-Z stops the launcher alone, and the workers go on")
@@ -114,9 +115,19 @@ def test_a_launcher_that_is_stopped_by_a_key_says_so_and_goes_on_later(start) ->
     assert running.wait() == 130
 
 
+def test_a_sigcont_to_a_launcher_that_was_not_stopped_says_nothing(start) -> None:
+    """systemd, Slurm and timeout(1) send it behind SIGTERM."""
+    running = start("run", "-n", 2, "--checkpoint", "kept", TRAINER, "say:0@20")
+    running.until("worker 0 at step 20")
+    os.kill(running.pid, signal.SIGTERM)
+    os.kill(running.pid, signal.SIGCONT)
+    assert running.wait() == 75
+    assert "goes on" not in running.output
+
+
 def test_watching_ends_with_the_job(start) -> None:
     running = start("run", "-n", 2, "--checkpoint", "kept", TRAINER, "say:0@20")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     folder = folder_of(running)
     watch = start("status", "--watch", "--job", folder.name)
     watch.until("^job .*trainer.py", times=2)
@@ -135,7 +146,7 @@ def test_watching_ends_with_the_job(start) -> None:
 
 def test_ctrl_c_ends_the_watching_and_nothing_else(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     folder = folder_of(running)
     watch = start("status", "--watch", "--json", "--job", folder.name)
     watch.until('^{"job"', times=1)
@@ -149,10 +160,10 @@ def test_ctrl_c_ends_the_watching_and_nothing_else(start) -> None:
 
 @pytest.fixture
 def terminal() -> Iterator[tuple[int, int]]:
-    """Both ends of a terminal of 12 lines."""
+    """Both ends of a terminal of 13 lines."""
     ours, theirs = pty.openpty()
     os.set_blocking(ours, False)
-    subprocess.run(["stty", "rows", "12", "cols", "60"], stdin=theirs, check=True)
+    subprocess.run(["stty", "rows", "13", "cols", "60"], stdin=theirs, check=True)
     yield ours, theirs
     os.close(ours)
 
@@ -160,7 +171,7 @@ def terminal() -> Iterator[tuple[int, int]]:
 def test_on_a_terminal_the_table_is_refreshed_in_place(start, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     running = start("run", "-n", 2, TRAINER, "say:0@20")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     folder = folder_of(running)
     with subprocess.Popen(
         [sys.executable, "-m", "spotmpi", "status", "--watch", "--job", folder.name],
@@ -171,12 +182,15 @@ def test_on_a_terminal_the_table_is_refreshed_in_place(start, terminal: tuple[in
     ) as watch:
         os.close(theirs)
         shown = b""
-        while shown.count(b"\x1b[8F\x1b[J") < 2:  # back to the first of its eight lines
+        end = time.monotonic() + LIMIT
+        while shown.count(b"\x1b[10F\x1b[J") < 2:  # back to the first of its ten lines
+            assert time.monotonic() < end, shown
             assert select.select([ours], [], [], LIMIT)[0], shown
             shown += os.read(ours, 1 << 16)
         os.kill(running.pid, signal.SIGTERM)
         assert running.wait() == 143
         while b"ended" not in shown:
+            assert time.monotonic() < end + LIMIT, shown
             assert select.select([ours], [], [], LIMIT)[0], shown
             shown += os.read(ours, 1 << 16)
         assert watch.wait(LIMIT) == 0
@@ -187,7 +201,7 @@ def test_on_a_terminal_the_table_is_refreshed_in_place(start, terminal: tuple[in
 
 def test_whoever_asks_and_hangs_or_says_garbage_does_no_harm(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20", "hang:all@3000")
-    running.until("^worker 0 at step 20")
+    running.until("worker 0 at step 20")
     folder = folder_of(running)
     links = []
     for said in (b"", b'{"ask": ', b"\0" * 100, b"x" * 100_000, b'{"ask": "end"}\n'):
@@ -240,7 +254,7 @@ def test_workers_are_quiet_and_their_files_have_it_all(start, tmp_path: Path, ho
         arguments = ["--quiet", "--log-dir", "logs", TRAINER, 10, "say:all@3"]
         running = start("run", *place, *arguments)
         assert running.wait() == 0
-        assert running.output == ""
+        assert running.output == "spotmpi: 2 workers on 1 host train\n"
     assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
     for worker in range(2):
         file = tmp_path / "logs" / f"worker-{worker}.log"

@@ -21,7 +21,7 @@ TRAINER = Path(__file__).parent / "scripts" / "trainer.py"
 def test_the_same_line_starts_goes_on_and_says_when_it_is_complete(start, tmp_path: Path) -> None:
     line = "run", "-n", 2, "--checkpoint", "new/kept", "--resume", TRAINER
     first = start(*line, 30, "say:0@20", "hang:1@20")
-    first.until("^worker 0 at step 20")
+    first.until("worker 0 at step 20")
     assert "spotmpi: there is no checkpoint in new/kept yet: training starts" in first.output
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
@@ -109,7 +109,7 @@ def test_a_second_job_in_the_same_place_is_told_who_is_there(
     start, tmp_path: Path, what: str
 ) -> None:
     first = start("run", "-n", 2, what, "place", TRAINER, "say:0@20")
-    first.until("^worker 0 at step 20")
+    first.until("worker 0 at step 20")
     name = folder_of(first).name
     resume = ["--resume"] if what == "--checkpoint" else []
     for more in ([], resume):
@@ -130,7 +130,7 @@ def test_a_second_job_in_the_same_place_is_told_who_is_there(
 
 def test_a_job_without_a_launcher_has_its_folder_for_itself_as_well(start, tmp_path: Path) -> None:
     first = start("run", "-n", 1, "--checkpoint", "place", TRAINER, "say:0@20")
-    first.until("^worker 0 at step 20")
+    first.until("worker 0 at step 20")
     program = (
         "import os, sys, runpy; os.environ['SPOTMPI_CHECKPOINT'] = 'place'; sys.argv.pop(0)\n"
         "runpy.run_path(sys.argv[0])"

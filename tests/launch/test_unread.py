@@ -48,6 +48,7 @@ class Terminal:
             stdin=subprocess.DEVNULL,
             stdout=self.other,
             stderr=self.other,
+            env={**os.environ, "TERM": "xterm"},  # so that its last line lives
             start_new_session=True,
         )
         return self.job

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 
 from spotmpi.errors import UsageError
-from spotmpi.protocol.paces import MOST, WORDS, Pace, all_of, paces, told, write
+from spotmpi.protocol.paces import WORDS, Pace, all_of, furthest, paces, told, write
 from spotmpi.protocol.sampler import Sampler
+from spotmpi.protocol.tables import MOST
 
 
 def table(*known: Pace) -> np.ndarray:
@@ -38,7 +39,7 @@ def test_the_sum_of_all_tables_says_what_each_worker_has_told() -> None:
 
 def test_a_table_has_room_for_so_many_and_says_so() -> None:
     write(np.zeros(WORDS), MOST - 1, pace(3, 1, 1.0))
-    with pytest.raises(UsageError, match=r"worker 3: .* at most 1024 workers; choose a sync"):
+    with pytest.raises(UsageError, match=r"^there are 1025 workers, .* at most 1024: start fewer"):
         write(np.zeros(WORDS), MOST, pace(3, 1, 1.0))
 
 
@@ -77,6 +78,13 @@ def test_steps_that_were_left_out_count_in_proportion() -> None:
     assert all_of(8, [Pace(0, 12, 6, 1, 1.0), Pace(1, 4, 2, 1, 1.0)]) == 4
     assert all_of(8, [Pace(0, 50, 1, 1, 1.0), Pace(1, 50, 0, 0, 1.0)]) == 1
     assert all_of(8, []) == 8
+
+
+def test_where_nobody_waits_for_the_last_one_steps_count_as_the_first_one_takes_them() -> None:
+    assert furthest(8, [Pace(0, 8, 8, 1, 1.0), Pace(1, 8, 1, 1, 1.0)]) == 8
+    assert furthest(8, [Pace(0, 12, 6, 1, 1.0), Pace(1, 4, 1, 1, 1.0)]) == 4
+    assert furthest(8, [Pace(0, 50, 1, 1, 1.0), Pace(1, 0, 0, 0, 1.0)]) == 1
+    assert furthest(8, []) == 8
 
 
 @given(

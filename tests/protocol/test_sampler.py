@@ -300,3 +300,21 @@ def test_a_dealer_that_comes_later_counts_from_the_others_step() -> None:
     late.restore(dealer.after())
     dealer.count(members.ids)
     assert (late.committed, late.dealt, late.drawn) == (3, dealer.dealt, None)
+
+
+@pytest.mark.parametrize(("n", "passes", "many"), [(37, 3, 4), (64, 2, 4), (1, 5, 3), (0, 2, 1)])
+def test_it_knows_how_many_steps_are_to_come(n: int, passes: int, many: int) -> None:
+    sampler, left = Sampler(n, 2, passes, [1]), []
+    while sampler.deal(range(many)) is not None:
+        left.append(sampler.left(many))
+        sampler.count(range(many))
+    assert left == [*range(len(left), 0, -1)]
+    assert sampler.left(many) == 0
+
+
+def test_after_a_loss_more_steps_are_to_come() -> None:
+    sampler = Sampler(40, 2, 1, [1])
+    assert sampler.left(4) == 5
+    sampler.deal(range(4))
+    sampler.count([0, 1, 2])
+    assert sampler.left(3) == 6, "what the lost worker was dealt is dealt again"

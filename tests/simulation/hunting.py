@@ -5,33 +5,54 @@ The tests of it are in modules of their own, by what is broken: CI runs two modu
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
+
 from spotmpi.simulation.schedules import Campaign, Schedule
-from spotmpi.simulation.search import execute, length, search, shrink
+from spotmpi.simulation.search import Finding, execute, length, search, shrink
 from tests.simulation.broken_promises import BEGIN, KEEPING, MUTATIONS, PLANS_OF, WORKERS_OF, Patch
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+_STALE = ("AttributeError", "NameError", "TypeError")
+"""A mutation that no longer fits the code fails with these, whatever is checked."""
 
 
 def check_that_it_is_found(name: str, patch: Patch) -> None:
-    """Break the promise of this name, and search."""
-    length.cache_clear()
-    MUTATIONS[name](patch)
+    """Break the promise of this name, and search 2,000 schedules."""
     patch.setattr("spotmpi.simulation.schedules.PLANS", PLANS_OF.get(name, 0.0))
+    patch.setattr("spotmpi.simulation.schedules.CHANGES", 0.0)
     patch.setattr("spotmpi.simulation.schedules.KEEPING", float(name in KEEPING))
-    broken = _hunt(WORKERS_OF.get(name, 4), BEGIN.get(name, 0))
-    length.cache_clear()
-    assert broken is not None
-    finding = shrink(broken)
+    workers, begin = WORKERS_OF.get(name, 4), BEGIN.get(name, 0)
+    drawn = Campaign(workers, workers, 1)
+    broken, finding = hunt(MUTATIONS[name], patch, drawn, range(begin, begin + 2000))
     assert set(finding.schedule.kills) <= set(broken.kills)
-    assert finding.failure
     assert finding.transcript
     for kill in finding.schedule.kills:  # each one that is left is needed
         execute(finding.schedule.without(kill))
 
 
-def _hunt(workers: int, begin: int) -> Schedule | None:
-    """The first failing schedule of 2,000 of so many workers, from number ``begin`` on."""
-    drawn = Campaign(workers, workers, 1)
+def hunt(
+    mutation: Mutation, patch: Patch, drawn: Campaign, numbers: range
+) -> tuple[Schedule, Finding]:
+    """Break a promise; the first of these schedules that shows it, as it was drawn and shrunk."""
+    mutation(patch)
+    broken = first_failing(drawn, numbers)
+    assert broken is not None
+    finding = shrink(broken)
+    assert finding.failure
+    assert not finding.failure.startswith(_STALE)
+    return broken, finding
+
+
+def first_failing(drawn: Campaign, numbers: range) -> Schedule | None:
+    """The first of these schedules that breaks a promise, None if none does."""
+    length.cache_clear()  # it may be another one
     try:
-        failing = search(drawn, range(begin, begin + 2000), lambda _, outcome: None)
+        failing = search(drawn, numbers, lambda _, outcome: None)
     except Exception:  # noqa: BLE001 - not even the run without faults works, which measures them
-        return Schedule(workers, 1)
+        return Schedule(drawn.most, 1, strategy=drawn.strategies[0])
+    finally:
+        length.cache_clear()
     return None if failing is None else drawn.schedule(failing, length)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,19 +9,20 @@ import pytest
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.registry import Scope
-from spotmpi.fabric import Publish
+from spotmpi.fabric import Fetched, Publish
 from spotmpi.operators import (
     Contribute,
     ElasticAverage,
     Moment,
     OuterUpdate,
     PairAverage,
+    PushSum,
     Run,
     Step,
 )
 from spotmpi.protocol.paces import paces
 from spotmpi.protocol.sampler import Dealer
-from spotmpi.simulation.schedules import STRATEGIES, Campaign, Schedule
+from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.registered import Progress
@@ -30,6 +30,7 @@ from spotmpi.training.replica import Replica, Result
 from spotmpi.training.rounds.kinds import Learn
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.turns import Turns
+from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch
 
@@ -106,7 +107,7 @@ def a_worker_forgets_its_velocity_with_each_round(patch: Patch) -> None:
 
     def wrong(self: Replica[Any], result: Result) -> None:
         complete(self, result)
-        for flats in self._memory.values():
+        for flats in self.memory.values():
             fill(flats, 0)
 
     patch.setattr(Replica, "complete", wrong)
@@ -164,7 +165,7 @@ def a_worker_brings_its_pace_to_another_s_place(patch: Patch) -> None:
 
 def who_was_lost_counts_among_the_paces(patch: Patch) -> None:
     """The round is computed with what was known of all at its beginning."""
-    patch.setattr(Result, "told", lambda self, known: self)
+    patch.setattr(Result, "told", lambda self, *given: self)
 
 
 def steps_that_were_left_out_count(patch: Patch) -> None:
@@ -191,6 +192,39 @@ def a_model_is_shown_in_halves(patch: Patch) -> None:
     patch.setattr(PairAverage, "run", wrong)
 
 
+def a_model_from_before_the_last_round_pulls_a_worker_back(patch: Patch) -> None:
+    run = PairAverage.run
+
+    def wrong(self: PairAverage, step: Step) -> Run:
+        asks, reply = run(self, step), None
+        try:
+            while True:
+                reply = yield asks.send(reply)
+                if isinstance(reply, Fetched):
+                    reply.model[-1][0] = step.now.round
+        except StopIteration:
+            return
+
+    patch.setattr(PairAverage, "run", wrong)
+
+
+def a_model_is_shown_as_one_of_a_later_round(patch: Patch) -> None:
+    run = PairAverage.run
+
+    def wrong(self: PairAverage, step: Step) -> Run:
+        asks, reply = run(self, step), None
+        try:
+            while True:
+                asked = asks.send(reply)
+                if isinstance(asked, Publish) and step.now.chance < 0.1:
+                    asked.model[-1][0] += 1
+                reply = yield asked
+        except StopIteration:
+            return
+
+    patch.setattr(PairAverage, "run", wrong)
+
+
 def a_worker_with_nothing_of_its_own_averages_its_model(patch: Patch) -> None:
     run = PairAverage.run
 
@@ -201,9 +235,67 @@ def a_worker_with_nothing_of_its_own_averages_its_model(patch: Patch) -> None:
     patch.setattr(PairAverage, "run", wrong)
 
 
-Mutation = Callable[[Patch], None]
+def what_was_taken_is_taken_again(patch: Patch) -> None:
+    take = PushSum._take
 
-STREAMED, PAIRS = STRATEGIES[-2:]
+    def wrong(self: PushSum, step: Step, found: Fetched) -> None:
+        (weights,) = step.state["weights"]
+        weights[1] = 0.0
+        fill(step.state["taken"], 0)
+        take(self, step, found)
+
+    patch.setattr(PushSum, "_take", wrong)
+
+
+def a_weight_remains_with_who_has_given_it(patch: Patch) -> None:
+    give = PushSum._give
+
+    def wrong(self: PushSum, step: Step) -> None:
+        give(self, step)
+        step.state["weights"][0][0] *= 2
+
+    patch.setattr(PushSum, "_give", wrong)
+
+
+def a_model_is_shown_with_the_weight_of_the_step_before(patch: Patch) -> None:
+    run = PushSum.run
+
+    def wrong(self: PushSum, step: Step) -> Run:
+        before = step.state["told"][0].copy()
+        asks, reply = run(self, step), None
+        try:
+            while True:
+                asked = asks.send(reply)
+                if isinstance(asked, Publish) and before[0] == asked.model[-1][0]:
+                    asked = Publish([*asked.model[:-1], before])
+                reply = yield asked
+        except StopIteration:
+            return
+
+    patch.setattr(PushSum, "run", wrong)
+
+
+def what_was_given_in_one_round_is_taken_in_the_next(patch: Patch) -> None:
+    take = PushSum._take
+
+    def wrong(self: PushSum, step: Step, found: Fetched) -> None:
+        found.model[-1][:2] = step.state["told"][0][:2]
+        take(self, step, found)
+
+    patch.setattr(PushSum, "_take", wrong)
+
+
+def a_worker_takes_what_was_given_to_another(patch: Patch) -> None:
+    moment = Turns.moment
+
+    def wrong(self: Turns) -> Moment:
+        now = moment(self)
+        return replace(now, before=now.others[0]) if now.others else now
+
+    patch.setattr(Turns, "moment", wrong)
+
+
+STREAMED, PAIRS, GOSSIP = STRATEGIES[-3:]
 
 BROKEN: list[tuple[Mutation, str]] = [
     (a_newcomer_trains_from_what_its_script_gave_it, "sma:pull=0.75,momentum=0.5"),
@@ -226,32 +318,26 @@ BROKEN: list[tuple[Mutation, str]] = [
     (who_was_lost_counts_among_the_paces, PAIRS),
     (steps_that_were_left_out_count, PAIRS),
     (a_model_is_shown_in_halves, PAIRS),
+    (a_model_from_before_the_last_round_pulls_a_worker_back, PAIRS),
+    (a_model_is_shown_as_one_of_a_later_round, PAIRS),
     (a_worker_with_nothing_of_its_own_averages_its_model, PAIRS),
+    (what_was_taken_is_taken_again, GOSSIP),
+    (a_weight_remains_with_who_has_given_it, GOSSIP),
+    (a_model_is_shown_with_the_weight_of_the_step_before, GOSSIP),
+    (what_was_given_in_one_round_is_taken_in_the_next, GOSSIP),
+    (a_worker_takes_what_was_given_to_another, GOSSIP),
 ]
-
-
-def hunt(strategy: str) -> Schedule | None:
-    """The first failing schedule of at most 1,000."""
-    drawn = Campaign(4, 4, 1, strategies=(strategy,))
-    try:
-        failing = search(drawn, range(1000), lambda _, outcome: None)
-    except Exception:  # noqa: BLE001 - not even the run without faults works, which measures them
-        return Schedule(4, 1, strategy=strategy)
-    return None if failing is None else drawn.schedule(failing, length)
 
 
 @pytest.mark.parametrize(
     ("mutation", "strategy"), BROKEN, ids=[mutation.__name__ for mutation, _ in BROKEN]
 )
 def test_a_broken_promise_is_found(mutation: Mutation, strategy: str, monkeypatch: Patch) -> None:
-    length.cache_clear()
-    mutation(monkeypatch)
     monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", 0.8)
-    broken = hunt(strategy)
-    length.cache_clear()
-    assert broken is not None
+    monkeypatch.setattr("spotmpi.simulation.schedules.CHANGES", 0.0)
+    drawn = Campaign(4, 4, 1, strategies=(strategy,))
+    broken, _ = hunt(mutation, monkeypatch, drawn, range(1000))
     assert broken.strategy == strategy
-    assert shrink(broken).failure
 
 
 @pytest.mark.campaign

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from spotmpi.fabric import sim_newcomers
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.simulated import newcomers
 from spotmpi.launch.head.admission_queue import Growth
 from spotmpi.protocol.recovery import MESSAGES_PER_LOSS
 from spotmpi.simulation.schedules import Campaign, Schedule
@@ -104,8 +104,8 @@ def no_spawn_fails(monkeypatch: Patch) -> None:
     assert delays is not None
     quick = property(lambda self: replace(delays(self), spawn=0.02))
     monkeypatch.setattr(Schedule, "delays", quick)
-    monkeypatch.setattr(sim_newcomers, "_SPAWNS_THAT_FAIL", 0.0)
-    monkeypatch.setattr(sim_newcomers, "_SPAWNS_THAT_HANG", 0.0)
+    monkeypatch.setattr(newcomers, "_SPAWNS_THAT_FAIL", 0.0)
+    monkeypatch.setattr(newcomers, "_SPAWNS_THAT_HANG", 0.0)
 
 
 @pytest.mark.usefixtures("no_spawn_fails")

@@ -15,7 +15,7 @@ from spotmpi.errors import CheckpointError
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
-from spotmpi.trace.records import Trace
+from spotmpi.trace.records import Trace, read
 from spotmpi.training.keeping import checkpoint_file, checkpoint_folder
 from spotmpi.training.keeping.checkpoints import Checkpoints
 
@@ -77,16 +77,15 @@ class Crew:
                 Trace(None),
                 LauncherChannel.open(Settings()),
                 self.fabrics[worker],
-                {"made_by": "a test"},
             )
             for worker in range(workers)
         ]
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """A copy of an array that changes with every step."""
         self.values = getattr(self, "values", np.zeros(1))
         self.values[0] = self.steps
-        return {"params/0": self.values.copy()}
+        return {"params/0": self.values.copy()}, {"made_by": "a test"}
 
     def commit(self, wanted: bool = False, level: bool = True) -> None:
         """One round, on all alive; the words that they bring are summed first."""
@@ -322,7 +321,7 @@ def test_none_is_begun_in_the_middle_of_a_round_s_steps(tmp_path: Path) -> None:
 def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:
     channel = LauncherChannel.open(Settings())
     save = checkpoint_file.save
-    keeper = Checkpoints(None, 1, dict, save, Trace(None), channel, SoloFabric(), {})
+    keeper = Checkpoints(None, 1, lambda: ({}, {}), save, Trace(None), channel, SoloFabric())
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
     keeper.wait()
     assert not list(tmp_path.iterdir())
@@ -378,3 +377,22 @@ def test_training_goes_on_when_one_cannot_be_written_but_a_stop_must_not_pretend
         assert not crew.keepers[0].keep(crew.steps, complete=False)
     (tmp_path / "gone").mkdir()
     assert crew.keepers[0].keep(crew.steps, complete=False)
+
+
+def test_the_trace_tells_for_how_long_others_had_to_wait(tmp_path: Path, disk: Disk) -> None:
+    file, fabric = tmp_path / "t.jsonl", Alone(0)
+
+    def state() -> tuple[dict[str, Any], dict[str, Any]]:
+        fabric.now += 0.25  # to copy it takes so long
+        return {"params/0": np.zeros(1)}, {}
+
+    known = checkpoint_file.save, Trace(file), LauncherChannel.open(Settings()), fabric
+    keeper = Checkpoints(tmp_path, None, state, *known)
+    keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
+    keeper.committed(1, 2, wanted=False, confirmed=False, leader=True)
+    disk.begun.get(timeout=20)
+    disk.go_on()
+    keeper.wait()
+    (told,) = read(file)
+    assert (told["event"], told["step"], told["copy_ms"]) == ("checkpoint", 1, 250.0)
+    assert (told["began"], told["wait_ms"]) == (0.25, 0.0)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.launcher_channel import Cause, LauncherChannel
 from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Survey, Verdict
+from spotmpi.strategies import SSGD, LocalSGD
 from spotmpi.trace import records
 from spotmpi.trace.records import Trace
 from spotmpi.training.driver import Recovered
@@ -23,11 +24,16 @@ class Launcher(LauncherChannel):
 
     def __init__(self, **deaths: float) -> None:
         self.deaths = {int(worker.removeprefix("w")): at for worker, at in deaths.items()}
+        self.causes: dict[int, Cause] = {}
         self.told: list[tuple[str, dict[str, Any]]] = []
 
     def tell(self, event: str, **fields: Any) -> None:
         """Note it."""
         self.told.append((event, fields))
+
+    def cause_of(self, worker: int) -> Cause | None:
+        """From another one."""
+        return self.causes.get(worker)
 
     def death_of(self, worker: int) -> float | None:
         """From the board."""
@@ -42,7 +48,7 @@ def file(tmp_path: Path) -> Path:
 
 def journal(file: Path, me: int, launcher: Launcher | None = None) -> Journal:
     """That of one worker."""
-    return Journal(Trace(file), launcher or Launcher(), me)
+    return Journal(Trace(file), launcher or Launcher(), me, lambda: "ssgd")
 
 
 def commit(book: Journal, number: int, leader: int) -> None:
@@ -73,6 +79,21 @@ def test_a_step_is_shown_when_a_later_round_is_complete(file: Path) -> None:
     assert written(file) == []
     commit(book, 1, leader=0)
     assert written(file) == [(0, 0)]
+
+
+def test_who_leads_next_tells_again_what_is_followed(file: Path) -> None:
+    """The old one may have died before it told that all had changed."""
+    launcher = Launcher()
+    book = journal(file, 1, launcher)
+    for number in range(3):
+        commit(book, number, leader=0)
+    book.switched(3, 0, LocalSGD(h=2), SSGD(), {})
+    commit(book, 3, leader=0)
+    assert not launcher.told
+    for number in (4, 5):
+        commit(book, number, leader=1)
+    known = {"step": 3, "strategy": "localsgd:h=2", "why": None}
+    assert launcher.told == [("follows", known)]
 
 
 def test_only_who_writes_a_step_describes_it(file: Path) -> None:
@@ -197,7 +218,9 @@ def test_the_trace_says_which_steps_are_lost_with_all_who_knew_them(file: Path) 
     new.stable(6, leader=3)
     new.stable(7, leader=3)
     assert written(file) == [(0, 0), (1, 0), (2, 0), (5, 3)]
-    gaps = [(r["step"], r["steps"]) for r in records.read(file) if r["event"] == "gap"]
+    found = [r for r in records.read(file) if r["event"] == "gap"]
+    assert {r["strategy_name"] for r in found} == {"ssgd"}
+    gaps = [(r["step"], r["steps"]) for r in found]
     assert gaps == [(3, 2)]
     another = journal(file, 4)
     another.stable(9, leader=4)
@@ -231,3 +254,58 @@ def test_a_run_that_resumes_writes_the_steps_that_it_trains_again(file: Path) ->
     for number in range(5, 9):
         commit(again, number, leader=0)
     assert [step for step, _ in written(file)] == [*range(8), 5, 6, 7]
+
+
+def of(file: Path, event: str) -> list[Any]:
+    """Who is told of, in the records of one kind."""
+    return [r for r in records.read(file) if r["event"] == event]
+
+
+def test_why_a_worker_is_gone_is_told_when_the_launcher_knows(file: Path) -> None:
+    """Which may be long after the recovery, that does not wait for it."""
+    launcher = Launcher(w1=10.05)
+    book = journal(file, 0, launcher)
+    book.recovered(recovered())
+    for number in range(5, 8):
+        commit(book, number, leader=0)
+    assert of(file, "recovery")
+    assert of(file, "cause") == []
+    launcher.causes[1] = Cause("silent", "host h2 was silent for 203 ms")
+    commit(book, 8, leader=0)
+    commit(book, 9, leader=0)
+    (told,) = of(file, "cause")
+    assert (told["worker"], told["cause"]) == (1, "silent")
+    assert told["why"] == "host h2 was silent for 203 ms"
+
+
+def test_what_is_known_only_at_the_end_is_told_then(file: Path) -> None:
+    launcher = Launcher()
+    book = journal(file, 0, launcher)
+    book.recovered(recovered())
+    for number in range(5, 8):
+        commit(book, number, leader=0)
+    launcher.causes[1] = Cause("killed", "SIGKILL")
+    book.end(8, [0, 2], "finished", [3])
+    assert [r["event"] for r in records.read(file)][-2:] == ["cause", "end"]
+    assert of(file, "end")[0]["left_early"] == [3]
+
+
+def test_what_a_survivor_computed_before_it_came_is_told_apart(file: Path) -> None:
+    launcher = Launcher(w1=4.0)
+    book = journal(file, 0, launcher)
+    book.recovered(recovered())  # it had entered the round at 10
+    for number in range(5, 7):
+        commit(book, number, leader=0)
+    assert of(file, "recovery")[0]["came_ms"] == pytest.approx(6000)
+
+
+def test_batches_are_told_once_with_their_first_step(file: Path) -> None:
+    book = journal(file, 0)
+    for number in range(4):
+        book.stable(number, 0)
+        book.batches(number, number // 2, {"n": 12, "batch_size": 2, "passes": 3})
+        book.step(number, number, lambda: {"by": 0}, now=float(number), gradients=0)
+    book.stable(4, 0)
+    told = [(r["event"], r["step"]) for r in records.read(file)]
+    batches, step = "batches", "step"
+    assert told == [(batches, 0), (step, 0), (step, 1), (batches, 2), (step, 2), (step, 3)]

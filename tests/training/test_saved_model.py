@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import spotmpi
+from spotmpi.errors import UsageError
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
+from spotmpi.training import elastic
 from spotmpi.training.keeping import checkpoint_file
 
 SHAPES: dict[Any, Any] = {"w": np.zeros((2, 3), np.float32), 7: np.zeros(4), "a/b": np.zeros(())}
@@ -65,6 +67,28 @@ def test_the_end_of_a_training_is_kept_and_comes_back_in_its_structure(
     assert found.path == folder / "checkpoint-000000000003.h5"
     assert found.rest["seed"] == 3
     assert not {"steps", "params/w", "params/0"} & found.rest.keys()
+
+
+def test_nested_parameters_come_back_by_their_names_and_in_a_structure_that_is_given(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tree(value: float) -> Any:
+        return {"encoder": [{"w": np.full(3, value)}, {"w": np.full(2, value)}], "b": np.ones(1)}
+
+    train(tree(7.0), 0)
+    found = spotmpi.load(folder)
+    assert list(found.params) == ["encoder/0/w", "encoder/1/w", "b"]
+    assert list(found.optimizer["velocity"]) == list(found.params)
+    like = found.like(tree(0.0))
+    assert like["encoder"][1]["w"] is found.params["encoder/1/w"]
+    assert like["encoder"][0]["w"].tolist() == [7, 7, 7]
+    with pytest.raises(UsageError, match=r"are 'encoder/0/w', .*, and these are 'w': give it par"):
+        found.like({"w": np.zeros(3)})
+    # A flat dict of the same names is the same model.
+    monkeypatch.setenv("SPOTMPI_RESUME", "1")
+    monkeypatch.setattr(elastic, "_process", elastic.Process())
+    zeros = {name: np.zeros_like(array) for name, array in found.params.items()}
+    assert train(zeros, 0)["encoder/0/w"].tolist() == [7, 7, 7]
 
 
 def test_a_file_may_be_called_anything(folder: Path, tmp_path: Path) -> None:

@@ -99,6 +99,37 @@ def test_a_newcomer_draws_what_the_others_draw_next(
     assert newcomer.used_up(1)
 
 
+@pytest.mark.parametrize("open_first", [True, False])
+@pytest.mark.parametrize("contributors", [(0, 1), (0,), (1,)])
+@pytest.mark.parametrize("taken", [(3, 3), (3, 1), (1, 2)])
+def test_a_newcomer_puts_back_what_late_workers_have_left(
+    open_first: bool, contributors: tuple[int, ...], taken: tuple[int, ...]
+) -> None:
+    """How many steps they took is told by the round, after all else."""
+    others, newcomer = ScriptPosition(), ScriptPosition()
+    number = others.open(40, 2, 2, 7)
+    others.enter()
+    others.draw(number, TWO, 3, lambda _workers: [3, 3])
+    if open_first:
+        newcomer.open(40, 2, 2, 7)
+    newcomer.take(json.loads(json.dumps(others.told(contributors))))
+    others.dealer.end(taken)
+    others.dealer.count(contributors)
+    newcomer.settle(dict(enumerate(taken)), contributors, 7)
+    if not open_first:
+        newcomer.open(40, 2, 2, 7)
+    newcomer.settle({}, (), 7)  # once is enough
+    three = Membership.first(["h"] * 3)
+    for _ in range(100):
+        mine, theirs = newcomer.draw(0, three), others.draw(0, three)
+        assert same(mine, theirs)
+        if mine is None:
+            break
+        newcomer.dealer.count(three.ids)
+        others.dealer.count(three.ids)
+    assert newcomer.used_up(0)
+
+
 def test_a_position_that_is_told_without_a_step_does_not_count_the_one_that_is_drawn() -> None:
     others = ScriptPosition()
     number = others.open(8, 2, 1, 7)
@@ -196,3 +227,19 @@ def test_a_checkpoint_s_samplers_are_those_of_the_batches_that_the_script_will_o
     assert mine is not None
     assert theirs is not None
     assert np.array_equal(mine.samples, theirs.samples)
+
+
+def test_how_many_steps_are_to_come_is_known_in_the_only_loop_over_batches() -> None:
+    position = ScriptPosition()
+    assert position.left(2) is None
+    number = position.open(8, 2, 3, 7)
+    assert position.left(2) is None, "it is not in it yet"
+    position.enter()
+    assert position.left(2) == 6
+    assert through(position, number, 2) == 2
+    assert position.left(2) == 4
+    assert position.left(1) == 8
+    position.leave(number)
+    position.open(8, 2, 3, 7)
+    position.enter()
+    assert position.left(2) is None, "there may be any number of such loops"

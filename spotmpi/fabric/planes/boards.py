@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from types import SimpleNamespace
 
 from spotmpi.arrays.backend import HOST, Buffer, backend_of, in_host_memory
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 
-__all__ = ["Board", "Form"]
+__all__ = ["Board", "Form", "counting"]
 
 _BEGUN, _THERE, _FIRST = 64, 128, 192
 """What lies where in the first page: the counts, and how many publications there were before."""
@@ -86,7 +85,7 @@ class Board:
             numbers[_FIRST // 8] = first
         self._first = int(numbers[_FIRST // 8])
         self._published = 0
-        self._loops = _loops()
+        self._loops = counting()
 
     @classmethod
     def new(cls, form: Form, first: int) -> Board:
@@ -137,8 +136,8 @@ def _length(form: Form) -> int:
     return PAGE + 2 * form.bytes
 
 
-@cache
-def _loops() -> SimpleNamespace:
+def counting() -> SimpleNamespace:
+    """Loops that write and read numbers which others read and write."""
     from spotmpi.fabric.planes import meeting_loops  # takes as long as Numba does
 
     return meeting_loops.compiled()

@@ -15,7 +15,7 @@ from spotmpi.arrays.backend import DEVICE, HOST, Buffer
 from spotmpi.fabric.planes.boards import Board, Form
 from spotmpi.fabric.planes.device_sums import DeviceArena, Neighbours
 from spotmpi.fabric.planes.node import Node
-from spotmpi.fabric.planes.plane import Arena, Between, Handle, Part, Plane, Shape, Ways
+from spotmpi.fabric.planes.plane import AddUp, Arena, Between, Handle, Part, Plane, Shape, Ways
 from spotmpi.fabric.planes.staging import Staging
 from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import WorkerId
@@ -175,6 +175,14 @@ class Devices(Plane):
     def board_of(self, worker: WorkerId, form: Form) -> Board | None:
         """The node's."""
         return self.node.board_of(worker, form)
+
+    def add_up(self, asked: AddUp) -> int:
+        """In the memory of the host."""
+        return self.node.add_up(asked)
+
+    def move_on(self) -> None:
+        """The node's."""
+        self.node.move_on()
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """As they were started last: on the device, or as the arrays in the memory of the host."""

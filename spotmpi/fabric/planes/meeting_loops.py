@@ -7,6 +7,7 @@ takes as long as Numba does.
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,9 +24,10 @@ _WAIT, _WAKE = 0, 1
 _ALL = 2**31 - 1
 
 
+@functools.cache
 def compiled() -> SimpleNamespace:
     """The loops: ``post``, ``meet``, ``ring``, ``publish``, ``announce`` and ``look``. All work on
-    addresses."""
+    addresses. Loaded once, whoever asks."""
     numbers = uintp[::1]
     return cache.compiled(
         {

@@ -32,9 +32,11 @@ from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
 from spotmpi.fabric.planes.beside import Beside
 from spotmpi.fabric.planes.boards import Board, Form
-from spotmpi.fabric.planes.desks import DESCRIPTOR, MARK, Desk
+from spotmpi.fabric.planes.common_sums import CommonSums
+from spotmpi.fabric.planes.desks import DESCRIPTOR, MARK, Desk, key_of
 from spotmpi.fabric.planes.meetings import Meetings
 from spotmpi.fabric.planes.plane import (
+    AddUp,
     Arena,
     Between,
     Handle,
@@ -49,7 +51,7 @@ from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
 from spotmpi.fabric.planes.shared_memory import Found, Segment, bytes_of
 from spotmpi.fabric.planes.twins import Twins, possible
 from spotmpi.fabric.planes.watched import Watched
-from spotmpi.kernels import moving
+from spotmpi.kernels import cpu, moving
 from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Trial
@@ -169,6 +171,7 @@ class Node(Plane):
         """This worker's board, and where it is in its desk."""
         self._boards: dict[WorkerId, tuple[Found, Board]] = {}
         """Neighbours', of those that were looked for."""
+        self._sums = None if self._own is None else CommonSums(self._own)
 
     # Who is there.
 
@@ -303,7 +306,9 @@ class Node(Plane):
         if not (name and fits and Meetings.possible and (large or self.meetings.loaded)):
             return private_arena(layout, in_place=True)
         self.meetings.load()
-        for shape in layout:
+        for shape in layout:  # nobody is to wait for that in a round
+            if shape.size >= _WORTH_IT:
+                cpu.warm(shape.dtype)
             if shape.narrowing is not None:
                 shape.narrowing.warm()
             if state is not None:
@@ -328,7 +333,7 @@ class Node(Plane):
         if state is not None and not possible():
             state = None  # and if others can, they see by the key that this is another arena
         size = 0 if state is None else state.bytes
-        key = _key(name, [(shape.dtype, shape.size) for shape in layout], size)
+        key = key_of(name, [(shape.dtype, shape.size) for shape in layout], size)
         try:
             made = SharedArena(self._own, key, layout, state)
         except (OSError, SpotmpiError) as error:
@@ -512,7 +517,7 @@ class Node(Plane):
             self._own.clear(self._shown[0])
             self._shown = None
         if board is not None:
-            entry = self._own.enter(_key("a board", board.form.arrays), board.segment)
+            entry = self._own.enter(key_of("a board", board.form.arrays), board.segment)
             self._shown = entry, board
 
     def is_near(self, worker: WorkerId) -> bool:
@@ -524,7 +529,7 @@ class Node(Plane):
         if not self.is_near(worker) or worker in self._watched.dead:
             return None
         desk = self._desks[worker]
-        entry = desk.entry(_key("a board", form.arrays))
+        entry = desk.entry(key_of("a board", form.arrays))
         if entry is None:
             self._boards.pop(worker, None)
             return None
@@ -536,6 +541,21 @@ class Node(Plane):
             except OSError:  # it is gone, or its entry is being changed
                 return None
         return known[1]
+
+    # Sums without locks.
+
+    def add_up(self, asked: AddUp) -> int:
+        """With those whose memory is shared."""
+        near = sum(self.is_near(worker) for worker in asked.among)
+        if near < 2 or self._sums is None:
+            return 1
+        self._sums.add(asked.part, asked.total, asked.round, self.present)
+        return near
+
+    def move_on(self) -> None:
+        """Nothing was added up in this training yet."""
+        if self._sums is not None:
+            self._sums.leave()
 
     # For arenas.
 
@@ -551,12 +571,6 @@ class Node(Plane):
                 if time.monotonic() > until:
                     raise SpotmpiError(f"memory for rounds cannot be shared: {error}") from error
                 time.sleep(1e-3)
-
-
-def _key(*what: object) -> int:
-    """By which desks tell that from all others."""
-    digest = hashlib.blake2b(repr(what).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "little") + 1
 
 
 def _is_small(buffers: Sequence[Buffer]) -> bool:

@@ -199,6 +199,29 @@ class Reduce:
     parts: Sequence[Part]
 
 
+@dataclass(frozen=True)
+class AddUp:
+    """Have ``part`` in a sum that this worker makes up with its neighbours, in place of what it
+    had in there before, and copy that sum to ``total``, as it is just now. Local; waits for nobody.
+
+    Replies how many of the workers ``among`` make it up: this one, and those that share memory with
+    it. If that is nobody else, nothing is done.
+
+    There are no locks: all add to the same memory, element by element, whenever they like. What two
+    add to an element at the same moment may be there only once, and ``total`` may have some of what
+    is being added. What a worker has in the sum stays there when it dies; if it dies over it, some
+    elements have it and others do not. So what must be right, nobody may take from there. Each
+    ``round`` has a sum of its own, that begins with nothing: no worker comes to a round before all
+    have done with the one before.
+    """
+
+    part: Sequence[Buffer]
+    total: Sequence[Buffer]
+    """Of the same dtypes and sizes."""
+    round: int
+    among: Sequence[WorkerId]
+
+
 Sum = Callable[[Part], None]
 """Sums one part over all members, blocking; raises `PeersLost`."""
 
@@ -325,8 +348,18 @@ class Plane(ABC):
         """A near worker's; None if it has none of this form, or is dead. Local."""
         return None
 
-    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce) -> Handle | None:
-        """Do what is asked; returns the handle of what is started."""
+    # Sums without locks.
+
+    def add_up(self, asked: AddUp) -> int:
+        """As `AddUp`; by itself a plane shares no memory."""
+        return 1
+
+    def move_on(self) -> None:
+        """The members are in another training from now on: what was added up counts no more."""
+        return
+
+    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce | AddUp) -> int | None:
+        """Do what is asked; returns the handle of what is started, or how many add up."""
         match request:
             case Start(part):
                 return self.start(part)
@@ -338,6 +371,8 @@ class Plane(ABC):
                 self.cancel(handles)
             case Reduce(parts):
                 self._reduce(parts)
+            case AddUp():
+                return self.add_up(request)
         return None
 
     def _reduce(self, parts: Sequence[Part]) -> None:

@@ -172,7 +172,7 @@ class SharedArena(Arena):
             for one, weight in zip(self._inputs[number], weights, strict=True)
             if weight  # what does not count may be anything, NaN too
         ]
-        narrowing = self.layout[number].narrowing
+        narrowing = part.narrowing
         if rings is not None and way == RING:
             rings.sum(brought, result, narrowing)
             return

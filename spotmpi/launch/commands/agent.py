@@ -101,7 +101,7 @@ def parse_address(text: str, option: str) -> tuple[str, int]:
     """Host and port of HOST:PORT; an IPv6 address stands in brackets. Raises UsageError."""
     host, colon, port = text.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise UsageError(f"{option} {text}: give HOST:PORT")
+        raise UsageError(f"{option} {text}: give HOST:PORT, with a port of at most 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

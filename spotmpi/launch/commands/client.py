@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import re
 import select
 import socket
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from spotmpi import job_folder
 from spotmpi.errors import SpotmpiError, UsageError
@@ -19,6 +21,7 @@ from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Malformed, Message, decode, encode
 from spotmpi.launch.head.control_socket import DESK
 from spotmpi.launch.host.wrappers import peer
+from spotmpi.launch.wording import moment
 
 __all__ = [
     "ASKED",
@@ -31,6 +34,7 @@ __all__ = [
     "reports",
     "request",
     "running",
+    "show_anything",
     "status",
     "until_end",
 ]
@@ -66,8 +70,8 @@ def add_job_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def find(name: str | None) -> Path:
-    """Return the folder of the job of that name, or of the only one.
+def find(name: str | None, choose: str = "--job ID") -> Path:
+    """Return the folder of the job of that name, or of the only one; ``choose``: how it is named.
 
     Raises Gone if there is none, UsageError if it must be named, or is named wrongly.
     """
@@ -81,8 +85,13 @@ def find(name: str | None) -> Path:
         )
     if len(found) > 1:
         listed = "".join(f"\n  {line}" for line in described(found))
-        raise UsageError(f"several jobs of yours run on this host; choose by --job ID:{listed}")
+        raise UsageError(f"several jobs of yours run on this host; choose by {choose}:{listed}")
     return found[0]
+
+
+def show_anything() -> None:
+    """Let this command print names of files that are no text, on terminals that lack letters."""
+    cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
 
 
 def running() -> list[Path]:
@@ -93,7 +102,7 @@ def running() -> list[Path]:
 def described(folders: Iterable[Path]) -> list[str]:
     """Return a line for each of these jobs: what it is, and since when. Blocking, as `ask`."""
     return [
-        f"{folder.name}  {found.script}, since {found.since}"
+        f"{folder.name}  {found.script}, since {moment(found.since)}"
         if (found := _standing(folder)) is not None
         else f"{folder.name}  (does not answer)"
         for folder in folders

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.errors import CheckpointError, UsageError
-from spotmpi.launch import job_token, notices
+from spotmpi.launch import job_token, notices, processes
+from spotmpi.launch.commands import publishing
 from spotmpi.launch.commands.agent import parse_address
 from spotmpi.launch.commands.doctor import problems
 from spotmpi.launch.head import launching
@@ -25,7 +28,8 @@ from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.hosts_file import HostLine
 from spotmpi.launch.start.installation import search
 from spotmpi.launch.start.job_files import JobFiles
-from spotmpi.launch.wording import count
+from spotmpi.launch.start.program import AS_MODULE, Program
+from spotmpi.launch.wording import count, duration
 from spotmpi.locks import InUse
 from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
@@ -36,10 +40,20 @@ __all__ = ["add_arguments", "main"]
 
 _USUAL = Limits()
 
+_MANY = 16
+"""Workers on a core that are more than somebody may have meant."""
+
+_TO_START = 0.5
+"""Seconds of a core that a worker takes to come to its training, with its wrapper and stand-in."""
+
+_MEMORY = 40.0
+"""Megabytes that these need, beside what all of a host share."""
+
 _DESCRIPTION = """\
 Train with N workers on this host, or on the hosts of a file; inside a Slurm job, if neither is
-given, on the job's nodes. SCRIPT is an ordinary Python script; what stands after it is for the
-script. When workers are revoked (SIGKILL, SIGTERM, a lost host), the others train on."""
+given, on the job's nodes. SCRIPT is an ordinary Python script, MODULE the name of a module, as
+`python -m` takes it; what stands after it is for the script. When workers are revoked (SIGKILL,
+SIGTERM, a lost host), the others train on."""
 
 _EPILOG = """\
 example:
@@ -58,7 +72,7 @@ _ON = "training goes on from step {kept.step}: {kept.path}"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.usage = "spotmpi run [-n N | --hosts FILE] [options] SCRIPT [ARGS...]"
+    parser.usage = "spotmpi run [-n N | --hosts FILE] [options] (SCRIPT | -m MODULE) [ARGS...]"
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG + exit_codes(MEANINGS)
     parser.add_argument("-n", "--workers", metavar="N", help="workers to start with, on this host")
@@ -142,6 +156,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a trace to FILE: each step, each recovery"
     )
+    publishing.add_arguments(parser)
     parser.add_argument("--checkpoint", metavar="DIR", help="keep checkpoints in DIR")
     parser.add_argument("--checkpoint-every", metavar="S", help="write a checkpoint every S steps")
     parser.add_argument(
@@ -149,6 +164,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on from the newest usable checkpoint in DIR, if there is one: the same command "
         "starts a training, goes on with it, and says when it is complete",
+    )
+    parser.add_argument(
+        "-m",
+        dest="module",
+        metavar="MODULE [ARGS...]",
+        nargs=argparse.REMAINDER,
+        help="run a module as `python -m MODULE ARGS` does, in the place of a script",
     )
     parser.add_argument(
         "command", metavar="SCRIPT [ARGS...]", nargs=argparse.REMAINDER, help="what to run"
@@ -186,22 +208,16 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     if spares >= workers:
         raise UsageError(f"--spares {spares} of {count(workers)}: leave one to train")
     check(settings, workers - spares)
-    if options.command[:1] == ["--"]:
-        del options.command[0]
-    if not options.command:
-        raise UsageError("the script to run is missing: spotmpi run -n N SCRIPT [ARGS...]")
-    name, *arguments = options.command
-    script = Path(name)
-    if not script.is_file():
-        raise UsageError(f"there is no script {name}; give the path of a Python file")
-    if not os.access(script, os.R_OK):
-        raise UsageError(f"the script {name} may not be read; change its permissions")
+    program = _program(options)
     if settings.trace is not None:
         if settings.trace.is_dir():
             raise UsageError(f"--trace {options.trace} is a folder; name a file in it")
         _must_take_files(settings.trace.parent, f"--trace {options.trace}")
     if settings.checkpoint is not None:
         _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
+    tensorboard = _absolute(options.tensorboard)
+    if tensorboard is not None:
+        _must_take_files(tensorboard, f"--tensorboard {options.tensorboard}")
     if settings.trace is not None:
         records.check(settings.trace)
     elsewhere = bool(roster.hosts) or options.listen is not None
@@ -212,12 +228,15 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
         for problem in wrong:
             print(f"spotmpi run: {problem}", file=sys.stderr)
         return EXIT_NOT_STARTED
+    if not elsewhere and (crowd := _crowd(workers, processes.cores())):
+        _say(crowd)
     if not elsewhere:
         roster = WantedHosts([HostLine("localhost", workers)])
     door = None if options.listen is None else _door(options, workers)
     way: AgentStarter = allocation or ssh
     try:
-        with JobFiles(settings, script, arguments, _say) as files:
+        with JobFiles(settings, program, _say) as files, ExitStack() as stack:
+            resumed = None
             if settings.resume:
                 kept = files.newest()
                 if kept is not None and kept.finished:
@@ -225,11 +244,11 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
                     return 0
                 _say((_ANEW if kept is None else _ON).format(kept=kept, folder=options.checkpoint))
                 settings = replace(settings, resume=kept is not None)
+                resumed = None if kept is None else kept.step
             elif settings.checkpoint is not None:
                 checkpoint_folder.check_unused(settings.checkpoint)
             plan = JobPlan(
-                script,
-                arguments,
+                program,
                 roster,
                 found.found,
                 door,
@@ -238,11 +257,56 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
                 alone=not elsewhere,
                 limits=limits,
                 files=files,
+                published=publishing.opened(options, tensorboard, stack),
             )
-            return launching.launch(plan, settings)
+            return launching.launch(plan, settings, resumed)
     except (CheckpointError, InUse) as error:
         print(f"spotmpi run: {error}", file=sys.stderr)
         return EXIT_NOT_STARTED
+
+
+def _words(options: argparse.Namespace) -> list[str]:
+    """What is run, as `Program.task` has it; empty if that was not said."""
+    if options.module is not None:
+        # Stuck to its option (-mMODULE), the arguments are not its.
+        return [AS_MODULE, *options.module, *options.command]
+    words: list[str] = options.command
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def _program(options: argparse.Namespace) -> Program:
+    """What is run. Raises UsageError if it is not there."""
+    words = _words(options)
+    if words in ([], [AS_MODULE]):
+        raise UsageError(
+            "the script to run is missing: spotmpi run -n N SCRIPT [ARGS...], or -m MODULE"
+        )
+    program = Program.of(words)
+    if program.is_module:
+        if program.missing(os.getcwd()) is not None:
+            raise UsageError(
+                f"there is no module {program.name} that can be run; give its name as `python -m` "
+                "takes it, package.module"
+            )
+        return program
+    script = Path(program.name)
+    if not script.is_file():
+        raise UsageError(f"there is no script {script}; give the path of a Python file")
+    if not os.access(script, os.R_OK):
+        raise UsageError(f"the script {script} may not be read; change its permissions")
+    return program
+
+
+def _crowd(workers: int, cores: int) -> str:
+    """What so many workers on so few cores come to, if they are many; else nothing."""
+    share = math.ceil(workers / cores)
+    if share <= _MANY:
+        return ""
+    return (
+        f"{workers} workers on {cores} core{'s' * (cores != 1)}, {share} to each: to start them "
+        f"takes {duration(share * _TO_START)} or more, and {workers * _MEMORY / 1e3:.0f} GB of "
+        "memory without what the script needs"
+    )
 
 
 def _say(sentence: str) -> None:
@@ -295,7 +359,7 @@ def _roster(options: argparse.Namespace, allocation: slurm.Allocation | None) ->
     if options.listen is not None and options.workers is None and options.hosts is None:
         raise UsageError("--listen needs -n N: how many workers the job waits for")
     if allocation is None and (options.workers is None) == (options.hosts is None):
-        _check_order(options.command)
+        _check_order(_words(options))
         raise UsageError("give either -n N, for workers on this host, or --hosts FILE")
     if options.token_file is not None and options.listen is None:
         raise UsageError("--token-file is for agents that come by themselves: give --listen too")
@@ -308,12 +372,15 @@ def _roster(options: argparse.Namespace, allocation: slurm.Allocation | None) ->
 
 def _check_order(command: list[str]) -> None:
     """Raise UsageError if what is missing stands behind the script, and so is the script's."""
+    what, first = "script", command[:1]
+    if first == [AS_MODULE]:
+        what, first = "module", command[:2]
     for option in ("-n", "--workers", "--hosts"):
         at = next((i for i, word in enumerate(command) if word.partition("=")[0] == option), 0)
-        if at:  # the first word is the script
+        if at >= len(first) > 0:
             raise UsageError(
-                f"{option} stands after the script, and so goes to the script: put options before "
-                f"it, spotmpi run {' '.join(command[at : at + 2])} ... {command[0]}"
+                f"{option} stands after the {what}, and so goes to the {what}: put options before "
+                f"it, spotmpi run {' '.join(command[at : at + 2])} ... {' '.join(first)}"
             )
 
 

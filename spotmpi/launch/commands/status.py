@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import shutil
 import sys
 from pathlib import Path
-from typing import cast
 
 from spotmpi.launch import control_messages
 from spotmpi.launch.commands import client
 from spotmpi.launch.commands.client import Gone, add_job_argument, find, until_end
+from spotmpi.launch.commands.jobs import lines
 from spotmpi.launch.commands.status_table import table
 from spotmpi.launch.decoding import fields
 from spotmpi.options import exit_codes
@@ -52,8 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Show the job's standing. Blocking, with ``--watch`` until the job ends."""
-    # Names of files need not be text, and not every terminal knows all letters.
-    cast(io.TextIOWrapper, sys.stdout).reconfigure(errors="backslashreplace")
+    client.show_anything()
     if options.job is None and not options.watch and len(jobs := client.running()) > 1:
         print(_listed(jobs, options.json))
         return 0
@@ -71,7 +69,7 @@ def _listed(jobs: list[Path], as_json: bool) -> str:
     if as_json:
         return "\n".join(json.dumps(fields(one)) for one in client.reports(jobs))
     head = "several jobs of yours run on this host; --job ID shows one of them:"
-    return "\n  ".join([head, *client.described(jobs)])
+    return "\n  ".join([head, *lines(jobs, 2)])
 
 
 def _watch(folder: Path, as_json: bool) -> None:

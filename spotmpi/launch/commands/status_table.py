@@ -6,13 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from spotmpi.launch.control_messages import Report, WorkerReport
+from spotmpi.launch.showing import live_line
+from spotmpi.launch.wording import duration, moment, number
 
-__all__ = ["duration", "numbers", "table"]
+__all__ = ["numbers", "table"]
 
 _WORTH_SAYING = 1.0
 """Seconds that others wait for a worker before it gets a row of its own."""
 
-Row = tuple[str, str, str]
+_PIDS = 4
+"""Processes that are named in a row."""
+
+Row = tuple[str, str, str, str]
+"""Host, workers, their processes, and what is said of them."""
 
 
 def table(status: Report, width: int | None = None, height: int | None = None) -> str:
@@ -23,7 +29,7 @@ def table(status: Report, width: int | None = None, height: int | None = None) -
     head, rows = list(_head(status)), list(_rows(status.workers))
     if height is not None and len(head) + len(rows) + 2 > height:
         rows = _collapsed(rows)
-    lines = [*head, "", *_aligned([("HOST", "WORKERS", "STATE"), *rows])]
+    lines = [*head, "", *_aligned([("HOST", "WORKERS", "PROCESSES", "STATE"), *rows])]
     if height is not None and len(lines) > height:
         kept = max(1, height - 1)
         lines = [*lines[:kept], f"(and {len(lines) - kept} lines more)"]
@@ -41,16 +47,6 @@ def numbers(workers: Iterable[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
 
 
-def duration(seconds: float) -> str:
-    """Return a time as people say it: ``12 min 33 s``, in two units at most."""
-    whole = int(seconds)
-    parts = [whole // 86400, whole // 3600 % 24, whole // 60 % 60, whole % 60]
-    named = list(zip(parts, ("d", "h", "min", "s"), strict=True))
-    while len(named) > 1 and not named[0][0]:
-        del named[0]
-    return " ".join(f"{part} {unit}" for part, unit in named[:2])
-
-
 def _head(status: Report) -> Iterable[str]:
     workers = status.workers
     states = [worker.state for worker in workers]
@@ -59,13 +55,18 @@ def _head(status: Report) -> Iterable[str]:
     script = " ".join([status.script, *status.arguments])
     yield f"job         {status.job}: {script}"
     yield (
-        f"since       {_moment(status.since)} ({duration(status.seconds)}), "
+        f"since       {moment(status.since)} ({duration(status.seconds)}), "
         f"launcher {status.launcher} on {status.host}"
     )
     step = "no step yet" if status.step is None else f"step {status.step}"
-    step += "" if status.loss is None else f", loss {status.loss:.4g}"
+    step += "" if status.steps_in_all is None else f" of {status.steps_in_all}"
+    step += "" if status.loss is None else f", loss {number(status.loss)}"
     stopping = ", stopping" if status.stopping and ending is None else ""
     yield f"training    {step}, generation {status.generation}{stopping}"
+    if ending is None and (pace := live_line.pace(status)):
+        yield f"pace        {pace}"
+    if status.strategy is not None:
+        yield f"strategy    {status.strategy}" + ("" if status.why is None else f": {status.why}")
     yield "checkpoint  " + ("none" if kept is None else f"step {kept.step} in {kept.path}")
     if status.unsaved is not None:
         yield f"            {status.unsaved}"
@@ -77,15 +78,20 @@ def _head(status: Report) -> Iterable[str]:
 
 
 def _rows(workers: Sequence[WorkerReport]) -> Iterable[Row]:
-    hosts: dict[str, dict[str, list[int]]] = {}
+    hosts: dict[str, dict[str, list[WorkerReport]]] = {}
     for worker in workers:
         fates = hosts.setdefault(worker.host, {})
-        fates.setdefault(_fate(worker), []).append(worker.worker)
+        fates.setdefault(_fate(worker), []).append(worker)
     for host, fates in hosts.items():
         name = host
-        for fate, ids in fates.items():
-            yield name, numbers(ids), fate
+        for fate, alike in fates.items():
+            yield name, numbers(one.worker for one in alike), _pids(alike), fate
             name = ""
+
+
+def _pids(workers: Iterable[WorkerReport]) -> str:
+    known = [str(one.pid) for one in workers if one.pid is not None]
+    return ",".join(known[:_PIDS]) + ",.." * (len(known) > _PIDS)
 
 
 def _fate(worker: WorkerReport) -> str:
@@ -93,7 +99,7 @@ def _fate(worker: WorkerReport) -> str:
     if worker.how is not None:
         fate += f" ({worker.how})"
     if worker.when is not None:
-        fate += f" at {_moment(worker.when)}"
+        fate += f" at {moment(worker.when)}"
     if worker.busy is not None:
         fate += f", busy: {worker.busy}"
     waited = worker.awaited_seconds
@@ -108,7 +114,7 @@ def _collapsed(rows: Sequence[Row]) -> list[Row]:
     """The same, where hosts with one row that says nothing but "training" share one."""
     plain = {
         at
-        for at, (host, _, fate) in enumerate(rows)
+        for at, (host, _, _, fate) in enumerate(rows)
         if host and fate == "training" and (at + 1 == len(rows) or rows[at + 1][0])
     }
     others = [row for at, row in enumerate(rows) if at not in plain]
@@ -118,14 +124,10 @@ def _collapsed(rows: Sequence[Row]) -> list[Row]:
     spans = [span.split("-") for span in ids.split(",")]
     everybody = [one for span in spans for one in range(int(span[0]), int(span[-1]) + 1)]
     hosts = "1 host" if len(plain) == 1 else f"{len(plain)} hosts"
-    return [(f"({hosts})", numbers(everybody), "training"), *others]
+    return [(f"({hosts})", numbers(everybody), "", "training"), *others]
 
 
 def _aligned(rows: Sequence[Row]) -> list[str]:
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return [f"{a:<{first}}  {b:<{second}}  {c}" for a, b, c in rows]
-
-
-def _moment(iso: str) -> str:
-    """Without the time zone, which is this host's."""
-    return iso[:19].replace("T", " ")
+    columns = [0, 1, *([2] if any(row[2] for row in rows[1:]) else [])]
+    widths = [(column, max(len(row[column]) for row in rows)) for column in columns]
+    return ["".join(f"{row[at]:<{width}}  " for at, width in widths) + row[3] for row in rows]

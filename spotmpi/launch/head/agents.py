@@ -30,11 +30,11 @@ from spotmpi.launch.head.server_check import ServerCheck
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.host.wrappers import WorkerEvent, Wrappers, in_order
 from spotmpi.launch.limits import Limits
-from spotmpi.launch.liveness import Hearing, beat_every, bounds
-from spotmpi.launch.silences import Silences
+from spotmpi.launch.liveness import Hearing, Silences, beat_every, bounds
 from spotmpi.launch.start import mpi_variables, mpirun
 from spotmpi.launch.tcp_connections import TcpConnection
-from spotmpi.launcher_channel import Order
+from spotmpi.launch.wording import milliseconds
+from spotmpi.launcher_channel import Cause, Measured, Order
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings
 
@@ -233,7 +233,9 @@ class Agents:
             name, self._loop, link, self._hearing, self._assignment.detect_ms, self._fence
         )
         host = Registered(name, offer.slots, link, connections, beats, near)
-        link.reassign(partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}"))
+        link.reassign(
+            partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}", "reset")
+        )
         _LOG.info("%s is a host of the job, with %d slots", name, offer.slots)
         self._hosts[name] = host
         self.times[name] += 1
@@ -324,6 +326,11 @@ class Agents:
     def order(self, worker: int, order: Order) -> None:
         """Have an order put where the worker finds it in its next round."""
         self._home[worker].trunk.tell(messages.Instruct(worker, order))
+
+    def explain(self, worker: int, cause: Cause) -> None:
+        """Have all others find why a worker is gone, or goes."""
+        for host in self._hosts.values():
+            host.trunk.tell(messages.Explained(worker, cause))
 
     def progress(self) -> dict[int, Standing]:
         """How far the workers have come that live, as far as they train: a second ago."""
@@ -423,9 +430,10 @@ class Agents:
             case messages.Passed(worker=worker, said=of_worker):
                 self._hear_from(host, _own(host, worker), of_worker)
             case messages.Progressed(entries=entries):
-                for worker, rounds, steps, doing, ago, quiet, busy, loss in entries:
+                for worker, rounds, steps, doing, ago, quiet, busy, loss, counted in entries:
                     before = self._progress.get(_own(host, worker))
-                    standing = Standing(rounds, steps, doing, now - ago, quiet, busy, loss)
+                    known = quiet, busy, loss, Measured(*counted)
+                    standing = Standing(rounds, steps, doing, now - ago, *known)
                     # It is in one place since one moment, however long its words take.
                     if before is not None and before[:3] == standing[:3]:
                         standing = standing._replace(since=before.since)
@@ -533,7 +541,7 @@ class Agents:
             silence = host.beats.lost_after(now, certain)
             if silence is not None:
                 host.trunk.close()
-                self._lose(host, f"was silent for {silence * 1e3:.0f} ms")
+                self._lose(host, f"was silent for {milliseconds(1e3 * silence)}", "silent")
 
     def _part_from_outcast(self, now: float) -> None:
         """Where two hosts do not reach each other, one of them must go."""
@@ -551,9 +559,9 @@ class Agents:
         host.trunk.tell(messages.Refusal(f"it {why}"))
         host.trunk.flush(_FOR_A_WORD)
         host.trunk.close()
-        self._lose(host, why)
+        self._lose(host, why, "unreachable")
 
-    def _lose(self, host: Registered, how: str) -> None:
+    def _lose(self, host: Registered, how: str, kind: str) -> None:
         _LOG.info("host %s %s", host.name, how)
         del self._hosts[host.name]
         ago = time.monotonic() - host.trunk.heard
@@ -562,9 +570,8 @@ class Agents:
         for worker in host.workers:
             if worker not in self._ended:
                 self._bury(worker, ago)
-                self._heard.append(
-                    WorkerEvent(worker, messages.HostLost(f"host {host.name} {how}"))
-                )
+                lost = messages.HostLost(f"host {host.name} {how}", kind)
+                self._heard.append(WorkerEvent(worker, lost))
 
 
 def _own(host: Registered, worker: int) -> int:

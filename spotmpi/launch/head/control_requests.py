@@ -14,7 +14,7 @@ from spotmpi.launch.head.job_state import JobEnding, JobState
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_orders import Orders
-from spotmpi.launch.silences import Silences
+from spotmpi.launch.liveness import Silences
 from spotmpi.launch.start.hosts_file import HostLine, parse
 
 __all__ = ["ControlRequests"]
@@ -79,6 +79,11 @@ class ControlRequests:
         ending = ending or self._verdict.ending
         silences = self._crew.silences()
         return self._standing.report(self._job, fates, progress, silences, ending)
+
+    def look(self) -> control_messages.Report:
+        """The same now, and how fast it goes follows from it; to be called every second."""
+        self._standing.look(self._crew.progress())
+        return self.report()
 
     def answer(self, question: Message) -> Message:
         """The answer to one of `control_messages.QUESTIONS`. Raises UsageError: what is wrong."""

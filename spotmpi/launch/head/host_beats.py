@@ -6,8 +6,7 @@ import logging
 
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.link import AT_START, HostLink
-from spotmpi.launch.liveness import Hearing, Pulses, bounds
-from spotmpi.launch.silences import Silences
+from spotmpi.launch.liveness import Hearing, Pulses, Silences, bounds
 from spotmpi.launch.udp_beats import UdpBeats
 
 __all__ = ["HostBeats"]

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages, processes
+from spotmpi.launch.control_messages import Report
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.control_requests import ControlRequests, Growing
 from spotmpi.launch.head.control_socket import ControlSocket
@@ -24,15 +25,19 @@ from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.head.output import Output
 from spotmpi.launch.head.stalls import Stalls, Standing
 from spotmpi.launch.head.status_report import StatusReport
+from spotmpi.launch.head.worker_state import NEWCOMERS
 from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
+from spotmpi.launch.liveness import Silences
 from spotmpi.launch.notices import NoticeListener
 from spotmpi.launch.processes import read
+from spotmpi.launch.showing import live_line
+from spotmpi.launch.showing.figures import Figures
+from spotmpi.launch.showing.view import View
 from spotmpi.launch.signal_events import as_events
-from spotmpi.launch.silences import Silences
 from spotmpi.launch.start.private_network import Open
 from spotmpi.launch.wording import signal_name
-from spotmpi.launcher_channel import Order
+from spotmpi.launcher_channel import Cause, Order
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
@@ -41,7 +46,6 @@ __all__ = ["STALL_TIMEOUT", "Job", "JobOptions", "MpirunStart", "Workers"]
 _LOG = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-_PAUSES = (signal.SIGTSTP, signal.SIGCONT)
 
 _FOR_START = 60.0
 """Seconds for mpirun to start the wrappers; and one more for each worker."""
@@ -99,6 +103,9 @@ class Workers(Protocol):
 
     def order(self, worker: int, order: Order) -> None:
         """Put an order where the worker finds it in its next round. May raise OSError."""
+
+    def explain(self, worker: int, cause: Cause) -> None:
+        """Have all others find why a worker is gone, or goes."""
 
     def progress(self) -> dict[int, Standing]:
         """How far those have come that live and train, as far as that is known."""
@@ -170,7 +177,12 @@ class Job:
     """
 
     def __init__(
-        self, task: Sequence[str], settings: Settings, manner: JobOptions, limits: Limits
+        self,
+        task: Sequence[str],
+        settings: Settings,
+        manner: JobOptions,
+        limits: Limits,
+        figures: Figures | None = None,
     ) -> None:
         self._folder = Path()
         self._crew: Workers
@@ -179,11 +191,17 @@ class Job:
         self.console = Output(
             self.loop, limits.reader, manner.quiet, manner.log_dir, manner.verbose
         )
-        self._standing = StatusReport(task[0], task[1:])
+        self._standing = StatusReport(task[0], task[1:], settings)
+        self.figures = figures or Figures()
+        self._view = View(self.console)
+        self.watchers: list[Callable[[Report], None]] = [self._view.look]
+        """Are told how the job stands, once a second."""
         self._keeps = settings.checkpoint is not None
         self._rehearsed = settings.revoke
         self._terminated = False
         """SIGTERM has come once, which is a notice where a checkpoint can be kept."""
+        self.resumed: int | None = None
+        """The step that it goes on from, if it does."""
         self.growing: Growing | None = None
         """Where more workers come from, if any can."""
         self._turnover: MembershipChanges
@@ -228,6 +246,7 @@ class Job:
         """Take the notice that a host is to be taken away; None is the launcher's own."""
         self.console.say(notice.sentence(host, time.time()))
         if not notice.advice:
+            self.figures.noticed(host, notice.left(time.time()), time.monotonic())
             self._turnover.noticed(host)
 
     def asked(self, workers: int) -> None:
@@ -258,7 +277,7 @@ class Job:
         )
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
-        with as_events(self.loop, {*_SIGNALS, *_PAUSES, *notices}, self._signalled):
+        with as_events(self.loop, {*_SIGNALS, signal.SIGTSTP, *notices}, self._signalled):
             while not self._over():
                 if self._mpirun is None and (start := begin()) is not None:
                     self._start(start)
@@ -274,9 +293,6 @@ class Job:
     def _signalled(self, number: int) -> None:
         if number == signal.SIGTSTP:
             self._pause_myself()
-            return
-        if number == signal.SIGCONT:
-            self.console.say("the launcher was stopped, and goes on; the workers did meanwhile")
             return
         if self._lookout is not None and self._lookout.take(number):
             return
@@ -298,11 +314,14 @@ class Job:
                 f"workers after {self._limits.fence:.0f} s"
             )
             return
+        self.console.show("")  # the shell goes on below
         self.console.say(
             "Ctrl-Z stops the launcher alone, and the workers go on; `fg` shows them again"
         )
         self.console.flush(_FOR_A_WORD)
         os.kill(os.getpid(), signal.SIGSTOP)
+        # SIGCONT alone says nothing: whoever sends SIGTERM often sends it, too.
+        self.console.say("the launcher was stopped, and goes on; the workers did meanwhile")
 
     def _over(self) -> bool:
         if self._verdict.ending is not None and not self._ending:
@@ -325,6 +344,8 @@ class Job:
         self.loop.turn(self._patience(), self._listen)
         for line in self._verdict.lines:
             self.console.say(line)
+        if self._verdict.lines:
+            self._view.renew(self._requests.report)
         self._verdict.lines.clear()
 
     def _listen(self) -> None:
@@ -334,12 +355,15 @@ class Job:
         if self._crew.all_met:
             self.loop.cancel("start")
         if self._verdict.started and not began:
+            hosts = [one.host for one in self._verdict.fates if one.state not in NEWCOMERS]
+            self.console.say(live_line.banner(hosts, self.resumed))
             self._turnover.began()
         self._turnover.tend()
 
     def _take(self, heard: WorkerEvent) -> None:
         worker = heard.worker
         _LOG.debug("of worker %d is heard: %r", worker, heard.said)
+        self.figures.told(worker, heard.said)
         match heard.said:
             case messages.Cleared() | messages.Met():
                 return
@@ -355,8 +379,8 @@ class Job:
                 self._verdict.lost(worker, "SIGKILL")
                 self._gone(worker)
                 self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
-            case messages.HostLost(how=how):
-                self._verdict.lost(worker, how)
+            case messages.HostLost(how=how, kind=kind):
+                self._verdict.lost(worker, how, kind)
                 self._gone(worker, with_host=True)
             case messages.Misses(workers=missed):
                 self._part(worker, missed)
@@ -370,7 +394,7 @@ class Job:
                 self._turnover.gave_up(newcomer, why)
             case said:
                 self._verdict.told(worker, said)
-                self._standing.told(said)
+                self._standing.told(worker, said)
                 self._turnover.told(worker, said)
         if self._verdict.stopping and not self.loop.waits("stop") and not self._ending:
             self.loop.after(_FOR_STOPPING, "stop", self._not_stopping)
@@ -379,13 +403,12 @@ class Job:
         workers = len(start.hosts)
         self._folder = start.folder
         self._verdict.expect(start.hosts)
-        name, keeps = start.folder.name, self._keeps
         self._requests = ControlRequests(
-            name,
+            start.folder.name,
             self._crew,
             self._verdict,
             self._standing,
-            keeps,
+            self._keeps,
             self._turnover.orders,
             self._turnover.part,
             self.growing,
@@ -394,6 +417,7 @@ class Job:
             self._desk = ControlSocket(self.loop, start.folder, self._requests.answer)
         except OSError as error:
             self.console.say(f"spotmpi status, stop, grow and shrink cannot be used: {error}")
+        self.loop.every(_BETWEEN_LOOKS, "look", self._look)
         if self._stall_timeout:
             self._look_for_stalls()
         self.loop.after(_FOR_START + workers, "start", self._not_started)
@@ -500,6 +524,13 @@ class Job:
         self._standing.gone(worker)
         self._turnover.gone(worker, with_host)
 
+    def _look(self) -> None:
+        """Tell whoever wants to know how the job stands, once a second."""
+        status = self._requests.look()
+        self.figures.look(status, time.monotonic())
+        for watcher in self.watchers:
+            watcher(status)
+
     # Workers that hold up all others.
 
     def _look_for_stalls(self) -> None:
@@ -514,6 +545,7 @@ class Job:
             self._turnover.hangs(one.worker)
             self._condemn(
                 one.worker,
+                "hung",
                 f"the others waited {one.waited:.1f} s for it, and for {one.quiet:.1f} s it did "
                 "nothing in its script",
             )
@@ -523,19 +555,20 @@ class Job:
         if worker in self._condemned:
             return
         for one, why in self._verdict.to_part(worker, missed).items():
-            self._condemn(one, why)
+            self._condemn(one, "unreachable", why)
         for one, fate in enumerate(self._verdict.fates):
             if one in missed and not fate.lives:
                 # It has ended by itself, or that it died was not heard there.
                 self._crew.revoke(one)
 
-    def _condemn(self, worker: int, why: str) -> None:
+    def _condemn(self, worker: int, cause: str, why: str) -> None:
         """Revoke a worker; by all means, if that was tried for long enough."""
+        self.figures.lost(worker, cause)
         now = time.monotonic()
         if worker not in self._condemned:
             self._condemned[worker] = now
             _LOG.info("worker %d is killed: %s", worker, why)
-            self._verdict.blame(worker, why)
+            self._verdict.blame(worker, why, cause)
             self._crew.revoke(worker)
         elif now - self._condemned[worker] > _FOR_CLEARING:
             self._crew.kill(worker)  # stuck in the kernel, where no signal reaches it

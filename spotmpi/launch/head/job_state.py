@@ -32,7 +32,8 @@ from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.worker_state import Worker, WorkerState
 from spotmpi.launch.processes import was_revoked
-from spotmpi.launch.wording import count, remaining, signal_name
+from spotmpi.launch.wording import count, milliseconds, remaining, signal_name
+from spotmpi.launcher_channel import Cause
 from spotmpi.settings import Revocation
 
 __all__ = ["MEANINGS", "JobEnding", "JobState"]
@@ -96,6 +97,8 @@ class JobState:
         self._workers: list[Worker] = []
         self._started = False
         self._changes: set[int] = set()
+        self._followed_since: int | None = None
+        """The step from which on the present strategy is followed."""
         self._recoveries: set[int] = set()
         """Generations that were told: every member tells of each."""
         self._checkpoints: set[messages.Checkpoint] = set()
@@ -183,9 +186,10 @@ class JobState:
             return {worker: f"it does not reach {count(len(living))}, though the head does"}
         return dict.fromkeys(living, f"worker {worker} does not reach it, though the head does")
 
-    def blame(self, worker: int, why: str) -> None:
-        """Say why a worker is going to be killed, which will count as its revocation."""
-        self._workers[worker].why = why
+    def blame(self, worker: int, why: str, kind: str = "killed") -> None:
+        """Say why a worker is going to be killed, which will count as its revocation, of this
+        ``kind`` (as `Cause` has it)."""
+        self._workers[worker].why, self._workers[worker].kind = why, kind
 
     def replaces(self, worker: int, lost: int) -> None:
         """Take the news that a newcomer was started in the place of a worker that was lost."""
@@ -261,6 +265,8 @@ class JobState:
                 state.parted = True
             case messages.Change():
                 self._changed(said)
+            case messages.Follows():
+                self._follows(said)
             case messages.Ready():
                 state.ready = True
                 first = [one for one in self._workers if not one.newcomer]
@@ -279,7 +285,8 @@ class JobState:
             case messages.Left(code=code):
                 self._left_with(worker, code)
             case messages.Stopped(seconds=seconds):
-                self.blame(worker, f"it was stopped for {1e3 * seconds:.0f} ms")
+                why = f"it was stopped for {milliseconds(1e3 * seconds)}"
+                self.blame(worker, why, "stopped")
             case messages.Failed(traceback=traceback):
                 self._failed(worker, traceback)
             case messages.Recovery():
@@ -329,7 +336,12 @@ class JobState:
             if any(self._is_ahead(other, state) for other in self._workers):
                 self._left_early(worker)
 
-    def lost(self, worker: int, how: str) -> None:
+    def cause_of(self, worker: int) -> Cause:
+        """Why a worker that was revoked is gone."""
+        state = self._workers[worker]
+        return Cause(state.kind, state.how)
+
+    def lost(self, worker: int, how: str, kind: str = "killed") -> None:
         """Take the revocation of a worker; ``how`` names the signal."""
         state = self._workers[worker]
         if state.end:
@@ -343,6 +355,7 @@ class JobState:
             self._turned_away(worker, how)
             return
         state.end, state.how = "revoked", how
+        state.kind = state.kind or kind
         if not self._started:
             # The others would wait for it in MPI's start for ever.
             self._end(
@@ -351,13 +364,8 @@ class JobState:
                 "and MPI cannot start without it; start the job again",
             )
             return
-        trained = [one for one in self._workers if not one.newcomer and one.end != "turned away"]
-        rest = sum(not one.end for one in trained)
-        places = sum(not one.replaces for one in trained)
-        self.lines.append(
-            f"{self._named(worker)} was revoked ({how}); {rest} of {count(places)} "
-            f"{'remains' if rest == 1 else 'remain'}"
-        )
+        rest = sum(not one.end for one in self._members)
+        self.lines.append(f"{self._named(worker)} was revoked ({how}); {self._remaining(rest)}")
 
     def runtime_gave_up(self) -> None:
         """Take the news that mpirun ended the job without being asked to."""
@@ -458,6 +466,15 @@ class JobState:
     def _bug(self, what: str, text: str = "", runtime: bool = False) -> None:
         self._end(EXIT_BUG, f"{what}; the job was ended, fix the script", text, runtime)
 
+    @property
+    def _members(self) -> list[Worker]:
+        """All that take part, or took part, in rounds."""
+        came = (one for one in self._workers if one.admitted or not one.newcomer)
+        return [one for one in came if one.end != "turned away"]
+
+    def _remaining(self, workers: int) -> str:
+        return remaining(workers, sum(not one.replaces for one in self._members))
+
     def _named(self, worker: int) -> str:
         return f"worker {worker} on {self._workers[worker].host}"
 
@@ -471,11 +488,11 @@ class JobState:
         if said.generation in self._changes:
             return
         self._changes.add(said.generation)
-        pause = "unknown" if said.pause_ms is None else f"{said.pause_ms:.1f} ms"
+        pause = "unknown" if said.pause_ms is None else milliseconds(said.pause_ms)
         for worker in self._known(said.left):
             self.lines.append(
                 f"{self._named(worker)} left before step {said.step}: "
-                f"{remaining(said.workers)} (pause {pause})"
+                f"{self._remaining(said.workers)} (pause {pause})"
             )
         for worker in self._known(said.joined):
             self.lines.append(
@@ -484,6 +501,12 @@ class JobState:
             )
             self._workers[worker].admitted = True
             self._tell_joined(worker)
+
+    def _follows(self, said: messages.Follows) -> None:
+        if said.step != self._followed_since and self._followed_since is not None:
+            why = "" if said.why is None else f": {said.why}"
+            self.lines.append(f"from step {said.step} on the strategy is {said.strategy}{why}")
+        self._followed_since = said.step
 
     def _tell_joined(self, worker: int) -> None:
         """Say that a newcomer trains, if that waits: those who admitted it may be heard later."""
@@ -526,8 +549,8 @@ class JobState:
         names = ", ".join(map(str, said.lost))
         self.lines.append(
             f"recovered from the loss of worker{'s' * (',' in names)} {names} at step {said.step}"
-            + (f" in {said.total_ms:.1f} ms" if said.total_ms is not None else "")
-            + f": {remaining(said.workers)} ({said.verdict}, generation {said.generation})"
+            + (f" in {milliseconds(said.total_ms)}" if said.total_ms is not None else "")
+            + f": {self._remaining(said.workers)} ({said.verdict}, generation {said.generation})"
         )
 
     def _unable(self, worker: int, why: str) -> None:

@@ -7,7 +7,6 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,15 +21,19 @@ from spotmpi.launch.head.starting_hosts import StartingHosts
 from spotmpi.launch.head.wanted_hosts import WantedHosts
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.output_lines import Outlet
+from spotmpi.launch.showing.event_file import EventFile
+from spotmpi.launch.showing.figures import Figures
+from spotmpi.launch.showing.metrics_server import MetricsServer, url
 from spotmpi.launch.start import mpirun, private_network
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.installation import Installation
 from spotmpi.launch.start.job_files import JobFiles
+from spotmpi.launch.start.program import Program
 from spotmpi.launch.wording import count
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
-__all__ = ["ListenOptions", "JobPlan", "launch"]
+__all__ = ["ListenOptions", "JobPlan", "Published", "launch"]
 
 _TRAVELLING = ("MKL_", "NUMBA_", "OMP_", "OPENBLAS_", "PYTHON")
 """How the names begin of variables that every host gets from the launcher's environment."""
@@ -58,11 +61,21 @@ class ListenOptions:
 
 
 @dataclass(frozen=True)
+class Published:
+    """What a job has come to, and where other programs find it."""
+
+    figures: Figures
+    metrics: socket.socket | None = None
+    """It listens for those who ask, by HTTP."""
+    tensorboard: Path | None = None
+    """Folder for an event file."""
+
+
+@dataclass(frozen=True)
 class JobPlan:
     """What is run, where and how, each time that the job begins."""
 
-    script: Path
-    arguments: Sequence[str]
+    program: Program
     roster: WantedHosts
     installation: Installation
     door: ListenOptions | None
@@ -74,17 +87,20 @@ class JobPlan:
     limits: Limits
     files: JobFiles
     """What the job writes; held by whoever launches it."""
+    published: Published
 
 
-def launch(plan: JobPlan, settings: Settings) -> int:
+def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int:
     """Run a job to its end and return its exit code (`job_state` lists them). Blocking.
 
     Belongs into the main thread of a process of its own: it handles signals, and kills whatever
     descends from this process when the job ends (children that were there before are spared).
-    The settings must have been checked.
+    The settings must have been checked. ``resumed``: the step of the checkpoint that it goes on
+    from.
     """
+    processes.name_this("spotmpi-run")
     processes.raise_priority()
-    run, in_vain = _run(plan, settings, patient=False), 0
+    run, in_vain = _run(plan, settings, resumed, patient=False), 0
     while run.code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
         in_vain = in_vain + 1 if run.brief else 0
         if in_vain == _STARTS_IN_VAIN:
@@ -94,8 +110,9 @@ def launch(plan: JobPlan, settings: Settings) -> int:
                 file=sys.stderr,
             )
             break
-        settings = replace(settings, resume=plan.files.newest() is not None)
-        run = _run(plan, settings, patient=True)
+        kept = plan.files.newest()
+        settings = replace(settings, resume=kept is not None)
+        run = _run(plan, settings, None if kept is None else kept.step, patient=True)
     if run.code == 0:
         plan.files.finished()
     return run.code
@@ -109,19 +126,23 @@ class _Run:
     brief: bool
 
 
-def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
+def _run(plan: JobPlan, settings: Settings, resumed: int | None, patient: bool) -> _Run:
     """Once, from the first host to the last. ``patient``: wait for hosts as long as it takes."""
-    door, manner, task = plan.door, plan.manner, plan.arguments
+    door, manner, program = plan.door, plan.manner, plan.program
     job_folder.remove_abandoned()
     travelling = {k: v for k, v in os.environ.items() if k.startswith(_TRAVELLING)}
     assignment = messages.Assignment(
         folder=str(Path.cwd()),
-        task=(str(plan.script), *task),
+        task=program.task,
         environ=travelling | settings.to_environ(),
         detect_ms=settings.detect_ms,
         fence=plan.limits.fence,
     )
-    job = Job([str(plan.script), *task], settings, manner, plan.limits)
+    figures = plan.published.figures
+    figures.begins()
+    words = [program.called, *program.arguments]
+    job = Job(words, settings, manner, plan.limits, figures)
+    job.resumed = resumed
     if patient:
         where = (
             "its newest checkpoint" if settings.resume else "the beginning: it has no checkpoint"
@@ -129,7 +150,7 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
         how = "starting again, from" if plan.alone else "waiting for hosts, to go on from"
         job.console.say(f"{how} {where}")
     job.look_out(manner.watch)
-    output = _Output(job, named=not plan.alone)
+    output = _Output(job)
     network = private_network.erect()
     if network.why and not patient and (others := private_network.neighbours()):
         job.console.say(
@@ -174,6 +195,7 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
         stack.callback(network.close)
+        _publish(plan.published, job, stack)
 
         began = math.inf
 
@@ -202,12 +224,26 @@ def _run(plan: JobPlan, settings: Settings, patient: bool) -> _Run:
         return _Run(code, (plan.alone or fleet.stayed) and time.monotonic() - began < _BRIEF)
 
 
-class _Output:
-    """What workers write, a line at a time; ``named``: with its worker's id."""
+def _publish(published: Published, job: Job, until: ExitStack) -> None:
+    """Let other programs know of the job, as long as it runs."""
+    if published.metrics is not None:
+        from spotmpi.launch.showing import prometheus  # an extra
 
-    def __init__(self, job: Job, named: bool) -> None:
+        page = prometheus.page(published.figures)
+        server = MetricsServer(job.loop, published.metrics, page, prometheus.KIND)
+        until.callback(server.close)
+        job.console.say(f"metrics at {url(published.metrics)}")
+    if published.tensorboard is not None:
+        file = EventFile(published.tensorboard, published.figures, job.console.say)
+        job.watchers.append(file.look)
+        until.callback(file.close)
+
+
+class _Output:
+    """What workers write, a line at a time, each with its worker's id."""
+
+    def __init__(self, job: Job) -> None:
         self._job = job
-        self._named = named
         self._lines: dict[tuple[int, int], Outlet] = {}
 
     def write(self, worker: int, stream: int, data: bytes) -> None:
@@ -221,5 +257,4 @@ class _Output:
             lines.close()
 
     def _outlet(self, worker: int, stream: int) -> Outlet:
-        prefix = f"[{worker}] " if self._named else ""
-        return self._job.console.outlet(worker, stream, prefix)
+        return self._job.console.outlet(worker, stream, f"[{worker}] ")

@@ -16,7 +16,7 @@ from spotmpi.launch.head.admission_queue import Growth
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.worker_orders import Orders
 from spotmpi.launch.limits import Limits
-from spotmpi.launcher_channel import Order
+from spotmpi.launcher_channel import Cause, Order
 from spotmpi.protocol.joining import Stage
 
 __all__ = ["Crewed", "MembershipChanges"]
@@ -45,6 +45,9 @@ class Crewed(Protocol):
 
     def order(self, worker: int, order: Order) -> None:
         """Put an order where the worker finds it in its next round. May raise OSError."""
+
+    def explain(self, worker: int, cause: Cause) -> None:
+        """Have all others find why a worker is gone, or goes."""
 
     def recruit(self, host: str) -> int | None:
         """Start one more worker on a host, if it is there and has room; returns its id."""
@@ -170,6 +173,7 @@ class MembershipChanges:
         revoked = self._verdict.revoked(worker)
         if revoked:  # ... unless one that has just come is what it died of: both need memory
             before = max(before, *self._young(host), -1)
+            self._crew.explain(worker, self._verdict.cause_of(worker))
         replaced = self._replace and revoked
         if with_host or not (replaced or self._verdict.turned_away(worker)):
             return
@@ -186,6 +190,7 @@ class MembershipChanges:
         """Have a worker leave before its next step; one that does not train yet is killed."""
         self._dismiss(self._growth.leaves(worker), _ORPHANED)
         self._unwanted.add(worker)
+        self._crew.explain(worker, Cause("notice" if why is _TAKEN else "asked", why))
         if self._verdict.learning(worker) or not self.orders.give(worker, leave=True):
             self._dismiss((worker,), why)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from spotmpi.launch.event_loop import WRITE, Loop
 from spotmpi.launch.head.worker_logs import Logs
 from spotmpi.launch.log_lines import keep
 from spotmpi.launch.output_lines import Lines, Outlet, Sink, Written
+from spotmpi.launch.showing.terminal import LiveLine, can_show
 
 __all__ = ["Output"]
 
@@ -38,19 +40,25 @@ class Output:
     ) -> None:
         self._loop = loop
         self._patience = patience
-        self._sinks = (Sink(1, patience), Sink(2, patience))
+        error = Sink(2, patience)
+        self._live = LiveLine(error) if can_show(2) else None
+        stream = self._live or error
+        # On one terminal all goes one way, so that a line that lives is below all others.
+        out = None if self._live is not None and _same_terminal() else Sink(1, patience)
+        self._sinks = (error,) if out is None else (out, error)
+        self._streams = (out or stream, stream)
         self._quiet = quiet
         self._logs = None if log_dir is None else Logs(log_dir, self.say)
         self._held = False
-        self._log_places: list[Written] = [self._sinks[1]] if verbose else []
+        self._log_places: list[Written] = [stream] if verbose else []
         self._log_places += [] if self._logs is None else [self._logs.of("spotmpi")]
         self._log_lines: dict[str, Lines] = {}
         """Of each process, by its name."""
         self._end_log = keep(partial(self._log_own, "head")) if self._log_places else lambda: None
 
-    def outlet(self, worker: int, stream: int, prefix: str = "") -> Outlet:
+    def outlet(self, worker: int, stream: int, prefix: str) -> Outlet:
         """Where to put what a worker wrote to stream 1 (output) or 2 (error)."""
-        shown = [] if self._quiet else [Lines(self._sinks[stream - 1], prefix)]
+        shown = [] if self._quiet else [Lines(self._streams[stream - 1], prefix)]
         kept = [] if self._logs is None else [Lines(self._logs.of(f"worker-{worker}"))]
         return Outlet([*shown, *kept])
 
@@ -62,7 +70,18 @@ class Output:
     def say(self, text: str) -> None:
         """Say something to the user, as the launcher: whatever it quotes moves no cursor."""
         line = shown(text, _LONGEST, lines=True)
-        self._sinks[1].say(f"spotmpi: {line}\n".encode(errors="replace"))
+        self._streams[1].say(f"spotmpi: {line}\n".encode(errors="replace"))
+
+    @property
+    def width(self) -> int | None:
+        """Columns for `show`; None where nothing can be shown in place."""
+        return None if self._live is None else self._live.width
+
+    def show(self, line: str) -> None:
+        """Have this as the last line on the terminal, in the place of the one before; none if it is
+        empty."""
+        if self._live is not None:
+            self._live.show(shown(line, _LONGEST))
 
     def log(self, process: str, data: bytes) -> None:
         """Take log lines of a process of the job; nothing is their end."""
@@ -103,6 +122,7 @@ class Output:
 
         Blocks as long as it is read, and for seconds when it is not.
         """
+        self.show("")
         self._end_log()
         self._log_places.clear()
         if self._logs is not None:
@@ -112,6 +132,11 @@ class Output:
         for sink in self._sinks:
             sink.drain(until)
             sink.close()
+
+
+def _same_terminal() -> bool:
+    """Whether both streams are shown in one place."""
+    return os.isatty(1) and os.fstat(1).st_rdev == os.fstat(2).st_rdev
 
 
 class _Printable:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Measured
 
 __all__ = ["Awaited", "Stalls", "Standing", "waited_for"]
 
@@ -35,6 +35,7 @@ class Standing(NamedTuple):
     """With this, as its script said."""
     loss: float | None = None
     """The mean of the last step's."""
+    measured: Measured = Measured()
 
 
 @dataclass(frozen=True)

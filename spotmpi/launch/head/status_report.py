@@ -7,14 +7,17 @@ import os
 import platform
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.job_state import MEANINGS, JobEnding
 from spotmpi.launch.head.stalls import Standing, waited_for
 from spotmpi.launch.head.worker_state import WorkerState
-from spotmpi.launch.silences import Silences
+from spotmpi.launch.liveness import Silences
+from spotmpi.launch.showing.pace import Pace
 from spotmpi.launcher_channel import IN_SCRIPT
+from spotmpi.settings import Settings
 
 __all__ = ["StatusReport"]
 
@@ -22,22 +25,42 @@ __all__ = ["StatusReport"]
 class StatusReport:
     """One job's. Local; knows the time."""
 
-    def __init__(self, script: str, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, script: str, arguments: Sequence[str] = (), settings: Settings | None = None
+    ) -> None:
         self._script = script
+        self._settings = settings or Settings()
+        self._training = 0
+        """Which one of the script's."""
         self._arguments = tuple(arguments)
         self._since = time.time()
         self._generation = 0
         self._checkpoint: control_messages.SavedAt | None = None
         self._unsaved: str | None = None
+        self._follows: messages.Follows | None = None
         self._progress: dict[int, Standing] = {}
         self._gone: dict[int, float] = {}
+        self._pids: dict[int, int] = {}
         self._stopping = False
+        self._pace = Pace()
 
-    def told(self, said: Message) -> None:
-        """Take what any worker said."""
+    def look(self, progress: Mapping[int, Standing]) -> None:
+        """Take how far the workers have come that live and train; to be called every second."""
+        self._pace.see(time.monotonic(), progress)
+
+    def told(self, worker: int, said: Message) -> None:
+        """Take what a worker said."""
         match said:
+            case messages.Runs(pid=pid):
+                self._pids[worker] = pid
+            case messages.Begin(training=training):
+                self._training = max(self._training, training)
             case messages.Recovery() | messages.Change():
                 self._generation = max(self._generation, said.generation)
+            case messages.Follows():
+                known = self._follows  # and why; the next leader tells it again, without that
+                if known is None or (known.step, known.strategy) != (said.step, said.strategy):
+                    self._follows = said
             case messages.Checkpoint():
                 self._checkpoint = control_messages.SavedAt(said.step, said.path)
                 self._unsaved = None
@@ -72,6 +95,11 @@ class StatusReport:
             if worker < len(fates) and fates[worker].state == "training"
         }
         last = max(self._progress.values(), key=_steps, default=None)
+        whole = None if last is None else last.measured.whole or None
+        speed = self._pace.speed(now)
+        left = None
+        if speed is not None and speed.steps and last is not None and whole is not None:
+            left = max(0, whole - last.steps) / speed.steps
         waits = {one.worker: one.waited for one in waited_for(training, now)}
         return control_messages.Report(
             job=job,
@@ -98,6 +126,14 @@ class StatusReport:
             ),
             ending=None if ending is None else _end(ending),
             loss=None if last is None else last.loss,
+            strategy=None if self._follows is None else self._follows.strategy,
+            why=None if self._follows is None else self._follows.why,
+            samples=self._pace.samples or None,
+            steps_in_all=whole,
+            steps_per_second=None if speed is None else round(speed.steps, 6),
+            samples_per_second=None if not (speed and speed.samples) else round(speed.samples, 6),
+            seconds_to_go=None if left is None else round(left, 3),
+            trace=_path(self._settings.of_training(self._training).trace),
         )
 
     def _worker(
@@ -122,6 +158,10 @@ class StatusReport:
             awaited_seconds=None if waited is None else round(waited, 3),
             quiet_seconds=None if inside is None else round(inside.quiet, 3),
             busy=None if inside is None else inside.busy or None,
+            pid=self._pids.get(worker) if fate.lives else None,
+            computing_seconds=None if last is None else round(last.measured.computing, 3),
+            waiting_seconds=None if last is None else round(last.measured.waiting, 3),
+            stalled_seconds=None if last is None else round(last.measured.stalled, 3),
         )
 
 
@@ -132,6 +172,10 @@ def _steps(standing: Standing) -> int:
 def _end(ending: JobEnding) -> control_messages.EndReport:
     meaning = MEANINGS.get(ending.code, f"ended by signal {ending.code - 128}")
     return control_messages.EndReport(ending.code, meaning, ending.sentence)
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _ms(seconds: float) -> float:

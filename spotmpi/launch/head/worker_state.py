@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Worker", "WorkerState"]
+__all__ = ["NEWCOMERS", "Worker", "WorkerState"]
+
+NEWCOMERS = ("waiting", "joining", "turned away")
+"""States of those that came later than the others, and do not train."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Worker:
     """It left the others on request."""
     why: str = ""
     """It is being killed, if we do that ourselves."""
+    kind: str = ""
+    """What that counts as, as `Cause` has it."""
     how: str = ""
     """It was revoked."""
     garbled: bool = False

@@ -42,9 +42,18 @@ from spotmpi.launch.processes import cores, read
 from spotmpi.launch.signal_events import as_events
 from spotmpi.launch.start import mpi_variables, mpirun
 from spotmpi.launch.start.installation import NO_MPI, search
+from spotmpi.launch.start.program import Program
 from spotmpi.launch.udp_beats import UdpBeats, own_addresses
 from spotmpi.launch.wording import signal_name
-from spotmpi.launcher_channel import Busy, Name, Progress, admit, publish_death, record_death
+from spotmpi.launcher_channel import (
+    Busy,
+    Name,
+    Progress,
+    admit,
+    publish_cause,
+    publish_death,
+    record_death,
+)
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
 
@@ -146,6 +155,7 @@ class Agent:
 
     def run(self) -> ServiceEnd:
         """Serve until there is nothing more to serve. Blocking; leaves nothing on the host."""
+        processes.name_this("spotmpi-agent")
         processes.adopt_orphans()
         processes.allow_descriptors(self._slots)
         # A batch system says so first, and kills a few seconds later: time to clear up.
@@ -251,6 +261,9 @@ class Agent:
                 self._held = on
             case messages.Died(worker=worker, ago=ago, name=name):
                 self._obituary(worker, time.monotonic() - ago, name)
+            case messages.Explained(worker=worker, cause=cause):
+                with suppress(OSError):  # no room: the trace does without
+                    publish_cause(self._folder, worker, cause)
             case messages.Claimed(links=claimed):
                 if known := tcp_connections.ends(claimed, os.getpid()):
                     self._trunk.tell(messages.Confirms(tuple(known)))
@@ -271,11 +284,12 @@ class Agent:
             publish_death(self._folder, worker, Name(name.namespace.encode(), name.rank), living)
 
     def _take_on(self, assignment: messages.Assignment) -> None:
-        script = os.path.join(assignment.folder, assignment.task[0])
+        program = Program.of(assignment.task)
+        path = assignment.environ.get("PYTHONPATH", "").split(os.pathsep)
         if not os.path.isdir(assignment.folder):
             self._decline(f"there is no folder {assignment.folder} on {self._name}")
-        elif not os.path.isfile(script):
-            self._decline(f"there is no script {script} on {self._name}")
+        elif (missing := program.missing(assignment.folder, path)) is not None:
+            self._decline(f"there is no {missing} on {self._name}")
         else:
             self._assignment = assignment
             if Settings.from_environ(assignment.environ).log:
@@ -307,7 +321,7 @@ class Agent:
         )
         self._crew.expect([worker])
         wrapper = subprocess.Popen(
-            mpirun.wrapper(self._folder),
+            mpirun.wrapper(self._folder, worker, Program.of(self._assignment.task).short),
             env=environ | self._assignment.environ,
             cwd=self._assignment.folder,
             stdin=subprocess.DEVNULL,
@@ -378,8 +392,9 @@ class Agent:
             self._reported[worker] = come, quiet[worker], with_what
             if before.get(worker) != self._reported[worker]:
                 ago = max(0.0, now - come.since)
-                what = quiet[worker], with_what, come.loss
-                new.append(messages.HowFar(worker, *come[:3], ago, *what))
+                far, counted = come[:3], messages.Counted(*come.measured)
+                inside = quiet[worker], with_what
+                new.append(messages.HowFar(worker, *far, ago, *inside, come.loss, counted))
         if new:
             self._trunk.tell(messages.Progressed(tuple(new)))
         self._claim()

@@ -41,6 +41,7 @@ def main(folder: Path, newcomer: int | None = None) -> NoReturn:
     except OSError:
         os._exit(1)  # the launcher died, and mpirun with it
     me = int(os.environ["OMPI_COMM_WORLD_RANK"]) if newcomer is None else newcomer
+    processes.name_this(f"stand-in-{me}")
     hello = wire.encode("hello", worker=me, environ=mpi_variables.of_mpi(os.environ))
     wire.say(link, hello)
     signals = processes.signals(_HANDLED)

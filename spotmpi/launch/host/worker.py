@@ -1,4 +1,4 @@
-"""The forked child that runs the user's script, and tells the launcher if it raises."""
+"""The forked child that runs the user's script or module, and tells the launcher if it raises."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn, TextIO, cast
 
 from spotmpi.errors import EXIT_REQUEUE, ScriptError, UsageError
+from spotmpi.launch.start.program import AS_MODULE, Program
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 
@@ -28,7 +29,7 @@ __all__ = ["TASK", "main"]
 _LOG = logging.getLogger(__name__)
 
 TASK = "task"
-"""File in the job folder: the script and its arguments, as a JSON list."""
+"""File in the job folder: the words of a `Program`, as a JSON list."""
 
 _LONGEST = 8000
 """Characters of a traceback that are sent, the last ones: each may take 6 bytes in JSON."""
@@ -40,24 +41,29 @@ _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
 def main(folder: Path, channel: int) -> NoReturn:
-    """Run the script of a job's folder as ``python SCRIPT ARGS`` would, and end this process.
+    """Run the script of a job's folder as ``python SCRIPT ARGS`` would, or the module as
+    ``python -m MODULE ARGS``, and end this process.
 
     ``channel`` is the descriptor that leads to the launcher.
 
     MPI is not finalised: that can hang after a failure, and nobody needs it.
     """
-    script, *arguments = json.loads((folder / TASK).read_text())
+    program = Program.of(json.loads((folder / TASK).read_text()))
     for stream in (sys.stdout, sys.stderr):
         cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)
     faulthandler.enable()
-    sys.argv[:] = [script, *arguments]
-    sys.path.insert(0, os.path.dirname(os.path.realpath(script)))
+    if program.is_module:
+        sys.argv[:] = [AS_MODULE, *program.arguments]  # its path, as soon as that is known
+        sys.path.insert(0, os.getcwd())
+    else:
+        sys.argv[:] = program.task
+        sys.path.insert(0, os.path.dirname(os.path.realpath(program.name)))
     os.environ.update(Settings(channel_fd=channel).to_environ())
     worker = os.getpid()
     launcher = LauncherChannel.open(Settings(job_dir=folder, channel_fd=channel))
-    _LOG.info("process %d runs %s", worker, script)
+    _LOG.info("process %d runs %s", worker, program.called)
     tell_warnings(launcher)
-    code = _run(script, launcher)
+    code = _run(program, launcher)
     _LOG.info("process %d ends with code %d", os.getpid(), code)
     # What the interpreter does at its end, up to the point where it would finalise MPI.
     threading._shutdown()  # type: ignore[attr-defined]
@@ -101,10 +107,13 @@ def _is_ours(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(_PACKAGE)
 
 
-def _run(script: str, channel: LauncherChannel) -> int:
+def _run(program: Program, channel: LauncherChannel) -> int:
     worker = os.getpid()
     try:
-        runpy.run_path(script, run_name="__main__")
+        if program.is_module:
+            runpy.run_module(program.name, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program.name, run_name="__main__")
     except SystemExit as leaving:
         if leaving.code is None or isinstance(leaving.code, int):
             return (leaving.code or 0) & 0xFF

@@ -3,7 +3,8 @@
 A worker that is revoked takes its wrapper along, by SIGKILL. A worker that fails in any other way
 leaves its wrapper alive, and the launcher ends the job in peace.
 
-Run as a file, ``python wrapper.py FOLDER``, by an `agent`, in the environment of the worker.
+Run as a file by an `agent`, in the environment of the worker: ``python wrapper.py FOLDER TEXT``,
+where the text is for people who look at processes.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ def main(folder: Path) -> NoReturn:
     """Be the wrapper of the worker that the environment names: a newcomer, or one of the first."""
     newcomer = Settings.from_environ().newcomer
     me = int(os.environ["OMPI_COMM_WORLD_RANK"]) if newcomer is None else newcomer
+    processes.name_this(f"wrapper-{me}")
     processes.adopt_orphans()
     signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
     try:
@@ -75,6 +77,8 @@ def main(folder: Path) -> NoReturn:
         os.setpgid(0, 0)  # what is sent to the wrapper's group is not for us
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         _redirect(out[1], error[1])
+        processes.name_this(f"spotmpi-{me}")
+        wire.say(link, wire.encode("runs", pid=os.getpid()))
         worker.main(folder, link.fileno())
     _LOG.info("worker %d is process %d", me, child)
     for descriptor in (*out, *error, *(reading for reading, _ in log)):

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from spotmpi import locks
+from spotmpi.launch.start.program import Program
 from spotmpi.settings import Settings
 from spotmpi.training.keeping import checkpoint_folder
 
@@ -37,18 +39,15 @@ class JobFiles:
     ``say`` is given what the user should know of them.
     """
 
-    def __init__(
-        self, settings: Settings, script: Path, arguments: Sequence[str], say: Callable[[str], None]
-    ) -> None:
+    def __init__(self, settings: Settings, program: Program, say: Callable[[str], None]) -> None:
         self._folder = settings.checkpoint
         self._trace = settings.trace
-        self._script = script
-        self._arguments = arguments
+        self._program = program
         self._say = say
         self._locks: list[locks.Lock] = []
 
     def __enter__(self) -> JobFiles:
-        self._locks = locks.hold(self._folder, self._trace, script=self._script.name)
+        self._locks = locks.hold(self._folder, self._trace, script=self._program.short)
         for lock in self._locks:
             if not lock.guarded:
                 self._say(
@@ -107,8 +106,10 @@ class JobFiles:
 
     def _end(self, step: int) -> dict[str, object]:
         """What tells this end from that of another script, or of other arguments."""
-        task = hashlib.sha256(self._script.read_bytes())
-        task.update(json.dumps(list(self._arguments)).encode())
+        task = hashlib.sha256(self._program.source(os.getcwd()))
+        if self._program.is_module:
+            task.update(self._program.called.encode())
+        task.update(json.dumps(list(self._program.arguments)).encode())
         return {"step": step, "task": task.hexdigest()}
 
     def _said(self) -> object:

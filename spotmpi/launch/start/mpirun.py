@@ -17,17 +17,20 @@ _WRAPPER = Path(__file__).parents[1] / "host" / "wrapper.py"
 _STAND_IN = Path(__file__).parents[1] / "host" / "stand_in.py"
 
 
-def wrapper(folder: Path) -> list[str]:
-    """Return the program that an agent with this folder starts for each of its workers.
+def wrapper(folder: Path, worker: int, script: str) -> list[str]:
+    """Return the program that an agent with this folder starts for a worker.
+
+    Its last word is for people who look at processes.
+    """
+    return [sys.executable, str(_WRAPPER), str(folder), f"worker {worker} of {script}"]
+
+
+def stand_in(folder: Path) -> list[str]:
+    """Return the program that mpirun starts for each worker of the job with this folder.
 
     The script and its arguments are not part of it: mpirun would take a lone ``:`` among them
     for the beginning of another program.
     """
-    return [sys.executable, str(_WRAPPER), str(folder)]
-
-
-def stand_in(folder: Path) -> list[str]:
-    """Return the program that mpirun starts for each worker of the job with this folder."""
     # Without what a site adds to Python: there are as many of them as workers, all at once.
     return [sys.executable, "-S", str(_STAND_IN), str(folder)]
 

@@ -36,8 +36,9 @@ MOST_TRIES = 60
 _LONGEST_PAUSE_AT_THE_END = 10.0
 """Seconds between two of these; it begins with one."""
 
-State = Callable[[], Mapping[str, Any]]
-"""Makes a copy of the state, in the memory of the host."""
+State = Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""Makes a copy of the state, in the memory of the host; and says what a reader needs beside it, in
+the values of JSON."""
 Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any]], Path]
 """As `checkpoint_file.save`."""
 
@@ -55,6 +56,9 @@ class _Writing(NamedTuple):
     due: int
     step: int
     complete: bool
+    began: float
+    copied: float
+    """Seconds that it took to copy the state."""
     work: Background[tuple[Path, float]]
     """What comes of it: its path, and the seconds that it took."""
 
@@ -71,9 +75,7 @@ class Checkpoints:
         trace: Trace,
         channel: LauncherChannel,
         fabric: Fabric,
-        about: Mapping[str, Any],
     ) -> None:
-        """``about``: what a reader needs beside the state, in the values of JSON."""
         self.folder = folder
         self.asked = False
         """The script asks for a checkpoint: goes out with the next control word."""
@@ -85,11 +87,12 @@ class Checkpoints:
         self._trace = trace
         self._channel = channel
         self._fabric = fabric
-        self._about = about
         self._due: int | None = None
         """Round at whose end a checkpoint was due that nobody has confirmed yet."""
-        self._copy: tuple[int, int, Mapping[str, Any]] | None = None
+        self._copy: tuple[int, int, Mapping[str, Any], Mapping[str, Any]] | None = None
         """Round at which it was due, its step and the state, until that is stable."""
+        self._copied = 0.0
+        """Seconds that the last copy took."""
         self._writing: _Writing | None = None
         self._again = self._pause = 0.0
         """When one may be tried again that the disk refused, and for how long that was put off."""
@@ -132,7 +135,7 @@ class Checkpoints:
         if self._due is None or not leader:
             self._copy = None
         elif writes and self._fabric.clock() >= self._again:
-            self._copy = self._due, step, self._state()
+            self._copy = self._due, step, *self._copied_state()
 
     def joins(self, number: int) -> None:
         """This worker has learnt everything by round ``number``, but not whether one is due that
@@ -149,7 +152,7 @@ class Checkpoints:
         self._copy = None
         self.wait()
         if self._last != (step, complete):
-            self._write(-1, step, self._state(), complete)
+            self._write(-1, step, *self._copied_state(), complete)
             self.wait()
         return self._last == (step, complete)
 
@@ -176,7 +179,7 @@ class Checkpoints:
         writing, self._writing = self._writing, None
         if writing is None:
             return
-        step, me = writing.step, self._fabric.me
+        step, me, began = writing.step, self._fabric.me, self._fabric.clock()
         try:
             path, seconds = writing.work.wait()
         except CheckpointError as error:
@@ -192,21 +195,37 @@ class Checkpoints:
         self.published = self.published or writing.due == self._due  # another may be due by now
         _LOG.info("step %d: %s was written in %.3f s", step, path, seconds)
         self._last = step, writing.complete
-        self._trace.write("checkpoint", step=step, path=str(path), seconds=seconds, worker=me)
+        known = {"path": str(path), "seconds": seconds, "worker": me, "began": writing.began}
+        waited = 1e3 * (self._fabric.clock() - began)
+        known |= {"copy_ms": round(1e3 * writing.copied, 3), "wait_ms": round(waited, 3)}
+        self._trace.write("checkpoint", step=step, **known)
         self._channel.tell("checkpoint", step=step, path=str(path), worker=me)
+
+    def _copied_state(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        began = self._fabric.clock()
+        state = self._state()
+        self._copied = self._fabric.clock() - began
+        return state
 
     @property
     def _is_writing(self) -> bool:
         return self._writing is not None and self._writing.due == self._due
 
-    def _write(self, due: int, step: int, state: Mapping[str, Any], complete: bool = False) -> None:
+    def _write(
+        self,
+        due: int,
+        step: int,
+        state: Mapping[str, Any],
+        known: Mapping[str, Any],
+        complete: bool = False,
+    ) -> None:
         assert self.folder is not None
         self._copy = None
         self.wait()
-        about = {**self._about, "step": step, "written_by": self._fabric.me, "complete": complete}
+        about = {**known, "step": step, "written_by": self._fabric.me, "complete": complete}
         save = partial(self._save, self.folder, step, state, about)
         clock, begin = self._fabric.clock, self._fabric.clock()
         work = self._fabric.background(
             lambda: (save(), clock() - begin), f"spotmpi-checkpoint-{step}"
         )
-        self._writing = _Writing(due, step, complete, work)
+        self._writing = _Writing(due, step, complete, begin, self._copied, work)

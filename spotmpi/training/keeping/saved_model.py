@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from spotmpi.errors import CheckpointError
+from spotmpi.arrays.structure import Structure
+from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.training.keeping import checkpoint_file
 
 __all__ = ["SavedModel", "load"]
+
+P = TypeVar("P")
 
 _KINDS = {"dict": dict, "list": list, "tuple": tuple}
 
@@ -22,7 +26,8 @@ class SavedModel:
     """A model as a checkpoint holds it. The arrays are the caller's to change."""
 
     params: Any
-    """The parameters, in the structure that the script gave them in."""
+    """The parameters, in the structure that the script gave them in; nested ones in a dict, by
+    their names."""
     step: int
     """Steps done."""
     complete: bool
@@ -33,6 +38,19 @@ class SavedModel:
     """All else, by name: the seed, the place in the data, what a strategy remembers."""
     path: Path
     """The file that it came from."""
+
+    def like(self, params: P) -> P:
+        """`params` in the structure of these, which may be nested. UsageError if their names are
+        not the same."""
+        structure, _ = Structure.of(params)
+        own = self.params if isinstance(self.params, dict) else dict(enumerate(self.params))
+        if own.keys() != set(structure.keys):
+            raise UsageError(
+                f"the parameters in {self.path} are {_some(own)}, and these are "
+                f"{_some(structure.keys)}: give it parameters as the script did"
+            )
+        found: P = structure.build(own)
+        return found
 
 
 def load(path: str | os.PathLike[str]) -> SavedModel:
@@ -67,6 +85,11 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
         rest=rest,
         path=found.path,
     )
+
+
+def _some(names: Iterable[object]) -> str:
+    first, *rest = map(repr, names)
+    return ", ".join([first, *rest[:4], *([".."] if rest[4:] else [])])
 
 
 def _tree(state: dict[str, Any], name: str, how: Any, path: Path) -> Any:

@@ -1,1 +1,1 @@
-"""Rounds: their kinds, and the memory that they are made of."""
+"""Rounds: their kinds, the memory that they are made of, and what becomes known by them."""

@@ -16,6 +16,7 @@ from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.protocol.control_word import ControlSum, ControlWord
 from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.paces import Pace
 from spotmpi.training.journal import described
 from spotmpi.training.registered import Training
 from spotmpi.training.replica import Result
@@ -28,6 +29,8 @@ class Taken(NamedTuple):
 
     first: int
     steps: int
+    samples: int
+    """That they are of."""
     describe: Callable[[int, dict[str, Any]], dict[str, Any]]
     """What there is to say of the n-th of them, given what is known of the round."""
 
@@ -43,9 +46,6 @@ class Round:
 
     levels = True
     """All replicas are equal after it."""
-
-    beyond = 0
-    """Steps that it had, for who learns, beside those that its lesson says."""
 
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
@@ -66,14 +66,23 @@ class Round:
         return word
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
-        """With what a newcomer can do what all do with the result; None if it cannot be told all
-        the rest with this round."""
+        """With what a newcomer can do what all do with the result, if that takes anything."""
         return None
+
+    @property
+    def graduates(self) -> bool:
+        """Whether a newcomer can be told all the rest with it, and go on as if it had taken the
+        others' last step."""
+        return False
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
         """It is complete, with contributions of all who are ``full``; the steps taken with it."""
+        raise NotImplementedError
+
+    def graduate(self, rest: Any, full: Sequence[WorkerId]) -> None:
+        """This worker has learnt with it: take all else that it was told, with these others."""
         raise NotImplementedError
 
 
@@ -128,6 +137,7 @@ class Step(Round):
     def check(self, first: int, last: int | None = None) -> None:
         """Numbers that are not finite are refused, if that was asked for."""
         training = self._training
+        training.replica.starts(first, last)
         if not training.check_finite:
             return
         if (name := training.replica.first_not_finite(first, last)) is not None:
@@ -145,6 +155,10 @@ class Step(Round):
             return  # parts are under way: what they do stays as it is until they are given up
         self._prepared_for = membership.generation
         replica = self._training.replica
+        if replica.one_counts:
+            replica.count(self._turn.first_dealt(self.memory.full(membership.ids)) == self._me)
+        pace, known = self._training.meter.pace(me), replica.lengths.known
+        self.memory.answer(pace, known, membership.ids.index(me))
         self.memory.rest()
         if self.memory.teaches:
             replica.leave()
@@ -169,6 +183,12 @@ class Step(Round):
         loss = self._training.progress.loss
         return {"result": self._result(full), "numbers": numbers, "loss": loss}
 
+    @property
+    def graduates(self) -> bool:
+        """Not if it comes after the last step, and scripts have asked for something in between: a
+        newcomer would ask for it as well."""
+        return not (self._turn.closes and self._training.position.asked)
+
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
@@ -177,7 +197,7 @@ class Step(Round):
         progress, replica = training.progress, training.replica
         result, lease, told = self._result(full), turn.lease, self.memory.told
         if told is not None:
-            result, training.paces = result.told(told), told
+            result, training.paces = result.told(told, replica.strategy), told
             if lease is not None:
                 taken = {one.worker: one.taken for one in told}
                 lease = training.position.dealer.end([taken.get(one, 0) for one in lease.slots])
@@ -193,7 +213,8 @@ class Step(Round):
         rates = [result.rate] * many
         if replica.strategy.apart:
             rates = [turn.rates[step * len(turn.rates) // many] for step in range(many)]
-        return Taken(result.after - many, many, partial(described, rates, word.loss, lease))
+        describe = partial(described, rates, word.loss, lease)
+        return Taken(result.after - many, many, int(result.weight), describe)
 
     def _result(self, full: Sequence[WorkerId]) -> Result:
         """What follows from who contributes."""
@@ -309,6 +330,18 @@ class Learn(Round):
         super().__init__(memory)
         self._training = training
         self._reached = reached
+        self._told: Sequence[Pace] = ()
+        """What the others have told of their steps ..."""
+        self._beyond = 0
+        """... and how many more these were than its lesson says."""
+
+    def graduate(self, rest: Any, full: Sequence[WorkerId]) -> None:
+        """Where its lesson was too early, it is set right."""
+        training = self._training
+        training.registry.take(rest)
+        training.progress.steps += self._beyond
+        taken = {one.worker: one.taken for one in self._told}
+        training.position.settle(taken, full, training.progress.seed)
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
@@ -319,8 +352,9 @@ class Learn(Round):
             self._training.registry.put_numbers(page["numbers"])
             lesson = result = Result(*page["result"])
             if (told := self.memory.told) is not None:
-                result, self._training.paces = lesson.told(told), told
-            self.beyond = result.after - lesson.after
+                result = lesson.told(told, self._training.replica.strategy)
+                self._training.paces = self._told = told
+            self._beyond = result.after - lesson.after
             if result.weight:
                 self._training.replica.follow(result)
             self._training.progress.rounds += 1

@@ -11,8 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
-from spotmpi.protocol import control_word, exact_means, paces
+from spotmpi.protocol import control_word, exact_means, gradient_noise, paces
+from spotmpi.protocol.gradient_noise import Lengths
 from spotmpi.protocol.host_ring import RING
+from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace
 from spotmpi.training.replica import Replica
 from spotmpi.training.teaching import Teaching
@@ -33,9 +35,14 @@ class RoundMemory:
         self._last: Sequence[Arena] = ()
         self._word = arena_of([Shape("float64", control_word.WORDS)], "word")
         self._table: Arena | None = None
-        """Of what workers tell of their pace, if they have each its own."""
-        if replica.strategy.paced:
+        """Of what workers tell of their pace, if they may ever have each its own: there from the
+        beginning, so that nobody waits for it where all change to such a strategy."""
+        if any(strategy.paced for strategy in replica.strategies):
             self._table = arena_of([Shape("float64", paces.WORDS)], "paces")
+        self._survey: Arena | None = None
+        """Of what they tell now and then, whatever the strategy."""
+        self._surveys = False
+        """It goes with the open round, or went with the last one."""
         self._alone: Arena | None = None
         self._answering = False
 
@@ -67,6 +74,10 @@ class RoundMemory:
         """Somebody learns from the open round, by its sums."""
         return self._school.teaching
 
+    def full(self, workers: Sequence[WorkerId]) -> Sequence[WorkerId]:
+        """Those of ``workers`` who do not learn."""
+        return self._school.full(workers)
+
     @property
     def in_place(self) -> bool:
         """As the data plane has it."""
@@ -86,7 +97,10 @@ class RoundMemory:
         """The next round begins."""
         self._school.open()
         self.rest()
-        first = [self._replica.arena, *self._told] if self._alone is None else [self._alone]
+        self._surveys = self._alone is None and self._replica.surveys
+        first = [] if self._alone is None else [self._alone]
+        if self._alone is None:
+            first = [self._replica.arena, *self._told, *self._surveyed]
         self._open = (*first, *self._school.arena)
 
     def rest(self) -> None:
@@ -108,7 +122,9 @@ class RoundMemory:
 
     @property
     def _told(self) -> list[Arena]:
-        return [] if self._table is None else [self._table]
+        if self._table is None or not self._replica.strategy.paced:
+            return []
+        return [self._table]
 
     def tell(self, pace: Pace | None, place: int) -> None:
         """Bring it to the open round, where that is told. A negative place: there is none."""
@@ -119,7 +135,31 @@ class RoundMemory:
     @property
     def told(self) -> list[Pace] | None:
         """What all have told in the last round, which was one of steps; None where nothing is."""
-        return None if self._table is None else paces.told(self._table.record[0])
+        return next((paces.told(table.record[0]) for table in self._told), None)
+
+    @property
+    def _surveyed(self) -> list[Arena]:
+        if not self._surveys:
+            return []
+        if self._survey is None:
+            sizes = paces.WORDS, gradient_noise.WORDS
+            self._survey = self._arena_of([Shape("float64", size) for size in sizes], "survey")
+        return [self._survey]
+
+    def answer(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
+        """Bring to the open round how this worker does, if that is asked. No two have one place."""
+        for table in self._surveyed:
+            table.weight = 1.0
+            does, knows = table.contributions
+            paces.write(does, place, pace)
+            gradient_noise.write(knows, place, pace.worker, lengths)
+
+    @property
+    def surveyed(self) -> tuple[list[Pace], list[Lengths]] | None:
+        """How all do, and what they know of gradients, if it was asked with the last round."""
+        for table in self._surveyed:
+            return paces.told(table.record[0]), gradient_noise.told(table.record[1])
+        return None
 
     # The control word.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,20 @@ def test_what_does_not_fit_into_memory_is_left_out(capsys: pytest.CaptureFixture
 def test_a_folder_that_is_not_there_is_refused_first(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such folder"):
         Report("step", tmp_path / "none" / "found.json")
+
+
+def test_of_files_that_a_command_named_only_the_names_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "found.json"
+    monkeypatch.setattr("sys.argv", ["spotmpi", "bench", "step", "--json", str(file), "-n", "2"])
+    assert Report("step", file).close() == 0
+    found = json.loads(file.read_text())
+    assert found["argv"] == ["bench", "step", "--json", "found.json", "-n", "2"]
+
+
+def test_no_result_that_is_kept_names_a_folder_of_who_made_it() -> None:
+    results = Path(__file__).parents[3] / "bench" / "results"
+    files = sorted(results.glob("*.json"))
+    assert files
+    assert [file.name for file in files if re.search(r'"(/|~)', file.read_text())] == []

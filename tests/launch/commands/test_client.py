@@ -76,7 +76,7 @@ def job(home: Path) -> Iterator[Serve]:
 
 
 REPORT = StatusReport("train.py").report("spotmpi-00", [], {}, {})
-STATUS = encode(replace(REPORT, since="2026-11-21")) + b"\n"
+STATUS = encode(replace(REPORT, since="2026-11-21T14:02:10+01:00", seconds=0.0)) + b"\n"
 
 
 def test_the_only_job_needs_no_name(job: Serve, home: Path) -> None:
@@ -103,7 +103,7 @@ def test_several_jobs_are_listed_even_if_one_hangs(
         find(None)
     assert str(caught.value).splitlines() == [
         "several jobs of yours run on this host; choose by --job ID:",
-        "  spotmpi-00  train.py, since 2026-11-21",
+        "  spotmpi-00  train.py, since 2026-11-21 14:02:10",
         "  spotmpi-0a  (does not answer)",
     ]
 
@@ -117,8 +117,9 @@ def test_the_status_of_several_jobs_is_a_list(
     assert cli.main(["status"]) == 0
     assert capsys.readouterr().out.splitlines() == [
         "several jobs of yours run on this host; --job ID shows one of them:",
-        "  spotmpi-00  train.py, since 2026-11-21",
-        "  spotmpi-0a  (does not answer)",
+        "  JOB         FOR  STEP  WORKERS  SCRIPT",
+        "  spotmpi-00  0 s  -     0        train.py",
+        "  spotmpi-0a  ?    ?     ?        (does not answer)",
     ]
     assert cli.main(["status", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()

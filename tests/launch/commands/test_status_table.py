@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from spotmpi.launch.commands.status_table import duration, numbers, table
+from spotmpi.launch import messages
+from spotmpi.launch.commands.status_table import numbers, table
 from spotmpi.launch.control_messages import Report, SavedAt
 from spotmpi.launch.head.job_state import JobEnding
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_state import WorkerState
+from spotmpi.launch.wording import duration
 
 LOST = WorkerState("h2", "revoked", "host h2 was lost: the connection was closed")
 
@@ -45,6 +47,49 @@ def test_four_workers() -> None:
         "h2    2        training",
         f"      3        revoked ({LOST.how}) at 2026-11-21 14:10:02",
     ]
+
+
+def test_the_processes_of_workers_that_live_stand_beside_them() -> None:
+    standing, fates = StatusReport("train.py"), [training("h1")] * 6 + [training("h2"), LOST]
+    for worker in range(7):
+        standing.told(worker, messages.Runs(4711 + 2 * worker))
+    assert table(standing.report("spotmpi-00", fates, {}, {})).splitlines()[-4:] == [
+        "HOST  WORKERS  PROCESSES               STATE",
+        "h1    0-5      4711,4713,4715,4717,..  training",
+        "h2    6        4723                    training",
+        f"      7                                revoked ({LOST.how})",
+    ]
+
+
+def test_how_far_and_how_fast_it_goes() -> None:
+    more = {"steps_in_all": 5000, "loss": 0.31274, "steps_per_second": 12.3}
+    shown = table(status([training("h1")], step=124, seconds_to_go=396.0, **more)).splitlines()
+    assert shown[2:5] == [
+        "training    step 124 of 5000, loss 0.3127, generation 0",
+        "pace        12.3 steps/s, 6 min 36 s to go",
+        "checkpoint  none",
+    ]
+    ended = table(status([training("h1")], JobEnding(0, ""), steps_per_second=12.3))
+    assert "pace" not in ended
+
+
+def test_the_strategy_and_why_it_was_chosen() -> None:
+    standing = StatusReport("train.py")
+    for said, line in (
+        (messages.Follows(0, "ssgd", None), "strategy    ssgd"),
+        (
+            messages.Follows(8, "adpsgd:control=64", "because"),
+            "strategy    adpsgd:control=64: because",
+        ),
+        (  # told again, by the next leader
+            messages.Follows(8, "adpsgd:control=64", None),
+            "strategy    adpsgd:control=64: because",
+        ),
+        (messages.Follows(9, "ssgd", None), "strategy    ssgd"),
+    ):
+        standing.told(0, said)
+        report = standing.report("spotmpi-0123456789ab", [training("h1")], {}, {})
+        assert table(report).splitlines()[3] == line
 
 
 def test_forty_workers_of_one_fate_on_each_host_have_a_row_a_host() -> None:

@@ -20,10 +20,10 @@ from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.link import HostLink, read
-from spotmpi.launch.silences import Silences
+from spotmpi.launch.liveness import Silences
 from spotmpi.launch.tcp_connections import TcpConnection
 from spotmpi.launch.udp_beats import UdpBeats
-from spotmpi.launcher_channel import IN_SCRIPT, Order
+from spotmpi.launcher_channel import IN_SCRIPT, Cause, Order
 from spotmpi.notice import Notice
 from tests.saying import said
 
@@ -311,6 +311,7 @@ def test_of_two_hosts_that_do_not_reach_each_other_one_is_told_to_go(
     assert [one.worker for one in lost] == [2, 3]
     assert all(isinstance(one.said, messages.HostLost) for one in lost)
     assert lost[0].said.how.startswith("host h3 does not reach h2, though the head does")
+    assert lost[0].said.kind == "unreachable"
     assert host.resting == ["h3"]
     assert [one.name for one in host.fleet.hosts] == ["h2"]
     host.turn_until(lambda: gone)
@@ -361,3 +362,11 @@ def test_an_agent_that_names_no_host_s_address_is_heard_by_its_link(
     host.agent.tell(messages.Says("here"))
     host.turn_until(lambda: host.said)
     assert not [one for one in host.told if isinstance(one, messages.UdpSocket)]
+
+
+def test_all_hosts_are_told_why_a_worker_is_gone(host: Host, tmp_path: Path) -> None:
+    host.fleet.place(["h2"], tmp_path)
+    cause = Cause("hung", "it did nothing")
+    host.fleet.explain(1, cause)
+    assert host.hear(messages.Explained) == [messages.Explained(1, cause)]
+    host.fleet.dismiss()

@@ -18,9 +18,9 @@ from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_orders import Orders
-from spotmpi.launch.silences import Silences
+from spotmpi.launch.liveness import Silences
 from spotmpi.launch.start.hosts_file import HostLine
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Measured, Order
 from tests.saying import said
 
 KILLED = 9
@@ -95,7 +95,7 @@ class Asked:
         """Workers say something."""
         for worker in workers or range(3):
             self.verdict.told(worker, said(event, **fields))
-            self.standing.told(said(event, **fields))
+            self.standing.told(worker, said(event, **fields))
         return self
 
     def ask(self, what: str, **fields: Any) -> str:
@@ -327,6 +327,27 @@ def test_a_report_has_all_that_is_known() -> None:
     assert report.workers[2].awaited_seconds > 0
     assert [one.quiet_seconds for one in report.workers] == [None, None, 1.5]
     assert [one.busy for one in report.workers] == [None, None, "evaluating"]
+
+
+def test_a_report_names_the_processes_of_those_that_live() -> None:
+    asked = trained()
+    for worker in range(3):
+        asked.tell("runs", worker, pid=4711 + worker)
+    asked.end(1, KILLED)
+    assert [one.pid for one in asked.requests.report().workers] == [4711, None, 4713]
+
+
+def test_looks_find_how_fast_it_goes_and_for_how_long() -> None:
+    asked = trained()
+    for step in (12, 13):
+        known = Measured(whole=20, samples=8 * step)
+        asked.workers.said = {0: Standing(step, step, IN_ROUND, 0.0, measured=known)}
+        report = asked.requests.look()
+    assert report.steps_in_all == 20
+    assert report.steps_per_second is not None
+    assert report.steps_per_second > 0
+    assert report.samples_per_second == pytest.approx(8 * report.steps_per_second, rel=1e-3)
+    assert report.seconds_to_go == pytest.approx(7 / report.steps_per_second, abs=1e-3)
 
 
 def test_a_report_says_how_silent_the_hosts_were() -> None:

@@ -23,9 +23,9 @@ from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
-from spotmpi.launch.silences import Silences
+from spotmpi.launch.liveness import Silences
 from spotmpi.launch.start import private_network
-from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Order
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Cause, Order
 from spotmpi.settings import Settings
 from tests.running import LIMIT
 from tests.saying import said
@@ -33,6 +33,7 @@ from tests.saying import said
 KILLED = said("ended", status=9)
 FINISHED = said("ended", status=0)
 SLEEPS = [sys.executable, "-c", "import signal; signal.pause()"]
+TRAIN = "spotmpi: 3 workers on 2 hosts train\n"
 _PR_SET_CHILD_SUBREAPER = 36
 
 Turn = Callable[[], Mapping[int, Message] | None]
@@ -45,6 +46,7 @@ class Crew:
     def __init__(self) -> None:
         self.turns: list[Turn] = []
         self.asked: list[tuple[str, Any]] = []
+        self.causes: dict[int, Cause] = {}
         self.far: dict[int, Standing] = {}
         self.hosts: dict[str, Silences] = {}
         self.all_met = self.at_rest = self.gone = True
@@ -73,6 +75,9 @@ class Crew:
 
     def order(self, worker: int, order: Order) -> None:
         self.asked.append(("order", (worker, order)))
+
+    def explain(self, worker: int, cause: Cause) -> None:
+        self.causes[worker] = cause
 
     def recruit(self, host: str) -> int | None:
         self.asked.append(("recruit", host))
@@ -162,7 +167,27 @@ def test_when_all_have_finished_they_are_let_go_and_mpirun_with_them(run, capfd)
     assert job.finish() == 0
     assert job.crew.asked == [("dismiss", None)], "nobody is killed"
     assert processes.children(os.getpid()) == before
-    assert capfd.readouterr().err == ""
+    assert capfd.readouterr().err == TRAIN
+
+
+def test_it_says_where_it_goes_on_and_how_it_stands_now_and_then(
+    run, monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setattr(job_module, "_BETWEEN_LOOKS", 0.001)
+    job = run().trained()
+    job.job.resumed = 70
+    job.crew.far = {w: Standing(75, 75, IN_ROUND, time.monotonic()) for w in range(3)}
+    shown = ""
+
+    def said_so() -> bool:
+        nonlocal shown
+        shown += capfd.readouterr().err
+        return "step 75, 3 workers\n" in shown
+
+    job.wait(said_so)
+    job.turn({worker: said("done") for worker in range(3)}, dict.fromkeys(range(3), FINISHED))
+    assert job.finish() == 0
+    assert shown.startswith("spotmpi: 3 workers on 2 hosts train; resumed from step 70\n")
 
 
 def test_nothing_is_started_before_all_is_there(run) -> None:
@@ -254,7 +279,7 @@ def test_a_signal_ends_all_workers_before_anything_is_let_go(run, capfd) -> None
     assert job.finish() == 143
     assert job.crew.asked == [("end", None), ("dismiss", None)]
     assert capfd.readouterr().err == (
-        "spotmpi: SIGTERM: the job was ended, and every worker in it\n"
+        f"{TRAIN}spotmpi: SIGTERM: the job was ended, and every worker in it\n"
     )
 
 
@@ -324,6 +349,7 @@ def test_a_worker_that_all_others_wait_for_is_revoked_and_then_given_up(run, cap
     job.turn({worker: said("done") for worker in (0, 1)}, dict.fromkeys((0, 1), FINISHED))
     assert job.finish() == 0
     assert job.crew.asked[0] == ("revoke", 2)
+    assert job.crew.causes[2].kind == "hung"
     assert "worker 2 on h2 was revoked (the others waited 0." in capfd.readouterr().err
 
 
@@ -379,6 +405,26 @@ def test_a_message_of_a_host_that_is_lost_says_which(run, capfd) -> None:
     assert "worker 2 on h2 was revoked (host h2 was silent for 203 ms); 2 of 3" in (
         capfd.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ([KILLED], Cause("killed", "SIGKILL")),
+        ([messages.Vanished()], Cause("killed", "SIGKILL")),
+        ([messages.HostLost("host h2 was lost", "reset")], Cause("reset", "host h2 was lost")),
+        ([messages.HostLost("host h2 x", "silent")], Cause("silent", "host h2 x")),
+        (
+            [messages.Stopped(0.2), messages.Vanished()],
+            Cause("stopped", "it was stopped for 200 ms"),
+        ),
+    ],
+)
+def test_the_others_are_told_why_a_worker_is_gone(run, words, cause) -> None:
+    job = run().trained().turn(*({2: word} for word in words))
+    job.turn({worker: said("done") for worker in (0, 1)}, dict.fromkeys((0, 1), FINISHED))
+    assert job.finish() == 0
+    assert job.crew.causes == {2: cause}
 
 
 def ended(pid: int) -> bool:

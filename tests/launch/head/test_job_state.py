@@ -235,10 +235,10 @@ def test_a_recovery_is_told_once() -> None:
     verdict.told(0, said("recovery", **(fields | {"total_ms": 12.34})))
     verdict.told(2, said("recovery", **(fields | {"total_ms": 13.0})))
     verdict.told(2, said("recovery", **(fields | {"generation": 2, "lost": [0], "total_ms": None})))
-    after = "2 workers remain (retry, generation 1)"
+    after = "2 of 4 workers remain (retry, generation"
     assert verdict.lines == [
-        f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after}",
-        "recovered from the loss of worker 0 at step 40: 2 workers remain (retry, generation 2)",
+        f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after} 1)",
+        f"recovered from the loss of worker 0 at step 40: {after} 2)",
     ]
 
 
@@ -452,7 +452,7 @@ def test_a_change_is_told_once() -> None:
         verdict.told(teller, said("change", **(fields | gone)))
     came, left = verdict.lines
     assert came == "worker 2 on there was admitted before step 40 (pause 1.5 ms), and learns"
-    assert left.startswith("worker 1 on here left before step 40: 2 workers")
+    assert left.startswith("worker 1 on here left before step 40: 2 of 3 workers remain")
     assert left.endswith("(pause 1.5 ms)")
 
 

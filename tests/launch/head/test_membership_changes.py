@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotmpi.launcher_channel import Order
+from spotmpi.launcher_channel import Cause, Order
 from tests.launch.head.turnover import LIMITS, Job
 
 
@@ -243,3 +243,12 @@ def test_a_notice_that_comes_between_two_trainings_is_heeded_when_all_are_in_the
         assert job.orders == {}
     job.tell(1, "begin")
     assert job.orders == {2: Order(leave=True)}
+
+
+def test_why_a_worker_leaves_is_told_to_the_others(job: Job) -> None:
+    job.turnover.part(0, "spotmpi shrink")
+    job.turnover.noticed("h2")
+    assert job.causes == {
+        0: Cause("asked", "spotmpi shrink"),
+        2: Cause("notice", "its host is to be taken away"),
+    }

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.limits import Limits
-from spotmpi.launcher_channel import Order
+from spotmpi.launcher_channel import Cause, Order
 from tests.saying import said
 
 __all__ = ["LIMITS", "Job"]
@@ -27,6 +27,7 @@ class Job:
         self.revoked: list[int] = []
         self.orders: dict[int, Order] = {}
         self.brought: list[int] = []
+        self.causes: dict[int, Cause] = {}
         self.full = False
         self.room = True
         self.mute = False
@@ -56,6 +57,9 @@ class Job:
         if self.full:
             raise OSError(28, "No space left on device")
         self.orders[worker] = order
+
+    def explain(self, worker: int, cause: Cause) -> None:
+        self.causes[worker] = cause
 
     def recruit(self, host: str) -> int | None:
         return self.come(host, self.stays.get(host, 1)) if self.room else None

@@ -24,6 +24,7 @@ from spotmpi.launch.decoding import Message
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.link import HostLink, Output, read
 from spotmpi.launch.processes import descendants
+from spotmpi.launcher_channel import Cause
 from tests.running import LIMIT
 
 TOKEN = bytes(range(32))
@@ -103,11 +104,13 @@ class Head:
         said: Message = end.said
         return said
 
-    def assign(self, script: str = "script.py", folder: Path | None = None) -> None:
+    def assign(
+        self, script: str | tuple[str, ...] = "script.py", folder: Path | None = None
+    ) -> None:
         """Say what the job is."""
         self.until(lambda: self.link.open)
         environ = {"COLOUR": "blue"}
-        task = (script, "an argument")
+        task = (*((script,) if isinstance(script, str) else script), "an argument")
         self.link.tell(messages.Assignment(str(folder or self.folder), task, environ, None, 30.0))
 
     def begin(self, text: str) -> Head:
@@ -177,6 +180,7 @@ def test_a_host_without_the_script_or_the_folder_is_not_fit(meet, tmp_path: Path
     for script, folder, why in (
         ("other.py", tmp_path, f"there is no script {tmp_path}/other.py on h1"),
         ("script.py", tmp_path / "below", f"there is no folder {tmp_path}/below on h1"),
+        (("-m", "project.other"), tmp_path, "there is no module project.other on h1"),
     ):
         head = meet()
         head.assign(script, folder)
@@ -269,6 +273,21 @@ def test_a_death_elsewhere_is_on_the_board_of_its_workers(meet) -> None:
     head.output(0, "up\n")
     head.link.tell(messages.Died(7, 100.0, None))
     head.output(0, "up\n100\n")
+
+
+def test_why_a_worker_is_gone_is_on_the_board_of_the_others(meet) -> None:
+    head = meet().begin(
+        "from spotmpi.launcher_channel import LauncherChannel\n"
+        "from spotmpi.settings import Settings\n"
+        "channel = LauncherChannel.open(Settings.from_environ())\n"
+        "print('up', flush=True)\n"
+        "while (cause := channel.cause_of(7)) is None: pass\n"
+        "print(*cause, flush=True)\n"
+    )
+    head.start(0)
+    head.output(0, "up\n")
+    head.link.tell(messages.Explained(7, Cause("silent", "for 203 ms")))
+    head.output(0, "up\nsilent for 203 ms\n")
 
 
 def test_what_a_worker_said_before_it_wrote_comes_before_what_it_wrote(meet) -> None:

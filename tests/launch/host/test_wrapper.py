@@ -46,7 +46,7 @@ class Wrapper:
         self.listener.settimeout(LIMIT)
         settings = Settings(job=folder.name, job_dir=folder, detect_ms=detect_ms)
         self.process = subprocess.Popen(
-            mpirun.wrapper(folder),
+            mpirun.wrapper(folder, WORKER, script.name),
             env=os.environ | settings.to_environ() | {"OMPI_COMM_WORLD_RANK": str(WORKER)},
             stdin=subprocess.DEVNULL,
         )
@@ -55,6 +55,7 @@ class Wrapper:
         first, streams, _, _ = socket.recv_fds(self.link, 1 << 16, 2)
         self.hello = json.loads(first)
         self.streams = dict(zip((1, 2), streams, strict=True))
+        self.runs = self.hear()
 
     @property
     def worker(self) -> int:
@@ -236,9 +237,34 @@ def test_what_a_worker_tells_comes_after_the_hello_and_before_its_end(wrap) -> N
 
 def test_a_wrapper_whose_agent_is_gone_before_it_came_just_ends(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, mpirun.wrapper(tmp_path)[1], tmp_path],
+        [sys.executable, mpirun.wrapper(tmp_path, 0, "x.py")[1], tmp_path],
         env=os.environ | {"OMPI_COMM_WORLD_RANK": "0"},
         capture_output=True,
         timeout=LIMIT,
     )
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+
+
+def name_of(pid: int) -> str:
+    """As `ps` and `top` show it."""
+    return Path(f"/proc/{pid}/comm").read_text().rstrip("\n")
+
+
+def test_processes_say_in_ps_which_worker_they_are_of(wrap) -> None:
+    wrapper = wrap(SLEEPS)
+    assert wrapper.line() == "up\n"
+    assert wrapper.runs == {"event": "runs", "pid": wrapper.worker}
+    assert name_of(wrapper.worker) == f"spotmpi-{WORKER}"
+    assert name_of(wrapper.process.pid) == f"wrapper-{WORKER}"
+    for pid in (wrapper.worker, wrapper.process.pid):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        assert words[-2] == f"worker {WORKER} of script.py"
+    os.kill(wrapper.worker, signal.SIGKILL)
+    wrapper.wait()
+
+
+def test_a_name_that_is_too_long_is_cut() -> None:
+    code = "from spotmpi.launch import processes\nprocesses.name_this('spotmpi-123456789')\n"
+    code += "print(open('/proc/self/comm').read(), end='')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "spotmpi-1234567\n"

@@ -20,6 +20,7 @@ import pytest
 from spotmpi import locks
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.launch.start.job_files import JobFiles
+from spotmpi.launch.start.program import Program
 from spotmpi.locks import InUse, Lock
 from spotmpi.settings import Settings
 from spotmpi.trace import records
@@ -192,7 +193,7 @@ class Run:
         self.script = folder / "train.py"
         self.script.touch()
         settings = Settings(checkpoint=folder)
-        self.files = JobFiles(settings, self.script, arguments, self.said.append)
+        self.files = JobFiles(settings, Program(str(self.script), arguments), self.said.append)
 
 
 def keep(folder: Path, step: int, complete: bool) -> None:

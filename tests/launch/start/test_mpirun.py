@@ -25,7 +25,7 @@ def environment(workers: int = 2, cores: int = 4, **environ: str) -> dict[str, s
 
 
 def test_nothing_of_the_script_is_on_mpirun_s_command_line() -> None:
-    command = mpirun.command(SITE, 3, mpirun.wrapper(FOLDER))
+    command = mpirun.command(SITE, 3, mpirun.stand_in(FOLDER))
     assert command[0] == "/opt/mpi/bin/mpirun"
     assert command[-1] == str(FOLDER)
     assert command[command.index("-n") + 1] == "3"

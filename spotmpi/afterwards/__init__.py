@@ -1,0 +1,1 @@
+"""What a trace tells its reader when the training is over: checked, drawn, explained, reported."""

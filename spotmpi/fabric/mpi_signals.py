@@ -1,0 +1,76 @@
+"""Marks that workers tell each other on the control path, over MPI: small messages, which nobody
+waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from spotmpi.fabric import MARK
+from spotmpi.fabric.mpi_calls import MPI, Sent, done, told
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["MpiSignals"]
+
+_TAG = 2
+"""Tokens have another one."""
+
+Path = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
+"""The communicator of now, and its members by rank."""
+
+
+class MpiSignals:
+    """One worker's side.
+
+    Each mark goes straight to each of the others. By Issend, as models do (`mpi_asks`): so what is
+    not taken yet lies with who sends it, and each takes what has come whenever it tells or looks,
+    so that is no more than a mark or two.
+    """
+
+    def __init__(self, path: Path, others: Callable[[], Collection[WorkerId]]) -> None:
+        """``others``: the members of now that are not known to be dead, and not this one."""
+        self._path = path
+        self._others = others
+        self._sending: list[Sent] = []
+        self._known: dict[WorkerId, bytes] = {}
+        self._status = MPI.Status()
+
+    def tell(self, mark: bytes) -> None:
+        """As `Signal`."""
+        self.take()
+        self._sending = [one for one in self._sending if not done(one)]
+        comm, members = self._path()
+        others = self._others()
+        for rank, worker in enumerate(members):
+            if worker in others:
+                try:
+                    request = comm.Issend([mark, MPI.BYTE], rank, _TAG)
+                except MPI.Exception as error:
+                    told(error, comm)  # it is lost, as others will see
+                else:
+                    self._sending.append((request, mark, comm))
+
+    def heard(self) -> Mapping[WorkerId, bytes | None]:
+        """As `Signals`."""
+        self.take()
+        return {worker: self._known.get(worker) for worker in self._others()}
+
+    def move_on(self) -> None:
+        """What has come so far is of an earlier training."""
+        self._known.clear()
+
+    def take(self) -> None:
+        """Take what has come."""
+        comm, members = self._path()
+        try:
+            while True:
+                # The first look makes MPI fetch what has come, the second one finds it.
+                message = comm.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
+                message = message or comm.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
+                if message is None:
+                    return
+                sender, data = self._status.Get_source(), bytearray(MARK)
+                size = self._status.Get_count(MPI.BYTE)
+                message.Recv([data, MPI.BYTE])
+                self._known[members[sender]] = bytes(data[:size])
+        except MPI.Exception as error:
+            told(error, comm)  # of a loss, or of the end of this path, others learn

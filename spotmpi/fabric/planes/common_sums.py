@@ -1,0 +1,151 @@
+"""Sums that workers of a host make up between them without locks: memory to which all of them add
+whenever they like.
+
+Such memory holds two sums, which take turns by rounds, and says of which rounds they are. Whoever
+first adds in a round makes the sum of the next one zero. Nobody adds to that any more, for all have
+come to the round before; and nobody adds to it yet. Several do it, at any time of the round, and
+it is not needed that all do.
+
+Each worker shows in its desk where the memory is that it adds to. All take that of the first of
+them, in the order of the members, who shows some that is right for the round; who finds none makes
+it. So there may be several for a moment, until all have looked again: who changes takes its part
+out of the one and puts it into the other. All who use it keep it open, so it outlives who made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spotmpi.arrays.backend import HOST, Buffer, backend_of, fill, in_host_memory
+from spotmpi.errors import SpotmpiError
+from spotmpi.fabric.planes.boards import Form, counting
+from spotmpi.fabric.planes.desks import DESCRIPTOR, MARK, Desk, key_of
+from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
+
+__all__ = ["CommonSums"]
+
+_ROUNDS = 64
+"""What lies where in the first page: of which rounds the sums are, each one more, a cache line
+each; 0 of none."""
+
+_SETS = 2
+
+
+class _Sums:
+    """The memory, as one worker sees it."""
+
+    def __init__(self, form: Form, segment: Segment) -> None:
+        self.segment = segment
+        memory = Memory(_length(form), segment)
+        self._rounds = [memory.address + _ROUNDS * (1 + turn) for turn in range(_SETS)]
+        self._sums = [
+            form.arrays_in(memory.array("uint8", form.bytes, PAGE + turn * form.bytes))
+            for turn in range(_SETS)
+        ]
+        self._loops = counting()
+
+    @classmethod
+    def new(cls, form: Form, number: int) -> _Sums:
+        """With sums of this round and of the next. Raises SpotmpiError if there is no memory."""
+        try:
+            made = cls(form, Segment(_length(form)))
+        except OSError as error:
+            raise SpotmpiError(f"no memory for a model that workers share: {error}") from error
+        for one in (number, number + 1):
+            made.begin(one)
+        return made
+
+    def of(self, number: int) -> list[Buffer] | None:
+        """The sum of this round; None if there is none here."""
+        turn = number % _SETS
+        known = int(self._loops.look(self._rounds[turn]))
+        return self._sums[turn] if known == number + 1 else None
+
+    def begin(self, number: int) -> None:
+        """A sum of this round, which is yet to come; there is nothing in it."""
+        turn = number % _SETS
+        fill(self._sums[turn], 0)
+        self._loops.publish(self._rounds[turn], number + 1)
+
+
+class CommonSums:
+    """One worker's part in them."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._entry: int | None = None
+        """Where its memory is shown there."""
+        self._form: Form | None = None
+        self._used: _Sums | None = None
+        self._round = -1
+        self._within: list[Buffer] = []
+        """What this worker has in the sum of that round."""
+
+    def add(
+        self, part: Sequence[Buffer], total: Sequence[Buffer], number: int, desks: Sequence[Desk]
+    ) -> None:
+        """Have that in the sum of the round of this ``number``, which workers with these desks make
+        up, this one's among them; and copy what the sum is then."""
+        form = Form.of(part)
+        if form != self._form:
+            self.leave()
+            self._form = form
+            self._within = [HOST.zeros(*one) for one in form.arrays]
+        sums = self._use(form, number, desks)
+        for target, one, within, source in zip(total, sums, self._within, part, strict=True):
+            _replace(one, within, in_host_memory(source))
+            backend_of(target).from_host(target, one)
+
+    def leave(self) -> None:
+        """What was added counts no more, and nobody finds it here."""
+        if self._entry is not None:
+            self._desk.clear(self._entry)
+        self._entry = self._used = self._form = None
+        self._round = -1
+
+    def _use(self, form: Form, number: int, desks: Sequence[Desk]) -> list[Buffer]:
+        """The sum of this round that all take, with what this worker has in it."""
+        key = key_of("a common sum", form.arrays)
+        found = next((one for one in self._shown(form, key, desks) if one.of(number)), None)
+        used = found or _Sums.new(form, number)
+        if used is not self._used or number != self._round:
+            if number == self._round and self._used is not None:
+                self._take_out()
+            fill(self._within, 0)
+            used.begin(number + 1)
+            self._round = number
+        if used is not self._used:
+            self._used = used
+            self._entry = self._desk.enter(key, used.segment)
+        sums = used.of(number)
+        assert sums is not None
+        return sums
+
+    def _shown(self, form: Form, key: int, desks: Sequence[Desk]) -> Iterator[_Sums]:
+        """What these show, as far as it can be reached."""
+        for desk in desks:
+            if (entry := desk.entry(key)) is None:
+                continue
+            there = Found(desk.found.process, desk.read(entry, DESCRIPTOR), desk.read(entry, MARK))
+            if self._used is not None and there.mark == self._used.segment.mark:
+                yield self._used
+                continue
+            try:
+                yield _Sums(form, Segment.reach(there, _length(form)))
+            except OSError:  # it is gone, or its entry is being changed
+                continue
+
+    def _take_out(self) -> None:
+        assert self._used is not None
+        if (sums := self._used.of(self._round)) is not None:
+            for one, within in zip(sums, self._within, strict=True):
+                HOST.kernels.blend(one, within, -1.0, 1.0)
+
+
+def _replace(one: Buffer, within: Buffer, part: Buffer) -> None:
+    """Have the part in a sum, in place of what is in it now."""
+    HOST.kernels.exchange(one, within, part)
+
+
+def _length(form: Form) -> int:
+    return PAGE + _SETS * form.bytes

@@ -1,0 +1,194 @@
+"""Models that workers of a simulation publish and fetch, and marks that they tell each other.
+
+Any two workers are at random neighbours, or on two hosts. An answer from another host comes some
+time after it was asked for, and is the model as it was at any moment in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from spotmpi.arrays.backend import backend_of, fill
+from spotmpi.fabric import Buffer, Fetch, Fetched, Publish, Signal, Signals
+from spotmpi.fabric.simulated.data import RUBBISH, World
+from spotmpi.fabric.simulated.sums import Sums
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["Models"]
+
+_NEAR = 0.5
+"""How many others are neighbours."""
+
+_LATE, _BY = 0.125, 1000
+"""How many marks are late, and by how much."""
+
+
+class _Publication(NamedTuple):
+    number: int
+    arrays: list[Any]
+    """Copies, in the memory of the host."""
+
+
+@dataclass(eq=False)
+class _Ask:
+    """A worker that was asked for its model."""
+
+    worker: WorkerId
+    answer: _Publication | None = None
+
+
+@dataclass(eq=False)
+class _Seat:
+    """One worker's side."""
+
+    published: int = 0
+    shown: _Publication | None = None
+    ask: _Ask | None = None
+    come: Fetched | None = None
+    """The answer, until it is the reply to a fetch."""
+    room: list[Buffer] = field(default_factory=list)
+    """What it was replied last."""
+
+
+class Models:
+    """All those of one simulation."""
+
+    def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
+        """``host_of``: workers of the same one add up sums without locks."""
+        self._world = world
+        self.sums = Sums(world, host_of)
+        self.marks = Marks(world)
+        self._seats: dict[WorkerId, _Seat] = {}
+        self._near: dict[frozenset[WorkerId], bool] = {}
+        """Which two are neighbours, of those of whom it was asked."""
+
+    def perform(self, me: WorkerId, request: Publish | Fetch) -> Fetched | None:
+        """As they say."""
+        if isinstance(request, Fetch):
+            return self.fetch(me, request.worker)
+        self.publish(me, request.model)
+        return None
+
+    def publish(self, me: WorkerId, model: Sequence[Buffer]) -> None:
+        """As `Publish`."""
+        seat = self._seats.setdefault(me, _Seat())
+        arrays = [backend_of(array).to_host(array) for array in model]
+        seat.shown = _Publication(seat.published, arrays)
+        seat.published += 1
+        if list(map(_described, seat.room)) != list(map(_described, model)):
+            seat.ask = seat.come = None
+            seat.room = []
+            for array in model:
+                dtype, (size,) = _described(array)
+                seat.room.append(backend_of(array).zeros(dtype, size))
+
+    def fetch(self, me: WorkerId, worker: WorkerId) -> Fetched | None:
+        """As `Fetch`."""
+        seat = self._seats.get(me)
+        if seat is None or seat.shown is None:
+            return None
+        fill(seat.room, RUBBISH)  # what was fetched before is not to be used any more
+        come, seat.come = seat.come, None
+        if come is not None and not self._is_there(me, come.worker):
+            come = None
+        if worker != me and self._is_there(me, worker):
+            near = self._is_near(me, worker)
+            if not near and seat.ask is None:
+                seat.ask = _Ask(worker)
+                self._world.after(self._world.delays.message, self._answer, me, seat.ask)
+            if near and come is None and (found := self._shown(worker)) is not None:
+                come = Fetched(worker, *found)
+        return come and self._reply(seat, come)
+
+    def move_on(self, me: WorkerId) -> None:
+        """It is in another training from now on."""
+        self._seats.pop(me, None)
+        self.sums.move_on()
+
+    def give_up(self, me: WorkerId) -> None:
+        """There is a build: what is under way between hosts comes to nothing."""
+        if (seat := self._seats.get(me)) is not None:
+            seat.ask = seat.come = None
+
+    def _reply(self, seat: _Seat, found: Fetched) -> Fetched | None:
+        if list(map(_described, found.model)) != list(map(_described, seat.room)):
+            return None
+        for room, values in zip(seat.room, found.model, strict=True):
+            backend_of(room).from_host(room, values)
+        return found._replace(model=seat.room)
+
+    def _is_near(self, *pair: WorkerId) -> bool:
+        if (both := frozenset(pair)) not in self._near:
+            self._near[both] = self._world.random.random() < _NEAR
+        return self._near[both]
+
+    def _is_there(self, me: WorkerId, worker: WorkerId) -> bool:
+        """As far as the one knows the other: what a dead neighbour has shown can still be read."""
+        process = self._world.processes.get(me)
+        return (
+            process is not None
+            and process.data is not None
+            and worker in process.data.members
+            and worker not in process.dead_known
+        )
+
+    def _shown(self, worker: WorkerId) -> _Publication | None:
+        seat = self._seats.get(worker)
+        return None if seat is None else seat.shown
+
+    def _answer(self, me: WorkerId, ask: _Ask) -> None:
+        """The moment of which the answer is."""
+        if ask.worker in self._world.processes:
+            ask.answer = self._shown(ask.worker)
+        self._world.after(self._world.delays.collective, self._come, me, ask)
+
+    def _come(self, me: WorkerId, ask: _Ask) -> None:
+        """The answer is there, or it is seen that none will come."""
+        seat, process = self._seats.get(me), self._world.processes.get(me)
+        if seat is None or seat.ask is not ask:
+            return
+        seat.ask = None
+        if process is not None and not process.revoked and ask.answer is not None:
+            seat.come = Fetched(ask.worker, *ask.answer)
+
+
+class Marks:
+    """What workers of one simulation tell each other; some come when nobody needs them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._told = 0
+        """Of all workers, so far."""
+        self._come: dict[WorkerId, dict[WorkerId, tuple[int, bytes]]] = {}
+        """To each: which of these was the last one of each other."""
+
+    def perform(
+        self, me: WorkerId, request: Signal | Signals
+    ) -> Mapping[WorkerId, bytes | None] | None:
+        """As they say."""
+        if isinstance(request, Signals):
+            known = self._come.get(me, {})
+            return {one: known[one][1] if one in known else None for one in self._others(me)}
+        self._told += 1
+        for worker in self._others(me):
+            late = self._world.random.random() < _LATE
+            longest = self._world.delays.message * (_BY if late else 1)
+            self._world.after(longest, self._arrive, worker, me, self._told, request.mark)
+        return None
+
+    def _arrive(self, to: WorkerId, worker: WorkerId, number: int, mark: bytes) -> None:
+        known = self._come.setdefault(to, {})
+        if worker not in known or known[worker][0] < number:
+            known[worker] = number, mark
+
+    def _others(self, me: WorkerId) -> list[WorkerId]:
+        process = self._world.processes[me]
+        if process.data is None:
+            return []
+        return [one for one in process.data.members if one not in (me, *process.dead_known)]
+
+
+def _described(array: Buffer) -> tuple[str, tuple[int, ...]]:
+    return backend_of(array).describe(array)

@@ -1,0 +1,78 @@
+"""Sums that workers of a simulation make up between them without locks.
+
+Those of one host have one. A part is added in two halves, and others add theirs in between; whoever
+dies in between leaves the half of it. What it is like when two add to the same element at the same
+moment is not simulated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spotmpi.arrays.backend import HOST, Buffer, backend_of
+from spotmpi.fabric import AddUp
+from spotmpi.fabric.simulated.data import World
+from spotmpi.protocol.membership import WorkerId
+
+__all__ = ["Sums"]
+
+_Flats = list[Any]
+"""In the memory of the host."""
+
+
+class Sums:
+    """All those of one simulation."""
+
+    def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
+        self._world = world
+        self.host_of = host_of
+        """Where a worker is."""
+        self._sums: dict[tuple[int, int], _Flats] = {}
+        """By rounds and hosts."""
+        self._within: dict[tuple[int, WorkerId], _Flats] = {}
+        """What each worker has in the sum of a round."""
+
+    def neighbours(self, me: WorkerId) -> Sequence[WorkerId]:
+        """The members on this worker's host, and itself."""
+        process = self._world.processes[me]
+        assert process.data is not None
+        here = self.host_of(me)
+        return [one for one in process.data.members if self.host_of(one) == here]
+
+    def add_up(self, me: WorkerId, asked: AddUp) -> None:
+        """As `AddUp`; replies."""
+        many = len(set(asked.among) & set(self.neighbours(me)))
+        if many < 2:
+            self._world.reply(me, 1)
+            return
+        self._world.after(self._world.delays.message, self._add, me, asked, many, False)
+
+    def move_on(self) -> None:
+        """All are about to be in another training: nobody adds before they are."""
+        self._sums.clear()
+        self._within.clear()
+
+    def _add(self, me: WorkerId, asked: AddUp, many: int, second: bool) -> None:
+        if me not in self._world.processes:
+            return
+        place = asked.round, self.host_of(me)
+        sums = self._sums.setdefault(place, _zeros(asked.part))
+        within = self._within.setdefault((me, asked.round), _zeros(asked.part))
+        for one, before, part, total in zip(sums, within, asked.part, asked.total, strict=True):
+            half = len(one) // 2
+            which = slice(half, None) if second else slice(half)
+            new, target = backend_of(part).to_host(part), backend_of(total).to_host(total)
+            one[which] += new[which] - before[which]
+            before[which] = new[which]
+            target[which] = one[which]
+            backend_of(total).from_host(total, target)
+        if second:
+            self._world.reply(me, many)
+        else:
+            self._world.after(self._world.delays.message, self._add, me, asked, many, True)
+
+
+def _zeros(flats: Sequence[Buffer]) -> _Flats:
+    described = (backend_of(flat).describe(flat) for flat in flats)
+    return [HOST.zeros(dtype, size) for dtype, (size,) in described]

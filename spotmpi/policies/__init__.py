@@ -1,0 +1,16 @@
+"""Policies: which strategy to follow, decided under way from what is measured."""
+
+from spotmpi.policies.metrics import Metrics, Tried
+from spotmpi.policies.policy import Policy
+from spotmpi.policies.shipped import Best, Fixed, Schedule, StragglerAware, ThroughputBelow
+
+__all__ = [
+    "Best",
+    "Fixed",
+    "Metrics",
+    "Policy",
+    "Schedule",
+    "StragglerAware",
+    "ThroughputBelow",
+    "Tried",
+]

@@ -1,0 +1,188 @@
+"""The policies that come with spotmpi. None of them flaps: each looks for a while at what it has
+decided for, and needs more than a little to go back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spotmpi.errors import UsageError
+from spotmpi.optimizers.numbers import finite
+from spotmpi.policies.metrics import Metrics, Tried
+from spotmpi.policies.policy import Policy
+from spotmpi.strategies import ADPSGD, SSGD, Strategy
+
+__all__ = ["Best", "Fixed", "Schedule", "StragglerAware", "ThroughputBelow"]
+
+
+@dataclass(frozen=True)
+class Fixed(Policy):
+    """Always the same."""
+
+    strategy: Strategy = field(default_factory=SSGD)
+
+    @property
+    def strategies(self) -> Sequence[Strategy]:
+        """The one."""
+        return [self.strategy]
+
+    def decide(self, metrics: Metrics) -> Strategy | None:
+        """That one."""
+        return self.strategy
+
+
+@dataclass(frozen=True)
+class ThroughputBelow(Policy):
+    """``first``, until each worker does less than the share ``least`` of what it would do alone:
+    then ``then`` (Wagenländer et al., "Spotnik", 2020, section 3.3).
+
+    It goes back when there are fewer workers than when it left, as the network has less to do then,
+    or to look again after ``again`` seconds. It looks at either for ``settle`` seconds at least.
+    """
+
+    least: float = 0.4
+    then: Strategy = field(default_factory=ADPSGD)
+    first: Strategy = field(default_factory=SSGD)
+    settle: float = 2.0
+    again: float = 600.0
+
+    def __post_init__(self) -> None:
+        if not 0 < finite("ThroughputBelow: least", self.least) < 1:
+            raise UsageError(f"ThroughputBelow: least is {self.least}, expected a share, as 0.4")
+        _seconds(self, "settle", "again")
+
+    @property
+    def strategies(self) -> Sequence[Strategy]:
+        """Both."""
+        return [self.first, self.then]
+
+    def decide(self, metrics: Metrics) -> Strategy | None:
+        """By the share, and back by the number of workers."""
+        if metrics.seconds < self.settle:
+            return None
+        if _is(metrics.strategy, self.first):
+            return self.then if metrics.share < self.least else None
+        known = metrics.tried.get(self.first.called)
+        if known is None or metrics.workers < known.workers or known.ago > self.again:
+            return self.first
+        return None
+
+
+@dataclass(frozen=True)
+class StragglerAware(Policy):
+    """``first``, while all are about as fast; ``then``, once the slowest worker takes ``ratio``
+    times as long for a step as the median one. Back when it takes less than 0.8 times that."""
+
+    ratio: float = 1.5
+    then: Strategy = field(default_factory=ADPSGD)
+    first: Strategy = field(default_factory=SSGD)
+    settle: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not finite("StragglerAware: ratio", self.ratio) > 1:
+            raise UsageError(f"StragglerAware: ratio is {self.ratio}, expected more than 1, as 1.5")
+        _seconds(self, "settle")
+
+    @property
+    def strategies(self) -> Sequence[Strategy]:
+        """Both."""
+        return [self.first, self.then]
+
+    def decide(self, metrics: Metrics) -> Strategy | None:
+        """By the slowest worker."""
+        if metrics.seconds < self.settle:
+            return None
+        if _is(metrics.strategy, self.first):
+            return self.then if metrics.slowest >= self.ratio else None
+        return self.first if metrics.slowest < 0.8 * self.ratio else None
+
+
+@dataclass(frozen=True)
+class Schedule(Policy):
+    """From some steps on, some strategy: ``Schedule({0: SSGD(), 1000: LocalSGD()})``."""
+
+    begins: Mapping[int, Strategy]
+
+    def __post_init__(self) -> None:
+        if 0 not in self.begins or min(self.begins) < 0:
+            raise UsageError(
+                f"Schedule begins at the steps {sorted(self.begins)}, expected 0 and later ones"
+            )
+
+    @property
+    def strategies(self) -> Sequence[Strategy]:
+        """In their order."""
+        return [self.begins[step] for step in sorted(self.begins)]
+
+    def decide(self, metrics: Metrics) -> Strategy | None:
+        """By the number of steps."""
+        return self.begins[max(step for step in self.begins if step <= metrics.steps)]
+
+    def __str__(self) -> str:
+        """With the steps: those of all workers are compared by it."""
+        return f"Schedule({', '.join(map(str, sorted(self.begins)))})"
+
+
+@dataclass(frozen=True)
+class Best(Policy):
+    """The one of ``candidates`` with which most samples a second are used, by all workers.
+
+    Each is tried for ``settle`` seconds, and to the next survey: at first, when there are more
+    workers or fewer, and again after ``again`` seconds; less often if it is far behind, so that
+    trying it costs no more than the share ``cost`` of the time. It stays with one unless another is
+    better by the share ``better``. What a sample is worth with each strategy it cannot know: name
+    such as you trust.
+    """
+
+    candidates: Sequence[Strategy]
+    settle: float = 2.0
+    again: float = 120.0
+    cost: float = 0.02
+    better: float = 0.05
+
+    def __post_init__(self) -> None:
+        if isinstance(self.candidates, Strategy) or not self.candidates:
+            raise UsageError("Best has no candidates: give it a list, as Best([SSGD()])")
+        _seconds(self, "settle", "again")
+        for name in ("cost", "better"):
+            if not 0 < finite(f"Best: {name}", getattr(self, name)) < 1:
+                raise UsageError(f"Best: {name} is {getattr(self, name)}, expected a share")
+
+    @property
+    def strategies(self) -> Sequence[Strategy]:
+        """All of them."""
+        return list(self.candidates)
+
+    def decide(self, metrics: Metrics) -> Strategy | None:
+        """One that is to be tried, or the best one."""
+        if metrics.seconds < self.settle:
+            return None
+        known = metrics.tried
+        valid = [one for one in known.values() if one.workers == metrics.workers]
+        most = max((one.progress for one in valid), default=0.0)
+        for one in self.candidates:
+            if self._is_old(known.get(one.called), metrics.workers, most):
+                return one
+        best = max(self.candidates, key=lambda one: known[one.called].progress)
+        now = known.get(metrics.strategy.called)
+        if now is None or known[best.called].progress > (1 + self.better) * now.progress:
+            return best
+        return None
+
+    def _is_old(self, known: Tried | None, workers: int, most: float) -> bool:
+        if known is None or known.workers != workers:
+            return True
+        took = self.settle + known.period
+        loses = took * (1.0 - known.progress / most) if most else 0.0
+        return known.ago > max(self.again, loses / self.cost)
+
+
+def _is(one: Strategy, other: Strategy) -> bool:
+    return str(one) == str(other)
+
+
+def _seconds(policy: Policy, *names: str) -> None:
+    for name in names:
+        kind, value = type(policy).__name__, getattr(policy, name)
+        if finite(f"{kind}: {name}", value) < 0:
+            raise UsageError(f"{kind}: {name} is {value}, expected a number of seconds")

@@ -1,0 +1,72 @@
+"""How long gradients are, in the rounds in which workers say how they do: what a policy knows their
+noise by (`protocol.gradient_noise`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spotmpi.arrays.backend import HOST, Buffer, kernels_for
+from spotmpi.fabric import Move
+from spotmpi.protocol.gradient_noise import Lengths
+
+__all__ = ["Measured"]
+
+_STRETCH = 1 << 16
+"""Elements that are summed at a time, where their sum is kept nowhere."""
+
+
+class Measured:
+    """One worker's measurement of one round. Local, all of it."""
+
+    def __init__(self) -> None:
+        self.known: Lengths | None = None
+        """Of the last round that was measured to its end; it is told with the next survey."""
+        self._own = 0.0
+        self._sums = 0.0
+        self._elements = 0
+
+    def begin(self) -> None:
+        """Sums of a round are about to be made; again, if they are to be made anew."""
+        self._sums, self._elements = 0.0, 0
+
+    def bring(self, contributions: Sequence[Buffer], times: float, more: bool = False) -> None:
+        """This is what is brought, which stands for so many times itself; or ``more`` of it."""
+        self._own = (self._own if more else 0.0) + times**2 * _squares(contributions)
+
+    def beside(self, move: Move) -> Move:
+        """The same, and it measures what it is given: slices of sums that lie nowhere."""
+
+        def both(part: slice, inputs: Sequence[Buffer], weights: Sequence[float]) -> None:
+            move(part, inputs, weights)
+            if inputs:
+                self._sums += _squares_of_sum(inputs, weights)
+                self._elements += len(inputs[0])
+
+        return both
+
+    def sum(self, record: Sequence[Buffer]) -> None:
+        """These are the sums."""
+        self._sums += _squares(record)
+        self._elements += sum(len(flat) for flat in record)
+
+    def end(self, samples: float, whole: float) -> None:
+        """The round counts: this worker's gradient is of so many samples, and the sum of all."""
+        own = self._own / samples**2 if samples else 0.0
+        known = int(samples), own, int(whole), self._sums / whole**2, self._elements
+        self.known = Lengths(*known)
+
+
+def _squares(flats: Sequence[Buffer]) -> float:
+    return sum(kernels_for(flat).sum_of_squares(flat) for flat in flats)
+
+
+def _squares_of_sum(inputs: Sequence[Buffer], weights: Sequence[float]) -> float:
+    """Of arrays in the memory of the host."""
+    size, found = len(inputs[0]), 0.0
+    room = HOST.zeros(str(inputs[0].dtype), min(size, _STRETCH))
+    for start in range(0, size, _STRETCH):
+        pieces = [one[start : start + _STRETCH] for one in inputs]
+        some = room[: len(pieces[0])]
+        HOST.kernels.scaled_sum(some, pieces, weights)
+        found += HOST.kernels.sum_of_squares(some)
+    return found

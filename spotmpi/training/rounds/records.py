@@ -1,0 +1,76 @@
+"""What the trace is told of the steps that a round has committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from spotmpi.protocol import control_word
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.training.journal import Journal
+from spotmpi.training.place import Place
+from spotmpi.training.rounds.kinds import Taken
+from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.rounds.timings import Timings
+from spotmpi.training.turns import Turns
+
+__all__ = ["StepRecords"]
+
+
+class StepRecords:
+    """One worker's. Local, all of it."""
+
+    def __init__(self, place: Place, journal: Journal, memory: RoundMemory, turns: Turns) -> None:
+        self._place = place
+        self._journal = journal
+        self._memory = memory
+        self._turns = turns
+        self._committed_at = place.fabric.clock()
+        self._timings = Timings(place.trace, place.fabric.me, place.fabric.clock, place.cpu)
+
+    def entered(self) -> float:
+        """This worker has come to a round, or tries it again; returns when that is."""
+        now = self._place.fabric.clock()
+        self._timings.entered(now)
+        return now
+
+    def over(self, kind: int | None, taken: Taken | None, now: float) -> bool:
+        """A round is complete, of this kind; returns whether there are steps of it to be told."""
+        self._timings.committed(now, kind, None if taken is None else taken.first + taken.steps - 1)
+        if kind == control_word.END:  # so that the line of the training's end comes last
+            self._timings.write()
+        return taken is not None and self._place.trace.active
+
+    def close(self) -> None:
+        """This worker writes no more."""
+        self._timings.write()
+        self._place.trace.close()
+
+    def committed(
+        self,
+        number: int,
+        generation: int,
+        brought: Sequence[WorkerId],
+        full: Sequence[WorkerId],
+        taken: Taken,
+        now: float,
+    ) -> None:
+        """The steps that were ``taken`` with this round, to which these ``brought`` something, of
+        whom those who are ``full`` took steps."""
+        journal, turns, memory = self._journal, self._turns, self._memory
+        turns.counted(taken.samples)
+        if journal.wants_steps:
+            seconds = (now - self._committed_at) / taken.steps
+            known: dict[str, Any] = {"round": number, "generation": generation, "workers": full}
+            known |= {"seconds": seconds, "committed": now, **turns.described(full)}
+            if between := self._place.fabric.between(brought, memory.data):
+                known |= memory.way(between)
+                last = taken.first + taken.steps - 1
+                journal.chose(last, generation, between.choices, known.get("buckets"))
+            if turns.now.sampler is not None:
+                journal.batches(taken.first, turns.now.sampler, turns.planned)
+            for step in range(taken.steps):
+                describe = partial(taken.describe, step, known)
+                journal.step(number, taken.first + step, describe, now, turns.vain)
+        self._committed_at = now

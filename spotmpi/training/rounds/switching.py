@@ -1,0 +1,107 @@
+"""From one strategy to another: what is wished for, what all agree on, and how it comes to be."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from spotmpi.errors import UsageError
+from spotmpi.policies import Metrics
+from spotmpi.protocol.control_word import ControlSum
+from spotmpi.protocol.membership import WorkerId
+from spotmpi.training.journal import Journal
+from spotmpi.training.registered import Training
+from spotmpi.training.rounds.kinds import Taken
+from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.rounds.survey import Survey, decided
+from spotmpi.training.teaching import Teaching
+from spotmpi.training.turns import Turns
+
+__all__ = ["Switching"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class Switching:
+    """One worker's part. Local, all of it; all workers decide alike.
+
+    The leader's wish goes with the control word of a round. All who commit that round go on with
+    the other strategy, before anything else that they do together. While somebody learns, or in the
+    middle of a round's steps, the wish is not heard; the leader says it again.
+    """
+
+    def __init__(
+        self,
+        training: Training[Any],
+        school: Teaching,
+        turns: Turns,
+        journal: Journal,
+        survey: Survey,
+        memory: RoundMemory,
+    ) -> None:
+        self._training = training
+        self._survey = survey
+        self._memory = memory
+        self._school = school
+        self._turns = turns
+        self._journal = journal
+        self._agreed: int | None = None
+        """The number of the strategy that all go on with."""
+
+    @property
+    def wish(self) -> int | None:
+        """For the control word of who leads."""
+        training = self._training
+        return None if training.wish == training.strategy else training.wish
+
+    def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
+        """A round of steps is committed that had this word, with these workers."""
+        self._survey.committed(taken.samples)
+        if (told := self._memory.surveyed) is not None:
+            self._training.meter.begin_anew()
+            metrics = self._survey.metrics(*told, full)
+            if metrics is not None and leads:
+                self._decide(metrics)
+        if self._school.idle and word.strategy != self._training.strategy:
+            self._agreed = word.strategy
+
+    def _decide(self, metrics: Metrics) -> None:
+        training = self._training
+        if training.policy is None or self.wish is not None:
+            return
+        wanted = training.policy.decide(metrics)
+        if wanted is not None and str(wanted) != str(metrics.strategy):
+            try:
+                training.wish = training.number_of(wanted)
+            except ValueError:
+                known = ", ".join(map(str, training.replica.strategies))
+                raise UsageError(
+                    f"{training.policy} has decided for {wanted}, expected one of its strategies, "
+                    f"or None: {known}"
+                ) from None
+            training.why = {
+                "why": decided(training.policy, metrics),
+                "figures": metrics.figures(),
+            }
+
+    def carry_out(self, generation: int, leads: bool) -> None:
+        """Between that round and whatever comes next: go on with it, if there is one."""
+        if self._agreed is None:
+            return
+        training, replica = self._training, self._training.replica
+        before, number = replica.strategy, self._agreed
+        asked = training.wish == number
+        self._agreed = None
+        training.follow(number)
+        self._school.change(training.registry.tape(), replica.ends)
+        self._turns.follow(replica.strategy)
+        self._survey.begin_anew()
+        known: Mapping[str, Any] = training.why if asked else {}
+        if asked:
+            training.wish, training.why = None, {}
+        step = training.progress.steps
+        self._journal.switched(step, generation, replica.strategy, before, known)
+        if leads:
+            self._journal.follows(step, replica.strategy, known.get("why"))
+        _LOG.info("step %d: %s after %s", step, replica.strategy, before)

@@ -1,0 +1,61 @@
+"""A process that adds to what it shares with others: ``adding.py HOW DESK...``
+
+It says where its desk is, and puts a part into the sum of round 0 whenever it is told a number on
+its input; of that, and of the sum, all elements are alike. It says what the first element of each
+array is then. Told "half", it is killed when one of two arrays is added; told "many", it adds parts
+in a row until it is told to stop by the next line, and then once more.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from typing import Any
+
+import numpy as np
+
+from spotmpi.fabric.planes import common_sums
+from spotmpi.fabric.planes.common_sums import CommonSums
+from spotmpi.fabric.planes.desks import Desk
+from spotmpi.fabric.planes.shared_memory import Found
+
+__all__ = ["arrays"]
+
+
+def arrays(value: float) -> list[Any]:
+    """A part, or a sum."""
+    return [np.full(300_007, value, np.float32), np.full(5, value, np.float64)]
+
+
+def main() -> None:
+    """Go on until the input ends."""
+    others = [Desk.of(Found(*map(int, one.split()))) for one in sys.argv[1:]]
+    desk = Desk.new()
+    print(*desk.found, flush=True)
+    sums, total, desks = CommonSums(desk), arrays(0), [*others, desk]
+    replace = common_sums._replace
+
+    def killed(one: Any, within: Any, part: Any) -> None:
+        if len(part) == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(one, within, part)
+
+    told = open(0, "rb", buffering=0)  # noqa: SIM115 - what is not read yet is not taken
+    for line in iter(told.readline, b""):
+        what, value = line.decode().split()
+        if what == "half":
+            common_sums._replace = killed
+        if what == "many":
+            number = 0
+            while not select.select([told], [], [], 0)[0]:
+                number += 1
+                sums.add(arrays(number % 7), total, 0, desks)
+            continue
+        sums.add(arrays(float(value)), total, 0, desks)
+        print(*(float(flat[0]) for flat in total), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""`spotmpi run`: what it says before it starts anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotmpi.launch.commands import run
+
+
+@pytest.mark.parametrize("workers", [1, 8, 32])
+def test_a_usual_number_of_workers_is_not_worth_a_word(workers: int) -> None:
+    assert run._crowd(workers, 2) == ""
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "said"),
+    [
+        (
+            300,
+            2,
+            "300 workers on 2 cores, 150 to each: to start them takes 1 min 15 s or more",
+        ),
+        (33, 2, "33 workers on 2 cores, 17 to each: to start them takes 8 s or more, and 1 GB of"),
+        (40, 1, "40 workers on 1 core, 40 to each: to start them takes 20 s or more, and 2 GB of"),
+    ],
+)
+def test_who_starts_a_crowd_is_told_what_that_takes(workers: int, cores: int, said: str) -> None:
+    assert run._crowd(workers, cores).startswith(said)

@@ -1,0 +1,170 @@
+"""Campaigns of trainings whose strategy changes, and promises of theirs that are broken on purpose
+and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from spotmpi.simulation.schedules import STRATEGIES, Campaign
+from spotmpi.simulation.search import Outcome, length, search, shrink
+from spotmpi.strategies import Strategy
+from spotmpi.training.journal import Journal
+from spotmpi.training.registered import Followed
+from spotmpi.training.replica import Replica
+from spotmpi.training.rounds.switching import Switching
+from spotmpi.training.session import Session
+from spotmpi.training.teaching import Teaching
+from spotmpi.training.turns import Turns
+from tests.simulation.hunting import Mutation, hunt
+
+Patch = pytest.MonkeyPatch
+EVER = "spotmpi.simulation.schedules.CHANGES"
+
+
+def test_no_schedule_breaks_a_promise(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(EVER, 1.0)
+    outcomes: list[Outcome] = []
+    drawn = Campaign(2, 6, 13, strategies=STRATEGIES)
+    failing = search(drawn, range(150), lambda _, outcome: outcomes.append(outcome))
+    assert failing is None, shrink(drawn.schedule(failing, length))
+    assert sum(outcome.recoveries for outcome in outcomes) > 100
+    assert sum(outcome.graduates for outcome in outcomes) > 20
+
+
+# Each breaks one line. A search that did not find it would be worthless.
+
+
+def nobody_hears_the_wish(patch: Patch) -> None:
+    patch.setattr(Switching, "heard", lambda self, *known: None)
+
+
+def a_worker_does_not_change(patch: Patch) -> None:
+    true = Switching.heard
+
+    def heard(self: Switching, *known: Any) -> None:
+        if self._journal._me != 1:
+            true(self, *known)
+
+    patch.setattr(Switching, "heard", heard)
+
+
+def it_changes_while_somebody_learns(patch: Patch) -> None:
+    patch.setattr(Teaching, "idle", property(lambda self: True))
+
+
+def who_learns_another_state_goes_on_with_the_old_pages(patch: Patch) -> None:
+    patch.setattr(Teaching, "change", _not_again(Teaching.change))
+
+
+def optimizers_remember_what_was_their_own(patch: Patch) -> None:
+    true = Replica.switch
+
+    def switch(self: Replica, strategy: Strategy) -> None:
+        with patch.context() as inner:
+            inner.setattr(Replica, "_forget", lambda self: None)
+            true(self, strategy)
+
+    patch.setattr(Replica, "switch", switch)
+
+
+def who_rehearses_remembers_that(patch: Patch) -> None:
+    true = Replica.rehearse
+
+    def rehearse(self: Replica, grads: Any) -> None:
+        with patch.context() as inner:
+            inner.setattr(Replica, "_forget", lambda self: None)
+            true(self, grads)
+
+    patch.setattr(Replica, "rehearse", rehearse)
+
+
+def workers_keep_their_own_parameters(patch: Patch) -> None:
+    true = Replica.switch
+
+    def switch(self: Replica, strategy: Strategy) -> None:
+        with patch.context() as inner:
+            inner.setattr(Replica, "settle", lambda self: None)
+            true(self, strategy)
+
+    patch.setattr(Replica, "switch", switch)
+
+
+def the_strategy_does_not_begin_anew(patch: Patch) -> None:
+    true = Replica.switch
+
+    def switch(self: Replica, strategy: Strategy) -> None:
+        with patch.context() as inner:
+            inner.setattr(Replica, "start", lambda self: None)
+            true(self, strategy)
+
+    patch.setattr(Replica, "switch", switch)
+
+
+def turns_are_as_long_as_before(patch: Patch) -> None:
+    patch.setattr(Turns, "follow", _not_again(Turns.follow))
+
+
+def a_newcomer_follows_what_the_job_began_with(patch: Patch) -> None:
+    patch.setattr(Followed, "take", lambda self, told: None)
+    true = Session.charter
+
+    def charter(self: Session) -> bytes:
+        return true(self).replace(b'"strategy": 1', b'"strategy": 0')
+
+    patch.setattr(Session, "charter", charter)
+
+
+def the_trace_says_it_late(patch: Patch) -> None:
+    true = Journal.switched
+
+    def switched(self: Journal, step: int, *rest: Any) -> None:
+        true(self, step + 1, *rest)
+
+    patch.setattr(Journal, "switched", switched)
+
+
+def _not_again(true: Callable[..., None]) -> Callable[..., None]:
+    """What does it once for each."""
+    done: list[Any] = []
+
+    def once(self: Any, *args: Any) -> None:
+        if not any(one is self for one in done):
+            done.append(self)
+            true(self, *args)
+
+    return once
+
+
+BROKEN = [
+    nobody_hears_the_wish,
+    a_worker_does_not_change,
+    it_changes_while_somebody_learns,
+    who_learns_another_state_goes_on_with_the_old_pages,
+    optimizers_remember_what_was_their_own,
+    who_rehearses_remembers_that,
+    workers_keep_their_own_parameters,
+    the_strategy_does_not_begin_anew,
+    turns_are_as_long_as_before,
+    a_newcomer_follows_what_the_job_began_with,
+    the_trace_says_it_late,
+]
+
+
+@pytest.mark.parametrize("mutation", BROKEN, ids=lambda mutation: mutation.__name__)
+def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
+    monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", 0.8)
+    monkeypatch.setattr(EVER, 1.0)
+    drawn = Campaign(4, 4, 1, strategies=STRATEGIES)
+    broken, _ = hunt(mutation, monkeypatch, drawn, range(1500))
+    assert broken.changes
+
+
+@pytest.mark.campaign
+def test_many_schedules(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(EVER, 1.0)
+    drawn = Campaign(2, 8, 14, strategies=STRATEGIES)
+    failing = search(drawn, range(20_000), lambda _, outcome: None)
+    assert failing is None, shrink(drawn.schedule(failing, length))

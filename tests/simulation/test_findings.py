@@ -1,0 +1,75 @@
+"""What campaigns have found once, each with what it takes: a promise, or a check, was wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotmpi.simulation.schedules import Arrival, Change, Kill, LeaveNotice, Schedule
+from spotmpi.simulation.search import execute
+
+_STREAMING = "diloco:h=6,outer=0.5,momentum=0.75,fragments=2,delay=1,mix=0.5"
+
+FOUND = {
+    "a_newcomer_learns_with_the_round_that_is_left_after_a_loop": Schedule(
+        8,
+        2442853573,
+        kills=(Kill(1, 300), Kill(3, 581)),
+        arrivals=(Arrival(10, 297),),
+        size=99,
+        passes=3,
+        arrays=3,
+        narrow="fp16",
+        strategy="easgd:every=2,pull=0.5",
+    ),
+    "who_dies_had_revoked_the_control_communicator_and_the_others_hear_it_after_a_seal": Schedule(
+        7,
+        3255869289,
+        kills=(Kill(2, 337), Kill(6, 482), Kill(5, 533), Kill(1, 535)),
+        arrivals=(Arrival(9, 807),),
+        notices=(LeaveNotice(0, 104),),
+        min_workers=7,
+        size=6,
+        passes=3,
+        arrays=2,
+        strategy="localsgd:h=3",
+    ),
+    "who_dies_has_changed_its_strategy_after_a_step_that_the_others_take_again": Schedule(
+        7,
+        1010614251,
+        kills=(Kill(0, 264), Kill(4, 272), Kill(2, 279)),
+        size=99,
+        passes=2,
+        checkpoint_every=5,
+        arrays=3,
+        narrow="fp16",
+        changes=(Change(0, "hogwild:control=4"),),
+    ),
+    "who_is_to_leave_with_the_end_meets_two_losses_one_while_records_are_shared": Schedule(
+        4,
+        2308180178,
+        kills=(Kill(2, 508), Kill(1, 568), Kill(3, 579)),
+        arrivals=(Arrival(4, 563), Arrival(5, 122)),
+        size=99,
+        passes=4,
+        narrow="int8",
+        strategy="parameterserver:shards=2,control=4",
+        changes=(Change(2, "diloco:h=2,outer=0.5,momentum=0.75"), Change(4, "localsgd:h=3")),
+    ),
+    "all_go_at_their_own_pace_where_the_trace_has_a_gap": Schedule(
+        2,
+        1162114396,
+        kills=(Kill(0, 236), Kill(1, 241)),
+        arrivals=(Arrival(2, 90),),
+        size=6,
+        passes=8,
+        checkpoint_every=5,
+        arrays=2,
+        strategy=_STREAMING,
+        changes=(Change(12, "adpsgd:control=3"),),
+    ),
+}
+
+
+@pytest.mark.parametrize("schedule", FOUND.values(), ids=FOUND)
+def test_it_breaks_no_promise(schedule: Schedule) -> None:
+    assert execute(schedule).recoveries > 0

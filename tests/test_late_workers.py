@@ -1,0 +1,155 @@
+"""DiLoCo with a quorum, whole scripts in the simulator: what a slow worker and one that is to leave
+cost the others, counted in steps."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spotmpi
+from spotmpi.fabric import Steps, Work
+from spotmpi.fabric.sim import Kill, LeaveNotice
+from spotmpi.fabric.simulated.data import Delays
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.strategies import DiLoCo, Strategy
+from tests.simulated import Final, Job, Result, Seat, bits, gradient, params
+
+SLOW = 1
+H = 8
+
+
+def long(times: int) -> Steps[None]:
+    """What takes so long."""
+    for _ in range(times):
+        yield Work(lambda: None)
+
+
+@dataclass(frozen=True)
+class Late(Job):
+    """One worker takes as long for a step as the others for two rounds. All leave their loop by the
+    count of steps."""
+
+    samples: int = 4000
+    most: int = 3 * H
+    slow: int = 8 * H
+    told: dict[int, list[int]] = field(default_factory=dict)
+    """Of workers that were told to leave, the rounds that they saw after it, by their steps."""
+
+    def script(self, worker: int) -> Final:
+        """One pass, cut short."""
+        trainer = spotmpi.Trainer(
+            self.model.params(worker),
+            optimizer=self.optimizer(),
+            strategy=self.strategy(),
+            seed=self.seed,
+        )
+        with trainer:
+            for batch in trainer.batches(self.samples, self.batch_size):
+                if trainer.steps >= self.most:
+                    break
+                Seat.mine().run(long(self.slow if worker == SLOW else 2))
+                trainer.step(gradient(trainer.params, batch), loss=1.0)
+                if Seat.mine()._simulation.noticed(worker):
+                    self.told.setdefault(worker, []).append(trainer.steps)
+        own = bits(trainer.params)
+        final = bits(trainer.model), trainer.steps, Counter[int](), ()
+        return Final(*final, False, (), 0, own)
+
+
+def late(folder: Path, strategy: Callable[[], Strategy], **known: Any) -> Late:
+    # What workers tell comes at once, beside what they compute.
+    folder.mkdir(exist_ok=True)
+    return Late(folder, strategy=strategy, delays=Delays(message=1e-6), **known)
+
+
+def samples_of_rounds(result: Result) -> list[Counter[int]]:
+    """Of each round: what each worker brought to it."""
+    found: dict[int, Counter[int]] = {}
+    for record in steps(result.records):
+        for one in record["contributions"]:
+            found.setdefault(record["round"], Counter())[one["worker"]] += one["weight"]
+    return [found[number] for number in sorted(found)]
+
+
+def check(result: Result) -> None:
+    check_replicas(result.records)
+    used = Counter(
+        sample
+        for record in steps(result.records)
+        for one in record["contributions"]
+        for sample in one["samples"]
+    )
+    assert set(used.values()) == {1}, "a sample counts twice"
+    assert len({(final.bits, final.steps) for final in result.finals.values()}) == 1
+    known = gradient, result.job.optimizer(), result.job.strategy()
+    first, *_ = result.finals.values()
+    assert bits(replay(result.records, params(0), *known)) == first.bits
+
+
+def quorum(share: float = 0.5, grace: float = 0.0, h: int = H) -> Callable[[], Strategy]:
+    return lambda: DiLoCo(h=h, momentum=0.5, quorum=share, grace=grace)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_round_waits_for_a_slow_worker_only_without_a_quorum(tmp_path: Path, seed: int) -> None:
+    waits = late(tmp_path / "a", lambda: DiLoCo(h=H, momentum=0.5), seed=seed)
+    result = waits.run()
+    check(result)
+    first, *_ = samples_of_rounds(result)
+    assert first == dict.fromkeys(range(4), 2 * H)
+    goes_on = late(tmp_path / "b", quorum(), seed=seed)
+    result = goes_on.run()
+    check(result)
+    assert set(result.finals) == {0, 1, 2, 3}
+    assert {final.steps for final in result.finals.values()} == {3 * H}
+    first, *rest = samples_of_rounds(result)
+    # It takes one step, in which the others are through with all of theirs.
+    assert first == {0: 2 * H, SLOW: 2, 2: 2 * H, 3: 2 * H}
+    for one in rest:
+        assert 0 < one[SLOW] <= 4, "it is dealt no more than it can use"
+
+
+def test_with_all_of_them_a_quorum_waits_for_all(tmp_path: Path) -> None:
+    result = late(tmp_path, quorum(share=1.0)).run()
+    check(result)
+    first, *rest = samples_of_rounds(result)
+    assert first == dict.fromkeys(range(4), 2 * H)
+    assert all(one[SLOW] <= 4 for one in rest), "but it is dealt less"
+
+
+def test_what_a_late_worker_did_not_use_is_dealt_again(tmp_path: Path) -> None:
+    job = late(tmp_path, quorum(), samples=150, most=10**9)
+    result = job.run()
+    check(result)
+    check_exactly_once(result.records, job.samples, 1)
+
+
+@pytest.mark.parametrize("at", range(40, 240, 40))
+def test_a_late_worker_may_die_while_the_others_wait_for_its_step(tmp_path: Path, at: int) -> None:
+    job = late(tmp_path, quorum(), samples=150, most=10**9, kills=[Kill(SLOW, at)])
+    result = job.run()
+    check(result)
+    check_exactly_once(result.records, job.samples, 1)
+    assert set(result.finals) == {0, 2, 3}
+
+
+def steps_after_it_was_told(folder: Path, strategy: Callable[[], Strategy]) -> Sequence[int]:
+    """How many the worker took, and the others in the round in which it leaves."""
+    job = late(folder, strategy, most=256, slow=2, notices=[LeaveNotice(2, 300)], samples=9000)
+    result = job.run()
+    check(result)
+    assert set(result.finals) == {0, 1, 3}
+    return job.told[2]
+
+
+def test_who_is_told_to_leave_is_gone_soon(tmp_path: Path) -> None:
+    """Two rounds of a few steps; without a quorum, two of 64."""
+    waits = steps_after_it_was_told(tmp_path / "a", lambda: DiLoCo(h=64, momentum=0.5))
+    assert len(waits) > 64
+    soon = steps_after_it_was_told(tmp_path / "b", quorum(h=64))
+    assert len(soon) <= 4

@@ -1,0 +1,331 @@
+"""Trainings that change their strategy under way, through deaths, joins, leaves and resumes.
+
+What each comes to is computed again from its trace, which says when all changed to what.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spotmpi
+from spotmpi.fabric import Arena, Shape, Twins
+from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.solo import SoloFabric
+from spotmpi.operators import Narrow
+from spotmpi.optimizers import SGD, Adam, Momentum
+from spotmpi.policies import Policy
+from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.strategies import ADPSGD, EASGD, SSGD, DiLoCo, LocalSGD, Lookahead, Strategy
+from spotmpi.training.replica import Replica
+from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.teaching import Teaching
+from tests.fabric.crew import at_once, company
+from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
+from tests.test_member import campaign, joined, left
+
+ALL: Sequence[Callable[[], Strategy]] = (
+    SSGD,
+    lambda: LocalSGD(h=3),
+    lambda: EASGD(every=2, pull=0.5),
+    lambda: Lookahead(every=4, mix=0.25),
+    lambda: DiLoCo(h=8, outer=0.5, momentum=0.75, fragments=2, delay=2, mix=0.25),
+    lambda: Narrow("int8") >> DiLoCo(h=4, outer=0.75, momentum=0.5),
+    lambda: Narrow("bf16") >> SSGD(),
+)
+
+
+@dataclass(frozen=True)
+class Changing(Job):
+    """A script that changes the strategy now and then, on all workers alike."""
+
+    samples: int = 85
+    scale_lr: str = "none"
+    strategies: Sequence[Callable[[], Strategy]] = ALL
+    every: int = 5
+    seen: list[str] = field(default_factory=list)
+
+    policy: Policy | None = None
+
+    def script(self, worker: int) -> Final:
+        """Every so many steps it wants one that is drawn alike on all workers."""
+        known = [make() for make in self.strategies]
+        trainer = spotmpi.Trainer(
+            params(worker),
+            optimizer=self.optimizer(),
+            strategy=known[0],
+            strategies=known[1:],
+            policy=self.policy,
+            seed=self.seed,
+            scale_lr=self.scale_lr,
+        )
+        gradients: Counter[int] = Counter()
+        stopped, began = False, 0
+        try:
+            with trainer:
+                for _ in range(self.passes):
+                    for batch in trainer.batches(self.samples, self.batch_size):
+                        rehearsal = trainer.worker not in trainer.workers
+                        gradients[trainer.steps] += not rehearsal
+                        trainer.step(gradient(trainer.params, batch), loss=1.0)
+                        began = trainer.steps if rehearsal else began
+                        if trainer.steps % self.every == 0:
+                            chance = random.Random(f"{self.seed}/{trainer.steps}")
+                            trainer.strategy = chance.choice(known)
+                        self.seen.append(str(trainer.strategy))
+                    assert trainer.mean(2.0) == 2.0
+        except spotmpi.Stopped:
+            stopped = True
+        final = bits(trainer.model), trainer.steps, gradients, ()
+        return Final(*final, stopped, (), began, bits(trainer.params))
+
+
+def check(result: Result) -> None:
+    """All that is promised of such a job."""
+    finals, done, job = result.finals, steps(result.records), result.job
+    assert isinstance(job, Changing)
+    if not finals:
+        return
+    check_exactly_once(result.records, job.samples, job.passes)
+    check_replicas(result.records)
+    assert len({final.bits for final in finals.values()}) == 1
+    known = [make() for make in job.strategies]
+    found = [
+        bits(replay(result.records, params(first), gradient, job.optimizer(), known[0], known[1:]))
+        for first in range(done[0]["workers"][0] + 1)
+    ]
+    assert next(iter(finals.values())).bits in found
+    assert {final.steps for final in finals.values()} == {len(done)}
+    if not result.of("resume"):
+        check_gradients(result)
+    for record in result.of("recovery") + result.of("recovered"):
+        assert record["lost_steps"] == record["recomputed_gradients"] == 0
+
+
+def changes(results: list[Result]) -> set[tuple[str, str]]:
+    """From what to what."""
+    return {
+        (one["before"].partition(":")[0], one["strategy_name"].partition(":")[0])
+        for result in results
+        for one in result.of("strategy")
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_all_change_to_it_after_the_same_round(tmp_path: Path, seed: int) -> None:
+    job = Changing(tmp_path, 3, seed=seed)
+    result = job.run()
+    check(result)
+    assert set(result.finals) == {0, 1, 2}
+    assert len(result.of("strategy")) > 1
+    assert {one["strategy"] for one in result.of("strategy")} <= set(job.seen)
+
+
+@pytest.mark.parametrize("optimizer", [Momentum, Adam])
+def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, optimizer: Any) -> None:
+    calm = Changing(tmp_path / "calm", 3, optimizer=lambda: optimizer(lr=0.05))
+    results = campaign(calm, runs=60, holds=check)
+    assert joined(results)
+    assert left(results)
+    assert any(result.of("recovery") for result in results)
+    assert len(changes(results)) > 10
+
+
+def test_a_job_that_lost_every_worker_goes_on_with_the_strategy_it_had(tmp_path: Path) -> None:
+    every = {"SPOTMPI_CHECKPOINT_EVERY": "4"}
+    calm = Changing(tmp_path, optimizer=lambda: SGD(lr=0.05), workers=3)
+    events = calm.run().events
+    after = set()
+    for seed in range(8):
+        place = tmp_path / f"{seed}"
+        place.mkdir()
+        kept = {**every, "SPOTMPI_CHECKPOINT": str(place / "kept")}
+        moment = events * (seed + 7) // 16
+        kills = [Kill(worker, moment + 3 * worker) for worker in range(3)]
+        dead = replace(calm, folder=place, seed=seed, kills=kills, environ=kept)
+        assert not dead.run().finals
+        again = {**kept, "SPOTMPI_RESUME": "1"}
+        whole = replace(dead, workers=2, kills=(), environ=again).run()
+        assert whole.of("resume")
+        check(whole)
+        after.add(whole.of("start")[-1]["strategy"])
+    assert len(after) > 2
+
+
+def test_workers_at_their_own_pace_come_together_first(tmp_path: Path) -> None:
+    """To synchronous steps and back: replicas are equal whenever a round is over."""
+    pair = (lambda: ADPSGD(control=4), lambda: LocalSGD(h=2), SSGD)
+
+    def holds(result: Result) -> None:
+        check_replicas(result.records)
+        assert len({final.bits for final in result.finals.values()}) <= 1
+
+    calm = Changing(tmp_path / "calm", 3, strategies=pair)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Changing, "script", _without_means)
+        results = campaign(calm, runs=40, holds=holds)
+    assert {("adpsgd", "ssgd"), ("ssgd", "adpsgd"), ("adpsgd", "localsgd")} <= changes(results)
+    assert joined(results)
+
+
+def _without_means(job: Changing, worker: int) -> Final:
+    known = [make() for make in job.strategies]
+    trainer = spotmpi.Trainer(
+        params(worker),
+        optimizer=job.optimizer(),
+        strategy=known[0],
+        strategies=known[1:],
+        seed=job.seed,
+        scale_lr=job.scale_lr,
+    )
+    began = 0
+    with trainer:
+        for _ in range(job.passes):
+            for number, batch in enumerate(trainer.batches(job.samples, job.batch_size)):
+                rehearsal = trainer.worker not in trainer.workers
+                trainer.step(gradient(trainer.params, batch), loss=1.0)
+                began = trainer.steps if rehearsal else began
+                if number % 3 == 2:
+                    trainer.strategy = known[(job.seed + number // 3) % 3]
+    final = bits(trainer.model), trainer.steps, Counter[int](), ()
+    return Final(*final, False, (), began, bits(trainer.params))
+
+
+def test_the_leader_is_the_one_who_is_asked(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Alone(Changing):
+        def script(self, worker: int) -> Final:
+            known = [SSGD(), LocalSGD(h=3)]
+            trainer = spotmpi.Trainer(
+                params(worker), optimizer=SGD(lr=0.05), strategy=known[0], strategies=known
+            )
+            with trainer:
+                while trainer.steps < 12:
+                    trainer.step(gradient(trainer.params, _SOME))
+                    if trainer.worker == self.every:
+                        trainer.strategy = known[1]
+            final = bits(trainer.model), trainer.steps, Counter[int](), ()
+            return Final(*final, False, (), 0, b"")
+
+    asked = Alone(tmp_path / "a", 3, every=0)
+    other = Alone(tmp_path / "b", 3, every=1)
+    for one in (asked, other):
+        one.folder.mkdir()
+    (changed,) = asked.run().of("strategy")
+    assert (changed["before"], changed["strategy_name"]) == ("ssgd", "localsgd:h=3")
+    assert not other.run().of("strategy")
+
+
+_SOME = np.arange(4)
+
+
+def test_a_strategy_that_was_not_named_is_refused() -> None:
+    with pytest.raises(spotmpi.UsageError, match="strategies is one strategy, expected a list"):
+        spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategies=SSGD())  # type: ignore[arg-type]
+    trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategies=[LocalSGD(h=3)])
+    with pytest.raises(spotmpi.UsageError, match=r"Trainer\(strategies=\[\.\.\.\]\); it knows"):
+        trainer.strategy = LocalSGD(h=4)
+    trainer.strategy = LocalSGD(h=3)
+    assert trainer.strategy.name == "ssgd"  # until a round
+
+
+@pytest.mark.parametrize("own", [None, SSGD(), LocalSGD(h=2)])
+def test_a_script_finds_its_own_strategy_behind_that_of_the_command_line(
+    own: Strategy | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_STRATEGY", "sma")
+    known = {"strategy": own, "strategies": [LocalSGD(h=3), LocalSGD(h=3)]}
+    trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), **known)  # type: ignore[arg-type]
+    back = SSGD() if own is None else own
+    with trainer:
+        for wanted in (LocalSGD(h=3), back):
+            trainer.strategy = wanted
+            for _ in range(4):
+                trainer.step(gradient(trainer.params, _SOME))
+            assert str(trainer.strategy) == str(wanted)
+    assert len(trainer._training.replica.strategies) == 3
+
+
+def test_gradients_in_place_stay_the_same_arrays_and_still_count() -> None:
+    """Also where another strategy brings them elsewhere."""
+    trainer = spotmpi.Trainer(
+        params(0), optimizer=SGD(lr=1.0), strategies=[DiLoCo(h=4, fragments=2), LocalSGD(h=1)]
+    )
+    with trainer:
+        first = trainer.gradients
+        for wanted in (trainer.strategy, *trainer._training.replica.strategies[1:]):
+            trainer.strategy = wanted
+            first["w"][:] = 0.0
+            first["b"][...] = 0.0
+            for _ in range(4):
+                trainer.step(first)
+            before = trainer.params["w"].copy()
+            first["w"][:] = 2.0
+            for _ in range(4):
+                trainer.step(first)
+            assert trainer.strategy is wanted
+            assert trainer.gradients is first
+            assert (trainer.params["w"] < before).all()
+
+
+def test_who_has_changed_still_finds_the_record_where_who_has_not_finds_it() -> None:
+    """Else one of them would send it, and the other would not wait for it."""
+    workers, made = company(2), {"w": np.zeros(5000, np.float32)}
+    known = [Narrow("bf16") >> SSGD(), Narrow("bf16") >> LocalSGD(h=2)]
+    replicas = [Replica(made, SGD(lr=0.1), known[0], others=known[1:]) for _ in workers]
+    for worker, replica in zip(workers, replicas, strict=True):
+        replica.follow_rounds(_Rounds())
+        replica.furnish(worker.plane.arena)
+        worker.data = replica.arena
+    at_once(workers, lambda worker: worker.plane.wait(worker.start()))
+    (first, before), (second, after) = (
+        (worker.plane, replica.arena) for worker, replica in zip(workers, replicas, strict=True)
+    )
+    before.turn()
+    replicas[0].switch(known[1])
+    assert first.is_everywhere(before.record[0])
+    assert second.is_everywhere(after.results[0])
+    now = replicas[0].arena.parts[0].narrowing
+    assert now is not None
+    assert now is not after.parts[0].narrowing
+    assert now.rest is replicas[0]._state["narrow/rest"][0]
+
+
+class _Rounds:
+    rounds = 0
+
+
+@pytest.mark.parametrize(("others", "tells"), [([LocalSGD(h=2)], False), ([ADPSGD()], True)])
+def test_memory_for_what_workers_tell_of_their_paces_is_there_before_they_do(
+    others: list[Strategy], tells: bool
+) -> None:
+    """Else all wait for it, and for what sums it, in the round after the change."""
+    fabric, replica = SoloFabric(), Replica(params(1), SGD(lr=0.1), SSGD(), others=others)
+    made: list[str] = []
+
+    def arena(layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+        made.append(name)
+        return fabric.arena(layout, name, state)
+
+    replica.furnish(arena)
+    school = Teaching(0, replica.registry.tape(), arena, replica.ends)
+    RoundMemory(arena, replica, school)
+    assert ("paces" in made) == tells
+
+
+def test_what_an_optimizer_remembers_begins_anew_only_where_workers_had_their_own() -> None:
+    replica = Replica(params(1), Momentum(lr=0.1), SSGD(), others=[LocalSGD(h=2), EASGD(every=2)])
+    velocity = replica.memory["velocity"]
+    replica.follow_rounds(_Rounds())
+    replica.furnish(SoloFabric().arena)
+    velocity[0][:] = 3.0
+    for number, kept in ((1, 3.0), (2, 3.0), (1, 3.0), (0, 0.0)):
+        replica.switch(replica.strategies[number])
+        assert velocity[0].tolist() == [kept] * len(velocity[0])

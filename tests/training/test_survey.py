@@ -1,0 +1,65 @@
+"""How a training goes, as one worker knows it, on a clock of its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from spotmpi.optimizers import SGD
+from spotmpi.policies import Fixed, Metrics, ThroughputBelow
+from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.paces import Pace
+from spotmpi.strategies import ADPSGD, SSGD
+from spotmpi.training.registered import Rate, Training
+from spotmpi.training.replica import Replica
+from spotmpi.training.rounds.survey import Survey
+from tests.simulated import params
+
+WORKERS = 2
+COMPUTES = 0.8
+"""Of each second that a step takes."""
+
+
+@pytest.fixture
+def survey() -> Survey:
+    replica = Replica(params(0), SGD(lr=0.1), SSGD())
+    training = Training(replica, 0, Rate(replica.optimizer), False, Fixed())
+    return Survey(training, lambda: Membership.first(["here"] * WORKERS), Clock())
+
+
+class Clock:
+    """It stands still, but for what it is told."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _rounds(survey: Survey, first: float, others: int) -> Metrics | None:
+    """So many rounds of a second each, after one that took longer, with a survey in the last."""
+    assert isinstance(survey._clock, Clock)
+    for seconds in [first] + [1.0] * others:
+        survey._clock.now += seconds
+        survey.committed(4 * WORKERS)
+    told = [Pace(one, 1 + others, 1 + others, 4 * (1 + others), 0.0) for one in range(WORKERS)]
+    told = [one._replace(seconds=COMPUTES * one.taken) for one in told]
+    return survey.metrics(told, (), range(WORKERS))
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_what_workers_need_to_begin_is_not_taken_for_slowness(survey: Survey, anew: bool) -> None:
+    if anew:
+        _rounds(survey, 30.0, 15)
+        survey.begin_anew()
+    found = _rounds(survey, 30.0, 15)
+    assert found is not None
+    assert found.share == pytest.approx(COMPUTES)
+    assert (found.seconds, found.progress) == (15.0, 4.0 * WORKERS)
+    assert ThroughputBelow(0.4, then=ADPSGD()).decide(found) is None
+    found = _rounds(survey, 1.0, 15)
+    assert found is not None
+    assert (found.seconds, found.throughput) == (31.0, 4.0)
+
+
+def test_one_round_alone_says_nothing(survey: Survey) -> None:
+    assert _rounds(survey, 30.0, 0) is None
