@@ -8,12 +8,16 @@ What it adds to every test:
 * After the test, :func:`nothing_left_behind`: a process, a shared-memory file, a temporary file or
   a network namespace that the test left is an error, and is removed so that the next test starts
   clean.
-* With ``SPOTMPI_NO_SKIPS=1`` (CI) a run that skipped a test fails.
+* What was left out, and why, is said in one line. With ``SPOTMPI_NO_SKIPS=1`` (CI) a run that
+  skipped a test fails.
+* ``SPOTMPI_FAILURES=FILE`` (CI): what failed, and whether it had started processes, is written
+  there, for .ci/again.py.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import select
@@ -23,11 +27,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests import promises
 
 ROOT = Path(__file__).resolve().parent.parent
 SHM = Path("/dev/shm")
@@ -36,6 +43,7 @@ GRACE = 3.0
 """Seconds in which what a test has ended may finish dying."""
 
 NO_SKIPS = os.environ.get("SPOTMPI_NO_SKIPS") == "1"
+FAILURES = os.environ.get("SPOTMPI_FAILURES")
 for name in [name for name in os.environ if name.startswith("SPOTMPI_")]:
     del os.environ[name]
 # CI may run in a cloud, which is none of a test's business unless the test asks for it.
@@ -82,6 +90,12 @@ def pytest_configure() -> None:
             f"this copy of the project lost its symlinks {', '.join(f'spotmpi/{n}' for n in lost)}"
             f"; restore them: (cd spotmpi && ln -sfn -t . {repair})"
         )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what is only one more combination to the matrix, before marks choose."""
+    promises.sort(items)
 
 
 def pytest_unconfigure() -> None:
@@ -244,29 +258,68 @@ def first_training() -> Iterator[None]:
         elastic._process = elastic.Process()
 
 
-# --- nothing is skipped where skipping is a failure ----------------------------------------------
+# --- what failed, and what was left out -----------------------------------------------------------
+
+_STARTED = ("processes", "started")
+"""What a report says of a test that has started a process."""
+
+_starts = 0
+"""Processes that the test at hand has started."""
 
 
-def _skipped(config: pytest.Config) -> int:
+def _count_starts(event: str, _arguments: object) -> None:
+    global _starts
+    if event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+        _starts += 1
+
+
+sys.addaudithook(_count_starts)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Note on a test's reports that it has started a process."""
+    global _starts
+    if _starts and _STARTED not in item.user_properties:
+        item.user_properties.append(_STARTED)
+    if call.when == "teardown":
+        _starts = 0
+
+
+def _skipped(config: pytest.Config) -> Counter[str]:
+    """How many tests were skipped, by reason."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    return len(reporter.stats.get("skipped", [])) if NO_SKIPS and reporter else 0
+    reports = reporter.stats.get("skipped", []) if reporter else []
+    return Counter(one.longrepr[2].removeprefix("Skipped: ") for one in reports)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """With ``SPOTMPI_NO_SKIPS=1`` a run that skipped a test has failed."""
-    if _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
+    if NO_SKIPS and _skipped(session.config) and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say why a run without a failed test failed."""
-    if count := _skipped(config):
-        terminalreporter.write_line(
-            f"SPOTMPI_NO_SKIPS=1: {count} skipped, so this run has failed: all must run",
-            red=True,
-        )
+    """Say what was left out and why; write what failed."""
+    if skipped := _skipped(config):
+        left_out = "; ".join(f"{count} ({why})" for why, count in skipped.most_common())
+        failed = ", so this run has failed: all must run" if NO_SKIPS else ""
+        terminalreporter.write_line(f"Tests left out: {left_out}{failed}", red=NO_SKIPS)
+    if FAILURES:
+        reports = [
+            *terminalreporter.stats.get("failed", []),
+            *terminalreporter.stats.get("error", []),
+        ]
+        found: dict[str, dict[str, object]] = {}
+        for one in reports:
+            entry = found.setdefault(one.nodeid, {"test": one.nodeid, "output": ""})
+            entry["processes"] = _STARTED in map(tuple, getattr(one, "user_properties", ()))
+            entry["output"] = f"{entry['output']}{one.longreprtext}\n"
+            for title, text in one.sections:
+                entry["output"] += f"--- {title}\n{text}\n"
+        Path(FAILURES).write_text(json.dumps(list(found.values())))
 
 
 # --- the command line as a user has it -----------------------------------------------------------

@@ -60,7 +60,11 @@ def run(run_spotmpi, tmp_path: Path) -> Start:
         ("", set()),
         ("0:between:1", {0}),
         ("3:between:1,0:between:2", {0, 3}),
-        ("1:fold-0:9,2:between:1,0:fold-2:5", {0, 1, 2}),
+        pytest.param(
+            "1:fold-0:9,2:between:1,0:fold-2:5",
+            {0, 1, 2},
+            marks=pytest.mark.promise("a training after a training"),
+        ),
         ("0:between:1,1:Wait:30,2:Poll:9", {0, 1, 2}),
         ("0:Rebuild:1,1:Rebuild:3", {0, 1}),
         ("2:Wait:22,3:Wait:23,0:Wait:24", {0, 2, 3}),

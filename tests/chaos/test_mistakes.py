@@ -10,14 +10,22 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     ("mistake", "told"),
     [
-        ("raise", "ValueError: a bug of worker 1"),
+        pytest.param(
+            "raise",
+            "ValueError: a bug of worker 1",
+            marks=pytest.mark.promise("a mistake of a script"),
+        ),
         ("everybody", "ValueError: a bug of all workers"),
         ("shape", 'grads["w"] is of shape (5, 2), expected a float32 array of shape (5,)'),
         ("dtype", 'grads["w"] is float64, expected a float32 array'),
         ("no-array", 'grads["b"] is a list'),
         ("missing", 'grads["b"] is missing'),
         ("nan", 'worker 1, step 5: the gradient of grads["w"] holds NaN or infinity'),
-        ("break", "worker 1 left the training loop"),
+        pytest.param(
+            "break",
+            "worker 1 left the training loop",
+            marks=pytest.mark.promise("a worker that leaves the loop"),
+        ),
         ("mean", "have come to different calls"),
         ("twice", "worker 1: trainer.step() was called again, in step 6, for a batch that is used"),
         ("skip", "the batch of step 5 was not used"),

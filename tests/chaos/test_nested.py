@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import spotmpi
 from spotmpi.optimizers import Momentum
@@ -17,6 +18,7 @@ from tests.running import Running
 SCRIPT = Path(__file__).parent / "nested.py"
 
 
+@pytest.mark.promise("a death beside micro-batches")
 def test_deaths_between_micro_batches_and_in_an_all_reduce_and_one_that_comes(
     tmp_path: Path,
 ) -> None:

@@ -12,7 +12,7 @@ from tests.chaos.test_revocations import HERE, TIMEOUT, Job
 PASSES = 2
 
 
-@pytest.fixture(params=["Plain", "Node"])
+@pytest.fixture(params=[pytest.param("Plain", marks=pytest.mark.matrix), "Node"])
 def run(run_spotmpi, tmp_path: Path, request):
     """``run(workers, chaos, "loop" or "end")`` -> Job, over both data planes."""
     path = tmp_path / "trace.jsonl"
@@ -48,7 +48,9 @@ def kept(job: Job, folder: Path) -> dict[str, list[int]]:
     ("workers", "chaos", "dead"),
     [
         (2, "0:work:1", {0}),
-        (4, "0:work:2,1:work:1,2:worked:1", {0, 1, 2}),
+        pytest.param(
+            4, "0:work:2,1:work:1,2:worked:1", {0, 1, 2}, marks=pytest.mark.promise("once")
+        ),
         (4, "0:worked:2,2:Wait:20", {0, 2}),
         (4, "0:work:3,1:Poll:1", {0, 1}),
         (5, "3:Wait:9,0:work:2,4:Rebuild:2", {0, 3, 4}),

@@ -40,7 +40,11 @@ DIES_LATE = pytest.mark.parametrize(
         ("1:Signals:1", {1}),
         ("1:Signal:2", {1}),
         ("1:evaluate:1,0:Signal:1", {0, 1}),
-        ("1:Signals:1,2:Wait:6,3:Rebuild:1", {1, 2, 3}),
+        pytest.param(
+            "1:Signals:1,2:Wait:6,3:Rebuild:1",
+            {1, 2, 3},
+            marks=pytest.mark.promise("diloco with a quorum and deaths"),
+        ),
     ],
     ids=[
         "in-the-middle-of-a-step",
@@ -60,6 +64,7 @@ def test_a_late_worker_dies(run, dies, lost) -> None:  # noqa: F811
     check(job, {0, 1, 2, 3, 4} - lost)
 
 
+@pytest.mark.matrix
 @between_hosts
 @DIES_LATE
 def test_a_late_worker_of_several_hosts_dies(run, dies, lost) -> None:  # noqa: F811

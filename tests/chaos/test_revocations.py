@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -111,7 +112,7 @@ class Job:
                 assert sent <= most_messages(losses, unasked=True)
 
 
-@pytest.fixture(params=["Plain", "Node"])
+@pytest.fixture(params=[pytest.param("Plain", marks=pytest.mark.matrix), "Node"])
 def run(run_spotmpi, tmp_path, request):
     """``run(n, "--revoke", ..., chaos=..., script_args=...)`` -> Job, over both data planes: a
     model by MPI, and a wide one in shared memory; on request also between hosts."""
@@ -156,7 +157,14 @@ both, and in what is done when no round is open."""
         (2, ["0@5"]),
         (4, ["1,2@10", "0@20"]),
         (4, ["0,1,2@7"]),
-        (8, ["0,3,4@4", "7@5"]),
+        pytest.param(
+            8,
+            ["0,3,4@4", "7@5"],
+            marks=[
+                pytest.mark.promise("a burst of deaths in one all-reduce"),
+                pytest.mark.promise("a death of rank 0"),
+            ],
+        ),
         (8, ["1,2,3,4,5,6,7@6"]),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else f"{value}-workers",
@@ -174,7 +182,14 @@ def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations
 
 
 @between_hosts
-@pytest.mark.parametrize("revocations", [["0@5", "3@9"], ["1,2@10", "4@20"]], ids="+".join)
+@pytest.mark.parametrize(
+    "revocations",
+    [
+        pytest.param(["0@5", "3@9"], marks=pytest.mark.promise("a sum between hosts")),
+        ["1,2@10", "4@20"],
+    ],
+    ids="+".join,
+)
 def test_survivors_on_several_hosts_train_on_as_if_nothing_had_happened(run, revocations) -> None:
     """A host is lost whole, or some of its workers are."""
     options = [part for r in revocations for part in ("--revoke", r)]
@@ -199,10 +214,11 @@ def test_gradients_that_are_computed_in_place_count_once_whoever_dies(run) -> No
     assert job.survivors == {1, 3}
 
 
-PIECES = ["1:Proceed:5", "0:Proceed:6,2:Rebuild:1", "2:Start:15,0:Send:2", "3:Wait:9,1:Proceed:20"]
+PIECES = ["1:Proceed:5", "0:Proceed:6,2:Rebuild:1", "3:Wait:9,1:Proceed:20"]
+HANDED = pytest.mark.promise("a death with gradients half handed over")
 
 
-@pytest.mark.parametrize("chaos", PIECES)
+@pytest.mark.parametrize("chaos", [*PIECES, pytest.param("2:Start:15,0:Send:2", marks=HANDED)])
 def test_who_dies_with_half_of_its_gradient_handed_over_has_brought_nothing(run, chaos) -> None:
     """Between two buckets, in a recovery from that, and with all of them under way."""
     job = run(4, chaos=chaos, script_args=["--pieces", "--late"])
@@ -211,7 +227,7 @@ def test_who_dies_with_half_of_its_gradient_handed_over_has_brought_nothing(run,
 
 
 @between_hosts
-@pytest.mark.parametrize("chaos", PIECES)
+@pytest.mark.parametrize("chaos", [*PIECES, "2:Start:15,0:Send:2"])
 def test_the_same_between_hosts(run, chaos) -> None:
     job = run(5, chaos=chaos, script_args=["--pieces", "--late"])
     job.check()
@@ -248,6 +264,7 @@ def test_sixteen_workers_lose_three_at_once(run) -> None:
     assert len(job.survivors) == 13
 
 
+@pytest.mark.promise("a death in the first and the last step")
 def test_a_worker_dies_in_the_first_step_and_one_in_the_last(run) -> None:
     """Neither end of the training is special."""
     last = len(run(3).of("step")) - 1
@@ -266,7 +283,9 @@ def test_a_worker_dies_in_the_first_step_and_one_in_the_last(run) -> None:
         "0:Send:1",
         "0:Send:2",
         "0:Send:3",
-        "0:Rebuild:1,2:Send:2,3:Poll:3",
+        pytest.param(
+            "0:Rebuild:1,2:Send:2,3:Poll:3", marks=pytest.mark.promise("a death in a recovery")
+        ),
         "3:Share:1",
         "0:Share:1",
     ],
@@ -292,6 +311,7 @@ def test_a_loss_that_mpi_does_not_call_one_is_a_loss(run, chaos) -> None:
 
 
 @in_shared_memory
+@pytest.mark.promise("a death in a round of another kind")
 def test_a_worker_dies_while_others_take_a_mean(run) -> None:
     """Rounds of another kind are recovered alike."""
     job = run(4, chaos="2:Wait:12", script_args=["--means"])
@@ -321,7 +341,10 @@ def test_a_worker_that_is_dealt_nothing_calls_what_the_others_call(run) -> None:
     assert any(c["weight"] == 0 for step in job.of("step") for c in step["contributions"])
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "count",
+    [1, pytest.param(2, marks=pytest.mark.promise("a death while training ends")), 3, 4],
+)
 def test_a_worker_dies_while_training_ends(run, count) -> None:
     """In the door that all leave through."""
     job = run(4, chaos=f"1:Poll:{count}")
@@ -350,6 +373,7 @@ def test_a_checkpoint_is_written_by_the_next_leader_if_the_first_dies_writing_it
     assert job.survivors == {2, 3}
 
 
+@pytest.mark.promise("a checkpoint and a resume")
 def test_below_min_workers_it_stops_with_a_checkpoint_and_resumes_on_another_number(
     run, tmp_path
 ) -> None:
@@ -402,7 +426,15 @@ AVERAGING = [
 ]
 
 
-@pytest.mark.parametrize("strategy", AVERAGING)
+def with_deaths(*names: str) -> list[Any]:
+    """These strategies, as promises that they go on whoever dies."""
+    return [
+        pytest.param(name, marks=pytest.mark.promise(f"{name.partition(':')[0]} with deaths"))
+        for name in names
+    ]
+
+
+@pytest.mark.parametrize("strategy", [*with_deaths(*AVERAGING[:4], AVERAGING[5]), AVERAGING[4]])
 def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) -> None:
     """In a round, between two, and in a recovery; then with fewer workers from a checkpoint."""
     options = ["--strategy", strategy]
@@ -413,7 +445,9 @@ def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) ->
     assert job.of("start")[0]["strategy_name"] == strategy
 
 
-@pytest.mark.parametrize("late", [[], ["--late"]])
+@pytest.mark.parametrize(
+    "late", [pytest.param([], marks=pytest.mark.promise("broadcast with deaths")), ["--late"]]
+)
 def test_a_model_goes_to_all_from_who_is_the_first_then(run, late) -> None:
     """The first dies in the middle of its round, and so does the next one; then one in between."""
     dies = "0:Wait:6,3:Rebuild:1"
@@ -432,6 +466,7 @@ def test_models_and_sums_go_narrowed_between_hosts_whoever_dies(run, strategy) -
     assert job.survivors == {1, 2, 4}
 
 
+@pytest.mark.promise("a strategy that changes")
 def test_workers_change_the_strategy_whoever_dies(run) -> None:
     """In a round after which all change, between two, and in a recovery; whoever leads."""
     options = ["--strategy", AVERAGING[1], "--revoke", "1@9"]
@@ -484,7 +519,7 @@ def test_a_job_of_models_that_are_averaged_stops_between_rounds_and_goes_on(
     assert len({final[1] for final in second.finals}) == 1, shown
 
 
-@pytest.mark.parametrize("strategy", [PAIRS, GOSSIP])
+@pytest.mark.parametrize("strategy", with_deaths(PAIRS, GOSSIP))
 def test_workers_that_exchange_models_go_on_whoever_dies(run, tmp_path, strategy) -> None:
     """With a model half read, half shown, in a round, and in a recovery."""
     dies = "2:Fetch:9,3:Publish:12,0:Wait:9,4:Poll:4"
@@ -516,7 +551,13 @@ def test_what_all_must_ask_for_together_is_refused_in_the_loop(run) -> None:
     assert "workers take different numbers of steps on the way to a round" in job.err + job.out
 
 
-@pytest.mark.parametrize("revocations", [["1@10", "0,3@20"], ["0,1,2@7"]])
+@pytest.mark.parametrize(
+    "revocations",
+    [
+        pytest.param(["1@10", "0,3@20"], marks=pytest.mark.promise("groups with deaths")),
+        ["0,1,2@7"],
+    ],
+)
 def test_a_group_averages_on_whoever_dies(run_spotmpi, tmp_path, revocations) -> None:
     """The script applies what it gets; no optimizer of ours is in it."""
     path = tmp_path / "trace.jsonl"
@@ -534,6 +575,7 @@ def test_a_group_averages_on_whoever_dies(run_spotmpi, tmp_path, revocations) ->
     job.check(optimizer=by_hand)
 
 
+@pytest.mark.promise("plain mpirun")
 def test_without_a_launcher_plain_mpirun_does_the_same(tmp_path) -> None:
     """An HPC user's habit: the same script, the same variables, no `spotmpi run`."""
     found = installation.search(os.environ).found

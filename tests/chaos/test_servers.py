@@ -19,7 +19,11 @@ them, 1 and 2 the other one."""
         ("0:Fetch:9", {1, 2, 3, 4}),
         ("1:Publish:12", {0, 2, 3, 4}),
         ("0:Publish:9,1:Fetch:9", {2, 3, 4}),
-        ("0:Fetch:8,1:Publish:9,2:Wait:9,3:Poll:4", {4}),
+        pytest.param(
+            "0:Fetch:8,1:Publish:9,2:Wait:9,3:Poll:4",
+            {4},
+            marks=pytest.mark.promise("parameterserver with deaths"),
+        ),
     ],
     ids=["who-holds", "who-mirrors", "both", "both-and-in-a-recovery"],
 )

@@ -10,7 +10,9 @@ from tests.chaos.test_revocations import check_exactly_once, run  # noqa: F401 -
 
 HOGWILD = "hogwild:control=5"
 
-on_a_host_or_several = pytest.mark.parametrize("run", ["Node", "Hosts"], indirect=True)
+on_a_host_or_several = pytest.mark.parametrize(
+    "run", ["Node", pytest.param("Hosts", marks=pytest.mark.matrix)], indirect=True
+)
 """Of the latter, workers 1, 2 and 4 are on one."""
 
 
@@ -21,7 +23,11 @@ on_a_host_or_several = pytest.mark.parametrize("run", ["Node", "Hosts"], indirec
         ("1:AddUp:9", {0, 2, 3, 4}),
         ("1:array:12", {0, 2, 3, 4}),
         ("2:array:8,4:array:12", {0, 1, 3}),
-        ("0:AddUp:7,1:array:6,2:Wait:9,3:Poll:4", {4}),
+        pytest.param(
+            "0:AddUp:7,1:array:6,2:Wait:9,3:Poll:4",
+            {4},
+            marks=pytest.mark.promise("hogwild with deaths"),
+        ),
     ],
     ids=["before", "in-the-middle", "two", "all-but-one"],
 )

@@ -47,7 +47,14 @@ def check(out: str, trace: Path, way: str = "step") -> None:
     assert fingerprint == str(sharing.fingerprint(again))
 
 
-@pytest.mark.parametrize("way", ["step", "ready", "Adam"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "step",
+        "ready",
+        pytest.param("Adam", marks=pytest.mark.promise("memory that workers share")),
+    ],
+)
 def test_all_have_the_same_memory_also_when_the_one_is_killed_that_it_belongs_to(
     run_spotmpi, tmp_path, way
 ) -> None:

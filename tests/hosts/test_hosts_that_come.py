@@ -22,7 +22,13 @@ def test_a_host_that_was_cut_off_joins_again_when_the_split_heals(train) -> None
     training.check(0, 2, 4)
 
 
-@pytest.mark.parametrize("fault", ["silent", "killed"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        pytest.param("silent", marks=pytest.mark.promise("a newcomer's host that is cut off")),
+        "killed",
+    ],
+)
 def test_a_host_that_came_later_and_is_lost_for_good_costs_its_workers_only(
     train, fault: str
 ) -> None:

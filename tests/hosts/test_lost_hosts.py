@@ -23,7 +23,10 @@ def test_workers_on_three_hosts_train_together(train) -> None:
     assert all(network.processes(name, "spotmpi agent") == [] for name in network.names)
 
 
-@pytest.mark.parametrize("victim", ["h1", "h3"])
+@pytest.mark.parametrize(
+    "victim",
+    [pytest.param("h1", marks=pytest.mark.promise("a host that is killed")), "h3"],
+)
 def test_a_killed_host_costs_its_workers_only(train, victim: str) -> None:
     training = train(3, slots=2)
     network = training.network
@@ -70,6 +73,7 @@ def test_both_who_have_a_shard_are_lost_with_their_host(train) -> None:
     training.check(2, 3, 4, 5)
 
 
+@pytest.mark.promise("a host that is cut off")
 def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> None:
     training = train(3, hurried=True, slots=2)
     network = training.network
@@ -140,6 +144,7 @@ def test_one_side_of_a_partition_trains_on_and_it_is_the_head_s(train) -> None:
         os.close(descriptor)
 
 
+@pytest.mark.promise("two hosts that do not reach each other")
 def test_of_two_hosts_that_do_not_reach_each_other_one_goes(train) -> None:
     training = train(3, slots=2)
     network = training.network
@@ -242,7 +247,9 @@ def test_a_host_whose_datagrams_are_kept_back_is_heard_by_its_ssh(
         training.close()
 
 
-@pytest.mark.parametrize("seconds", [3, 12])
+@pytest.mark.parametrize(
+    "seconds", [pytest.param(3, marks=pytest.mark.promise("a head that pauses")), 12]
+)
 def test_a_head_that_pauses_loses_nobody(train, seconds: int) -> None:
     training = train(2, slots=2)
     network = training.network

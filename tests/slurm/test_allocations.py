@@ -9,6 +9,8 @@ import signal
 import sys
 from collections.abc import Callable
 
+import pytest
+
 from tests import learning
 from tests.running import LIMIT
 from tests.slurm.cluster import Cluster
@@ -34,6 +36,7 @@ with spotmpi.Trainer({"w": numpy.zeros(1)}, optimizer=SGD(lr=0.1), strategy=SSGD
 RUN = (sys.executable, "-m", "spotmpi", "run", *TRACED, SCRIPT, "--passes")
 
 
+@pytest.mark.promise("a Slurm allocation")
 def test_a_job_trains_with_a_worker_for_each_task(cluster: Clusters) -> None:
     slurm = cluster(3)
     words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")
@@ -60,6 +63,7 @@ def test_the_launcher_may_be_on_the_login_node(cluster: Clusters) -> None:
     check(slurm, running.output, 2, {0, 1, 2})
 
 
+@pytest.mark.promise("a Slurm node that is lost")
 def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
     slurm = cluster(3)
     words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")

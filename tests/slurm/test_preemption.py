@@ -159,6 +159,7 @@ def elements(slurm: Cluster, array: str, *states: str) -> list[str]:
     return [number for _, number in shown()]
 
 
+@pytest.mark.promise("a preemption")
 def test_a_preempted_worker_leaves_without_a_loss_and_comes_back(cluster: Clusters) -> None:
     slurm = cluster(3)
     head, array = apart(slurm, LEARNER, 40)

@@ -1,0 +1,43 @@
+#!/usr/bin/env python3
+"""Run what failed in CI once more: python .ci/again.py FAILURES
+
+FAILURES: a file that tests/conftest.py writes. Only tests of real processes get a second try, and
+no more than two: what fails without other processes fails by itself, and what fails often is
+broken. Each runs alone, in a namespace of its own (.ci/alone). Exit code 0 if all pass then.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+MOST = 2
+LIMIT = 600.0
+"""Seconds for one test: it only ends a hang."""
+
+failures = json.loads(Path(sys.argv[1]).read_text())
+final = [one["test"] for one in failures if not one["processes"]]
+if final or not 0 < len(failures) <= MOST:
+    why = (
+        f"{final[0]} starts no process" if final else f"{len(failures)} failed, not {MOST} at most"
+    )
+    sys.exit(f"no second try: {why}")
+
+alone = Path(sys.argv[0]).parent / "alone"
+code = 0
+for one in failures:
+    command = ["bash", os.fspath(alone), "-m", "pytest", "-m", "not gpu", one["test"]]
+    try:
+        passed = subprocess.run(command, timeout=LIMIT, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        passed = False
+    print(f"\n{'FLAKED' if passed else 'FAILED twice:'} {one['test']}")
+    if passed:
+        print(
+            f"It passes alone. Find the cause (tests/FLAKES.md). It failed with:\n{one['output']}"
+        )
+    code = code if passed else 1
+sys.exit(code)
