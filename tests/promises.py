@@ -17,9 +17,13 @@ REAL = ("chaos", "hosts", "slurm")
 
 
 def sort(items: list[pytest.Item]) -> None:
-    """Give each test of `REAL` that holds no promise to the matrix."""
+    """Give to the matrix: tests of `REAL` that hold no promise, and of tests that say which of
+    their parameters are the first tier's (``@pytest.mark.first("130")``) the others."""
     here = Path(__file__).parent
     for item in items:
         inside = item.path.relative_to(here).parts if item.path.is_relative_to(here) else ()
-        if inside[:1] and inside[0] in REAL and item.get_closest_marker("promise") is None:
+        real = bool(inside) and inside[0] in REAL
+        first = item.get_closest_marker("first")
+        others = first is not None and item.callspec.id not in first.args
+        if others or (real and item.get_closest_marker("promise") is None):
             item.add_marker(pytest.mark.matrix)

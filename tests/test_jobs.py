@@ -63,6 +63,7 @@ def test_digits_keeps_training_and_test_images_apart() -> None:
     assert 0 <= x.min() < x.max() <= 1
 
 
+@pytest.mark.matrix
 def test_digits_learns_alone(tmp_path: Path) -> None:
     done = start([sys.executable, DIGITS, "--passes", 10, "--batch-size", 48], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -73,6 +74,7 @@ def test_digits_learns_alone(tmp_path: Path) -> None:
     assert "step   50  loss " in done.stdout
 
 
+@pytest.mark.matrix
 def test_plain_mpirun_trains_from_any_folder(tmp_path: Path) -> None:
     done = start(["bash", ONE_HOST, 2, DIGITS, "--passes", 2], tmp_path)
     assert done.returncode == 0, done.stderr
@@ -81,6 +83,7 @@ def test_plain_mpirun_trains_from_any_folder(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.matrix
 def test_plain_mpirun_survives_a_rehearsal(tmp_path: Path) -> None:
     done = start(["bash", REHEARSAL, 4, "0,2@5;3@9", DIGITS, "--passes", 2], tmp_path)
     assert re.search(r"^trained \d+ steps; test accuracy ", done.stdout, re.MULTILINE), done.stderr

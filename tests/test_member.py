@@ -88,6 +88,7 @@ def left(results: Sequence[Result]) -> list[int]:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.first("3")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, workers: int) -> None:
     results = campaign(Job(tmp_path / "calm", workers, samples=83), runs=50)
     assert len(joined(results)) > 10
@@ -214,6 +215,7 @@ def agree(result: Result) -> None:
 
 
 @pytest.mark.parametrize("kind", [MeansInTheLoop, NoBatches])
+@pytest.mark.first("MeansInTheLoop")
 def test_newcomers_follow_scripts_of_other_kinds(tmp_path: Path, kind: type[Job]) -> None:
     results = campaign(kind(tmp_path / "calm", 3), runs=30, holds=agree)
     assert len(joined(results)) > 5
@@ -244,6 +246,7 @@ class TooManyNumbers(Job):
         return Final(bits(trainer.params), trainer.steps, Counter(), (), False, (), 0)
 
 
+@pytest.mark.matrix
 def test_a_newcomer_that_cannot_be_told_all_that_its_script_asks_for_is_turned_away(
     tmp_path: Path,
 ) -> None:
@@ -309,6 +312,7 @@ def test_a_newcomer_with_another_script_is_told_what_differs(
     assert "all workers must run the same script" in refusal
 
 
+@pytest.mark.matrix
 def test_a_newcomer_that_comes_when_nothing_is_left_to_do_goes_again(tmp_path: Path) -> None:
     """Whenever it comes, the others end as they would have without it, or with it."""
     calm = Job(tmp_path / "calm", 2, samples=9, passes=1)
@@ -341,6 +345,7 @@ def test_when_all_are_told_to_leave_all_stop_together(tmp_path: Path) -> None:
     assert result.of("end")[0]["outcome"] == "stopped"
 
 
+@pytest.mark.matrix
 def test_a_newcomer_is_no_more_there_after_all_who_could_teach_it_are_lost(tmp_path: Path) -> None:
     """It was taken in and knows nothing yet: what it would go on with is no model."""
     calm = Job(tmp_path / "calm", 1, samples=40, arrivals=[Arrival(1, 40)])

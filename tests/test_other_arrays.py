@@ -107,6 +107,7 @@ def states(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("strategy", ["SSGD", "accumulating", "coarsely"])
+@pytest.mark.first("accumulating")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, strategy: str) -> None:
     calm = Job(tmp_path / "calm", 3, samples=85, strategy=STRATEGIES[strategy])
     events = twins(calm)[0].events
@@ -121,6 +122,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, strategy: s
 
 
 @pytest.mark.parametrize("optimizer", [Adam, LAMB])
+@pytest.mark.matrix
 def test_optimizers_that_count_do_so_whatever_the_arrays(
     tmp_path: Path, optimizer: Callable[[float], Optimizer]
 ) -> None:
@@ -163,6 +165,7 @@ def test_a_model_of_many_pages_is_learnt_to_the_bit(tmp_path: Path) -> None:
     assert finals[0] == finals[1]
 
 
+@pytest.mark.matrix
 def test_a_job_that_lost_every_worker_resumes_and_the_checkpoints_are_the_same(
     tmp_path: Path,
 ) -> None:

@@ -89,6 +89,7 @@ def check_many(result: Result) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.first("Adam", "LAMB")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) -> None:
     calm = Job(tmp_path / "calm", 3, samples=85, optimizer=OPTIMIZERS[name])
     results = campaign(calm, runs=30)
@@ -97,6 +98,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
     assert any(result.of("recovery") for result in results)
 
 
+@pytest.mark.matrix
 def test_a_step_whose_samples_are_all_lost_is_no_update(tmp_path: Path) -> None:
     """One sample in the last step of each pass: whoever had it is killed near there."""
     calm = Job(tmp_path, 2, samples=9, passes=4, optimizer=OPTIMIZERS["Adam"])
@@ -114,6 +116,7 @@ def test_a_step_whose_samples_are_all_lost_is_no_update(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.matrix
 def test_a_model_of_many_pages_is_learnt_while_others_come_and_die(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ def test_it_trains_what_the_trace_says_while_nothing_happens(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.first("accumulating", "clipping", "summing")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) -> None:
     results = campaign(job(name, tmp_path / "calm"), runs=40, holds=check_with(name))
     assert joined(results)
@@ -83,6 +84,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
 
 @pytest.mark.parametrize("name", ["clipping", "summing"])
 @pytest.mark.parametrize("how", ["born_in_place", "in_pieces"])
+@pytest.mark.first("in_pieces-clipping", "born_in_place-summing")
 def test_gradients_are_clipped_or_divided_once_wherever_they_are(
     tmp_path: Path, how: str, name: str
 ) -> None:

@@ -126,6 +126,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpack(wheel, tmp_path_factory.mktemp("site"))
 
 
+@pytest.mark.matrix
 def test_the_wheel_holds_every_module_and_script_and_nothing_else(wheel: Path) -> None:
     names = contents(wheel)
     assert {name for name in names if ".dist-info/" not in name} == expected_files()

@@ -39,6 +39,7 @@ def decided(folder: Path, policy: Policy) -> Changing:
     return Changing(folder, 3, samples=200, strategies=known, every=10**9, policy=policy)
 
 
+@pytest.mark.matrix
 def test_a_schedule_is_followed_whoever_comes_and_goes(tmp_path: Path) -> None:
     policy = Schedule({0: SSGD(), 10: LOCAL, 30: LOOKING, 50: SSGD()})
     results = campaign(decided(tmp_path / "calm", policy), runs=30, holds=check)
@@ -55,6 +56,7 @@ def test_a_schedule_is_followed_whoever_comes_and_goes(tmp_path: Path) -> None:
     assert any(one["figures"]["noise"] is not None for _, one in explained)
 
 
+@pytest.mark.matrix
 def test_what_a_policy_of_ones_own_decides_is_done(tmp_path: Path) -> None:
     results = campaign(decided(tmp_path / "calm", ByWorkers()), runs=30, holds=check)
     assert len(changes(results)) > 2

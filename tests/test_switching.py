@@ -129,6 +129,7 @@ def test_all_change_to_it_after_the_same_round(tmp_path: Path, seed: int) -> Non
 
 
 @pytest.mark.parametrize("optimizer", [Momentum, Adam])
+@pytest.mark.first("Adam")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, optimizer: Any) -> None:
     calm = Changing(tmp_path / "calm", 3, optimizer=lambda: optimizer(lr=0.05))
     results = campaign(calm, runs=60, holds=check)
@@ -138,6 +139,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, optimizer: 
     assert len(changes(results)) > 10
 
 
+@pytest.mark.matrix
 def test_a_job_that_lost_every_worker_goes_on_with_the_strategy_it_had(tmp_path: Path) -> None:
     every = {"SPOTMPI_CHECKPOINT_EVERY": "4"}
     calm = Changing(tmp_path, optimizer=lambda: SGD(lr=0.05), workers=3)

@@ -69,6 +69,7 @@ def test_ways_are_policies_and_strategies() -> None:
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.matrix
 def test_a_policy_changes_while_hosts_come(run_spotmpi, tmp_path: Path) -> None:
     file, plot = tmp_path / "found.json", tmp_path / "found.png"
     given = ["--hosts", "2", "--turns", "1", "--seconds", "4", "--ms", "20", "--rate", "20mbit"]

@@ -41,6 +41,7 @@ def found(silences: Sequence[float] = (), **more: Any) -> Found:
     return Found({"without": [{"h1": 25.0}], "with": windows}, **fields | {"resumed": 250.0} | more)
 
 
+@pytest.mark.matrix
 def test_a_host_that_is_cut_off_is_found_and_no_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

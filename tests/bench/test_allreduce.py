@@ -75,6 +75,7 @@ def test_sums_on_one_host_are_measured(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.skipif(network.missing() is not None, reason=str(network.missing()))
+@pytest.mark.matrix
 def test_sums_between_hosts_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
     file = tmp_path / "allreduce.json"
     arguments = ["--hosts", "2", "--workers", "1", "2", "--mb", "4", "--turns", "1"]

@@ -25,6 +25,7 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+@pytest.mark.matrix
 def test_a_strategy_is_measured_with_deaths_and_joins_and_without(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

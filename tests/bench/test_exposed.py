@@ -41,6 +41,7 @@ def test_the_table_has_shares_and_what_was_sent_beside_synchronous_sgd() -> None
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
+@pytest.mark.matrix
 def test_hosts_come_and_go_under_way(run_spotmpi, tmp_path: Path) -> None:
     file = tmp_path / "found.json"
     # On a busy machine a host may take ten seconds to come, and it has three quarters of the steps.

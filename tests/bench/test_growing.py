@@ -63,6 +63,7 @@ def test_one_must_have_come_after_the_other_and_all_samples_count_once() -> None
             growing.check(some, samples, 1)
 
 
+@pytest.mark.matrix
 def test_a_training_grows_from_one_worker_to_four(run_spotmpi, tmp_path: Path) -> None:
     file = tmp_path / "growing.json"
     words = ["--sets", "digits", "--seeds", "2", "--rates", "0.05", "--passes", "4"]

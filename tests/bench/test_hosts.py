@@ -19,6 +19,7 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+@pytest.mark.matrix
 def test_each_kind_of_loss_is_recovered_from(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

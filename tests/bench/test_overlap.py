@@ -22,6 +22,7 @@ def test_a_row_says_what_was_hidden() -> None:
 
 
 @pytest.mark.skipif(network.missing() is not None, reason=str(network.missing()))
+@pytest.mark.matrix
 def test_steps_between_hosts_are_measured_and_nothing_is_left(tmp_path: Path) -> None:
     file = tmp_path / "overlap.json"
     arguments = ["--hosts", "2", "--rate", "10gbit", "--backward", "idle", "--turns", "1"]

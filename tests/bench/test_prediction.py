@@ -47,6 +47,7 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+@pytest.mark.matrix
 def test_it_measures_predicts_and_writes_all_down(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

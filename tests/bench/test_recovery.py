@@ -23,6 +23,7 @@ def arguments(*words: str) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+@pytest.mark.matrix
 def test_both_sides_lose_workers_and_recover(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,6 +63,7 @@ def test_the_floor_holds_nothing_of_spotmpi() -> None:
     assert not any(str(name).startswith("spotmpi") for name in imported)
 
 
+@pytest.mark.matrix
 def test_a_job_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "forever.py"
     script.write_text("import os, signal\nprint('here I stay', flush=True)\nsignal.pause()\n")

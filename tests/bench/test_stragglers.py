@@ -42,6 +42,7 @@ def test_the_page_says_whether_asynchrony_does_what_it_is_for() -> None:
     assert "MISSED  adpsgd:control=4 keeps 0.90 of its speed: 0.20" in page
 
 
+@pytest.mark.matrix
 def test_a_strategy_trains_undisturbed_with_a_slow_worker_and_with_a_death(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

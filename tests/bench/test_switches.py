@@ -66,6 +66,7 @@ def test_the_page_says_which_changes_cost_more_than_a_step() -> None:
     assert "holds   localsgd:h=2 -> ssgd costs a step at most: 0.00 steps" in page
 
 
+@pytest.mark.matrix
 def test_a_training_goes_from_one_strategy_to_the_next(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

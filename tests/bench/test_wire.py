@@ -28,6 +28,7 @@ def test_the_page_says_which_predictions_hold() -> None:
 
 
 @pytest.mark.skipif(network.missing() is not None, reason=str(network.missing()))
+@pytest.mark.matrix
 def test_hosts_are_measured_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "wire.json"
     monkeypatch.setattr(wire, "_STEPS", 10)

@@ -157,18 +157,13 @@ both, and in what is done when no round is open."""
         (2, ["0@5"]),
         (4, ["1,2@10", "0@20"]),
         (4, ["0,1,2@7"]),
-        pytest.param(
-            8,
-            ["0,3,4@4", "7@5"],
-            marks=[
-                pytest.mark.promise("a burst of deaths in one all-reduce"),
-                pytest.mark.promise("a death of rank 0"),
-            ],
-        ),
+        (8, ["0,3,4@4", "7@5"]),
         (8, ["1,2,3,4,5,6,7@6"]),
     ],
     ids=lambda value: "+".join(value) if isinstance(value, list) else f"{value}-workers",
 )
+@pytest.mark.promise("a burst of deaths in one all-reduce, rank 0 among them")
+@pytest.mark.first("Node-8-workers-0,3,4@4+7@5")
 def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations) -> None:
     """Whoever dies in the all-reduce, whoever leads, up to all but one."""
     options = [part for r in revocations for part in ("--revoke", r)]
@@ -182,14 +177,9 @@ def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations
 
 
 @between_hosts
-@pytest.mark.parametrize(
-    "revocations",
-    [
-        pytest.param(["0@5", "3@9"], marks=pytest.mark.promise("a sum between hosts")),
-        ["1,2@10", "4@20"],
-    ],
-    ids="+".join,
-)
+@pytest.mark.promise("a sum between hosts")
+@pytest.mark.first("0@5+3@9-Hosts")
+@pytest.mark.parametrize("revocations", [["0@5", "3@9"], ["1,2@10", "4@20"]], ids="+".join)
 def test_survivors_on_several_hosts_train_on_as_if_nothing_had_happened(run, revocations) -> None:
     """A host is lost whole, or some of its workers are."""
     options = [part for r in revocations for part in ("--revoke", r)]
@@ -214,11 +204,12 @@ def test_gradients_that_are_computed_in_place_count_once_whoever_dies(run) -> No
     assert job.survivors == {1, 3}
 
 
-PIECES = ["1:Proceed:5", "0:Proceed:6,2:Rebuild:1", "3:Wait:9,1:Proceed:20"]
-HANDED = pytest.mark.promise("a death with gradients half handed over")
+PIECES = ["1:Proceed:5", "0:Proceed:6,2:Rebuild:1", "2:Start:15,0:Send:2", "3:Wait:9,1:Proceed:20"]
 
 
-@pytest.mark.parametrize("chaos", [*PIECES, pytest.param("2:Start:15,0:Send:2", marks=HANDED)])
+@pytest.mark.promise("a death with gradients half handed over")
+@pytest.mark.first("Node-2:Start:15,0:Send:2")
+@pytest.mark.parametrize("chaos", PIECES)
 def test_who_dies_with_half_of_its_gradient_handed_over_has_brought_nothing(run, chaos) -> None:
     """Between two buckets, in a recovery from that, and with all of them under way."""
     job = run(4, chaos=chaos, script_args=["--pieces", "--late"])
@@ -227,7 +218,7 @@ def test_who_dies_with_half_of_its_gradient_handed_over_has_brought_nothing(run,
 
 
 @between_hosts
-@pytest.mark.parametrize("chaos", [*PIECES, "2:Start:15,0:Send:2"])
+@pytest.mark.parametrize("chaos", PIECES)
 def test_the_same_between_hosts(run, chaos) -> None:
     job = run(5, chaos=chaos, script_args=["--pieces", "--late"])
     job.check()
@@ -283,13 +274,13 @@ def test_a_worker_dies_in_the_first_step_and_one_in_the_last(run) -> None:
         "0:Send:1",
         "0:Send:2",
         "0:Send:3",
-        pytest.param(
-            "0:Rebuild:1,2:Send:2,3:Poll:3", marks=pytest.mark.promise("a death in a recovery")
-        ),
+        "0:Rebuild:1,2:Send:2,3:Poll:3",
         "3:Share:1",
         "0:Share:1",
     ],
 )
+@pytest.mark.promise("a death in a recovery")
+@pytest.mark.first("Node-0:Rebuild:1,2:Send:2,3:Poll:3")
 def test_workers_die_at_any_point_of_a_recovery(run, chaos) -> None:
     """The first death is in the all-reduce; the others follow inside the recovery from it."""
     job = run(5, "--revoke", "1@9", chaos=chaos, script_args=["--late"])
@@ -341,10 +332,9 @@ def test_a_worker_that_is_dealt_nothing_calls_what_the_others_call(run) -> None:
     assert any(c["weight"] == 0 for step in job.of("step") for c in step["contributions"])
 
 
-@pytest.mark.parametrize(
-    "count",
-    [1, pytest.param(2, marks=pytest.mark.promise("a death while training ends")), 3, 4],
-)
+@pytest.mark.promise("a death while training ends")
+@pytest.mark.first("Node-2")
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_a_worker_dies_while_training_ends(run, count) -> None:
     """In the door that all leave through."""
     job = run(4, chaos=f"1:Poll:{count}")
@@ -445,9 +435,9 @@ def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) ->
     assert job.of("start")[0]["strategy_name"] == strategy
 
 
-@pytest.mark.parametrize(
-    "late", [pytest.param([], marks=pytest.mark.promise("broadcast with deaths")), ["--late"]]
-)
+@pytest.mark.promise("broadcast with deaths")
+@pytest.mark.first("Node-late0")
+@pytest.mark.parametrize("late", [[], ["--late"]])
 def test_a_model_goes_to_all_from_who_is_the_first_then(run, late) -> None:
     """The first dies in the middle of its round, and so does the next one; then one in between."""
     dies = "0:Wait:6,3:Rebuild:1"
@@ -551,13 +541,9 @@ def test_what_all_must_ask_for_together_is_refused_in_the_loop(run) -> None:
     assert "workers take different numbers of steps on the way to a round" in job.err + job.out
 
 
-@pytest.mark.parametrize(
-    "revocations",
-    [
-        pytest.param(["1@10", "0,3@20"], marks=pytest.mark.promise("groups with deaths")),
-        ["0,1,2@7"],
-    ],
-)
+@pytest.mark.promise("groups with deaths")
+@pytest.mark.first("revocations0")
+@pytest.mark.parametrize("revocations", [["1@10", "0,3@20"], ["0,1,2@7"]])
 def test_a_group_averages_on_whoever_dies(run_spotmpi, tmp_path, revocations) -> None:
     """The script applies what it gets; no optimizer of ours is in it."""
     path = tmp_path / "trace.jsonl"
@@ -584,17 +570,8 @@ def test_without_a_launcher_plain_mpirun_does_the_same(tmp_path) -> None:
     done = subprocess.run(
         [
             found.mpirun,
-            "--allow-run-as-root",
-            "--oversubscribe",
-            "--with-ft",
-            "ulfm",
-            "--mca",
-            "coll",
-            "^han,cuda",
-            "--bind-to",
-            "none",
-            "-n",
-            "4",
+            *("--allow-run-as-root", "--oversubscribe", "--with-ft", "ulfm"),
+            *("--mca", "coll", "^han,cuda", "--bind-to", "none", "-n", "4"),
             sys.executable,
             HERE / "script.py",
         ],

@@ -69,6 +69,7 @@ def test_the_script_runs_alone_and_on_four_workers(folder: Path) -> None:
     typed(3, folder)
 
 
+@pytest.mark.matrix
 def test_workers_are_lost_and_the_trace_proves_what_happened(folder: Path) -> None:
     typed(4, folder)
     typed(5, folder)
@@ -84,10 +85,12 @@ def test_workers_are_lost_and_the_trace_proves_what_happened(folder: Path) -> No
     assert (done.returncode, done.stdout) == (0, "1 recoveries\n"), done.stderr
 
 
+@pytest.mark.matrix
 def test_a_job_stops_with_too_few_workers_and_resumes(folder: Path) -> None:
     typed(6, folder)
 
 
+@pytest.mark.matrix
 def test_a_running_job_is_looked_at_and_stopped(folder: Path, run_spotmpi) -> None:
     start, ask = blocks(section(7), "bash")
     command = [sys.executable, "-m", *start.split()]

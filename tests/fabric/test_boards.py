@@ -52,6 +52,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return said.readline().strip()
 
 
+@pytest.mark.matrix
 def test_what_is_read_is_never_of_two_publications_and_never_older(start: Start) -> None:
     """Two publish as fast as they can, and two read."""
     boards = [line(start("on")) for _ in range(2)]
@@ -60,6 +61,7 @@ def test_what_is_read_is_never_of_two_publications_and_never_older(start: Start)
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
+@pytest.mark.first("killed")
 def test_who_ends_in_the_middle_leaves_the_publication_before_it(start: Start, how: str) -> None:
     process = start(how)
     board = Board.of(Found(*map(int, line(process).split())), FORM)
@@ -171,6 +173,7 @@ def test_those_that_do_not_share_memory_are_not_near() -> None:
     assert seen(first, second) is None
 
 
+@pytest.mark.matrix
 def test_what_is_shown_no_more_leaves_no_memory_behind() -> None:
     first, second = company(2)
     before = _mapped()

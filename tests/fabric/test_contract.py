@@ -113,6 +113,7 @@ def over_mpi(folder: Path, plane: str, *names: str) -> Iterator[tuple[str, dict[
 
 
 @pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.first("Node", "Hosts")
 def test_mpi_keeps_the_contract_while_nobody_dies(plane: str, tmp_path: Path) -> None:
     for name, seen in over_mpi(tmp_path, plane, *CALM):
         assert seen == expected[name], name
@@ -121,7 +122,7 @@ def test_mpi_keeps_the_contract_while_nobody_dies(plane: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("name", "plane"),
     [
-        (name, plane)
+        pytest.param(name, plane, marks=() if plane == "Node" else pytest.mark.matrix)
         for name in DEADLY
         for plane in PLANES
         if name in {"Hosts": BETWEEN_HOSTS, "Apart": IN_SUMS}.get(plane, DEADLY)

@@ -49,6 +49,7 @@ def test_a_worker_does_not_grow_with_its_generations(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["ring", "straight", "bf16", "int8"])
+@pytest.mark.matrix
 def test_workers_of_several_hosts_are_killed_in_the_middle_of_sums(
     tmp_path: Path, how: str
 ) -> None:
@@ -83,6 +84,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("plane", PLANES)
+@pytest.mark.matrix
 def test_arrays_that_mpi_cannot_read_go_by_the_memory_of_the_host(
     plane: str, tmp_path: Path
 ) -> None:
@@ -397,6 +399,7 @@ print("DONE", *sorted(one.name for one in threading.enumerate()), flush=True)
 
 
 @pytest.mark.parametrize("threads", [True, False])
+@pytest.mark.matrix
 def test_who_is_stopped_costs_nobody_a_wait_and_what_it_published_can_be_fetched(
     threads: bool, tmp_path: Path
 ) -> None:

@@ -335,6 +335,7 @@ def test_the_last_arena_of_a_name_counts_and_others_are_given_back() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.first("waiting-4", "ahead-2")
 def test_processes_that_are_killed_at_any_moment(count: int, tmp_path: Path) -> None:
     """Real ones: the survivors' sums are right, and the same for all, whoever is killed when."""
     with subprocess.Popen(

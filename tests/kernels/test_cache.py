@@ -113,6 +113,7 @@ def test_of_many_first_processes_one_compiles_and_the_others_wait(
     assert "Warning" not in output
 
 
+@pytest.mark.matrix
 def test_where_nothing_can_be_kept_everything_works_after_one_warning(tmp_path: Path) -> None:
     # No folder that Numba would use can be made, not even by root: a file stands in its place.
     package = tmp_path / "spotmpi"

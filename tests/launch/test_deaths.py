@@ -40,6 +40,7 @@ def waiting(start, moment: str):
 
 
 @pytest.mark.parametrize("moment", ["start", "7", "done"])
+@pytest.mark.first("done")
 def test_a_killed_launcher_takes_the_job_along(start, ended, moment: str) -> None:
     running, wrappers, workers, folder = waiting(start, moment)
     others = [running.mpirun, running.agent, *running.stand_ins]
@@ -50,6 +51,7 @@ def test_a_killed_launcher_takes_the_job_along(start, ended, moment: str) -> Non
     assert not folder.exists()
 
 
+@pytest.mark.matrix
 def test_workers_and_launcher_killed_at_once_leave_no_folder(start, ended) -> None:
     running, wrappers, workers, folder = waiting(start, "7")
     agent = running.agent
@@ -66,6 +68,7 @@ def test_workers_and_launcher_killed_at_once_leave_no_folder(start, ended) -> No
 
 
 @pytest.mark.parametrize(("moment", "code"), [("start", 71), ("7", 69), ("done", 69)])
+@pytest.mark.first("7-69")
 def test_a_killed_mpirun_ends_the_job(start, ended, moment: str, code: int) -> None:
     running = start("run", "-n", 2, TRAINING, f"wait:all@{moment}")
     running.until("waits", times=2)
@@ -77,6 +80,7 @@ def test_a_killed_mpirun_ends_the_job(start, ended, moment: str, code: int) -> N
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.first("9")
 def test_a_killed_wrapper_is_a_revoked_worker(start, number: signal.Signals) -> None:
     running = start("run", "-n", 3, TRAINING, "wait:1@7")
     running.until("worker 1 waits")
@@ -93,6 +97,7 @@ def test_a_killed_wrapper_is_a_revoked_worker(start, number: signal.Signals) -> 
     assert "worker 0 trained with 2" in running.output
 
 
+@pytest.mark.matrix
 def test_a_wrapper_killed_before_the_start_ends_the_job(start) -> None:
     running = start("run", "-n", 2, TRAINING, "wait:all@start")
     running.until("waits", times=2)
@@ -114,6 +119,7 @@ def test_everybody_killed_at_once_leaves_a_folder_that_the_next_job_removes(star
     assert not folder.exists()
 
 
+@pytest.mark.matrix
 def test_children_of_workers_end_with_an_ordinary_job(start, ended) -> None:
     running = start("run", "-n", 2, LOADERS, "end")
     pids = loaders(running, 2)
@@ -121,6 +127,7 @@ def test_children_of_workers_end_with_an_ordinary_job(start, ended) -> None:
     assert all(ended(pid) for of_one in pids.values() for pid in of_one)
 
 
+@pytest.mark.matrix
 def test_children_of_a_revoked_worker_die_and_those_of_others_live(start, ended) -> None:
     running = start("run", "-n", 2, LOADERS, "die")
     pids = loaders(running, 2)
@@ -134,6 +141,7 @@ def test_children_of_a_revoked_worker_die_and_those_of_others_live(start, ended)
 
 
 @pytest.mark.parametrize("victim", ["worker's wrapper", "mpirun", "launcher", "Ctrl-C"])
+@pytest.mark.first("mpirun")
 def test_children_of_workers_die_with_whoever_is_killed(start, ended, victim: str) -> None:
     running = start("run", "-n", 2, LOADERS, "wait")
     pids = loaders(running, 2)
@@ -152,6 +160,7 @@ def test_children_of_workers_die_with_whoever_is_killed(start, ended, victim: st
     assert all(ended(pid) for of_one in pids.values() for pid in of_one)
 
 
+@pytest.mark.matrix
 def test_the_moment_of_a_death_is_on_the_board(start) -> None:
     running = start("run", "-n", 3, TRAINING, "kill:2@7")
     assert running.wait() == 0
@@ -189,6 +198,7 @@ def test_a_worker_that_stays_stopped_is_revoked(start) -> None:
     assert "worker 0 trained with 2" in running.output
 
 
+@pytest.mark.matrix
 def test_a_worker_that_is_stopped_for_a_moment_goes_on(start) -> None:
     running = start("run", "-n", 2, "--detect-ms", 60_000, TRAINING, "wait:1@7")
     running.until("worker 1 waits")

@@ -51,6 +51,7 @@ def test_jobs_that_end_by_themselves(start, tmp_path: Path, code: int) -> None:
 
 
 @pytest.mark.parametrize("code", BY_SIGNAL)
+@pytest.mark.first("143")
 def test_jobs_that_are_ended_by_a_signal(start, tmp_path: Path, code: int) -> None:
     """SIGTERM is one of them where nothing can be kept."""
     kept = [] if code == 143 else ["--checkpoint", "kept"]
@@ -65,6 +66,7 @@ def test_jobs_that_are_ended_by_a_signal(start, tmp_path: Path, code: int) -> No
 
 
 @pytest.mark.parametrize("code", ASKED)
+@pytest.mark.first("75")
 def test_jobs_that_are_asked_to_end(start, code: int) -> None:
     running = start("run", "-n", 2, "--checkpoint", "kept", TRAINER, "say:0@20")
     running.until("worker 0 at step 20")
@@ -90,6 +92,7 @@ def test_sigterm_is_a_notice_where_a_checkpoint_can_be_kept(start, tmp_path: Pat
 
 
 @pytest.mark.parametrize("moment", ["in a step that takes long", "before the training"])
+@pytest.mark.first("before the training")
 def test_sigterm_ends_a_job_at_once_that_cannot_stop_soon(
     start, tmp_path: Path, moment: str
 ) -> None:

@@ -6,9 +6,12 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
 from tests.chaos.test_folds import SCRIPT, check
 
 
+@pytest.mark.matrix
 def test_a_successor_goes_past_the_trainings_that_are_over(start, tmp_path: Path) -> None:
     """Two workers are killed in the last one; those who come in their places train in it."""
     job = start("run", "-n", 2, "--replace", "--trace", "run.jsonl", SCRIPT, "wait")

@@ -67,6 +67,7 @@ def go_on(running: Running) -> None:
             os.kill(worker, signal.SIGUSR1)
 
 
+@pytest.mark.matrix
 def test_training_goes_on_and_the_job_stops_when_there_is_room(start, disk: Disk) -> None:
     running = start(
         *("run", "-n", 2, "--checkpoint", disk.folder, "--checkpoint-every", 20, TRAINER)
@@ -102,6 +103,7 @@ def test_training_goes_on_and_the_job_stops_when_there_is_room(start, disk: Disk
     assert "script" not in running.output
 
 
+@pytest.mark.matrix
 def test_a_checkpoint_that_was_due_is_written_when_there_is_room(start, disk: Disk) -> None:
     """Though no other is due."""
     running = start("run", "-n", 2, "--checkpoint", disk.folder, "--checkpoint-every", 9, TRAINER)
@@ -124,6 +126,7 @@ def test_the_end_waits_for_room(start, disk: Disk) -> None:
     assert spotmpi.load(disk.folder).complete
 
 
+@pytest.mark.matrix
 def test_whoever_does_not_want_to_wait_ends_the_job_without_it(start, disk: Disk) -> None:
     running = resting(start, disk)
     go_on(running)
@@ -140,6 +143,7 @@ def test_whoever_does_not_want_to_wait_ends_the_job_without_it(start, disk: Disk
     assert not list(disk.folder.glob("*.h5"))
 
 
+@pytest.mark.matrix
 def test_a_disk_that_stays_full_is_a_code_of_its_own(start, disk: Disk, tmp_path: Path) -> None:
     """What stands behind the training is done all the same."""
     (tmp_path / "impatient.py").write_text(

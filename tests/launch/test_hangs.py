@@ -38,6 +38,7 @@ def test_workers_that_never_come_back_are_revoked(start) -> None:
     assert "worker 0 took 4000 steps with 1" in running.output
 
 
+@pytest.mark.matrix
 def test_a_worker_of_another_host_that_never_comes_back_is_revoked(start, hosts: Path) -> None:
     running = start("run", "--hosts", hosts, "--no-replace", *AT_ONCE, TRAINER, 4000, "lock:1@30")
     assert running.wait() == 0, running.output
@@ -45,6 +46,7 @@ def test_a_worker_of_another_host_that_never_comes_back_is_revoked(start, hosts:
     assert "worker 0 took 4000 steps with 1" in running.output
 
 
+@pytest.mark.matrix
 def test_a_worker_that_hangs_when_another_is_to_leave_is_revoked(start) -> None:
     """The others are on their way through the door then, and in no round."""
     deeds = ["say:1@20", "rest:1@30", "hang:2@31"]
@@ -60,6 +62,7 @@ def test_a_worker_that_hangs_when_another_is_to_leave_is_revoked(start) -> None:
     assert re.search(r"worker 1 on \S+ left before step \d+", running.output)
 
 
+@pytest.mark.matrix
 def test_workers_that_work_are_waited_for(start) -> None:
     """One computes, a child of another does, and one says that it is busy."""
     work = ["compute:1@30", "child:2@30", "busy:3@30"]
@@ -79,6 +82,7 @@ def test_workers_that_work_are_waited_for(start) -> None:
     assert "worker 1 took 60 steps with 4" in running.output
 
 
+@pytest.mark.matrix
 def test_workers_die_while_the_others_wait_for_one_that_works(start) -> None:
     """One of those that wait, and then the one that they wait for."""
     running = start("run", "-n", 4, *AT_ONCE, TRAINER, "say:all@20", "compute:1@30")
@@ -98,6 +102,7 @@ def test_workers_die_while_the_others_wait_for_one_that_works(start) -> None:
     assert running.output.count("was revoked") == 2
 
 
+@pytest.mark.matrix
 def test_nobody_is_revoked_while_all_are_busy(start) -> None:
     running = start("run", "-n", 2, *AT_ONCE, TRAINER, "say:0@20", "hang:all@30")
     running.until("worker 0 at step 20")
@@ -110,6 +115,7 @@ def test_nobody_is_revoked_while_all_are_busy(start) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "behind an agent"])
+@pytest.mark.matrix
 def test_a_worker_whose_wrapper_hangs_as_well_is_given_up(
     start, ended, hosts: Path, where: str
 ) -> None:

@@ -101,6 +101,7 @@ FIRST_WORDS = [
 ]
 
 
+@pytest.mark.matrix
 def test_first_words_that_are_none_are_refused(job: Job) -> None:
     from spotmpi import __version__
 
@@ -139,6 +140,7 @@ LATER_WORDS = [
 ]
 
 
+@pytest.mark.matrix
 def test_what_no_agent_says_costs_its_host_only(job: Job) -> None:
     job.honest()
     for number, (kind, payload) in enumerate(LATER_WORDS, start=1):
@@ -165,6 +167,7 @@ def test_texts_of_an_agent_cannot_move_the_cursor(job: Job) -> None:
     job.end()
 
 
+@pytest.mark.matrix
 def test_connections_to_mpirun_that_nobody_takes_do_not_hold_the_head(job: Job) -> None:
     """mpirun is stopped, as one that hangs: what waits to be accepted there is soon full."""
     job.honest()

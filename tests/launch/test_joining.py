@@ -77,6 +77,7 @@ def wrapper(agent: Running, newcomer: int) -> int:
         assert agent.alive, agent.wait()
 
 
+@pytest.mark.matrix
 def test_a_host_that_comes_late_trains_with_the_others(training: Training) -> None:
     training.host("c", "--slots", 2)
     training.job.until("worker . on c has joined: it trains from step", times=2)
@@ -89,6 +90,7 @@ def test_a_host_that_comes_late_trains_with_the_others(training: Training) -> No
     assert sorted(steps[-1]["workers"]) == [0, 1, 2, 3]
 
 
+@pytest.mark.matrix
 def test_a_newcomer_that_is_revoked_at_once_is_an_ordinary_loss(training: Training) -> None:
     agent = training.host("c")
     training.job.until("worker 2 on c was admitted")
@@ -98,6 +100,7 @@ def test_a_newcomer_that_is_revoked_at_once_is_an_ordinary_loss(training: Traini
     assert again, training.job.output
 
 
+@pytest.mark.matrix
 def test_a_newcomer_that_dies_while_it_gets_ready_harms_nobody(training: Training) -> None:
     agent = training.host("c")
     for worker in (2, 3):
@@ -107,6 +110,7 @@ def test_a_newcomer_that_dies_while_it_gets_ready_harms_nobody(training: Trainin
     training.check(0, 1, 4)
 
 
+@pytest.mark.matrix
 def test_the_loss_of_who_brings_in_a_newcomer_costs_a_second_try(training: Training) -> None:
     training.host("c")
     training.job.started(r"stand_in\.py \S+ 2")
@@ -116,6 +120,7 @@ def test_the_loss_of_who_brings_in_a_newcomer_costs_a_second_try(training: Train
     training.check(1, 3)
 
 
+@pytest.mark.matrix
 def test_a_stand_in_that_dies_before_it_says_anything_costs_a_second_try(
     training: Training,
 ) -> None:
@@ -127,6 +132,7 @@ def test_a_stand_in_that_dies_before_it_says_anything_costs_a_second_try(
     training.check(0, 1, 3)
 
 
+@pytest.mark.matrix
 def test_when_mpirun_does_not_answer_and_somebody_waits_all_stop_with_a_checkpoint(
     start, tmp_path: Path
 ) -> None:
@@ -168,6 +174,7 @@ def test_a_host_that_is_noticed_leaves_and_the_others_lose_nothing(
     assert not [record for record in records if record["event"] == "recovery"]
 
 
+@pytest.mark.matrix
 def test_an_agent_that_was_told_to_go_and_loses_its_head_says_that_it_was_told(
     training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,6 +192,7 @@ def test_an_agent_that_was_told_to_go_and_loses_its_head_says_that_it_was_told(
     assert training.job.wait() == -signal.SIGKILL
 
 
+@pytest.mark.matrix
 def test_all_noticed_is_a_checkpoint_and_a_requeue(start, tmp_path: Path) -> None:
     running = start(
         *("run", "--notice", "signal", "-n", 3, "--checkpoint", tmp_path / "kept"),

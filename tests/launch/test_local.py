@@ -64,12 +64,14 @@ def test_survivors_go_on_without_a_revoked_worker(run_spotmpi, deed: str) -> Non
     assert len(told) == 5  # each told once, who trains, and the checkpoint
 
 
+@pytest.mark.matrix
 def test_losing_all_but_one_still_ends_well(run_spotmpi) -> None:
     done = run_spotmpi(["run", "-n", "4", TRAINING, "kill:0@3", "kill:1@3", "kill:3@9"])
     assert done.returncode == 0, done.stderr
     assert "worker 2 trained with 1" in done.stdout
 
 
+@pytest.mark.matrix
 def test_losing_everybody_is_code_69(run_spotmpi) -> None:
     done = run_spotmpi(["run", "-n", "2", TRAINING, "kill:all@4"])
     assert done.returncode == 69
@@ -102,6 +104,7 @@ def test_an_exception_ends_the_job_and_is_shown_once(run_spotmpi, who: str, mome
         ("abort", "MPI_ABORT was invoked on rank 1"),
     ],
 )
+@pytest.mark.first("exit3-ended with code 3", "crash-died by SIGSEGV")
 def test_a_bug_ends_the_job_before_anybody_recovers(run_spotmpi, deed: str, sentence: str) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING, f"{deed}:1@5"])
     assert done.returncode == 1, done.stderr
@@ -236,6 +239,7 @@ def test_an_exception_in_a_process_that_the_script_forked_is_the_scripts_busines
     assert done.stderr.count("ValueError: in the child") == 2
 
 
+@pytest.mark.matrix
 def test_a_job_within_a_job_is_a_job_of_its_own(run_spotmpi, tmp_path: Path) -> None:
     (tmp_path / "outer.py").write_text(
         "import subprocess, sys\n"
@@ -271,6 +275,7 @@ def impatient(start, names: str, *arguments: object):
     return start(*arguments, command=["-c", program])
 
 
+@pytest.mark.matrix
 def test_workers_that_do_not_follow_one_that_stopped_are_ended(start) -> None:
     job = ["run", "-n", 2, TRAINING, "exit75:0@7"]
     running = impatient(start, "_FOR_STOPPING", *job)
@@ -296,6 +301,7 @@ def false_mpirun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     return install
 
 
+@pytest.mark.matrix
 def test_an_mpirun_that_fails_is_quoted(run_spotmpi, false_mpirun) -> None:
     false_mpirun("echo 'There are not enough slots'; exit 1")
     done = run_spotmpi(["run", "-n", "2", TRAINING])
@@ -307,6 +313,7 @@ def test_an_mpirun_that_fails_is_quoted(run_spotmpi, false_mpirun) -> None:
     )
 
 
+@pytest.mark.matrix
 def test_an_mpirun_that_does_nothing_is_given_up(start, false_mpirun) -> None:
     false_mpirun("exec sleep 1000")
     running = impatient(start, "_FOR_START _FOR_MPIRUN", "run", "-n", 1, TRAINING)
@@ -314,6 +321,7 @@ def test_an_mpirun_that_does_nothing_is_given_up(start, false_mpirun) -> None:
     assert "mpirun did not start all workers in time" in running.output
 
 
+@pytest.mark.matrix
 def test_a_reader_that_goes_away_does_not_end_the_training(start, tmp_path: Path) -> None:
     script = tmp_path / "talk.py"
     script.write_text("for i in range(100_000): print(i)\nopen('finished', 'w').close()")
@@ -325,6 +333,7 @@ def test_a_reader_that_goes_away_does_not_end_the_training(start, tmp_path: Path
 
 
 @pytest.mark.parametrize("who", ["launcher", "agent"])
+@pytest.mark.matrix
 def test_a_launcher_or_an_agent_that_sleeps_costs_nobody_on_one_host(start, who: str) -> None:
     """Ctrl-Z, say: between the two lies nothing that could break without their noticing."""
     running = start("run", "-n", 2, "--detect-ms", 20, TRAINING, "wait:0@7")
@@ -342,6 +351,7 @@ def test_a_launcher_or_an_agent_that_sleeps_costs_nobody_on_one_host(start, who:
     assert "was revoked" not in running.output
 
 
+@pytest.mark.matrix
 def test_many_workers_may_need_more_open_files_than_a_process_usually_has(start, tmp_path) -> None:
     script = tmp_path / "hello.py"
     script.write_text("print('hello')")

@@ -201,6 +201,7 @@ def test_the_library_logs_for_whoever_sets_up_logging_and_for_nobody_else(
 
 
 @pytest.mark.parametrize("where", ["here", "behind an agent"])
+@pytest.mark.matrix
 def test_a_job_tells_what_all_its_processes_do(
     start: Callable[..., object], tmp_path: Path, where: str
 ) -> None:
@@ -227,6 +228,7 @@ def test_a_job_tells_what_all_its_processes_do(
     assert worker == "worker 0 took 10 steps with 2\n"
 
 
+@pytest.mark.matrix
 def test_without_verbose_the_log_is_in_its_file_only(
     start: Callable[..., object], tmp_path: Path
 ) -> None:
@@ -238,6 +240,7 @@ def test_without_verbose_the_log_is_in_its_file_only(
     assert "training has finished" in (tmp_path / "logs" / "spotmpi.log").read_text()
 
 
+@pytest.mark.matrix
 def test_a_flood_of_log_lines_holds_up_no_worker_and_stays_out_of_its_output(
     start: Callable[..., object], tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_it_is_run_as_python_runs_it(start, package: Path, name: str) -> None:
     assert json.loads(unnamed(running.output)) == json.loads(alone.stdout)
 
 
+@pytest.mark.matrix
 def test_behind_an_agent_it_is_found_in_the_working_folder(start, package: Path, hosts) -> None:
     running = start("run", "--hosts", hosts, "--quiet", "-m", "project", "x")
     assert running.wait() == 0, running.output
@@ -105,6 +106,7 @@ def test_what_it_raises_is_shown_without_the_frames_of_who_runs_it(start, packag
     assert "runpy" not in running.output
 
 
+@pytest.mark.matrix
 def test_a_worker_is_lost_another_comes_and_the_same_line_says_when_it_is_complete(
     start, package: Path
 ) -> None:

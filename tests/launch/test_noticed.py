@@ -63,6 +63,7 @@ def test_advice_is_told_as_such_and_the_job_ends_as_ever(start) -> None:
         release(running, "may be taken away before long .EC2 rebalance recommendation.$")
 
 
+@pytest.mark.matrix
 def test_a_host_s_agent_tells_the_head(start, hosts: Path) -> None:
     with GCE() as cloud:
         running = start("run", *cloud.options, "--hosts", hosts, *HELD)
@@ -75,6 +76,7 @@ def test_a_host_s_agent_tells_the_head(start, hosts: Path) -> None:
         )
 
 
+@pytest.mark.matrix
 def test_a_job_without_a_notice_leaves_no_watcher(start, ended, hosts: Path) -> None:
     with GCE() as cloud:
         running = start("run", *cloud.options, "--hosts", hosts, TRAINING, "wait:all@7")
@@ -86,6 +88,7 @@ def test_a_job_without_a_notice_leaves_no_watcher(start, ended, hosts: Path) -> 
         assert all(ended(pid) for pid in found)
 
 
+@pytest.mark.matrix
 def test_a_watcher_that_is_killed_costs_the_job_nothing(start) -> None:
     with GCE() as cloud:
         running = start("run", *cloud.options, "-n", 2, *HELD)
@@ -96,6 +99,7 @@ def test_a_watcher_that_is_killed_costs_the_job_nothing(start) -> None:
         assert running.output.count("the notice watcher") == 1
 
 
+@pytest.mark.matrix
 def test_a_watcher_that_is_killed_on_a_host_is_said_by_its_name(start, hosts: Path) -> None:
     with GCE() as cloud:
         running = start("run", *cloud.options, "--hosts", hosts, *HELD)
@@ -106,6 +110,7 @@ def test_a_watcher_that_is_killed_on_a_host_is_said_by_its_name(start, hosts: Pa
         release(running, r"^spotmpi: localhost: the notice watcher ended \(SIGKILL\)")
 
 
+@pytest.mark.matrix
 def test_a_service_that_hangs_delays_nothing(start, hosts: Path) -> None:
     with Azure() as cloud:
         cloud.misbehave("hanging")
@@ -115,6 +120,7 @@ def test_a_service_that_hangs_delays_nothing(start, hosts: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["auto", "signal"])
+@pytest.mark.first("auto")
 def test_sigusr1_is_a_notice_to_the_launcher(start, source: str) -> None:
     running = start("run", "--notice", source, "-n", 2, *HELD)
     running.until("waits")
@@ -123,6 +129,7 @@ def test_sigusr1_is_a_notice_to_the_launcher(start, source: str) -> None:
 
 
 @pytest.mark.parametrize("source", ["auto", "none", "signal"])
+@pytest.mark.first("signal")
 def test_sigterm_ends_the_launcher_unless_it_was_said_to_be_a_notice(start, source: str) -> None:
     running = start("run", "--notice", source, "-n", 2, *HELD)
     running.until("waits")
@@ -161,6 +168,7 @@ def agent(tmp_path: Path, start) -> Iterator[Callable[..., tuple[Running, Runnin
 
 @pytest.mark.parametrize("source", ["auto", "signal"])
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+@pytest.mark.matrix
 def test_a_signal_to_an_agent_is_a_notice(agent, source: str, number: signal.Signals) -> None:
     job, there = agent("--notice", source)
     os.kill(there.pid, number)
@@ -176,6 +184,7 @@ def test_a_signal_to_an_agent_is_a_notice(agent, source: str, number: signal.Sig
         release(job, "waits")
 
 
+@pytest.mark.matrix
 def test_without_notices_sigterm_ends_an_agent_as_ever(agent) -> None:
     job, there = agent("--notice", "none")
     os.kill(there.pid, signal.SIGTERM)
@@ -184,6 +193,7 @@ def test_without_notices_sigterm_ends_an_agent_as_ever(agent) -> None:
     assert "taken away" not in job.output
 
 
+@pytest.mark.matrix
 def test_a_host_that_is_to_be_taken_away_does_not_come_again(agent) -> None:
     job, there = agent("--notice", "auto")
     os.kill(there.pid, signal.SIGUSR1)
@@ -193,6 +203,7 @@ def test_a_host_that_is_to_be_taken_away_does_not_come_again(agent) -> None:
     assert "trying again" not in there.output
 
 
+@pytest.mark.matrix
 def test_azure_may_have_a_host_once_its_last_worker_has_left(agent) -> None:
     with Azure() as cloud:
         job, there = agent(*cloud.options, script=(TRAINING, "wait:all@7"))

@@ -135,6 +135,7 @@ def test_a_watcher_that_cannot_begin_says_why(
     assert there.lookout.pid is None
 
 
+@pytest.mark.matrix
 def test_a_service_that_does_not_answer_is_said_to_the_user(loop: Callable[..., Watching]) -> None:
     with Azure() as cloud:
         cloud.misbehave("refused")

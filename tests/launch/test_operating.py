@@ -52,6 +52,7 @@ def test_a_job_says_how_it_stands(start) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "behind an agent"])
+@pytest.mark.first("here")
 def test_workers_that_are_asked_to_stop_keep_a_checkpoint(
     start, hosts: Path, tmp_path: Path, where: str
 ) -> None:
@@ -72,6 +73,7 @@ def test_workers_that_are_asked_to_stop_keep_a_checkpoint(
     assert int(taken) == 3 + int(kept.stem.rpartition("-")[2]) > 23
 
 
+@pytest.mark.matrix
 def test_a_job_without_checkpoints_is_ended_at_once(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20", "hang:all@30")
     running.until("worker 0 at step 20")
@@ -84,6 +86,7 @@ def test_a_job_without_checkpoints_is_ended_at_once(start) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "behind an agent"])
+@pytest.mark.first("here")
 def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where: str) -> None:
     place = ["-n", 2] if where == "here" else ["--hosts", hosts]
     running = start("run", *place, TRAINER, "say:0@20")
@@ -103,6 +106,7 @@ def test_a_worker_is_taken_out_and_the_others_train_on(start, hosts: Path, where
     assert running.wait() == 143
 
 
+@pytest.mark.matrix
 def test_a_launcher_that_is_stopped_by_a_key_says_so_and_goes_on_later(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20")
     running.until("worker 0 at step 20")
@@ -125,6 +129,7 @@ def test_a_sigcont_to_a_launcher_that_was_not_stopped_says_nothing(start) -> Non
     assert "goes on" not in running.output
 
 
+@pytest.mark.matrix
 def test_watching_ends_with_the_job(start) -> None:
     running = start("run", "-n", 2, "--checkpoint", "kept", TRAINER, "say:0@20")
     running.until("worker 0 at step 20")
@@ -144,6 +149,7 @@ def test_watching_ends_with_the_job(start) -> None:
     assert "\x1b" not in watch.output
 
 
+@pytest.mark.matrix
 def test_ctrl_c_ends_the_watching_and_nothing_else(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20")
     running.until("worker 0 at step 20")
@@ -168,6 +174,7 @@ def terminal() -> Iterator[tuple[int, int]]:
     os.close(ours)
 
 
+@pytest.mark.matrix
 def test_on_a_terminal_the_table_is_refreshed_in_place(start, terminal: tuple[int, int]) -> None:
     ours, theirs = terminal
     running = start("run", "-n", 2, TRAINER, "say:0@20")
@@ -199,6 +206,7 @@ def test_on_a_terminal_the_table_is_refreshed_in_place(start, terminal: tuple[in
     assert re.match(rb"\S+ +0-1 +ended$", lines[-1])
 
 
+@pytest.mark.matrix
 def test_whoever_asks_and_hangs_or_says_garbage_does_no_harm(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20", "hang:all@3000")
     running.until("worker 0 at step 20")
@@ -228,6 +236,7 @@ def test_whoever_asks_and_hangs_or_says_garbage_does_no_harm(start) -> None:
 
 
 @pytest.mark.parametrize("where", ["here", "behind an agent"])
+@pytest.mark.first("here")
 def test_a_killed_launcher_leaves_no_socket_and_nobody_who_waits(
     start, ended, hosts: Path, where: str
 ) -> None:
@@ -249,6 +258,7 @@ def test_a_killed_launcher_leaves_no_socket_and_nobody_who_waits(
     assert not folder.exists()
 
 
+@pytest.mark.matrix
 def test_workers_are_quiet_and_their_files_have_it_all(start, tmp_path: Path, hosts: Path) -> None:
     for place in (["-n", 2], ["--hosts", hosts]):
         arguments = ["--quiet", "--log-dir", "logs", TRAINER, 10, "say:all@3"]
@@ -269,6 +279,7 @@ def test_workers_are_quiet_and_their_files_have_it_all(start, tmp_path: Path, ho
         )
 
 
+@pytest.mark.matrix
 def test_with_a_log_dir_alone_workers_are_shown_as_well(start, tmp_path: Path, hosts: Path) -> None:
     running = start("run", "--hosts", hosts, "--log-dir", "logs", TRAINER, 10, "say:1@3")
     assert running.wait() == 0
@@ -276,6 +287,7 @@ def test_with_a_log_dir_alone_workers_are_shown_as_well(start, tmp_path: Path, h
     assert "worker 1 at step 3\n" in (tmp_path / "logs" / "worker-1.log").read_text()
 
 
+@pytest.mark.matrix
 def test_a_bug_is_shown_by_a_quiet_job(start, tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text("print('hello')\nraise ValueError('planted')")
     running = start("run", "-n", 2, "--quiet", "wrong.py")

@@ -44,6 +44,7 @@ def test_the_same_line_starts_goes_on_and_says_when_it_is_complete(start, tmp_pa
     assert left == {kept.name, "checkpoint-000000000042.h5", "finished.json"}
 
 
+@pytest.mark.matrix
 def test_what_stands_behind_a_training_is_done_by_the_next_start_if_all_die(
     start, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_folder_that_cannot_be_gone_on_from_is_no_fault_of_the_script(
 
 
 @pytest.mark.parametrize("what", ["--checkpoint", "--trace"])
+@pytest.mark.matrix
 def test_a_second_job_in_the_same_place_is_told_who_is_there(
     start, tmp_path: Path, what: str
 ) -> None:
@@ -128,6 +130,7 @@ def test_a_second_job_in_the_same_place_is_told_who_is_there(
     assert not [path.name for path in tmp_path.rglob("*.lock")]
 
 
+@pytest.mark.matrix
 def test_a_job_without_a_launcher_has_its_folder_for_itself_as_well(start, tmp_path: Path) -> None:
     first = start("run", "-n", 1, "--checkpoint", "place", TRAINER, "say:0@20")
     first.until("worker 0 at step 20")
@@ -145,6 +148,7 @@ def test_a_job_without_a_launcher_has_its_folder_for_itself_as_well(start, tmp_p
     assert [path.suffix for path in (tmp_path / "place").iterdir()] == [".h5"]
 
 
+@pytest.mark.matrix
 def test_a_trace_replaces_nothing_but_a_trace(start, tmp_path: Path) -> None:
     precious = tmp_path / "train.py"
     precious.write_text("print('precious')\n")

@@ -95,6 +95,7 @@ def replaced(request: pytest.FixtureRequest, hosts: list[object]) -> list[object
     return ["-n", 3, "--replace"] if request.param == "one host" else hosts
 
 
+@pytest.mark.first("one host")
 def test_a_worker_that_is_killed_is_replaced_so_that_the_job_may_lose_as_many_again(
     train, replaced: list[object], tmp_path: Path
 ) -> None:
@@ -109,6 +110,7 @@ def test_a_worker_that_is_killed_is_replaced_so_that_the_job_may_lose_as_many_ag
 
 
 @pytest.mark.parametrize("where", ["one host", "hosts"])
+@pytest.mark.matrix
 def test_nobody_is_where_that_was_not_asked_for(train, hosts: list[object], where: str) -> None:
     training = train(*(["-n", 3] if where == "one host" else [*hosts, "--no-replace"]))
     training.kill(1)
@@ -125,6 +127,7 @@ def test_nobody_is_where_that_was_not_asked_for(train, hosts: list[object], wher
     assert "in place of" not in training.job.output
 
 
+@pytest.mark.matrix
 def test_a_place_in_which_workers_die_again_and_again_is_given_up(
     start, hosts: list[object], tmp_path: Path
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_place_in_which_workers_die_again_and_again_is_given_up(
     assert job.output.count("TRAINED") == 2
 
 
+@pytest.mark.matrix
 def test_a_training_that_ends_while_a_replacement_starts_waits_for_nobody(
     train, hosts: list[object], ended
 ) -> None:
@@ -149,6 +153,7 @@ def test_a_training_that_ends_while_a_replacement_starts_waits_for_nobody(
     assert ended(starting)
 
 
+@pytest.mark.matrix
 def test_all_are_told_to_stop_and_one_is_killed_meanwhile(
     train, hosts: list[object], tmp_path: Path
 ) -> None:
@@ -160,6 +165,7 @@ def test_all_are_told_to_stop_and_one_is_killed_meanwhile(
     assert "in place of" not in training.job.output
 
 
+@pytest.mark.matrix
 def test_the_leader_and_another_are_killed_at_once(train) -> None:
     training = train("-n", 3, "--replace")
     training.kill(0, 2)
@@ -167,6 +173,7 @@ def test_the_leader_and_another_are_killed_at_once(train) -> None:
     training.check(1, 3, 4)
 
 
+@pytest.mark.matrix
 def test_the_replacement_is_killed_while_it_starts(train) -> None:
     training = train("-n", 3, "--replace")
     training.kill(0)
@@ -178,6 +185,7 @@ def test_the_replacement_is_killed_while_it_starts(train) -> None:
 
 
 @pytest.mark.parametrize("victim", ["replacement", "sponsor"])
+@pytest.mark.matrix
 def test_one_of_the_two_is_killed_while_the_replacement_is_admitted(train, victim: str) -> None:
     training = train("-n", 3, "--replace")
     training.kill(0)
@@ -188,6 +196,7 @@ def test_one_of_the_two_is_killed_while_the_replacement_is_admitted(train, victi
     training.check(*({0, 1, 2} - lost), *(int(found[1]) for found in joined))
 
 
+@pytest.mark.matrix
 def test_below_min_workers_nobody_waits_for_a_replacement(train, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     training = train("-n", 3, "--replace", "--min-workers", 3, "--checkpoint", kept)
@@ -196,6 +205,7 @@ def test_below_min_workers_nobody_waits_for_a_replacement(train, tmp_path: Path)
     assert list(kept.glob("*.h5"))
 
 
+@pytest.mark.matrix
 def test_a_job_on_one_host_grows(train) -> None:
     training = train("-n", 2, "--replace")
     grow = training.start("grow", "--workers", 2)
@@ -210,6 +220,7 @@ def test_a_job_on_one_host_grows(train) -> None:
     training.check(0, 1, 3, 4)
 
 
+@pytest.mark.matrix
 def test_a_worker_that_was_taken_out_is_not_replaced(train) -> None:
     training = train("-n", 3, "--replace")
     assert training.start("shrink", "--worker", 1).wait() == 0
@@ -219,6 +230,7 @@ def test_a_worker_that_was_taken_out_is_not_replaced(train) -> None:
     training.check(0, 3)
 
 
+@pytest.mark.matrix
 def test_a_spare_takes_the_place_of_one_that_is_killed(train) -> None:
     training = train("-n", 3, "--spares", 1)
     training.kill(0)
@@ -226,6 +238,7 @@ def test_a_spare_takes_the_place_of_one_that_is_killed(train) -> None:
     training.check(1, 2)
 
 
+@pytest.mark.matrix
 def test_everything_goes_with_a_launcher_that_is_killed_while_a_replacement_starts(
     train, ended
 ) -> None:
@@ -237,6 +250,7 @@ def test_everything_goes_with_a_launcher_that_is_killed_while_a_replacement_star
     assert all(ended(pid) for pid in everything)
 
 
+@pytest.mark.matrix
 def test_kept_alive_a_job_that_is_killed_as_a_whole_goes_on_from_its_checkpoint(
     train, tmp_path: Path
 ) -> None:
@@ -251,6 +265,7 @@ def test_kept_alive_a_job_that_is_killed_as_a_whole_goes_on_from_its_checkpoint(
     training.check(0, 1)
 
 
+@pytest.mark.matrix
 def test_a_job_that_is_killed_as_a_whole_again_and_again_is_not_started_for_ever(
     start, tmp_path: Path
 ) -> None:

@@ -87,6 +87,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
     made.close()
 
 
+@pytest.mark.matrix
 def test_the_last_line_of_a_terminal_lives_and_the_others_stay_whole(terminal: Terminal) -> None:
     (terminal.folder / "batches.py").write_text(BATCHES)
     job = terminal.start("-n", 3, "--revoke", "1@40", "batches.py")
@@ -102,6 +103,7 @@ def test_the_last_line_of_a_terminal_lives_and_the_others_stay_whole(terminal: T
     assert all(line.startswith("spotmpi: ") for line in lines[:-1]), "the living line is gone"
 
 
+@pytest.mark.matrix
 def test_what_workers_write_elsewhere_has_nothing_of_it(terminal: Terminal) -> None:
     with (terminal.folder / "out").open("wb") as out:
         terminal.start("-n", 2, TRAINER, "say:0@3", out=out.fileno())
@@ -126,6 +128,7 @@ def test_a_log_begins_with_who_trains_and_has_no_terminal_s_signs(start) -> None
     assert re.search(said, again.output, re.M)
 
 
+@pytest.mark.matrix
 def test_a_reader_that_has_enough_ends_no_training(tmp_path: Path) -> None:
     """`spotmpi run ... 2>&1 | head -1`."""
     with subprocess.Popen(
@@ -166,6 +169,7 @@ def queries() -> list[tuple[str, set[str], list[tuple[str, str]]]]:
     return found
 
 
+@pytest.mark.matrix
 def test_a_job_answers_prometheus_while_it_runs(start, tmp_path: Path) -> None:
     (tmp_path / "batches.py").write_text(BATCHES)
     arguments = ["--metrics", 0, "--price", "0.5", "--revoke", "1@40", "batches.py"]
@@ -200,6 +204,7 @@ def test_a_job_answers_prometheus_while_it_runs(start, tmp_path: Path) -> None:
         one.close()
 
 
+@pytest.mark.matrix
 def test_a_job_writes_an_event_file(start, tmp_path: Path) -> None:
     (tmp_path / "batches.py").write_text(BATCHES)
     running = start("run", "-n", 2, "--tensorboard", "runs", "batches.py")
@@ -234,6 +239,7 @@ def test_what_cannot_be_published_is_named(start, arguments: list[str], said: st
     assert said in running.output
 
 
+@pytest.mark.matrix
 def test_jobs_and_their_processes_are_found(start) -> None:
     running = start("run", "-n", 2, TRAINER, "say:0@20", "hang:1@30")
     running.until("worker 0 at step 20")
@@ -254,6 +260,7 @@ def test_jobs_and_their_processes_are_found(start) -> None:
     assert running.wait() == 130
 
 
+@pytest.mark.matrix
 def test_a_worker_of_a_module_is_named_after_it(start, tmp_path: Path) -> None:
     (tmp_path / "training.py").write_text(TRAINER.read_text())
     running = start("run", "-n", 1, "-m", "training", "say:0@5")
@@ -264,6 +271,7 @@ def test_a_worker_of_a_module_is_named_after_it(start, tmp_path: Path) -> None:
     assert running.wait() == 130
 
 
+@pytest.mark.matrix
 def test_the_status_says_how_fast_it_goes(start, tmp_path: Path) -> None:
     (tmp_path / "batches.py").write_text(BATCHES)
     running = start("run", "-n", 2, "batches.py")

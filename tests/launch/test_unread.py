@@ -75,12 +75,14 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 
 
 @pytest.mark.parametrize("where", [("-n", "2"), ("--hosts", "hosts")])
+@pytest.mark.matrix
 def test_a_job_goes_on_and_ends_though_nobody_ever_reads(terminal: Terminal, where) -> None:
     """Each worker writes three times what is kept for a reader."""
     assert terminal.start(*where, "chatty.py").wait(LIMIT) == 0
     assert terminal.finished() == ["finished-0", "finished-1"]
 
 
+@pytest.mark.matrix
 def test_it_ends_with_its_code_and_leaves_the_terminal_as_it_was(terminal: Terminal) -> None:
     """Other programs share it, and would fail on one that does not block."""
     assert os.get_blocking(terminal.other)
@@ -88,6 +90,7 @@ def test_it_ends_with_its_code_and_leaves_the_terminal_as_it_was(terminal: Termi
     assert os.get_blocking(terminal.other)
 
 
+@pytest.mark.matrix
 def test_who_reads_again_is_told_how_much_is_missing(terminal: Terminal) -> None:
     job = terminal.start("-n", "2", "chatty.py")
     seen, deadline = bytearray(), time.monotonic() + LIMIT

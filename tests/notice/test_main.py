@@ -85,6 +85,7 @@ def test_no_fault_of_a_service_keeps_it_alive(
         assert end(watcher) == 0
 
 
+@pytest.mark.matrix
 def test_a_service_that_recovers_is_heard_again(start: Start) -> None:
     with Azure() as service:
         service.misbehave("refused")

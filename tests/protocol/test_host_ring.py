@@ -88,6 +88,7 @@ def travel(size: int, workers: list[int], message: int, seed: int) -> list[list[
 
 
 @given(HOSTS, st.integers(0, 700), st.integers(1, 64), st.integers(0, 3))
+@pytest.mark.matrix
 def test_all_hosts_get_the_same_sums_in_the_order_that_is_said(
     workers: list[int], size: int, message: int, seed: int
 ) -> None:

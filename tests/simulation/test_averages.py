@@ -332,6 +332,7 @@ BROKEN: list[tuple[Mutation, str]] = [
 @pytest.mark.parametrize(
     ("mutation", "strategy"), BROKEN, ids=[mutation.__name__ for mutation, _ in BROKEN]
 )
+@pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, strategy: str, monkeypatch: Patch) -> None:
     monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", 0.8)
     monkeypatch.setattr("spotmpi.simulation.schedules.CHANGES", 0.0)

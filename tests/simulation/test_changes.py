@@ -24,6 +24,7 @@ Patch = pytest.MonkeyPatch
 EVER = "spotmpi.simulation.schedules.CHANGES"
 
 
+@pytest.mark.matrix
 def test_no_schedule_breaks_a_promise(monkeypatch: Patch) -> None:
     monkeypatch.setattr(EVER, 1.0)
     outcomes: list[Outcome] = []
@@ -154,6 +155,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("mutation", BROKEN, ids=lambda mutation: mutation.__name__)
+@pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", 0.8)
     monkeypatch.setattr(EVER, 1.0)

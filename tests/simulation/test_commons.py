@@ -165,5 +165,6 @@ def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> No
     hunt(mutation, monkeypatch, DRAWN, range(300))
 
 
+@pytest.mark.matrix
 def test_nothing_is_found_where_nothing_is_broken() -> None:
     assert first_failing(DRAWN, range(300)) is None

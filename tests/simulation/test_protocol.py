@@ -30,6 +30,7 @@ def test_it_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.err == ""
 
 
+@pytest.mark.matrix
 def test_processes_share_a_campaign_and_come_to_the_same(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -46,6 +47,7 @@ def test_many_losses_at_one_moment(capsys: pytest.CaptureFixture[str]) -> None:
     assert "2 runs of 40 workers broke no promise" in capsys.readouterr().out
 
 
+@pytest.mark.matrix
 def test_a_trace_is_like_that_of_a_real_run(tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     for seed in range(10):
@@ -63,6 +65,7 @@ def test_a_trace_is_like_that_of_a_real_run(tmp_path: Path) -> None:
     pytest.fail("no last run had a recovery and came to its end")
 
 
+@pytest.mark.matrix
 def test_it_shows_what_broke(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
         (16, 16, 40, 0.5, 0.1),
     ],
 )
+@pytest.mark.first("2-3-200-0.5-0.1", "4-8-100-0.5-0.1")
 def test_no_schedule_breaks_a_promise(
     least: int, most: int, runs: int, alive: float, taught: float
 ) -> None:
@@ -59,6 +60,7 @@ def test_messages_are_bounded_by_the_losses_and_not_by_the_workers(
     assert 0 < outcome.worst_messages <= 2 * MESSAGES_PER_LOSS
 
 
+@pytest.mark.matrix
 def test_a_thousand_workers_recover() -> None:
     kills = tuple(Kill(worker, 20_000) for worker in (0, 500, 501))
     assert execute(Schedule(1000, 2, kills, passes=1)).survivors == 997
@@ -70,6 +72,7 @@ def test_all_workers_may_die() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
+@pytest.mark.first("0")
 def test_a_newcomer_or_whoever_brings_it_in_may_die_at_every_event(victim: int) -> None:
     """From when it comes until it trains; worker 0 is its sponsor, and 1 looks on."""
     calm = Schedule(2, 3, arrivals=(Arrival(2, 40),))
@@ -110,6 +113,7 @@ def no_spawn_fails(monkeypatch: Patch) -> None:
 
 @pytest.mark.usefixtures("no_spawn_fails")
 @pytest.mark.parametrize("victim", [0, 1, 3])
+@pytest.mark.first("0")
 def test_whoever_dies_somebody_comes_to_train_who_was_asked_for(victim: int) -> None:
     assert list(left_out(victim)) == []
 
@@ -146,6 +150,7 @@ def test_a_job_that_must_stop_before_it_has_begun_has_one_model(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", [13, 16, 17])
+@pytest.mark.first("13")
 def test_leaders_that_die_one_after_another_at_the_end_leave_no_step_untold(seed: int) -> None:
     stopped = Schedule(3, seed, passes=1, stop=100)
     end = execute(stopped).events
@@ -158,6 +163,7 @@ def test_a_leader_dies_at_any_event_of_what_it_does_once() -> None:
     assert list(lost_on_the_way()) == []
 
 
+@pytest.mark.matrix
 def test_a_second_leader_that_does_not_wait_for_the_first_ones_value_is_found(
     monkeypatch: Patch,
 ) -> None:

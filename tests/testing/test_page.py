@@ -30,6 +30,7 @@ with spotmpi.Trainer({"w": np.zeros(4)}, optimizer=SGD(lr=0.1), strategy=SSGD())
 """
 
 
+@pytest.mark.matrix
 def test_the_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     (tmp_path / "train.py").write_text(TRAINING)

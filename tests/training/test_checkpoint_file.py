@@ -319,6 +319,7 @@ def test_every_truncation_is_recognised(tmp_path: Path) -> None:
         load_latest(tmp_path, nowhere)
 
 
+@pytest.mark.matrix
 def test_a_flipped_bit_in_any_byte_is_recognised(tmp_path: Path) -> None:
     path = save(tmp_path, 1, STATE)
     whole = path.read_bytes()

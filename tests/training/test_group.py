@@ -107,6 +107,7 @@ def test_averages_come_to_what_the_trace_says(tmp_path: Path, workers: int) -> N
     assert len(result.finals) == workers
 
 
+@pytest.mark.matrix
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path) -> None:
     results = campaign(Averaging(tmp_path / "calm", 3, samples=83), runs=50, holds=check)
     assert len(joined(results)) > 5
@@ -172,6 +173,7 @@ def test_what_is_called_outside_of_the_block_says_where_it_belongs() -> None:
 
 
 @pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.first("3")
 def test_a_group_that_lost_every_worker_resumes_with_every_average_applied(
     tmp_path: Path, every: int
 ) -> None:
@@ -193,6 +195,7 @@ def test_a_group_that_lost_every_worker_resumes_with_every_average_applied(
         check_whole(whole)
 
 
+@pytest.mark.matrix
 def test_a_group_that_is_told_to_stop_has_applied_the_average_that_it_stops_after(
     tmp_path: Path,
 ) -> None:

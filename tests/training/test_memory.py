@@ -23,6 +23,7 @@ def stated(what: str) -> int:
 
 
 @pytest.mark.parametrize("where", ["own", "in-place"])
+@pytest.mark.matrix
 def test_memory_for_each_parameter(where: str, run_spotmpi) -> None:
     # Who compiles keeps memory for it: not in the workers that are compared.
     cpu.warm()

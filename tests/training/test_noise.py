@@ -24,6 +24,7 @@ SCRIPT = Path(__file__).with_name("noisy.py")
         (900, "ssgd", 3),
     ],
 )
+@pytest.mark.first("500-ssgd-0", "900-ssgd-3")
 def test_a_policy_sees_it(size: int, strategy: str, pieces: int, run_spotmpi) -> None:
     # Sums go right into the next state, or lie in an arena, or arrive where the gradient was, which
     # may come in pieces. The worker that dies takes along a part of one sum: that counts for
@@ -37,6 +38,7 @@ def test_a_policy_sees_it(size: int, strategy: str, pieces: int, run_spotmpi) ->
     assert float(found[-1][0]) == pytest.approx(DEVIATION**2 / EACH**2, rel=0.25)
 
 
+@pytest.mark.matrix
 def test_where_models_differ_nothing_is_known_of_it(run_spotmpi) -> None:
     done = run_spotmpi(["run", "-n", "2", SCRIPT, "500", "70", "localsgd:h=4"])
     assert done.returncode == 0, done.stderr

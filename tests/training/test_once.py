@@ -148,6 +148,7 @@ def holds(result: Result) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 4])
+@pytest.mark.matrix
 def test_it_is_done_again_only_for_the_dead(tmp_path: Path, workers: int) -> None:
     """In jobs that workers join, leave and die in, at any event."""
     results = campaign(OnceEverywhere(tmp_path / "calm", workers, samples=83), runs=25, holds=holds)

@@ -93,6 +93,7 @@ def test_a_schedule_is_asked_for_the_step_to_come_and_told_whole() -> None:
 
 @pytest.mark.parametrize("warmup", [0, 5])
 @pytest.mark.parametrize("scale", ["linear", "sqrt"])
+@pytest.mark.first("linear-5", "sqrt-0")
 def test_it_is_right_whoever_comes_and_goes(tmp_path: Path, scale: str, warmup: int) -> None:
     def optimizer() -> Momentum:
         return Momentum(lr=Cosine(0.05, 60, 5, 0.01))
@@ -106,6 +107,7 @@ def test_it_is_right_whoever_comes_and_goes(tmp_path: Path, scale: str, warmup: 
 
 
 @pytest.mark.parametrize("warmup", [0, 5])
+@pytest.mark.matrix
 def test_a_job_that_lost_every_worker_resumes_in_the_middle_of_its_way(
     tmp_path: Path, warmup: int
 ) -> None:

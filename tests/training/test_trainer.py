@@ -39,6 +39,7 @@ def test_a_job_that_nobody_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
+@pytest.mark.first("3", "5")
 def test_deaths_at_any_event_cost_no_step_and_no_gradient(tmp_path: Path, workers: int) -> None:
     results = campaign(tmp_path, workers, runs=60)
     assert sum(bool(result.of("recovery")) for result in results) > 20
@@ -53,6 +54,7 @@ def test_gradients_that_are_computed_in_place_wait_for_their_step(
     check(Job(tmp_path, seed=seed, born_in_place=True).run())
 
 
+@pytest.mark.matrix
 def test_gradients_that_are_computed_in_place_count_whoever_dies(tmp_path: Path) -> None:
     results = campaign(tmp_path, 4, runs=40, passes=1, born_in_place=True)
     assert sum(bool(result.of("recovery")) for result in results) > 10

@@ -105,6 +105,7 @@ def test_they_are_what_they_would_be_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.first("3")
 def test_workers_die_at_any_event_in_them_and_between_them(tmp_path: Path, workers: int) -> None:
     events = CrossValidation(tmp_path, workers).run().events
     for at in range(20, events, 7 * workers):
@@ -134,6 +135,7 @@ def test_workers_come_and_leave_and_die_in_all_of_them(tmp_path: Path) -> None:
     assert late[1] > 5, "hardly anybody came to train"
 
 
+@pytest.mark.matrix
 def test_a_newcomer_that_knocks_when_a_training_ends_joins_the_next_one(tmp_path: Path) -> None:
     """Whenever it comes, it goes past those that are over, and is taught in the one that is not."""
     events = CrossValidation(tmp_path, 2, samples=9).run().events

@@ -156,6 +156,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         one.close()
 
 
+@pytest.mark.matrix
 def test_a_trace_is_followed_while_it_is_written(start: Start, plan: Path, tmp_path: Path) -> None:
     training = Training(tmp_path / "t").steps(100)
     watch = start("plan", plan, "--follow", tmp_path / "t", "--every", "1s")
@@ -172,6 +173,7 @@ def test_a_trace_is_followed_while_it_is_written(start: Start, plan: Path, tmp_p
     assert watch.wait() == 0
 
 
+@pytest.mark.matrix
 def test_a_job_is_followed_to_its_end_though_its_head_pauses(
     start: Start, plan: Path, tmp_path: Path
 ) -> None:
@@ -191,6 +193,7 @@ def test_a_job_is_followed_to_its_end_though_its_head_pauses(
     assert job.wait() == 0
 
 
+@pytest.mark.matrix
 def test_a_job_whose_launcher_is_killed_is_over(start: Start, plan: Path) -> None:
     job = start("run", "-n", 1, learning.SCRIPT, 1)
     watch = start("plan", plan, *LONG, "--follow", named(start))

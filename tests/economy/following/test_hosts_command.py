@@ -53,6 +53,7 @@ def test_one_that_fails_is_not_tried_again_at_once(commands: Commands) -> None:
     assert not one.ready
 
 
+@pytest.mark.matrix
 def test_one_that_hangs_is_ended_also_where_it_does_not_want_to(commands: Commands) -> None:
     ignoring = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)\n"
     for script in ("", ignoring):

@@ -229,6 +229,7 @@ def test_noise_makes_an_error_and_not_a_crash() -> None:
 @given(
     g1=st.floats(1, 1e4), g3=st.floats(1, 1e5), g5=st.floats(0, 5), per_step=st.sampled_from([1, 8])
 )
+@pytest.mark.matrix
 def test_an_exact_loss_curve_comes_back(g1: float, g3: float, g5: float, per_step: int) -> None:
     true = RingLoss(g1, g3, g5)
     j = [float(per_step * step) for step in range(2000)]

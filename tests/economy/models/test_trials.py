@@ -47,6 +47,7 @@ def training(tmp_path: Path) -> Path:
     return script
 
 
+@pytest.mark.matrix
 def test_a_script_is_run_until_there_are_enough_steps(
     run_spotmpi: RunSpotmpi, training: Path, tmp_path: Path
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_script_is_run_until_there_are_enough_steps(
     assert model.rate({"local": 1}) > 0
 
 
+@pytest.mark.matrix
 def test_where_ctrl_c_is_ignored_a_run_is_ended_nevertheless(
     training: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +81,7 @@ def test_where_ctrl_c_is_ignored_a_run_is_ended_nevertheless(
     assert not killed
 
 
+@pytest.mark.matrix
 def test_a_script_that_ends_by_itself_is_as_good(training: Path) -> None:
     records = trials.trial(2, [str(training), "12"], 30, LIMIT)
     (run,) = step_times.read(records, "it").runs
@@ -102,6 +105,7 @@ def test_a_script_that_fails_is_said_with_its_last_words(
     assert "invalid literal for int() with base 10: 'many'" in done.stderr
 
 
+@pytest.mark.matrix
 def test_a_run_that_takes_too_long_is_ended(training: Path) -> None:
     words = [str(training), str(FOR_EVER)]
     with pytest.raises(trials.TrialFailed, match=r"of 1000000005 steps when its 3 s were over"):
@@ -130,11 +134,13 @@ def begun(training: Path, tmp_path: Path) -> Iterator[Running]:
     ("number", "code"),
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
 )
+@pytest.mark.matrix
 def test_a_signal_ends_the_run_with_it(begun: Running, number: signal.Signals, code: int) -> None:
     os.kill(begun.pid, number)
     assert begun.wait() == code  # and the fixture of every test sees that nothing is left
 
 
+@pytest.mark.matrix
 def test_if_it_is_killed_the_job_ends_and_the_next_one_removes_the_folder(begun: Running) -> None:
     (job,) = begun.children(begun.pid)
     descriptor = os.pidfd_open(job)

@@ -123,6 +123,7 @@ def test_a_plan_that_is_late_on_spot_is_in_time_mixed(capsys: pytest.CaptureFixt
     assert "mixed: on-demand nodes take the place of missing spot nodes" in capsys.readouterr().out
 
 
+@pytest.mark.matrix
 def test_a_boot_that_nobody_knows_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     sentence = "nobody knows how long p3.2xl, g3.8xl boot, so on-demand nodes are taken to train at"
     unknown = [one for one in LOSSY if one not in ("--boot", "1min")]

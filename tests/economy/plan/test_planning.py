@@ -89,6 +89,7 @@ UNDER_FIRE = (
 )
 
 
+@pytest.mark.matrix
 def test_revocations_choose_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """The eight that are cheapest undisturbed are in time in less than half of the runs."""
     quota = ("--quota", "p3.2xl:2,g4dn.4xl:5,g3.8xl:8,g3.16xl:8")
@@ -103,6 +104,7 @@ def test_revocations_choose_the_plan(capsys: pytest.CaptureFixture[str]) -> None
     assert answer["searched"]["fast_enough_undisturbed"] > answer["searched"]["simulated"]
 
 
+@pytest.mark.matrix
 def test_the_safe_plan_costs_at_least_as_much(capsys: pytest.CaptureFixture[str]) -> None:
     quota = ("--quota", "p3.2xl:2,g4dn.4xl:5,g3.8xl:8,g3.16xl:8", "--runs", "400")
     half, sure = (

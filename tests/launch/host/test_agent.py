@@ -176,6 +176,7 @@ def test_it_says_who_it_is_and_what_it_has(meet) -> None:
     assert head.hear(messages.Offer) == messages.Offer("h1", 2, None)
 
 
+@pytest.mark.matrix
 def test_a_host_without_the_script_or_the_folder_is_not_fit(meet, tmp_path: Path) -> None:
     for script, folder, why in (
         ("other.py", tmp_path, f"there is no script {tmp_path}/other.py on h1"),

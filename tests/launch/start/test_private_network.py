@@ -118,6 +118,7 @@ def spawn(pmix: ctypes.CDLL, environ: dict[str, str], claimed: tuple[int, int], 
     assert pmix.PMIx_Spawn(None, ctypes.c_size_t(0), ctypes.byref(program), one, space) == 0
 
 
+@pytest.mark.matrix
 def test_nobody_else_has_a_job_run_what_he_likes(start, tmp_path: Path) -> None:
     running = start("run", "-n", 2, TRAINING, "wait:all@7")
     running.until("waits", times=2)
@@ -303,6 +304,7 @@ def test_other_users_of_the_host_are_known_by_their_processes() -> None:
             other.kill()
 
 
+@pytest.mark.matrix
 def test_a_fence_that_can_be_had_no_more_ends_the_job_in_peace(start) -> None:
     program = (
         "import sys; from spotmpi.cli import main\n"

@@ -132,6 +132,7 @@ def test_a_step_hears_nothing_of_the_job_s_tasks(tmp_path: Path) -> None:
     assert {"--unbuffered", "--overlap", "--mpi=none", "--nodelist=n1", "--no-kill"} <= set(told)
 
 
+@pytest.mark.matrix
 def test_srun_is_asked_for_where_nobody_said_where_to_train(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start
 ) -> None:
