@@ -78,6 +78,7 @@ def test_it_trains_what_the_trace_says_while_nothing_happens(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.first("localsgd", "easgd", "streamed")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) -> None:
     results = campaign(job(name, tmp_path / "calm"), runs=30, holds=check_with(name))
     assert joined(results)
@@ -176,6 +177,7 @@ def with_samples(records: list[Any], samples: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.first("sma", "diloco, narrowed", "lookahead")
 def test_what_was_done_since_the_last_round_counts_wherever_the_script_goes_on(
     tmp_path: Path, name: str
 ) -> None:

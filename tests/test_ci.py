@@ -47,18 +47,19 @@ def test_of_root(one):
 """
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkout with these tests, the conftest of this one, and CI's scripts."""
-    shutil.copytree(ROOT / ".ci", tmp_path / ".ci")
+    folder = tmp_path_factory.mktemp("project")
+    shutil.copytree(ROOT / ".ci", folder / ".ci")
     # The real one takes a namespace, which is root's.
-    (tmp_path / ".ci" / "alone").write_text('exec python "$@"\n')
+    (folder / ".ci" / "alone").write_text('exec python "$@"\n')
     for package in ("kernels", "bench", "jobs"):
-        (tmp_path / "spotmpi" / package).mkdir(parents=True)
-    (tmp_path / "tests").mkdir()
-    shutil.copy(ROOT / "tests" / "conftest.py", tmp_path / "tests")
-    (tmp_path / "tests" / "test_some.py").write_text(TESTS)
-    return tmp_path
+        (folder / "spotmpi" / package).mkdir(parents=True)
+    (folder / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
+    (folder / "tests" / "test_some.py").write_text(TESTS)
+    return folder
 
 
 def run(project: Path, *command: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -74,61 +75,64 @@ def run(project: Path, *command: str, **more: str) -> subprocess.CompletedProces
     )
 
 
-def failures(project: Path, *options: str) -> tuple[list[dict[str, Any]], str]:
-    """What a run of the tests tells CI, and a reader."""
+def first_run(project: Path, *options: str) -> tuple[dict[str, dict[str, Any]], str]:
+    """What a run of the tests tells CI of each that failed, and a reader."""
     file = project / "failures.json"
+    (project / "tests" / "once").unlink(missing_ok=True)
     done = run(
         project, "-m", "pytest", "-p", "no:cacheprovider", *options, SPOTMPI_FAILURES=str(file)
     )
     assert done.returncode == 1, done.stdout + done.stderr
-    return json.loads(file.read_text()), done.stdout
+    failed = json.loads(file.read_text())
+    return {one["test"].partition("::")[2]: one for one in failed}, done.stdout
 
 
-def again(project: Path, failed: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def failed(project: Path) -> dict[str, dict[str, Any]]:
+    """What failed in one stream."""
+    return first_run(project)[0]
+
+
+def again(project: Path, *failed: dict[str, Any]) -> subprocess.CompletedProcess[str]:
     (project / "failures.json").write_text(json.dumps(failed))
     return run(project, ".ci/again.py", "failures.json")
 
 
 @pytest.mark.parametrize("streams", [(), ("-n", "2")], ids=["one stream", "two streams"])
+@pytest.mark.first("two streams")
 def test_ci_is_told_what_failed_and_whether_it_had_started_a_process(
     project: Path, streams: tuple[str, ...]
 ) -> None:
-    failed, said = failures(project, *streams)
-    known = {one["test"].partition("::")[2]: one["processes"] for one in failed}
-    assert known == {
+    failed, said = first_run(project, *streams)
+    assert {name: one["processes"] for name, one in failed.items()} == {
         "test_of_this_process": False,
         "test_of_a_process": True,
         "test_whose_end_fails": True,
     }
-    outputs = {one["test"].partition("::")[2]: one["output"] for one in failed}
-    assert "not the first time" in outputs["test_of_a_process"]
-    assert "the first time" in outputs["test_of_a_process"]
+    assert "not the first time" in failed["test_of_a_process"]["output"]
     assert "Tests left out: 2 (only root may)" in said
 
 
-def test_one_that_passes_alone_is_flaked_and_its_first_failure_is_shown(project: Path) -> None:
-    failed, _ = failures(project, "-k", "of_a_process")
-    done = again(project, failed)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_one_that_passes_alone_is_flaked_and_one_that_fails_twice_has_failed(
+    project: Path, failed: dict[str, dict[str, Any]]
+) -> None:
+    done = again(project, failed["test_of_a_process"], failed["test_whose_end_fails"])
+    assert done.returncode == 1
     _, _, flaked = done.stdout.partition("FLAKED tests/test_some.py::test_of_a_process\n")
     assert "AssertionError: not the first time" in flaked
+    assert "FAILED twice: tests/test_some.py::test_whose_end_fails" in flaked
+    assert again(project, failed["test_of_a_process"]).returncode == 0
 
 
-def test_one_that_fails_twice_has_failed(project: Path) -> None:
-    failed, _ = failures(project, "-k", "whose_end_fails")
-    done = again(project, failed)
-    assert done.returncode == 1
-    assert "FAILED twice: tests/test_some.py::test_whose_end_fails" in done.stdout
-
-
-def test_what_starts_no_process_and_what_fails_often_has_no_second_try(project: Path) -> None:
-    one = {"test": "tests/test_some.py::test_that_passes", "output": "", "processes": True}
-    assert again(project, [one, one]).returncode == 0
-    for failed, why in (
+def test_what_starts_no_process_and_what_fails_often_has_no_second_try(
+    project: Path, failed: dict[str, dict[str, Any]]
+) -> None:
+    one = failed["test_of_a_process"]
+    for some, why in (
         ([one, one, one], "3 failed, not 2 at most"),
-        ([one, one | {"processes": False}], "test_that_passes starts no process"),
+        ([one, failed["test_of_this_process"]], "test_of_this_process starts no process"),
         ([], "0 failed, not 2 at most"),
     ):
-        done = again(project, failed)
+        done = again(project, *some)
         assert done.returncode == 1
         assert why in done.stderr

@@ -95,6 +95,7 @@ def test_gradients_are_clipped_or_divided_once_wherever_they_are(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.first("accumulating", "narrowly", "clipping and summing now and then")
 def test_a_job_that_lost_every_worker_resumes_from_a_round(tmp_path: Path, name: str) -> None:
     """With a checkpoint every fourth step, which is the end of no third one."""
     every = {"SPOTMPI_CHECKPOINT_EVERY": "4"}

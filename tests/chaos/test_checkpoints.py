@@ -47,15 +47,7 @@ def test_the_end_is_kept_whoever_dies_while_it_is_written(
     assert left == {found.path.name, "finished.json"}
 
 
-@pytest.mark.parametrize(
-    "chaos",
-    [
-        "",
-        pytest.param("0:save:2", marks=pytest.mark.promise("a full disk at the end")),
-        "1:piece:1,0:piece:3",
-        "0:save:3:2",
-    ],
-)
+@pytest.mark.parametrize("chaos", ["", "0:save:2", "1:piece:1,0:piece:3", "0:save:3:2"])
 def test_a_disk_that_is_full_at_the_end_is_waited_for_whoever_dies(
     run,  # noqa: F811
     tmp_path,
@@ -73,7 +65,7 @@ def test_a_disk_that_is_full_at_the_end_is_waited_for_whoever_dies(
     [
         ("", []),
         ("0:save:1", []),
-        pytest.param("0:piece:2,1:piece:1", [], marks=pytest.mark.promise("an end on request")),
+        ("0:piece:2,1:piece:1", []),
         ("0:piece:1:3", []),
         ("2:Wait:20", []),
         ("0:save:2", ["--refuse", "1"]),

@@ -65,6 +65,7 @@ def typed(number: int, folder: Path) -> None:
         assert missing == [], done.stdout
 
 
+@pytest.mark.matrix
 def test_the_script_runs_alone_and_on_four_workers(folder: Path) -> None:
     typed(3, folder)
 

@@ -220,9 +220,11 @@ def break_off(workers: list[Worker], which: int, after: int) -> None:
     lose(workers, which)
 
 
-@pytest.mark.parametrize("form", [None, "bf16", "int8"])
-@pytest.mark.parametrize("after", [0, 1, 40, 150])
-@pytest.mark.parametrize("which", [0, 1, 3])
+@pytest.mark.parametrize("form", [None, pytest.param("bf16", marks=pytest.mark.matrix), "int8"])
+@pytest.mark.parametrize(
+    "after", [0, 40, *(pytest.param(after, marks=pytest.mark.matrix) for after in (1, 150))]
+)
+@pytest.mark.parametrize("which", [0, 1, pytest.param(3, marks=pytest.mark.matrix)])
 def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
     which: int, after: int, form: str | None
 ) -> None:

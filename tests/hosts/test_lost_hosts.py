@@ -144,7 +144,6 @@ def test_one_side_of_a_partition_trains_on_and_it_is_the_head_s(train) -> None:
         os.close(descriptor)
 
 
-@pytest.mark.promise("two hosts that do not reach each other")
 def test_of_two_hosts_that_do_not_reach_each_other_one_goes(train) -> None:
     training = train(3, slots=2)
     network = training.network

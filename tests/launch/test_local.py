@@ -80,6 +80,7 @@ def test_losing_everybody_is_code_69(run_spotmpi) -> None:
 
 @pytest.mark.parametrize("who", ["1", "all"])
 @pytest.mark.parametrize("moment", ["start", "begun", "ready", "5", "done"])
+@pytest.mark.first("start-1", "5-all", "done-1")
 def test_an_exception_ends_the_job_and_is_shown_once(run_spotmpi, who: str, moment: str) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING, f"raise:{who}@{moment}"])
     assert done.returncode == 1
@@ -156,6 +157,7 @@ def test_a_bug_weighs_more_than_a_stop(run_spotmpi) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 @pytest.mark.parametrize("moment", ["start", "done", "7"])
+@pytest.mark.first("start-2-130", "7-15-143", "done-1-129")
 def test_a_signal_ends_everything(start, number: int, code: int, moment: str) -> None:
     running = start("run", "-n", 2, TRAINING, f"wait:all@{moment}")
     running.until("waits", times=2)

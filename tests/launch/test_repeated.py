@@ -18,6 +18,7 @@ from tests.launch.test_operating import folder_of
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"
 
 
+@pytest.mark.matrix
 def test_the_same_line_starts_goes_on_and_says_when_it_is_complete(start, tmp_path: Path) -> None:
     line = "run", "-n", 2, "--checkpoint", "new/kept", "--resume", TRAINER
     first = start(*line, 30, "say:0@20", "hang:1@20")

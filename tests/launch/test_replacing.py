@@ -95,7 +95,7 @@ def replaced(request: pytest.FixtureRequest, hosts: list[object]) -> list[object
     return ["-n", 3, "--replace"] if request.param == "one host" else hosts
 
 
-@pytest.mark.first("one host")
+@pytest.mark.matrix
 def test_a_worker_that_is_killed_is_replaced_so_that_the_job_may_lose_as_many_again(
     train, replaced: list[object], tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_a_service_that_recovers_is_heard_again(start: Start) -> None:
         assert heard(watcher).what == "Azure preemption"
 
 
+@pytest.mark.matrix
 def test_tokens_that_expire_lose_no_notice(start: Start) -> None:
     with EC2() as service:
         watcher = start(service)

@@ -63,7 +63,6 @@ def test_the_launcher_may_be_on_the_login_node(cluster: Clusters) -> None:
     check(slurm, running.output, 2, {0, 1, 2})
 
 
-@pytest.mark.promise("a Slurm node that is lost")
 def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
     slurm = cluster(3)
     words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")

@@ -105,7 +105,7 @@ def test_they_are_what_they_would_be_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3])
-@pytest.mark.first("3")
+@pytest.mark.matrix
 def test_workers_die_at_any_event_in_them_and_between_them(tmp_path: Path, workers: int) -> None:
     events = CrossValidation(tmp_path, workers).run().events
     for at in range(20, events, 7 * workers):

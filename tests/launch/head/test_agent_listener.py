@@ -164,6 +164,7 @@ def test_many_who_fail_are_said_in_few_lines_and_keep_nobody_out(gate, agent) ->
     assert len(re.findall("refused", there.running.output)) == 1
 
 
+@pytest.mark.matrix
 def test_idle_connections_keep_no_agent_out(gate, agent) -> None:
     """Nor do many more than are listened to at a time, from many addresses, that come again."""
     there = gate("wait:1@7")  # so that the port is there as long as somebody connects
