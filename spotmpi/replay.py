@@ -1,6 +1,8 @@
 """The truth of a run, from its trace alone: which samples counted, and what parameters follow.
 
-Nothing here takes part in training. All functions are local.
+Nothing here takes part in training. All functions are local. A replay runs the strategy's own
+operators, without rounds, recoveries or newcomers: it proves that nothing was lost and nothing
+counted twice, and not that an operator is right, which `spotmpi.simulation.truths` is for.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What each strategy must come to, worked out on its own, from what workers brought to a round.
 
-`named` strategies are given by their options; nothing of `spotmpi.operators` is used.
+`named` strategies are given by their options; nothing of `spotmpi.operators`, `spotmpi.strategies`
+or `spotmpi.replay` is used, so a mistake in these is found. Taken as right are the optimizer's
+update and the narrowing of sums, which have definitions of their own.
 """
 
 from __future__ import annotations

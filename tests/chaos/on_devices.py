@@ -20,7 +20,7 @@ class Case(NamedTuple):
     chaos: str = ""
     args: Sequence[str] = ()
     plane: str = "Node"
-    strategy: str = "SSGD"
+    strategy: str = "ssgd"
 
 
 CASES = {

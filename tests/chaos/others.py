@@ -1,16 +1,13 @@
-"""Strategies that spotmpi does not ship, for tests: one with a round every third step, and one
-that remembers something of each worker's own. And what parameters they must end with."""
-
-import math
-from collections.abc import Iterable
+"""Strategies that spotmpi does not ship, for tests: with a round every third step, with something
+that each worker remembers of its own, with a model that goes from one to all."""
 
 import numpy as np
 
 from spotmpi.arrays.backend import backend_of, fill, kernels_for
-from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import (
     Apply,
+    Broadcast,
     Clip,
     Every,
     GradientAverage,
@@ -19,7 +16,6 @@ from spotmpi.operators import (
     Operator,
 )
 from spotmpi.strategies import SSGD, Strategy
-from spotmpi.trace.replay import Rests, bucket_mb_of, summed
 
 
 def local(layout):
@@ -120,11 +116,6 @@ def clipping_now_and_then():
     return Strategy(Clip(0.5) >> Accumulate() >> Every(3, average))
 
 
-def clipping_narrowly():
-    """What is clipped is narrowed."""
-    return Narrow("int8") >> clipping()
-
-
 def summing():
     """Every worker counts once."""
     return Strategy(GradientSum() >> Apply())
@@ -141,92 +132,25 @@ def summing_narrowly():
     return Narrow("int8") >> Strategy(Clip(0.5) >> GradientSum() >> Clip(0.25) >> Apply())
 
 
-OWN, AVERAGE = 0.5, 0.25
+def broadcasting():
+    """All go on with the model of one."""
+    return Strategy(Apply() >> Every(3, Broadcast()))
 
 
-def times(flats, scale, norm):
-    """What they are to be multiplied with, if they are as long as that after ``scale``."""
-    length = scale * math.sqrt(sum(kernels_for(flat).sum_of_squares(flat) for flat in flats))
-    return min(1.0, norm / length) if length else 1.0
+def broadcasting_narrowly():
+    """In every step."""
+    return Narrow("int8") >> Strategy(Apply() >> Broadcast())
 
 
 STRATEGIES = {
-    "SSGD": SSGD,
     "accumulating": accumulating,
     "coarsely": coarsely,
     "narrowly": narrowly,
     "clipping": clipping,
     "clipping now and then": clipping_now_and_then,
-    "clipping narrowly": clipping_narrowly,
     "summing": summing,
     "clipping and summing now and then": summing_now_and_then,
     "clipping and summing narrowly": summing_narrowly,
+    "broadcast": broadcasting,
+    "broadcast, narrowed": broadcasting_narrowly,
 }
-SUMMED = ["summing", "clipping and summing narrowly"]
-"""Gradients as they are."""
-NOW_AND_THEN = [name for name in STRATEGIES if name.endswith(("accumulating", "now and then"))]
-"""Those with a round every third step."""
-
-
-def truth(name: str, records: Iterable[dict], params, gradient, optimizer):
-    """The parameters that a trace must lead to, computed again in one process, worker by worker.
-
-    ``records``: of a whole trace, whose resumes make all workers forget what was their own.
-    """
-    records = list(records)
-    layout = Layout.of(params, bucket_mb_of(records))
-    flats = layout.allocate()
-    layout.pack(params, flats, 1.0)
-    current = layout.views(flats)
-    memory = optimizer.remember(layout)
-    errors: dict[int, list] = {}
-    rests = Rests()
-    rounds: list[list[dict]] = []
-    for record in records:
-        if record["event"] == "resume":
-            rounds = [steps for steps in rounds if steps and steps[0]["step"] < record["step"]]
-            rounds.append([])
-        elif record["event"] == "step":
-            if rounds and rounds[-1] and rounds[-1][-1]["round"] == record["round"]:
-                rounds[-1].append(record)
-            else:
-                rounds.append([record])
-    for steps in rounds:
-        if not steps:
-            errors, rests = {}, Rests()
-            continue
-        brought: dict[int, list] = {}
-        shares: dict[int, int] = {}
-        for record in steps:
-            for part in record["contributions"]:
-                mine = brought.setdefault(part["worker"], layout.allocate())
-                if part["weight"]:
-                    one = layout.allocate()
-                    own, cut = gradient(current, np.asarray(part["samples"])), 1.0
-                    if name.startswith("clipping"):
-                        layout.pack(own, one, 1.0)
-                        cut = times(one, 1.0, OWN)
-                    factor = part["weight"] * cut
-                    if name in SUMMED:
-                        factor /= part["weight"]
-                    layout.pack(own, one, factor)
-                    for flat, more in zip(mine, one, strict=True):
-                        flat += more
-                shares[part["worker"]] = shares.get(part["worker"], 0) + part["weight"]
-        weight = sum(shares.values())
-        if name == "clipping and summing now and then":
-            for worker, mine in brought.items():
-                for flat in mine if shares[worker] else ():
-                    flat *= flat.dtype.type(1.0 / shares[worker])
-        if name == "coarsely":
-            for worker, mine in brought.items():
-                own = errors.setdefault(worker, layout.allocate())
-                for flat, error in zip(mine, own, strict=True):
-                    flat[...] = coarse(flat, error)
-        if weight:
-            total = summed(brought, steps[-1], rests)
-            scale = 1.0 if "summing" in name else 1.0 / weight
-            if name.startswith("clipping") and name != "clipping and summing now and then":
-                scale *= times(total, scale, AVERAGE)
-            optimizer.apply(layout, flats, total, memory, float(steps[0]["rate"]), scale)
-    return current

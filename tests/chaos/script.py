@@ -28,7 +28,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import averaged
 import model
 import others
 from arrays import LIBRARIES, Library
@@ -38,7 +37,7 @@ from spotmpi.fabric import mpi, mpi_calls
 from spotmpi.fabric.planes import common_sums
 from spotmpi.optimizers import Momentum
 from spotmpi.policies import StragglerAware
-from spotmpi.strategies import named
+from spotmpi.strategies import SSGD, named
 from spotmpi.testing import slowed
 from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.keeping import checkpoint_file
@@ -50,7 +49,7 @@ parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
 parser.add_argument("--plane", default="Node", choices=["Plain", "Node", "Hosts"])
 parser.add_argument("--wide", action="store_true", help="a model that is worth sharing memory")
-parser.add_argument("--strategy", default="SSGD", help="of others or averaged")
+parser.add_argument("--strategy", default="ssgd", help="or one of others")
 parser.add_argument("--refuse", type=int, default=0, help="so many checkpoints of each worker")
 parser.add_argument("--terminate", type=int, help="the step in which the launcher gets SIGTERM")
 parser.add_argument("--evaluate", action="append", default=[], metavar="W@STEP")
@@ -184,7 +183,7 @@ gradients = 0
 with spotmpi.Trainer(
     library.put(model.params(arguments.wide)),
     optimizer=Momentum(lr=0.02),
-    strategy={**others.STRATEGIES, **averaged.STRATEGIES}[arguments.strategy](),
+    strategy=others.STRATEGIES.get(arguments.strategy, SSGD)(),
     strategies=changes,
     policy=StragglerAware(then=named("adpsgd:control=5"), settle=0.05) if arguments.aware else None,
     seed=7,

@@ -20,7 +20,6 @@ from spotmpi.trace.proof import findings
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-import averaged  # noqa: E402
 import model  # noqa: E402 - the script's own modules, beside it
 import others  # noqa: E402
 
@@ -47,7 +46,7 @@ class Job:
         """Workers that reached the end of the script."""
         return {int(final[0]) for final in self.finals}
 
-    def check(self, strategy: str = "SSGD", optimizer=None, others_too=()) -> None:
+    def check(self, strategy: str = "ssgd", optimizer=None, others_too=()) -> None:
         """Everything that must hold whatever died."""
         self.check_promises()
         done = steps(self.records)
@@ -66,12 +65,8 @@ class Job:
             lambda p, s: model.gradient(p, s)[1],
             optimizer or Momentum(lr=0.02),
         )
-        if strategy in others.STRATEGIES:
-            again = others.truth(strategy, *known)
-        elif strategy in averaged.STRATEGIES:
-            again, _ = averaged.truth(strategy, *known)
-        else:
-            again = replay(*known, named(strategy), others_too)
+        own = others.STRATEGIES.get(strategy)
+        again = replay(*known, own() if own else named(strategy), others_too)
         if self.wide:
             assert model.fingerprint(again) == self.finals[0][1], "the order of summation is ours"
         # MPI chooses the order of summation itself, so the replay agrees to rounding.
