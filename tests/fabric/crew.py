@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import threading
 from collections import deque
@@ -220,8 +221,14 @@ def narrowed(form: str, shape: Shape) -> Shape:
 
 def brought(me: int, number: int, index: int, like: Any) -> Any:
     """Numbers whose sum depends on the order of summation."""
-    random = np.random.default_rng([me, number, index])
-    return random.normal(size=like.size).astype(like.dtype)
+    return _drawn((me, number, index), like.size, like.dtype)
+
+
+@functools.cache
+def _drawn(of: tuple[int, int, int], size: int, dtype: Any) -> Any:
+    found = np.random.default_rng(of).normal(size=size).astype(dtype)
+    found.flags.writeable = False
+    return found
 
 
 def expected(workers: Sequence[Worker], number: int) -> list[Any]:
