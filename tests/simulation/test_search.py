@@ -33,10 +33,10 @@ def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
     ("least", "most", "runs", "alive", "taught"),
     [
         # One worker: its death ends the run, and with it what a newcomer could learn.
-        (1, 1, 200, 0.1, 0.1),
-        (2, 3, 200, 0.5, 0.1),
-        (4, 8, 100, 0.5, 0.1),
-        (16, 16, 40, 0.5, 0.1),
+        (1, 1, 80, 0.1, 0.1),
+        (2, 3, 80, 0.5, 0.1),
+        (4, 8, 50, 0.5, 0.1),
+        (16, 16, 15, 0.5, 0.1),
     ],
 )
 @pytest.mark.first("2-3-200-0.5-0.1", "4-8-100-0.5-0.1")
@@ -60,10 +60,9 @@ def test_messages_are_bounded_by_the_losses_and_not_by_the_workers(
     assert 0 < outcome.worst_messages <= 2 * MESSAGES_PER_LOSS
 
 
-@pytest.mark.matrix
-def test_a_thousand_workers_recover() -> None:
-    kills = tuple(Kill(worker, 20_000) for worker in (0, 500, 501))
-    assert execute(Schedule(1000, 2, kills, passes=1)).survivors == 997
+def test_hundreds_of_workers_recover() -> None:
+    kills = tuple(Kill(worker, 5_000) for worker in (0, 125, 126))
+    assert execute(Schedule(250, 2, kills, passes=1)).survivors == 247
 
 
 def test_all_workers_may_die() -> None:
@@ -72,12 +71,11 @@ def test_all_workers_may_die() -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1, 2])
-@pytest.mark.first("0")
-def test_a_newcomer_or_whoever_brings_it_in_may_die_at_every_event(victim: int) -> None:
+def test_a_newcomer_or_whoever_brings_it_in_may_die_at_any_event(victim: int) -> None:
     """From when it comes until it trains; worker 0 is its sponsor, and 1 looks on."""
     calm = Schedule(2, 3, arrivals=(Arrival(2, 40),))
     assert execute(calm).graduates == 1
-    for at in range(40, 180):
+    for at in range(40 + victim, 180, 3):
         schedule = replace(calm, kills=(Kill(victim, at),))
         outcome = outcome_of(schedule)
         assert isinstance(outcome, Outcome), f"{schedule}: {outcome}"
@@ -96,7 +94,7 @@ def left_out(victim: int) -> Iterator[int]:
     """When ``victim`` must die for a newcomer that was asked for never to train, in a job that is
     long enough for several tries; worker 0 is its first sponsor, and 3 the first try."""
     calm = Schedule(3, 2, arrivals=(Arrival(3, 40),), passes=8)
-    deaths = (replace(calm, kills=(Kill(victim, at),)) for at in range(40, 240, 2))
+    deaths = (replace(calm, kills=(Kill(victim, at),)) for at in range(40, 240, 5))
     return (one.kills[0].at for one in deaths if not execute(one).graduates)
 
 
@@ -155,7 +153,7 @@ def test_leaders_that_die_one_after_another_at_the_end_leave_no_step_untold(seed
     stopped = Schedule(3, seed, passes=1, stop=100)
     end = execute(stopped).events
     for first in range(end - 30, end):
-        for second in range(first + 8, first + 18):  # a recovery later
+        for second in range(first + 8 + first % 2, first + 18, 2):  # a recovery later
             execute(replace(stopped, kills=(Kill(0, first), Kill(1, second))))
 
 
