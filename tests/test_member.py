@@ -87,12 +87,11 @@ def left(results: Sequence[Result]) -> list[int]:
     return [w for result in results for record in result.of("change") for w in record["left"]]
 
 
-@pytest.mark.parametrize("workers", [2, 3, 5])
-@pytest.mark.first("3")
+@pytest.mark.parametrize("workers", [2, 5])
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, workers: int) -> None:
-    results = campaign(Job(tmp_path / "calm", workers, samples=83), runs=50)
-    assert len(joined(results)) > 10
-    assert len(left(results)) > 10
+    results = campaign(Job(tmp_path / "calm", workers, samples=83), runs=25)
+    assert len(joined(results)) > 5
+    assert len(left(results)) > 5
     assert any(result.of("recovery") for result in results)
 
 
@@ -217,8 +216,8 @@ def agree(result: Result) -> None:
 @pytest.mark.parametrize("kind", [MeansInTheLoop, NoBatches])
 @pytest.mark.first("MeansInTheLoop")
 def test_newcomers_follow_scripts_of_other_kinds(tmp_path: Path, kind: type[Job]) -> None:
-    results = campaign(kind(tmp_path / "calm", 3), runs=30, holds=agree)
-    assert len(joined(results)) > 5
+    results = campaign(kind(tmp_path / "calm", 3), runs=15, holds=agree)
+    assert len(joined(results)) > 2
 
 
 def test_a_learner_adds_nothing_to_the_rest_of_a_mean_that_is_tried_again(tmp_path: Path) -> None:
@@ -253,7 +252,7 @@ def test_a_newcomer_that_cannot_be_told_all_that_its_script_asks_for_is_turned_a
     """Else it would go on with its own numbers in the place of the mean."""
     calm = TooManyNumbers(tmp_path, 2)
     events = calm.run().events
-    for at in range(0, events, 7):
+    for at in range(0, events, 14):
         job = replace(calm, folder=tmp_path / f"{at}", arrivals=[Arrival(2, at)])
         job.folder.mkdir()
         result = job.run()
@@ -319,7 +318,7 @@ def test_a_newcomer_that_comes_when_nothing_is_left_to_do_goes_again(tmp_path: P
     calm.folder.mkdir()
     events = calm.run().events
     late = 0
-    for at in range(events // 3, events):
+    for at in range(events // 3, events, 3):
         job = replace(calm, folder=tmp_path / f"{at}", arrivals=[Arrival(2, at)])
         job.folder.mkdir()
         result = job.run()
@@ -352,7 +351,7 @@ def test_a_newcomer_is_no_more_there_after_all_who_could_teach_it_are_lost(tmp_p
     calm.folder.mkdir()
     events = calm.run().events
     alone = 0
-    for at in range(40, events, 2):
+    for at in range(40, events, 5):
         job = replace(calm, folder=tmp_path / f"{at}", kills=[Kill(0, at)])
         job.folder.mkdir()
         result = job.run()

@@ -118,7 +118,7 @@ def changes(results: list[Result]) -> set[tuple[str, str]]:
     }
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_all_change_to_it_after_the_same_round(tmp_path: Path, seed: int) -> None:
     job = Changing(tmp_path, 3, seed=seed)
     result = job.run()
@@ -132,7 +132,7 @@ def test_all_change_to_it_after_the_same_round(tmp_path: Path, seed: int) -> Non
 @pytest.mark.first("Adam")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, optimizer: Any) -> None:
     calm = Changing(tmp_path / "calm", 3, optimizer=lambda: optimizer(lr=0.05))
-    results = campaign(calm, runs=60, holds=check)
+    results = campaign(calm, runs=25, holds=check)
     assert joined(results)
     assert left(results)
     assert any(result.of("recovery") for result in results)
@@ -145,11 +145,11 @@ def test_a_job_that_lost_every_worker_goes_on_with_the_strategy_it_had(tmp_path:
     calm = Changing(tmp_path, optimizer=lambda: SGD(lr=0.05), workers=3)
     events = calm.run().events
     after = set()
-    for seed in range(8):
+    for seed in range(4):
         place = tmp_path / f"{seed}"
         place.mkdir()
         kept = {**every, "SPOTMPI_CHECKPOINT": str(place / "kept")}
-        moment = events * (seed + 7) // 16
+        moment = events * (2 * seed + 7) // 16
         kills = [Kill(worker, moment + 3 * worker) for worker in range(3)]
         dead = replace(calm, folder=place, seed=seed, kills=kills, environ=kept)
         assert not dead.run().finals
@@ -172,7 +172,7 @@ def test_workers_at_their_own_pace_come_together_first(tmp_path: Path) -> None:
     calm = Changing(tmp_path / "calm", 3, strategies=pair)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Changing, "script", _without_means)
-        results = campaign(calm, runs=40, holds=holds)
+        results = campaign(calm, runs=20, holds=holds)
     assert {("adpsgd", "ssgd"), ("ssgd", "adpsgd"), ("adpsgd", "localsgd")} <= changes(results)
     assert joined(results)
 

@@ -29,10 +29,10 @@ def test_no_schedule_breaks_a_promise(monkeypatch: Patch) -> None:
     monkeypatch.setattr(EVER, 1.0)
     outcomes: list[Outcome] = []
     drawn = Campaign(2, 6, 13, strategies=STRATEGIES)
-    failing = search(drawn, range(150), lambda _, outcome: outcomes.append(outcome))
+    failing = search(drawn, range(80), lambda _, outcome: outcomes.append(outcome))
     assert failing is None, shrink(drawn.schedule(failing, length))
-    assert sum(outcome.recoveries for outcome in outcomes) > 100
-    assert sum(outcome.graduates for outcome in outcomes) > 20
+    assert sum(outcome.recoveries for outcome in outcomes) > 50
+    assert sum(outcome.graduates for outcome in outcomes) > 10
 
 
 # Each breaks one line. A search that did not find it would be worthless.

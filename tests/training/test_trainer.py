@@ -38,11 +38,10 @@ def test_a_job_that_nobody_leaves(tmp_path: Path) -> None:
     check(result)
 
 
-@pytest.mark.parametrize("workers", [2, 3, 5, 8])
-@pytest.mark.first("3", "5")
+@pytest.mark.parametrize("workers", [2, 3, 8])
 def test_deaths_at_any_event_cost_no_step_and_no_gradient(tmp_path: Path, workers: int) -> None:
-    results = campaign(tmp_path, workers, runs=60)
-    assert sum(bool(result.of("recovery")) for result in results) > 20
+    results = campaign(tmp_path, workers, runs=20)
+    assert sum(bool(result.of("recovery")) for result in results) > 5
 
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
@@ -56,8 +55,8 @@ def test_gradients_that_are_computed_in_place_wait_for_their_step(
 
 @pytest.mark.matrix
 def test_gradients_that_are_computed_in_place_count_whoever_dies(tmp_path: Path) -> None:
-    results = campaign(tmp_path, 4, runs=40, passes=1, born_in_place=True)
-    assert sum(bool(result.of("recovery")) for result in results) > 10
+    results = campaign(tmp_path, 4, runs=20, passes=1, born_in_place=True)
+    assert sum(bool(result.of("recovery")) for result in results) > 5
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -67,12 +66,12 @@ def test_gradients_that_come_one_by_one_count_whoever_dies(
 ) -> None:
     """Between two of them, too: who dies with half of it handed over has brought nothing."""
     more = {"in_pieces": True, "born_in_place": in_place}
-    results = campaign(tmp_path, workers, runs=40, passes=1, **more)
-    assert sum(bool(result.of("recovery")) for result in results) > 10
+    results = campaign(tmp_path, workers, runs=20, passes=1, **more)
+    assert sum(bool(result.of("recovery")) for result in results) > 5
 
 
 def test_everybody_but_one_may_die(tmp_path: Path) -> None:
-    results = campaign(tmp_path, 4, runs=40, first=1000, samples=23, at_most=3)
+    results = campaign(tmp_path, 4, runs=20, first=1000, samples=23, at_most=3)
     assert any(len(result.finals) == 1 for result in results)
 
 
@@ -128,7 +127,7 @@ def keeping_campaign(tmp_path: Path, workers: int, runs: int, first: int) -> int
 
 def test_a_checkpoint_that_was_due_is_written_whichever_leader_dies(tmp_path: Path) -> None:
     """Its parameters are those that the trace gives for its step, to the bit."""
-    assert keeping_campaign(tmp_path, workers=4, runs=25, first=0) > 0
+    assert keeping_campaign(tmp_path, workers=4, runs=12, first=0) > 0
 
 
 def test_a_job_below_its_least_number_of_workers_stops_and_resumes(tmp_path: Path) -> None:
@@ -164,10 +163,10 @@ def test_a_job_that_lost_every_worker_resumes_from_what_was_kept(tmp_path: Path)
     environ = keeping(tmp_path / "kept")
     job = Job(tmp_path, 3, environ=environ, optimizer=lambda: SGD(lr=0.05), scale_lr="none")
     events = job.run().events
-    for seed in range(6):
+    for seed in range(3):
         place = tmp_path / f"{seed}"
         place.mkdir()
-        moment = events * (seed + 4) // 11
+        moment = events * (2 * seed + 4) // 11
         kills = [Kill(worker, moment + 3 * worker) for worker in range(3)]
         dead = replace(job, folder=place, seed=seed, kills=kills, environ=keeping(place / "kept"))
         assert not dead.run().finals
