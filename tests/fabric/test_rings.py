@@ -412,7 +412,7 @@ def test_ways_are_tried_in_turn_and_all_choose_the_same(monkeypatch: pytest.Monk
 
 @RINGS_ONLY
 @pytest.mark.parametrize("done", [3, 9, 10, 12])
-@pytest.mark.first("waiting-ring-3", "waiting-straight-12", "ahead-ring-9", "ahead-straight-10")
+@pytest.mark.first("waiting-3-ring", "ahead-9-ring", "waiting-12-ring")
 def test_after_a_loss_the_ways_are_tried_anew(done: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it comes when some have chosen, and when somebody has come."""
     monkeypatch.setattr(On, "ways_of", staticmethod(tried))

@@ -39,7 +39,7 @@ def campaign(least: int, most: int, runs: int, seed: int = 1) -> list[Outcome]:
         (16, 16, 15, 0.5, 0.1),
     ],
 )
-@pytest.mark.first("2-3-200-0.5-0.1", "4-8-100-0.5-0.1")
+@pytest.mark.first("2-3-80-0.5-0.1", "4-8-50-0.5-0.1")
 def test_no_schedule_breaks_a_promise(
     least: int, most: int, runs: int, alive: float, taught: float
 ) -> None:
