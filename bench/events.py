@@ -105,7 +105,12 @@ def to_text(events: Iterable[Event]) -> str:
 def recoveries(
     cell: Cell, events: Sequence[Event], deaths: Mapping[int, float], records: Sequence[Record]
 ) -> list[Sample]:
-    """The samples of one job. JobFailed if it does not tell what each survivor did."""
+    """The samples of one job. JobFailed if it does not tell what each survivor did.
+
+    What a survivor tells belongs to a loss by the step in which it was, and not by the clock: on
+    busy cores a victim may be long in dying. Others know of it as soon as its connections are
+    closed, and may have recovered before the kernel says that it is dead.
+    """
     seconds = _step_seconds(records)
     samples = []
     alive = set(range(cell.workers))
@@ -114,14 +119,15 @@ def recoveries(
         alive.difference_update(event.victims)
         if missing := [worker for worker in event.victims if worker not in deaths]:
             raise JobFailed(f"nobody saw workers {missing} die in step {event.step}")
-        death = min(deaths[worker] for worker in event.victims)
         later = events[number + 1 :]
-        end = min((deaths[w] for e in later for w in e.victims if w in deaths), default=math.inf)
+        # The others may meet it in the step before: the victim may have been through that one.
+        until = later[0].step if later else cell.steps
+        its_own = range(event.step - 1, later[0].step - 1 if later else cell.steps)
         # A worker that met two losses one after the other says so twice: the last word counts.
         last = {
             int(r["worker"]): r
             for r in records
-            if r["event"] == "recovered" and death <= r["at"] < end
+            if r["event"] == "recovered" and r["step"] in its_own
         }
         if set(last) != alive:
             raise JobFailed(
@@ -129,8 +135,9 @@ def recoveries(
                 f"only {sorted(last)} say that they recovered"
             )
         slowest = max(last.values(), key=lambda record: float(record["at"]))
+        noticed = slowest["at"] - sum(_after_detection(slowest).values()) / 1e3
+        death = min(noticed, *(deaths[worker] for worker in event.victims))
         total = 1e3 * (slowest["at"] - death)
-        until = later[0].step if later else cell.steps
         usual = [seconds[s] for s in range(event.step + 2, until) if s in seconds]
         if not usual:
             raise JobFailed(f"no step is known between {event.step + 2} and {until}")
@@ -166,9 +173,15 @@ def _phases(record: Record, total: float) -> dict[str, float]:
 
     What the process itself cannot know (when the others died) is detection.
     """
+    known = _after_detection(record)
+    return {"detect": total - sum(known.values()), **known}
+
+
+def _after_detection(record: Record) -> dict[str, float]:
+    """What a survivor knows itself: where its time went once it had noticed the loss, in ms."""
     known = {name: float(record[f"{name}_ms"]) for name in _PHASES if f"{name}_ms" in record}
     if "reduce_ms" in record:
         finish = float(record["reduce_ms"])
     else:
         finish = record["total_ms"] - record["detect_ms"] - sum(known.values())
-    return {"detect": total - finish - sum(known.values()), **known, "finish": finish}
+    return {**known, "finish": finish}

@@ -19,6 +19,9 @@ from spotmpi.launch import processes
 
 __all__ = ["Deaths"]
 
+_TO_DIE = 60.0
+"""Seconds for those who were killed: they need a core, to take their memory down."""
+
 
 class Deaths:
     """Watches the processes that name themselves in the pipe FOLDER/victims.
@@ -27,7 +30,8 @@ class Deaths:
     which it has made, for reading.
 
     A context manager. ``seen``: worker -> ``time.monotonic()`` of its death, complete when the
-    context is left.
+    context is left: all have been killed by then, and who is not dead yet is waited for, a minute
+    at most.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -65,15 +69,18 @@ class Deaths:
         poll.register(self._pipe, select.POLLIN)
         poll.register(self._stop, select.POLLIN)
         rest = b""
-        while True:
-            ready = [descriptor for descriptor, _ in poll.poll()]
+        end: float | None = None
+        while end is None or (len(self.seen) < len(self._worker_of) and time.monotonic() < end):
+            left = None if end is None else max(0.0, end - time.monotonic()) * 1e3
+            ready = [descriptor for descriptor, _ in poll.poll(left)]
             now = time.monotonic()
             for descriptor in ready:
                 if descriptor in self._worker_of:
                     self.seen[self._worker_of[descriptor]] = now
                     poll.unregister(descriptor)
             if self._stop in ready:
-                return
+                poll.unregister(self._stop)
+                end = now + _TO_DIE
             if self._pipe in ready:
                 *lines, rest = (rest + os.read(self._pipe, 4096)).split(b"\n")
                 for line in lines:

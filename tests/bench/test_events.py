@@ -52,6 +52,28 @@ def test_a_survivor_that_met_two_losses_in_a_row_counts_with_its_last_word() -> 
     assert sample.total == pytest.approx(60.0)
 
 
+def test_survivors_that_know_before_the_kernel_does_are_counted_from_then_on() -> None:
+    """The victim of busy cores lets go of its connections first, and is dead much later."""
+    (sample,) = recoveries(CELL, [EVENT], {2: 100.5}, records())
+    assert sample.total == pytest.approx(24.0)
+    assert sample.phases["detect"] == pytest.approx(0.0)
+    assert sum(sample.phases.values()) == pytest.approx(sample.total)
+    assert sample.dying == pytest.approx(1e3 * (100.031 - 0.024 - 99.995))
+
+
+def test_a_death_that_is_told_late_takes_no_word_from_the_loss_before_it() -> None:
+    cell, events = Cell(8, 1_000_000, 1), [EVENT, Event(24, (3,), 0.5)]
+    others = [worker for worker in range(8) if worker != 2]
+    told = [record for record in records() if record["event"] != "recovered"]
+    told += [{"event": "step", "at": 0.0, "step": s, "seconds": 0.01} for s in range(24, 36)]
+    told += [recovered(worker, 100.02) for worker in others]
+    told += [recovered(worker, 100.5, step=23 + worker % 2) for worker in others if worker != 3]
+    told += [{"event": "signal", "at": 100.3, "worker": 3}]
+    first, second = recoveries(cell, events, {2: 100.49, 3: 100.4}, told)
+    assert (first.workers, second.workers) == (8, 7)
+    assert first.total == pytest.approx(24.0)
+
+
 def test_of_two_deaths_the_first_counts() -> None:
     cell, event = Cell(4, 1_000_000, 2), Event(12, (2, 3), 0.5)
     told = [record for record in records() if record.get("worker") != 3]
