@@ -94,7 +94,9 @@ class Arena:
 
     @property
     def results(self) -> list[Buffer]:
-        """Where the open round's sums arrive."""
+        """Where the open round's sums arrive. Nobody writes here but who sums: members that are not
+        through the round yet may still read what this worker has of it, until the next one, or a
+        build."""
         return self._results[0]
 
     @property
