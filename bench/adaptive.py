@@ -37,7 +37,6 @@ __all__ = ["add_arguments", "main", "page", "throughputs"]
 WAYS = ("ssgd", "adpsgd:control=16", "diloco:h=16", "below", "best")
 """The last two are policies: see scripts/adapting.py."""
 _POLICIES = ("below", "best")
-_DETECT_MS = 10_000
 _PATIENCE = 120.0
 """Seconds that a host gets to join: it learns in some ten rounds."""
 _LOOK = 0.2
@@ -115,7 +114,7 @@ def _train(options: argparse.Namespace, way: str) -> tuple[list[Record], dict[in
         program = [sys.executable, "-m", "spotmpi"]
         script = launching.SCRIPTS / "adapting.py"
         command = network.in_head(
-            *(*program, "run", "--hosts", hosts_file, "--detect-ms", _DETECT_MS),
+            *(*program, "run", "--hosts", hosts_file, *launching.NOBODY_SILENT),
             *("--trace", trace, script, way, options.params, options.ms),
         )
         started = temporary_job.started(

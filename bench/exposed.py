@@ -49,8 +49,6 @@ _LIMIT = 600.0
 _DEEP_BREATH = 5.0
 """Seconds that a job gets to end by itself, once it has been told to."""
 _LOOK = 0.1
-_DETECT_MS = 1000
-"""A host is killed here, and none is to be taken for lost because all share two cores."""
 
 Over = Mapping[int, Sequence[float]]
 """When each worker's steps were over, in seconds."""
@@ -191,7 +189,7 @@ def _train(options: argparse.Namespace, strategy: str, changing: bool) -> Run:
         program = [sys.executable, "-m", "spotmpi"]
         command = network.in_head(
             *(*program, "run", "--hosts", network.hosts_file(*first)),
-            *("--detect-ms", _DETECT_MS, "--strategy", strategy, "--trace", trace),
+            *(*launching.NOBODY_SILENT, "--strategy", strategy, "--trace", trace),
             *(launching.SCRIPTS / "pacing.py", found, options.params, options.ms, steps, 1, 0),
         )
         started = temporary_job.started(

@@ -71,7 +71,7 @@ def main(options: argparse.Namespace) -> int:
         for _ in range(options.runs):
             for cell in random.sample(list(found), len(found)):
                 try:
-                    found[cell].append(_sample(*cell))
+                    found[cell].append(_sample(*cell, options.detect_ms))
                 except JobFailed as failed:
                     failures.append(f"{cell[0]} hosts, {cell[1]}: {failed}")
                     print(f"FAILED {failures[-1]}", flush=True)
@@ -112,10 +112,10 @@ def page(found: Samples) -> list[str]:
     ]
 
 
-def _sample(hosts: int, kind: str) -> float:
+def _sample(hosts: int, kind: str, detect_ms: int | None) -> float:
     """Milliseconds from one loss to the last survivor's next step. Blocking."""
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder), hosts) as network:
-        job = _Job(network)
+        job = _Job(network, detect_ms)
         try:
             job.until_step(random.randint(_QUIET, 2 * _QUIET))
             begin = time.monotonic()
@@ -134,7 +134,7 @@ def _sample(hosts: int, kind: str) -> float:
 class _Job:
     """A training on all hosts of a network, and its trace."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Network, detect_ms: int | None) -> None:
         self._trace = network.folder / "trace.jsonl"
         self._said = (network.folder / "said").open("w+b")
         file = network.hosts_file(*(f"{name} slots={_SLOTS}" for name in network.names))
@@ -142,7 +142,8 @@ class _Job:
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", file, "--trace", self._trace),
             # A worker that starts would take the cores from those whose recovery is measured.
-            *("--no-replace", script, network.folder, _FLOATS, _STEPS, ""),
+            *("--no-replace", "--detect-ms", detect_ms or "auto"),
+            *(script, network.folder, _FLOATS, _STEPS, ""),
         )
         self._process = subprocess.Popen(
             command,

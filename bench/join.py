@@ -193,7 +193,6 @@ class Job:
         workers: int,
         params: int,
         environ: Mapping[str, str] = {},
-        options: Sequence[object] = (),
     ) -> None:
         self._folder = folder
         # An agent knows of its own workers only, and these cores are for those of all.
@@ -206,7 +205,7 @@ class Job:
         token = ("--token-file", folder / "token")
         self._start(
             *("run", "--listen", "127.0.0.1:0", *token, "-n", workers, "--trace", self._trace),
-            *options,
+            *launching.NOBODY_SILENT,
             *(script, folder, params, _STEPS, ""),
         )
         self._joined: float | None = None

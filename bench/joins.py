@@ -39,8 +39,6 @@ __all__ = ["Count", "add_arguments", "main", "page"]
 _PARAMS = 1_000_000
 _WORKERS = 2
 _NICE = 10
-_DETECT_MS = 10_000
-"""Hosts are killed here, and not to be taken for lost because the cores are busy."""
 
 
 @dataclass
@@ -121,7 +119,7 @@ def _settings(variant: str) -> dict[str, str]:
 def _try(count: Count, environ: dict[str, str], hosts: int, slots: int) -> None:
     """One job, with so many hosts one after the other."""
     with tempfile.TemporaryDirectory() as name:
-        job = Job(Path(name), _WORKERS, _PARAMS, environ, ("--detect-ms", _DETECT_MS))
+        job = Job(Path(name), _WORKERS, _PARAMS, environ)
         try:
             job.agent("first", _WORKERS)
             job.until_steps(20)

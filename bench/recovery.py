@@ -84,6 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help=f"recoveries of each, at least ({_RUNS})",
     )
+    parser.add_argument(
+        "--detect-ms", type=int, metavar="MS", help="with --hosts: as of spotmpi run (auto)"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the box plot into FILE")
 
@@ -95,8 +98,10 @@ def main(options: argparse.Namespace) -> int:
             raise UsageError(f"{file}: there is no folder {file.resolve().parent}; make it first")
     if options.hosts:
         if options.workers or options.params or options.lost or options.plot:
-            raise UsageError("--hosts goes with --runs and --json only")
+            raise UsageError("--hosts goes with --runs, --detect-ms and --json only")
         return hosts.main(options)
+    if options.detect_ms is not None:
+        raise UsageError("--detect-ms goes with --hosts")
     cells = _cells(options)
     head = machine.describe()
     measured: Results = {cell: {"spotmpi": [], "floor": []} for cell in cells}

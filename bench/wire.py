@@ -140,7 +140,7 @@ def _run(hosts: int, rate: str) -> list[Measured]:
         hosts_file = network.hosts_file(*(f"{name} slots=1" for name in network.names))
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts_file, "--trace", file),
-            *(script, _FLOATS, _SIDE),
+            *(*launching.NOBODY_SILENT, script, _FLOATS, _SIDE),
         )
         end, environ = signal.SIGTERM, network.environ
         with temporary_job.started(

@@ -20,9 +20,12 @@ from spotmpi.launch.start import mpirun, temporary_job
 from spotmpi.launch.start.installation import NO_MPI, Installation, search
 from spotmpi.settings import Settings
 
-__all__ = ["by_mpirun", "by_spotmpi", "job_of", "times_of"]
+__all__ = ["NOBODY_SILENT", "by_mpirun", "by_spotmpi", "job_of", "times_of"]
 
 SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+NOBODY_SILENT = ("--detect-ms", "600000")
+"""For jobs whose hosts live until they are killed: none counts as lost, however busy a bench keeps
+the cores."""
 _TO_END = 5.0
 """Seconds that a job gets to end by itself, once it has been told to."""
 

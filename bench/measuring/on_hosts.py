@@ -24,8 +24,6 @@ UNLIMITED = "unlimited"
 """In the place of a rate: nothing limits the links."""
 
 _BITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9}
-_DETECT_MS = 10_000
-"""No host is lost here, and none is to be taken for lost because a bench keeps the cores busy."""
 _TO_END = 10.0
 """Seconds that a job gets to end by itself, once it has been told to."""
 
@@ -56,7 +54,7 @@ def times_of(
         hosts_file = network.hosts_file(*(f"{name} slots={count}" for name, count in slots))
         command = network.in_head(
             *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts_file),
-            *("--detect-ms", _DETECT_MS, launching.SCRIPTS / script, file, *arguments),
+            *(*launching.NOBODY_SILENT, launching.SCRIPTS / script, file, *arguments),
         )
         end, environ = signal.SIGTERM, network.environ
         with temporary_job.started(

@@ -20,6 +20,7 @@ from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.liveness import WINDOW
+from tests.patience import FOUND_SILENT, FOUND_SILENT_S
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -49,8 +50,7 @@ def test_a_host_that_is_cut_off_is_found_and_no_other(
         pytest.skip(why)
     file = tmp_path / "alarms.json"
     size = ("--minutes", "0.01", "--hosts", "2", "--slots", "1", "--load", "1")
-    # So long that nothing else on the machine can make an alarm.
-    code = alarms.main(arguments(*size, "--detect-ms", "1500", "--json", str(file)))
+    code = alarms.main(arguments(*size, *FOUND_SILENT, "--json", str(file)))
     results = json.loads(file.read_text())
     assert results["failures"] == []
     assert results["alarms"] == []
@@ -62,7 +62,7 @@ def test_a_host_that_is_cut_off_is_found_and_no_other(
         assert set(window) == {"h1", "h2"}
         assert all(0 < ms <= results["longest"][host] for host, ms in window.items())
     assert results["machine"]["cores"] >= 1
-    assert code == (0 if results["out"] <= 2 * 1500 else 1)
+    assert code == (0 if results["out"] <= 2e3 * FOUND_SILENT_S else 1)
     assert "control: h2 was cut off, and thrown out after" in capsys.readouterr().out
 
 

@@ -13,6 +13,7 @@ import pytest
 from spotmpi.bench.network import Network
 from tests import learning
 from tests.hosts import gossip
+from tests.patience import FOUND_SILENT, NEVER_SILENT
 from tests.running import Running
 
 
@@ -26,7 +27,7 @@ def test_models_are_fetched_past_the_loss_of_a_host_and_of_a_newcomer(
     hosts = there.hosts_file("h1 slots=1", "h2 slots=2", "h3 slots=1")
     command = there.in_head(
         *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", file),
-        *("--detect-ms", 2000),
+        *(NEVER_SILENT if how == "killed" else FOUND_SILENT),
         Path(gossip.__file__),
     )
     job = Running(command, there.folder, environ=there.environ)

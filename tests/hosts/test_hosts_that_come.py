@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import FOUND_SILENT
+
 WORK = 60
 """Times that each gradient is computed: others have time to come."""
 
 
 def test_a_host_that_was_cut_off_joins_again_when_the_split_heals(train) -> None:
-    training = train(3, of=("h1", "h2", "h3"), work=WORK).until_step(20)
+    training = train(3, *FOUND_SILENT, of=("h1", "h2", "h3"), work=WORK).until_step(20)
     for lost, back in ((1, 3), (3, 4)):
         training.network.link("h2", "down")
         training.job.until(f"worker {lost} on h2 was revoked")
@@ -33,7 +35,8 @@ def test_a_host_that_came_later_and_is_lost_for_good_costs_its_workers_only(
     train, fault: str
 ) -> None:
     """No packet of it ever comes again: no reset tells the others, as it would if it came back."""
-    training = train(3, "--no-replace", of=("h1", "h2"), work=WORK).until_step(20)
+    limit = FOUND_SILENT if fault == "silent" else ()
+    training = train(3, *limit, "--no-replace", of=("h1", "h2"), work=WORK).until_step(20)
     assert training.command("grow", "--host", "h3").wait() == 0
     training.job.until("worker 2 on h3 has joined")
     if fault == "silent":
@@ -47,7 +50,7 @@ def test_a_host_that_came_later_and_is_lost_for_good_costs_its_workers_only(
 
 
 def test_hosts_of_all_kinds_that_fall_silent_at_once_cost_their_workers_only(train) -> None:
-    training = train(5, of=("h1", "h2", "h3"), work=WORK).until_step(20)
+    training = train(5, *FOUND_SILENT, of=("h1", "h2", "h3"), work=WORK).until_step(20)
     for number, name in enumerate(("h4", "h5"), start=3):
         assert training.command("grow", "--host", name).wait() == 0
         training.job.until(f"worker {number} on {name} has joined")
@@ -58,7 +61,7 @@ def test_hosts_of_all_kinds_that_fall_silent_at_once_cost_their_workers_only(tra
 
 
 def test_a_host_is_lost_while_mpirun_does_not_answer(train) -> None:
-    training = train(3, of=("h1", "h2", "h3"), work=WORK).until_step(20)
+    training = train(3, *FOUND_SILENT, of=("h1", "h2", "h3"), work=WORK).until_step(20)
     mpirun = training.job.started("prterun")
     os.kill(mpirun, signal.SIGSTOP)
     try:
@@ -109,8 +112,7 @@ def test_workers_that_are_killed_alone_are_replaced_on_their_hosts(train) -> Non
 
 def test_one_worker_is_killed_and_then_its_whole_host(train) -> None:
     """What was to be started there is not: the host comes back with workers of its own."""
-    # None is silent here but because these cores are busy.
-    training = train(3, "--detect-ms", 3000, of=("h1", "h2", "h3"), slots=2, work=WORK)
+    training = train(3, of=("h1", "h2", "h3"), slots=2, work=WORK)
     training.until_step(20)
     os.kill(min(training.network.workers("h2")), signal.SIGKILL)
     training.network.kill("h2")

@@ -12,6 +12,7 @@ import pytest
 from spotmpi.trace.records import read
 from spotmpi.trace.timeline import timeline
 from tests.hosts.training import Training
+from tests.patience import FOUND_SILENT, FOUND_SILENT_S
 from tests.running import LIMIT
 
 
@@ -43,7 +44,8 @@ def test_a_killed_host_costs_its_workers_only(train, victim: str) -> None:
 def test_workers_that_exchange_models_go_on_without_a_host(
     train, fault: str, strategy: str
 ) -> None:
-    training = train(3, "--strategy", strategy, hurried=True, slots=2)
+    limit = () if fault == "killed" else FOUND_SILENT
+    training = train(3, *limit, "--strategy", strategy, hurried=True, slots=2)
     training.until_step(40)
     if fault == "killed":
         training.network.kill("h2")
@@ -75,7 +77,7 @@ def test_both_who_have_a_shard_are_lost_with_their_host(train) -> None:
 
 @pytest.mark.promise("a host that is cut off")
 def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> None:
-    training = train(3, hurried=True, slots=2)
+    training = train(3, *FOUND_SILENT, hurried=True, slots=2)
     network = training.network
     training.until_step(20)
     there = network.processes("h2", "agent") + network.processes("h2", "wrapper")
@@ -95,7 +97,7 @@ def test_a_host_that_falls_silent_is_found_and_ends_its_own_workers(train) -> No
 
 
 def test_a_frozen_host_is_lost_and_does_not_come_back_to_life(train) -> None:
-    training = train(2, slots=2)
+    training = train(2, *FOUND_SILENT, slots=2)
     network = training.network
     training.until_step(20)
     frozen = network.processes("h2", "")
@@ -122,7 +124,7 @@ def test_two_hosts_lost_almost_at_once(train) -> None:
 
 
 def test_a_host_lost_during_the_recovery_from_another(train) -> None:
-    training = train(3, slots=2)
+    training = train(3, *FOUND_SILENT, slots=2)
     network = training.network
     training.until_step(20)
     network.link("h2", "down")
@@ -132,7 +134,8 @@ def test_a_host_lost_during_the_recovery_from_another(train) -> None:
 
 
 def test_one_side_of_a_partition_trains_on_and_it_is_the_head_s(train) -> None:
-    training = train(3, "--min-workers", 2, "--checkpoint", "checkpoints", hurried=True, slots=2)
+    options = ("--min-workers", 2, "--checkpoint", "checkpoints")
+    training = train(3, *FOUND_SILENT, *options, hurried=True, slots=2)
     network = training.network
     training.until_step(20)
     apart = [pid for name in ("h2", "h3") for pid in network.processes(name, "wrapper")]
@@ -183,7 +186,7 @@ def test_a_head_cut_off_from_all_hosts_ends_and_so_do_they(train) -> None:
 
 
 def test_a_stutter_shorter_than_the_limit_loses_nobody(train) -> None:
-    training = train(3, "--detect-ms", 3000, slots=2)
+    training = train(3, slots=2)
     network = training.network
     training.until_step(20)
     network.stutter(0.5, "h2")
@@ -193,7 +196,7 @@ def test_a_stutter_shorter_than_the_limit_loses_nobody(train) -> None:
 
 def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -> None:
     """Its workers see the others go, and nobody is awake there who could end them."""
-    training = train(2, slots=2)
+    training = train(2, *FOUND_SILENT, slots=2)
     network = training.network
     training.until_step(20)
     agent = network.processes("h2", "agent")
@@ -213,10 +216,10 @@ def test_a_lost_host_whose_agent_is_stopped_does_not_train_on_by_itself(train) -
 
 
 def test_a_host_whose_ssh_waits_for_a_core_is_heard_by_its_datagrams(train) -> None:
-    training = train(2, "--detect-ms", 1000, slots=2)  # others' work on these cores is no silence
+    training = train(2, *FOUND_SILENT, slots=2)
     network = training.network
     training.until_step(20)
-    network.pause(3, training.job.started(r"ssh .*\bh2\b"))
+    network.pause(FOUND_SILENT_S + 2, training.job.started(r"ssh .*\bh2\b"))
     training.go_on().check(0, 1, 2, 3)
     assert "revoked" not in training.job.output
 
@@ -228,14 +231,13 @@ def test_a_host_whose_datagrams_are_kept_back_is_heard_by_its_ssh(
     there = network(2)
     if from_the_start:
         there.keep_datagrams("h2")
-    # On busy cores ssh was silent for more than a second.
-    training = Training(there, "--detect-ms", 3000, slots=2)
+    training = Training(there, *FOUND_SILENT, slots=2)
     try:
         training.until_step(20)
         if not from_the_start:
             there.keep_datagrams("h2")
         # For longer than a host may be silent; h1 is heard by its datagrams meanwhile.
-        there.pause(5, training.job.started(r"ssh .*\bh1\b"))
+        there.pause(FOUND_SILENT_S + 2, training.job.started(r"ssh .*\bh1\b"))
         assert training.job.alive
         assert "revoked" not in training.job.output
         there.link("h2", "down")
@@ -246,11 +248,9 @@ def test_a_host_whose_datagrams_are_kept_back_is_heard_by_its_ssh(
         training.close()
 
 
-@pytest.mark.parametrize(
-    "seconds", [pytest.param(3, marks=pytest.mark.promise("a head that pauses")), 12]
-)
-def test_a_head_that_pauses_loses_nobody(train, seconds: int) -> None:
-    training = train(2, slots=2)
+@pytest.mark.parametrize("seconds", [FOUND_SILENT_S + 1, 12.0])
+def test_a_head_that_pauses_loses_nobody(train, seconds: float) -> None:
+    training = train(2, *FOUND_SILENT, slots=2)
     network = training.network
     training.until_step(20)
     network.pause(seconds, training.job.pid)
@@ -259,11 +259,11 @@ def test_a_head_that_pauses_loses_nobody(train, seconds: int) -> None:
 
 
 def test_a_head_that_pauses_while_its_hosts_start_loses_none(train) -> None:
-    training = train(2, slots=2)
+    training = train(2, *FOUND_SILENT, slots=2)
     network = training.network
     while not all(network.processes(name, "agent") for name in network.names):
         assert training.job.alive, training.job.wait()
-    network.pause(3, training.job.pid)
+    network.pause(FOUND_SILENT_S + 1, training.job.pid)
     while not any(network.workers(name) for name in network.names):
         assert training.job.alive, training.job.wait()
     network.pause(7, training.job.pid)
@@ -272,12 +272,12 @@ def test_a_head_that_pauses_while_its_hosts_start_loses_none(train) -> None:
 
 
 def test_a_worker_that_dies_while_the_head_pauses_is_all_that_is_lost(train) -> None:
-    training = train(3, "--no-replace", slots=2)
+    training = train(3, *FOUND_SILENT, "--no-replace", slots=2)
     network = training.network
     training.until_step(20)
     os.kill(training.job.pid, signal.SIGSTOP)
     os.kill(min(network.workers("h2")), signal.SIGKILL)
-    network.pause(3, training.job.pid)
+    network.pause(FOUND_SILENT_S + 1, training.job.pid)
     assert training.finish() == 0, training.job.output
     finals = [line.split() for line in training.job.output.splitlines() if "FINAL" in line]
     assert len(finals) == 5, training.job.output
@@ -285,9 +285,9 @@ def test_a_worker_that_dies_while_the_head_pauses_is_all_that_is_lost(train) -> 
 
 
 def test_a_head_that_is_cut_off_from_all_hosts_for_a_while_loses_none(train) -> None:
-    training = train(3, "--detect-ms", 800, slots=2)  # the others' work on these cores is no outage
+    training = train(3, *FOUND_SILENT, slots=2)
     network = training.network
     training.until_step(20)
-    network.stutter(3, *network.names)
+    network.stutter(FOUND_SILENT_S + 1, *network.names)
     training.go_on().check(0, 1, 2, 3, 4, 5)
     assert "revoked" not in training.job.output

@@ -19,6 +19,7 @@ from spotmpi.replay import check_exactly_once, check_replicas, replay
 from spotmpi.trace import records as trace
 from tests import learning
 from tests.hosts import large
+from tests.patience import NEVER_SILENT
 from tests.running import Running
 
 
@@ -43,8 +44,7 @@ def test_a_training_between_hosts_is_what_its_trace_says_to_the_bit(
     hosts = there.hosts_file("h1 slots=1", "h2 slots=3", "h3 slots=2")
     command = there.in_head(
         *(sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--trace", file),
-        # None is silent here but because these cores are busy.
-        *("--detect-ms", 2000),
+        *NEVER_SILENT,
         *(Path(large.__file__), how, size),
     )
     job = Running(command, there.folder, environ=there.environ)

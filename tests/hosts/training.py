@@ -7,6 +7,7 @@ import sys
 from spotmpi.bench.network import Network
 from spotmpi.trace.records import read
 from tests import learning
+from tests.patience import NEVER_SILENT
 from tests.running import Running
 
 
@@ -14,7 +15,7 @@ class Training:
     """On the hosts of a network, or on those that are named; ``slots`` workers on each.
 
     Each computes its gradients ``work`` times over. ``hurried``: limits are over soon. A host may
-    be silent for longer than by default: none is but by a fault, however busy these cores are.
+    be silent for ever, unless ``options`` say something else.
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class Training:
         self._running: list[Running] = []
         hosts = network.hosts_file(*(f"{name} slots={slots}" for name in of or network.names))
         self.job = self.command(
-            *("run", "--hosts", hosts, "--trace", self.trace, "--detect-ms", 2000),
+            *("run", "--hosts", hosts, "--trace", self.trace, *NEVER_SILENT),
             *(*options, learning.SCRIPT, work),
             program="tests.hurried" if hurried else "spotmpi",
         )

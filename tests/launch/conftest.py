@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import NEVER_SILENT
 from tests.running import LIMIT, Running
 
 
@@ -40,7 +41,10 @@ def hosts(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
-    """``start("run", "-n", 2, script)`` starts a command and returns it as `Running`."""
+    """``start("run", "-n", 2, script)`` starts a command and returns it as `Running`.
+
+    Agents of a job may be silent for ever, unless the command says something else.
+    """
     started: list[Running] = []
 
     def start_one(
@@ -48,7 +52,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         command: Sequence[str] = ("-m", "spotmpi"),
         ignore: tuple[int, ...] = (),
     ) -> Running:
-        words = [sys.executable, *command, *map(str, arguments)]
+        limit = NEVER_SILENT if {"--hosts", "--listen"}.intersection(arguments) else ()
+        given = (*arguments[:1], *limit, *arguments[1:])
+        words = [sys.executable, *command, *map(str, given)]
         started.append(Running(words, tmp_path, ignore))
         return started[-1]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import job_folder
+from tests.patience import NEVER_SILENT
 
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAINING, LOADERS = SCRIPTS / "training.py", SCRIPTS / "loaders.py"
@@ -200,7 +201,7 @@ def test_a_worker_that_stays_stopped_is_revoked(start) -> None:
 
 @pytest.mark.matrix
 def test_a_worker_that_is_stopped_for_a_moment_goes_on(start) -> None:
-    running = start("run", "-n", 2, "--detect-ms", 60_000, TRAINING, "wait:1@7")
+    running = start("run", "-n", 2, *NEVER_SILENT, TRAINING, "wait:1@7")
     running.until("worker 1 waits")
     worker = worker_of(running, wrapper_of(running, 1))
     os.kill(worker, signal.SIGSTOP)

@@ -38,7 +38,7 @@ class Job:
         (folder / "script.py").write_text(TRAINS_UNTIL_ENOUGH)
         self.running = start(
             *("run", "--listen", "127.0.0.1:0", "--token-file", self.token, "-n", 1),
-            *("--detect-ms", 2000, "script.py"),
+            "script.py",
         )
         (told,) = self.running.until(r"waiting for 1 worker at 127\.0\.0\.1:(\d+)")
         self.port = int(told[1])

@@ -26,8 +26,7 @@ class Training:
         self.token, self.trace = folder / "token", folder / "trace.jsonl"
         self.job = start(
             *("run", "--listen", "127.0.0.1:0", "--token-file", self.token, "-n", 2),
-            # No host here falls silent but because this machine is busy.
-            *("--detect-ms", 3000, "--trace", self.trace, *options, learning.SCRIPT, 40),
+            *("--trace", self.trace, *options, learning.SCRIPT, 40),
             command=("-m", "tests.hurried"),
         )
         (told,) = self.job.until(r"waiting for 2 workers at (127\.0\.0\.1:\d+)")

@@ -151,8 +151,7 @@ def agent(tmp_path: Path, start) -> Iterator[Callable[..., tuple[Running, Runnin
         token = tmp_path / "token"
         job = start(
             *("run", "--listen", "127.0.0.1:0", "--token-file", token, "-n", 2),
-            # No host here falls silent but because this machine is busy.
-            *("--detect-ms", 3000, *script),
+            *script,
         )
         (told,) = job.until(r"waiting for 2 workers at (127\.0\.0\.1:\d+)")
         command = [sys.executable, "-m", "spotmpi", "agent", "--head", told[1], "--slots", "2"]

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import pytest
 
 from tests import learning
+from tests.patience import FOUND_SILENT
 from tests.running import LIMIT
 from tests.slurm.cluster import Cluster
 from tests.slurm.training import (
@@ -66,7 +67,7 @@ def test_the_launcher_may_be_on_the_login_node(cluster: Clusters) -> None:
 def test_a_node_that_is_lost_costs_its_workers_only(cluster: Clusters) -> None:
     slurm = cluster(3)
     words = ("--nodes=3", "--ntasks-per-node=2", JOBS / "allocation.sbatch")
-    job = slurm.submit(*words, *TRACED, SCRIPT, "--passes", 30, environ=PYTHON)
+    job = slurm.submit(*words, *TRACED, *FOUND_SILENT, SCRIPT, "--passes", 30, environ=PYTHON)
     until_step(slurm, 20)
     slurm.lose("h2")
     slurm.await_job(job, "COMPLETING", "COMPLETED")  # Slurm waits for the dead node's word
@@ -96,7 +97,7 @@ def test_a_worker_that_is_killed_alone_is_replaced_on_its_node(cluster: Clusters
 def test_slurm_s_own_discovery_of_the_loss_ends_nothing(cluster: Clusters) -> None:
     slurm = cluster(2)
     words = ("--nodes=2", "--ntasks-per-node=1", JOBS / "allocation.sbatch")
-    job = slurm.submit(*words, *TRACED, SCRIPT, "--passes", 10_000, environ=PYTHON)
+    job = slurm.submit(*words, *TRACED, *FOUND_SILENT, SCRIPT, "--passes", 10_000, environ=PYTHON)
     until_step(slurm, 20)
     slurm.lose("h2")
     slurm.until(lambda: slurm.node("h2").startswith("down"), "Slurm has not missed the node")

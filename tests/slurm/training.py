@@ -7,6 +7,7 @@ from pathlib import Path
 
 from spotmpi.trace import records as trace
 from spotmpi.trace.replay import check_exactly_once, check_replicas
+from tests.patience import NEVER_SILENT
 from tests.slurm.cluster import Cluster
 
 __all__ = [
@@ -28,8 +29,8 @@ JOBS = _ROOT / "jobs" / "slurm"
 PYTHON = {"PYTHON": sys.executable}
 """For the scripts in jobs/slurm: which interpreter has spotmpi."""
 
-TRACED = ("--detect-ms", 2000, "--trace", "trace")
-"""No node is silent for long but by a fault, however busy these cores are."""
+TRACED = (*NEVER_SILENT, "--trace", "trace")
+"""A test in which a node falls silent says for how long it may."""
 
 _SAMPLES = 331
 """Of the script's data, tests/chaos/model.py."""
