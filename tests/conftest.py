@@ -39,8 +39,9 @@ from tests import promises
 ROOT = Path(__file__).resolve().parent.parent
 SHM = Path("/dev/shm")
 SPACES = Path("/run/netns")
-GRACE = 3.0
-"""Seconds in which what a test has ended may finish dying."""
+GRACE = 60.0
+"""Seconds in which what a test has ended may finish dying: busy cores need some. It takes no longer
+than the dying does."""
 
 NO_SKIPS = os.environ.get("SPOTMPI_NO_SKIPS") == "1"
 FAILURES = os.environ.get("SPOTMPI_FAILURES")

@@ -152,7 +152,7 @@ def test_whoever_takes_others_for_dead_waits_until_it_is_known_and_asks_for_it(
     assert json.loads(ends[0].recv(LIMIT)) == {"event": "misses", "workers": [3]}
     assert waiting.is_alive()
     record_death(str(tmp_path), 3, 13.0)
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
 
 

@@ -33,7 +33,7 @@ from spotmpi.kernels import cpu
 from spotmpi.launch import processes as processes_of_ours
 
 SIZES = (40_001, 1_500)
-PATIENCE = 20.0
+PATIENCE = 60.0
 NEVER = threading.Event()
 page = mmap.mmap(-1, mmap.PAGESIZE)
 _BROKEN, _UNDER_WAY = 0, 1

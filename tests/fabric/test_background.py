@@ -21,7 +21,7 @@ def fails() -> int:
 
 def test_a_thread_goes_on_by_itself_until_it_is_waited_for() -> None:
     go_on = threading.Event()
-    work = SoloFabric().background(lambda: go_on.wait(20), "some work")
+    work = SoloFabric().background(lambda: go_on.wait(60), "some work")
     assert not work.through
     assert "some work" in [thread.name for thread in threading.enumerate()]
     go_on.set()

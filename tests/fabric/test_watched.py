@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi.fabric.planes.watched import Watched
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 def until(condition: Callable[[], object]) -> None:

@@ -16,6 +16,7 @@ import pytest
 from spotmpi.launch import pmix_relay
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.pmix_relay import Doorway, Relay
+from tests.running import LIMIT
 
 NOBODY = 65534
 URI = "prterun-x@0.0;tcp4://127.0.0.1:41000"
@@ -47,14 +48,14 @@ class Both:
         if connection not in self.there and data:
             link = socket.create_connection(self.server.getsockname())
             self.accepted, _ = self.server.accept()
-            self.accepted.settimeout(10)
+            self.accepted.settimeout(LIMIT)
             self.there.add(connection, link)
         self.there.receive(connection, data)
 
     def turn_until(self, done: Callable[[], bool]) -> None:
         """Serve until something holds."""
         while not done():
-            assert self.loop.turn(10), "nothing happens any more"
+            assert self.loop.turn(LIMIT), "nothing happens any more"
 
     def close(self) -> None:
         """Let go of everything."""
@@ -74,7 +75,7 @@ def both() -> Iterator[Both]:
 
 def test_bytes_travel_both_ways_and_an_end_ends_the_other(both: Both) -> None:
     client = socket.create_connection(("127.0.0.1", both.doorway.port))
-    client.settimeout(10)
+    client.settimeout(LIMIT)
     client.sendall(b"question")
     both.turn_until(lambda: both.accepted is not None)
     assert both.accepted is not None
@@ -103,7 +104,7 @@ def test_bytes_travel_both_ways_and_an_end_ends_the_other(both: Both) -> None:
 
 def test_the_server_may_hang_up_first(both: Both) -> None:
     client = socket.create_connection(("127.0.0.1", both.doorway.port))
-    client.settimeout(10)
+    client.settimeout(LIMIT)
     client.sendall(b"x")
     both.turn_until(lambda: both.accepted is not None)
     assert both.accepted is not None
@@ -130,9 +131,9 @@ def test_a_doorway_that_closes_hangs_up_at_both_ends(both: Both) -> None:
 def test_other_users_are_not_let_in(both: Both, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pmix_relay.os, "getuid", lambda: 54321)
     with socket.create_connection(("127.0.0.1", both.doorway.port)) as client:
-        client.settimeout(10)
+        client.settimeout(LIMIT)
         client.sendall(b"x")
-        both.loop.turn(10)
+        both.loop.turn(LIMIT)
         with pytest.raises(ConnectionResetError):
             client.recv(1)
     assert both.accepted is None
@@ -177,7 +178,7 @@ def test_whoever_says_something_and_is_gone_is_still_another_user(
         # Until the kernel keeps nothing of it but its ports, and takes those for root's.
         tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
         ends = re.compile(rf":{both.doorway.port:04X} (0[56]) .*$", re.M)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + LIMIT
         while not any(ends.search(table.read_text()) for table in tables):
             assert time.monotonic() < deadline
     if how == "stays":

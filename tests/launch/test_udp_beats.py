@@ -12,6 +12,7 @@ import pytest
 from spotmpi.launch.auth import Role, Seal
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.udp_beats import PATIENCE, UdpBeats, own_addresses
+from tests.running import LIMIT
 
 TOKEN = bytes(range(32))
 
@@ -48,7 +49,7 @@ class Ends:
         """Serve both until this end has heard a beat that it had not heard; return when."""
         before = end.heard
         while end.heard == before:
-            assert self.loop.turn(10), "nothing happens any more"
+            assert self.loop.turn(LIMIT), "nothing happens any more"
         return end.heard
 
     def settle(self) -> None:
@@ -97,7 +98,7 @@ def test_an_end_beats_no_more_often_than_it_was_told_to() -> None:
     head, _ = seals()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
         other.bind(("127.0.0.1", 0))
-        other.setblocking(False)
+        other.settimeout(LIMIT)
         one = UdpBeats(loop, head, 1.0)
         one.meet(*other.getsockname())
         begin = time.monotonic()
@@ -105,6 +106,7 @@ def test_an_end_beats_no_more_often_than_it_was_told_to() -> None:
             one.beat(begin + at)
         for _ in range(3):
             other.recv(100)
+        other.setblocking(False)
         with pytest.raises(BlockingIOError):
             other.recv(100)
         one.close()

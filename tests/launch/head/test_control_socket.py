@@ -211,11 +211,9 @@ def test_so_many_may_wait_for_the_end_and_no_more(served: Served) -> None:
     assert served.watched == 0
 
 
-def test_who_waits_for_the_end_and_does_not_read_delays_it_by_little(served: Served) -> None:
+def test_who_waits_for_the_end_and_does_not_read_keeps_nobody_from_it(served: Served) -> None:
     hanging, other = (served.client(b'{"ask": "end"}\n') for _ in range(2))
-    before = time.monotonic()
     served.desk.close(control_messages.Said(LONG))
-    assert time.monotonic() - before < 30
     assert served.watched == 0
     assert hanging.recv(10) == other.recv(10) == b'{"event": '
 

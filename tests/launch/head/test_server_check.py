@@ -10,6 +10,7 @@ import pytest
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.server_check import ServerCheck
 from spotmpi.launch.limits import Limits
+from tests.running import LIMIT
 
 EVERY, MUTE = 20.0, 10.0
 
@@ -20,7 +21,7 @@ class Asked:
     def __init__(self) -> None:
         self.loop = Loop()
         self.server = socket.create_server(("127.0.0.1", 0))
-        self.server.settimeout(30)
+        self.server.settimeout(LIMIT)
         self.port: int = self.server.getsockname()[1]
         self.told: list[bool] = []
         self.check = ServerCheck(
@@ -33,10 +34,15 @@ class Asked:
         while self.loop.turn(0.05):
             pass
 
+    def hear(self, now: float) -> None:
+        """Wait until something has come, and tend it then."""
+        assert self.loop.turn(LIMIT), "nothing comes"
+        self.at(now)
+
     def question(self) -> socket.socket:
         """The server's end of what it was asked."""
         link, _ = self.server.accept()
-        link.settimeout(30)
+        link.settimeout(LIMIT)
         assert link.recv(1) == b""
         return link
 
@@ -58,7 +64,7 @@ def test_a_server_that_answers_is_asked_again_and_nothing_is_said(asked: Asked) 
     for now in (EVERY, 3 * EVERY):
         asked.at(now)
         asked.question().close()
-        asked.at(now + 1)
+        asked.hear(now + 1)
         asked.at(now + 1 + MUTE / 2)
     assert asked.told == []
 
@@ -73,7 +79,7 @@ def test_one_that_does_not_answer_is_told_once_and_again_when_it_does(asked: Ask
         asked.at(EVERY + MUTE + more)
     assert asked.told == [True]
     link.close()
-    asked.at(EVERY + MUTE + 4)
+    asked.hear(EVERY + MUTE + 4)
     assert asked.told == [True, False]
 
 
