@@ -5,9 +5,11 @@ No test's verdict depends on how busy these cores are: who lives is never lost h
 
 from __future__ import annotations
 
-__all__ = ["FOUND_SILENT", "FOUND_SILENT_S", "NEVER_SILENT"]
+__all__ = ["FOUND_SILENT", "FOUND_SILENT_S", "NEVER_SILENT", "NEVER_SILENT_MS"]
 
-NEVER_SILENT = ("--detect-ms", "600000")
+NEVER_SILENT_MS = 600_000
+
+NEVER_SILENT = ("--detect-ms", str(NEVER_SILENT_MS))
 """For tests in which no host falls silent. One that dies with its connections is lost at once all
 the same."""
 

@@ -97,7 +97,7 @@ def test_a_late_worker_is_cut_short_and_a_count_of_steps_ends_all_loops(run, str
     if strategy != QUORUM:
         assert set(brought.values()) == {whole}
         return
-    assert brought[1] == 4
+    assert 4 <= brought[1] < whole
     # Two of four are the quorum. The third one may be late as well, on busy cores.
     assert list(brought.values()).count(whole) >= 2
     assert all(one % 4 == 0 for one in brought.values())

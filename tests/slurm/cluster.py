@@ -23,7 +23,7 @@ from tests.slurm import cgroups
 __all__ = ["Cluster", "missing"]
 
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scontrol", "squeue")
-_GRACE = 20
+_GRACE = 50
 """Seconds that a preempted job is left, or one that is told to end: enough on a loaded machine."""
 
 _PAUSE = 0.05

@@ -25,6 +25,7 @@ from spotmpi.launch.tcp_connections import TcpConnection
 from spotmpi.launch.udp_beats import UdpBeats
 from spotmpi.launcher_channel import IN_SCRIPT, Cause, Order
 from spotmpi.notice import Notice
+from tests.patience import NEVER_SILENT_MS
 from tests.saying import said
 
 TOKEN = bytes(range(32))
@@ -44,7 +45,7 @@ class Host:
         self.resting: list[str] = []
         self.fleet = Agents(
             self.loop,
-            messages.Assignment("/", ("script",), {}, 60_000, 30.0),
+            messages.Assignment("/", ("script",), {}, NEVER_SILENT_MS, 30.0),
             lambda *_: None,
             lambda: False,
             lambda host, notice: self.notices.append((host, notice)),

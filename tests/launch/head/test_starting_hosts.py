@@ -25,6 +25,7 @@ from spotmpi.launch.limits import Limits
 from spotmpi.launch.messages import Assignment
 from spotmpi.launch.start.hosts_file import HostLine, parse
 from spotmpi.settings import Watch
+from tests.patience import NEVER_SILENT_MS
 from tests.running import LIMIT
 
 AGENT = Path(__file__).parents[1] / "scripts" / "agent.py"
@@ -80,7 +81,7 @@ class Hosts:
         self.too_few_are_there = ""
         self.fleet = Agents(
             self.loop,
-            Assignment("/", ("script",), {}, 10_000_000, 30.0),
+            Assignment("/", ("script",), {}, NEVER_SILENT_MS, 30.0),
             lambda *_: None,
             lambda: False,
             lambda *_: None,
