@@ -33,6 +33,7 @@ from spotmpi.bench.measuring import launching, machine
 from spotmpi.bench.network import Network, missing
 from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch import processes
+from spotmpi.launch.liveness import MEMORY
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace import records as trace
 
@@ -50,6 +51,9 @@ _QUIET = 20
 
 _LIMIT = 120.0
 """Seconds for a job to come to its loss, and for the survivors to go on after it."""
+
+_CALM = 2 * MEMORY + 1.0
+"""Seconds in which the head learns how regular beats are, if it is not told what is silent."""
 
 _BEYOND_PROCESS = 20.0
 _SILENT_MEDIAN, _SILENT_MOST = 300.0, 450.0
@@ -118,6 +122,8 @@ def _sample(hosts: int, kind: str, detect_ms: int | None) -> float:
         job = _Job(network, detect_ms)
         try:
             job.until_step(random.randint(_QUIET, 2 * _QUIET))
+            if kind == "silent" and detect_ms is None:
+                time.sleep(_CALM)
             begin = time.monotonic()
             if kind == "process":
                 os.kill(min(network.workers(_VICTIM)), signal.SIGKILL)

@@ -49,8 +49,7 @@ __all__ = [
 ]
 
 DETECT_MS = 200
-"""Milliseconds for which a worker may be stopped, or a host be silent where it is calm, unless told
-otherwise."""
+"""Milliseconds for which a worker may be stopped, unless told otherwise."""
 
 NOTICES = ("auto", "ec2", "gce", "azure", "signal", "none")
 """What may be a notice that a host is to be taken away."""

@@ -1,10 +1,10 @@
 """Whether a host still lives, judged by its beats. Pure: whoever hears and judges says when.
 
-Suspicion of a host grows with its silence, and counts in the measure of what this host's silences
-were before: `Pulse`. What is a silence is not a matter of the clock alone: whoever listens may be
-asleep or cut off itself, and then knows nothing about anybody: `Hearing`. A host that is heard in
-several ways is silent when it is so in all of them: `Pulses`. How near a host came to counting as
-lost is kept: `Silences`.
+How long a host may be silent depends on how regular its beats were in the last seconds: `Pulse`.
+It is long at first, and short only where beats have come on time. What is a silence is not a matter
+of the clock alone: whoever listens may be asleep or cut off itself, and then knows nothing about
+anybody: `Hearing`. A host that is heard in several ways is silent when it is so in all of them:
+`Pulses`. How near a host came to counting as lost is kept: `Silences`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 __all__ = [
     "BEATS",
     "CALM",
-    "MARGIN",
+    "EVERY",
     "MEMORY",
     "MOST",
+    "STEEP",
+    "USUAL",
     "WINDOW",
     "Awake",
     "Hearing",
@@ -25,17 +27,23 @@ __all__ = [
     "bounds",
 ]
 
-CALM, MOST = 0.2, 2.0
-"""Seconds that a host may be silent: where it is calm, and where it is not at most."""
+CALM, MOST = 0.25, 2.0
+"""Seconds that a host may be silent: where it is calm; and where it is not, or nobody knows yet."""
+
+EVERY = 0.025
+"""Seconds between two beats of a host, where nobody has said how long it may be silent."""
 
 BEATS = 8
-"""Beats in the time after which a silent host counts as lost, where it is calm."""
+"""Beats in the time for which a host may be silent, where somebody has said it."""
 
-MARGIN = 3.0
-"""Times the longest silence that is remembered, after which a silence is no such thing any more."""
+USUAL = 0.04
+"""Seconds between two beats, as the head comes to know of them, that are nothing to notice."""
 
-MEMORY = 30.0
-"""Seconds for which a silence is remembered at least; and twice that at most."""
+STEEP = 25.0
+"""Seconds that a host may be silent for longer, for each second beyond `USUAL` that it was."""
+
+MEMORY = 4.9
+"""Seconds for which a silence is remembered at least; and twice that, not quite ten, at most."""
 
 WINDOW = 5
 """Seconds of one window; they begin at the multiples of this on ``time.monotonic()``'s clock."""
@@ -51,7 +59,7 @@ def bounds(detect_ms: int | None) -> tuple[float, float]:
 
 def beat_every(detect_ms: int | None) -> float:
     """Seconds between two beats of a host, and between two looks of the head, at most."""
-    return min(bounds(detect_ms)[0] / BEATS, 1.0)
+    return EVERY if detect_ms is None else min(detect_ms / 1e3 / BEATS, 1.0)
 
 
 class Awake:
@@ -88,6 +96,8 @@ class Hearing:
         self._away = 0.0
         self._trusts_from = now
         self.time = 0.0
+        self.clock = now
+        """When the last look was, with all in which nothing could be heard."""
 
     @property
     def awake(self) -> float:
@@ -99,6 +109,7 @@ class Hearing:
 
         Returns whether silences may be judged now.
         """
+        self.clock = now
         before = self._awake.time
         away = self._awake.look(now)
         passed = self._awake.time - before
@@ -119,29 +130,28 @@ class Hearing:
 
 
 class Pulse:
-    """One host's beats, in the time of a `Hearing`.
+    """One host's beats. It is judged in the time of a `Hearing`, ``now``, and learnt by the
+    ``clock``: what the head itself was late is no silence, but nothing is calm there.
 
-    ``calm`` and ``most`` bound what it may be silent; equal, they say it.
+    ``calm`` and ``most`` bound what it may be silent; equal, they say it. It begins as if it had
+    just been silent for ``most``: whether it is calm is learnt, and not supposed.
     """
 
-    def __init__(self, now: float, calm: float, most: float) -> None:
+    def __init__(self, now: float, clock: float, calm: float, most: float) -> None:
         self._calm, self._most = calm, most
-        self._older = self._newer = 0.0
-        self._since = now
+        self._older, self._newer = 0.0, most
+        self._since = self._last = clock
         self.heard = now
 
-    def beat(self, now: float) -> None:
-        """It was heard."""
-        gap, self.heard = now - self.heard, now
-        if now - self._since > MEMORY:
-            long_ago = now - self._since > 2 * MEMORY
+    def beat(self, now: float, clock: float) -> None:
+        """It was heard, or counts as heard; how long it was not is remembered in any case."""
+        self.heard = now
+        gap, self._last = clock - self._last, clock
+        if clock - self._since > MEMORY:
+            long_ago = clock - self._since > 2 * MEMORY
             self._older, self._newer = 0.0 if long_ago else self._newer, 0.0
-            self._since = now
+            self._since = clock
         self._newer = max(self._newer, gap)
-
-    def restart(self, now: float) -> None:
-        """What it was silent until now counts no more."""
-        self.heard = now
 
     def silence(self, now: float) -> float:
         """Seconds since it was heard."""
@@ -150,11 +160,12 @@ class Pulse:
     @property
     def limit(self) -> float:
         """Seconds of silence after which it counts as lost."""
-        return min(self._most, max(self._calm, MARGIN * max(self._older, self._newer)))
+        late = max(0.0, max(self._older, self._newer) - USUAL)
+        return min(self._most, self._calm + STEEP * late)
 
 
 class Pulses:
-    """One host's, in the time of a `Hearing`, of each way by which it is heard.
+    """One host's, of each way by which it is heard; ``now`` and ``clock`` as `Pulse` has them.
 
     What is silent in one way may only be cut off there: each way has its own limit, and the host is
     lost when all are over theirs. So a way that breaks down for good, though it was the most
@@ -165,20 +176,20 @@ class Pulses:
         self._bounds = calm, most
         self._ways: dict[str, Pulse] = {}
 
-    def beat(self, way: str, now: float) -> None:
+    def beat(self, way: str, now: float, clock: float) -> None:
         """It was heard."""
         if way not in self._ways:
-            self._ways[way] = Pulse(now, *self._bounds)
-        self._ways[way].beat(now)
+            self._ways[way] = Pulse(now, clock, *self._bounds)
+        self._ways[way].beat(now, clock)
 
     def forget(self, way: str) -> None:
         """It will not be heard in this way any more."""
         self._ways.pop(way, None)
 
-    def restart(self, now: float) -> None:
-        """What it was silent until now counts no more."""
+    def restart(self, now: float, clock: float) -> None:
+        """It is not to be lost by what it was silent until now."""
         for pulse in self._ways.values():
-            pulse.restart(now)
+            pulse.beat(now, clock)
 
     def silence(self, now: float) -> float:
         """Seconds since it was heard in any way."""

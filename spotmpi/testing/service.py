@@ -92,7 +92,7 @@ class Service(ABC):
         with self._changed:
             return tuple(self._requests)
 
-    def wait_for_requests(self, count: int, timeout: float = 30.0) -> tuple[Request, ...]:
+    def wait_for_requests(self, count: int, timeout: float = 60.0) -> tuple[Request, ...]:
         """Block until so many questions have come and were dealt with.
 
         Raises `TimeoutError` after ``timeout`` seconds.

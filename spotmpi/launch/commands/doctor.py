@@ -20,7 +20,7 @@ from spotmpi import __version__, job_folder
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.limits import Limits
-from spotmpi.launch.liveness import BEATS, CALM, MOST
+from spotmpi.launch.liveness import CALM, MOST
 from spotmpi.launch.start import private_network, slurm
 from spotmpi.launch.start.installation import NO_MPI, Installation, InstallationSearch, search
 from spotmpi.options import exit_codes
@@ -39,9 +39,9 @@ _DETECTOR = (
     "off: Open MPI's takes busy workers for dead; each worker's wrapper sees its death at once"
 )
 _LOST_AFTER = (
-    f"a silent host: {CALM * 1e3:.0f} ms where it is calm ({BEATS} beats), at most "
-    f"{MOST * 1e3:.0f} ms; it ends its own workers after {Limits().fence:.0f} s. A stopped worker: "
-    f"{DETECT_MS} ms (--detect-ms)"
+    f"a silent host: {MOST * 1e3:.0f} ms, and {CALM * 1e3:.0f} ms where its beats come on time; it "
+    f"ends its own workers after {Limits().fence:.0f} s. A stopped worker: {DETECT_MS} ms "
+    "(--detect-ms)"
 )
 _FENCED = "mpirun has a network of its own; only your workers are let in"
 _EXPOSED = (

@@ -23,6 +23,7 @@ from spotmpi.launch.head.job_state import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch.head.launching import JobPlan, ListenOptions
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
 from spotmpi.launch.limits import Limits
+from spotmpi.launch.liveness import CALM, MOST
 from spotmpi.launch.start import slurm, ssh
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.hosts_file import HostLine
@@ -95,8 +96,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--detect-ms",
         metavar="MS",
         default="auto",
-        help="a host that is silent, or a worker stopped, for so long is lost (auto: "
-        f"{DETECT_MS}; hosts whose beats come irregularly get longer)",
+        help="a host that is silent, or a worker stopped, for so long is lost (auto: a worker "
+        f"{DETECT_MS}; a host {1e3 * MOST:.0f}, {1e3 * CALM:.0f} where its beats come on time)",
     )
     parser.add_argument(
         "--min-workers",

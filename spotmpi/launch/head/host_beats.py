@@ -41,7 +41,7 @@ class HostBeats:
         self._hearing = hearing
         self._fence = fence
         self._pulses = Pulses(*bounds(detect_ms))
-        self._pulses.beat(_LINK, hearing.time)
+        self._pulses.beat(_LINK, hearing.time, hearing.clock)
         self._heard = self._heard_by_udp = 0.0
         self._awake = hearing.awake
         """How long the head had been awake when the link was heard."""
@@ -65,16 +65,16 @@ class HostBeats:
         """Take into account what was heard."""
         if self._link.heard != self._heard:
             self._heard, self._awake = self._link.heard, self._hearing.awake
-            self._pulses.beat(_LINK, self._hearing.time)
+            self._pulses.beat(_LINK, self._hearing.time, self._hearing.clock)
         if self.udp.heard != self._heard_by_udp:
             self._heard_by_udp = self.udp.heard
-            self._pulses.beat(_UDP, self._hearing.time)
+            self._pulses.beat(_UDP, self._hearing.time, self._hearing.clock)
 
     def settle(self) -> None:
         """From now on its silence is short."""
         if not self.settled:
             self.settled = True
-            self._pulses.restart(self._hearing.time)
+            self._pulses.restart(self._hearing.time, self._hearing.clock)
 
     def lost_after(self, now: float, certain: bool) -> float | None:
         """Seconds of the silence after which the host counts as lost; None: it does not.

@@ -68,7 +68,7 @@ def as_user(user: int, act: Callable[[], None]) -> int:
     if child == 0:
         code = 1
         try:
-            signal.alarm(10)  # PMIx may wait for ever
+            signal.alarm(60)  # PMIx may wait for ever
             if user != os.getuid():
                 os.setgroups([])
                 os.setgid(user)
