@@ -1,0 +1,412 @@
+"""Faults to plant: slips of one or two lines, each of which a user would come to feel.
+
+A fault is a patch of the text, and not of a running process, so that processes which a test starts
+have it as well. ``python -m tests.faults`` plants them and says which tests find them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    """What is wrong, and how it comes to be."""
+
+    of: str
+    """Which part has it."""
+    name: str
+    file: str
+    old: str
+    """There exactly once in the file."""
+    new: str
+
+
+_Slip = tuple[str, str, str, str]
+"""A fault's name, its file below the part's folder, and both texts."""
+
+SESSION: list[_Slip] = [
+    (
+        "a_checkpoint_is_not_flushed_to_the_disk",
+        "keeping/checkpoint_file.py",
+        "    os.fsync(fd)\n",
+        "",
+    ),
+    (
+        "a_checkpoint_has_its_name_before_it_is_written",
+        "keeping/checkpoint_file.py",
+        "            _write(fd, step, entries)\n            temporary.replace(path)\n",
+        "            temporary.replace(path)\n            _write(fd, step, entries)\n",
+    ),
+    (
+        "only_one_checkpoint_stays",
+        "keeping/checkpoint_folder.py",
+        "for path in older[KEPT - 1 :]:",
+        "for path in older[KEPT - 2 :]:",
+    ),
+    (
+        "what_confirms_a_checkpoint_confirms_the_next_one_too",
+        "keeping/checkpoints.py",
+        "self._due <= number - 2",
+        "self._due <= number",
+    ),
+    (
+        "the_learning_rate_is_not_told_to_a_newcomer",
+        "registered.py",
+        "        if lr is not None:\n            self._lr.lr = unpack(lr)",
+        "        if lr is None:\n            self._lr.lr = unpack(lr)",
+    ),
+    (
+        "a_learning_rate_on_its_way_is_not_resumed",
+        "registered.py",
+        'if all(f"lr/factor/{name}" in found',
+        'if all(f"lr/{name}" in found',
+    ),
+    (
+        "who_leaves_keeps_its_parameters_where_the_others_write",
+        "session.py",
+        "            self.training.replica.leave()  # now: once that is sealed the others go on\n",
+        "            pass\n",
+    ),
+    (
+        "a_newcomer_trains_from_where_it_was_before_it_learnt",
+        "session.py",
+        "            self.training.replica.settle()\n            self.keeper.joins(number)",
+        "            self.keeper.joins(number)",
+    ),
+    (
+        "once_runs_again_while_its_value_is_on_its_way",
+        "session.py",
+        "self._first == self.me and not self._owed:",
+        "self._first == self.me:",
+    ),
+    (
+        "a_checkpoint_that_could_not_be_asked_for_yet_is_forgotten",
+        "session.py",
+        "        if word.save:\n            self.keeper.asked = False",
+        "        self.keeper.asked = False",
+    ),
+    (
+        "micro_batches_of_a_step_count_again_in_the_next",
+        "replica.py",
+        "        self.micro_batches.clear()\n\n    def follow(",
+        "\n    def follow(",
+    ),
+    (
+        "optimizers_remember_what_differs_after_a_switch",
+        "replica.py",
+        "if before.apart and not strategy.apart:",
+        "if strategy.apart and not before.apart:",
+    ),
+    (
+        "the_last_words_of_a_page_are_brought_by_nobody",
+        "teaching.py",
+        "(rank + 1) * len(part) // many",
+        "(rank + 1) * (len(part) // many)",
+    ),
+    (
+        "the_memory_of_pages_is_never_given_back",
+        "teaching.py",
+        "        if not self._teaches and not self._last:\n            self._arena = None\n",
+        "",
+    ),
+    (
+        "a_loop_that_was_left_takes_its_steps_into_the_next",
+        "turns.py",
+        "        elif mine:\n            self.now.left = True",
+        "        elif mine:\n            self.renew()",
+    ),
+    (
+        "a_step_is_forgotten_before_the_leader_has_written_it",
+        "journal.py",
+        "while number - 1 > self._led_since and self._before(number - 1):",
+        "while self._before(number):",
+    ),
+    (
+        "a_folder_stays_locked_after_its_training",
+        "elastic.py",
+        "            self._leave(error, given)\n        finally:\n            self._let_go()",
+        "            self._leave(error, given)\n        finally:\n            pass",
+    ),
+    (
+        "the_last_average_is_given_again_where_nobody_brought_anything",
+        "group.py",
+        'self._training.replica.clear("average")',
+        'self._training.replica.state("average")',
+    ),
+]
+
+DRIVER: list[_Slip] = [
+    (
+        "what_was_under_way_is_not_cancelled",
+        "driver.py",
+        "                yield Cancel(broken)\n",
+        "",
+    ),
+    (
+        "a_contribution_that_a_sum_has_written_over_is_not_made_again",
+        "driver.py",
+        "                if memory.in_place:\n                    exchange.bring()\n",
+        "",
+    ),
+    (
+        "a_loss_while_a_record_is_shared_is_told_to_nobody",
+        "driver.py",
+        "                    broken = ()\n",
+        "                    broken = None\n",
+    ),
+    (
+        "who_was_lost_before_an_interrupted_repair_is_forgotten",
+        "driver.py",
+        "                    recovered.earlier |= verdict.lost\n",
+        "",
+    ),
+    (
+        "a_loss_before_the_gradient_is_whole_is_told_to_nobody",
+        "driver.py",
+        "            self._met_loss = True\n            yield Revoke()\n",
+        "            self._met_loss = True\n",
+    ),
+    (
+        "a_loss_that_was_met_early_is_met_for_ever",
+        "driver.py",
+        "started, self._started, self._met_loss = self._started, [], False",
+        "started, self._started = self._started, []",
+    ),
+    (
+        "nobody_asks_whether_the_lost_are_dead",
+        "driver.py",
+        "                            self._exchange.confirm(verdict.lost)\n",
+        "                            pass\n",
+    ),
+    (
+        "who_leaves_at_the_end_is_to_write_the_last_words",
+        "driver.py",
+        "gone = verdict.lost | verdict.change.leaving",
+        "gone = verdict.lost",
+    ),
+    (
+        "a_record_stays_where_the_contribution_was",
+        "driver.py",
+        "exchange.bring()  # the record",
+        "pass  # the record",
+    ),
+    (
+        "a_plan_is_carried_out_twice",
+        "driver.py",
+        "            if not self.ledger.ending:  # whoever",
+        "            if self.ledger.ending:  # whoever",
+    ),
+    (
+        "a_newcomer_is_told_of_the_time_before_it_was_admitted",
+        "driver.py",
+        "            if not verdict.ended:\n                dealt_for",
+        (
+            "            if change.sponsor == me:\n"
+            "                yield Welcome(change.newcomer, exchange.charter())\n"
+            "                change = NO_PLAN\n"
+            "            if not verdict.ended:\n                dealt_for"
+        ),
+    ),
+    (
+        "who_ends_goes_though_others_go_on",
+        "driver.py",
+        "            if recovered.verdict.ended:\n                return\n",
+        "            return\n",
+    ),
+    (
+        "nobody_is_admitted_after_once",
+        "rounds/memory.py",
+        "last, self._alone, self._answering = self._alone, None, False",
+        "last, self._alone = self._alone, None",
+    ),
+    (
+        "the_lost_are_counted_where_their_sum_is_tried_again",
+        "rounds/kinds.py",
+        "if self._prepared_for == membership.generation:",
+        "if self._prepared_for >= 0:",
+    ),
+    (
+        "a_warm_up_never_gets_on",
+        "rounds/kinds.py",
+        "            training.rate.taken()\n",
+        "",
+    ),
+    (
+        "newcomers_are_taught_what_was_registered_before_a_switch",
+        "rounds/switching.py",
+        "        self._school.change(training.registry.tape(), replica.ends)\n",
+        "",
+    ),
+    (
+        "a_switch_is_made_again_after_every_round",
+        "rounds/switching.py",
+        "        self._agreed = None\n        training.follow(number)",
+        "        training.follow(number)",
+    ),
+    (
+        "a_quorums_patience_began_in_an_earlier_round",
+        "rounds/gathering.py",
+        "        self._since = None\n        if self._training",
+        "        if self._training",
+    ),
+]
+
+PLANES: list[_Slip] = [
+    (
+        "who_waits_for_a_neighbour_does_not_see_it_die",
+        "planes/meetings.py",
+        'raise PeersLost("a worker of this host is lost, or has met a loss")',
+        "pass",
+    ),
+    (
+        "who_waits_for_a_neighbour_hears_of_no_revocation",
+        "planes/node.py",
+        "if self._watched.dead or self._ways.broken():",
+        "if self._watched.dead:",
+    ),
+    (
+        "a_sum_is_taken_as_whole_before_all_have_added_their_slices",
+        "planes/node.py",
+        "            self.meetings.all_done(last)\n",
+        "",
+    ),
+    (
+        "parts_are_counted_on_from_where_each_was_when_one_was_lost",
+        "planes/node.py",
+        "        self._begun = 0\n        self._members",
+        "        self._members",
+    ),
+    (
+        "desks_of_the_lost_stay_open",
+        "planes/node.py",
+        "for one, desk in self._desks.items() if one in members}",
+        "for one, desk in self._desks.items()}",
+    ),
+    (
+        "the_lost_are_waited_for_after_a_recovery",
+        "planes/node.py",
+        "        self.meetings.seat(self.present)\n",
+        "",
+    ),
+    (
+        "messages_between_hosts_are_not_given_up",
+        "planes/node.py",
+        "        if self._ways.line is not None:\n            self._ways.line.give_up()\n",
+        "",
+    ),
+    (
+        "an_arena_goes_on_with_the_neighbours_that_it_found_first",
+        "planes/shared_arena.py",
+        "        if self._bindings != bindings:\n",
+        "        if not self._bindings:\n",
+    ),
+    (
+        "a_newcomer_finds_the_wrong_one_of_two_results",
+        "planes/shared_arena.py",
+        "            self._desk.write(self._entry, OPEN, self._open)\n\n    def show",
+        "            pass\n\n    def show",
+    ),
+    (
+        "nan_of_a_contribution_that_does_not_count_gets_into_the_sum",
+        "planes/shared_arena.py",
+        "            if weight  # what does not count may be anything, NaN too\n",
+        "",
+    ),
+    (
+        "who_goes_on_by_itself_begins_with_zeros",
+        "planes/twins.py",
+        "            self._spare.copy(self._live)\n",
+        "",
+    ),
+    (
+        "a_message_is_sent_on_before_it_has_come",
+        "planes/rings.py",
+        "            and self._begun < course.begun + self._here\n",
+        "            and self._begun <= course.begun + self._here\n",
+    ),
+    (
+        "a_model_that_is_being_written_over_is_taken_as_whole",
+        "planes/boards.py",
+        "if self._loops.look(self._begun) < count + 2:",
+        "if self._loops.look(self._begun) < count + 3:",
+    ),
+    (
+        "what_was_in_the_last_common_sum_is_taken_out_of_the_next",
+        "planes/common_sums.py",
+        "            fill(self._within, 0)\n            used.begin",
+        "            used.begin",
+    ),
+    (
+        "whoever_gives_up_sums_goes_on_while_they_are_made",
+        "planes/beside.py",
+        "        self.halted = True\n        self._given.put(None)\n        self._thread.join()\n",
+        "        self.halted = True\n        self._given.put(None)\n",
+    ),
+    (
+        "devices_go_on_with_the_neighbours_that_they_found_first",
+        "planes/devices.py",
+        "        for arena in self._arenas.values():\n            arena.near = None\n",
+        "",
+    ),
+    (
+        "a_device_has_not_copied_when_its_room_is_written_over",
+        "planes/staging.py",
+        "            room.done.synchronize()\n            room.bytes[:size]",
+        "            room.bytes[:size]",
+    ),
+    (
+        "the_plane_is_not_told_who_remains",
+        "mpi.py",
+        "                self._plane.bind(alive, self._together)\n",
+        "",
+    ),
+    (
+        "a_membership_is_sealed_that_not_all_know",
+        "mpi.py",
+        "self._agree(shrunk is not None and members == frozenset(alive))",
+        "self._agree(shrunk is not None)",
+    ),
+    (
+        "a_loss_is_not_acknowledged",
+        "mpi.py",
+        "                self._control.Ack_failed()\n                dead",
+        "                dead",
+    ),
+    (
+        "nobody_listens_after_a_build_that_failed",
+        "mpi.py",
+        "enumerate(alive)}\n        self._revocation_told = False\n",
+        "enumerate(alive)}\n",
+    ),
+    (
+        "a_newcomer_that_is_given_up_is_not_told",
+        "mpi.py",
+        '(guest := self._guests.pop(worker)).let_go("it is to be given up")',
+        "guest = self._guests.pop(worker)",
+    ),
+    (
+        "a_newcomer_knocks_at_a_training_that_it_was_not_told_of",
+        "mpi.py",
+        "                guest.stage = Stage.SPAWNED\n",
+        "                pass\n",
+    ),
+    (
+        "the_model_of_a_lost_worker_still_comes",
+        "mpi_models.py",
+        "if came is not None and came.worker in members:",
+        "if came is not None:",
+    ),
+]
+
+
+def _planted(of: str, folder: str, slips: list[_Slip]) -> Iterator[Fault]:
+    for name, file, old, new in slips:
+        yield Fault(of, name, folder + file, old, new)
+
+
+FAULTS = [
+    *_planted("session", "spotmpi/training/", SESSION),
+    *_planted("driver", "spotmpi/training/", DRIVER),
+    *_planted("planes", "spotmpi/fabric/", PLANES),
+]
