@@ -286,8 +286,8 @@ PLANES: list[_Slip] = [
     (
         "the_lost_are_waited_for_after_a_recovery",
         "planes/node.py",
-        "        self.meetings.seat(self.present)\n",
-        "",
+        "self.meetings.seat(self.present)",
+        "self.meetings.seat(self.meetings._present or self.present)",
     ),
     (
         "messages_between_hosts_are_not_given_up",
