@@ -239,12 +239,6 @@ DRIVER: list[_Slip] = [
         "",
     ),
     (
-        "a_switch_is_made_again_after_every_round",
-        "rounds/switching.py",
-        "        self._agreed = None\n        training.follow(number)",
-        "        training.follow(number)",
-    ),
-    (
         "a_quorums_patience_began_in_an_earlier_round",
         "rounds/gathering.py",
         "        self._since = None\n        if self._training",
