@@ -36,7 +36,7 @@ EVERY = 0.025
 BEATS = 8
 """Beats in the time for which a host may be silent, where somebody has said it."""
 
-USUAL = 0.04
+USUAL = 0.045
 """Seconds between two beats, as the head comes to know of them, that are nothing to notice."""
 
 STEEP = 25.0
