@@ -30,6 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 import hypothesis
 import pytest
@@ -61,8 +62,17 @@ for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT):
         signal.signal(number, signal.SIG_DFL)
 if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-# Who is cut off (`timeout`, a CI service) ends by its fixtures, which leave nothing behind.
-signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+def _cut_off(number: int, frame: FrameType | None) -> None:
+    """Who is cut off (`timeout`, a CI service) ends by its fixtures, which leave nothing behind,
+    and gives nobody time to die."""
+    global GRACE
+    GRACE = 1.0
+    signal.default_int_handler(number, frame)
+
+
+signal.signal(signal.SIGTERM, _cut_off)
 
 # pytest keeps its own folders (tmp_path) where they always are, for a look after a failure.
 os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())

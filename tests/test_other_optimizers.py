@@ -154,7 +154,7 @@ def test_a_newcomer_that_is_not_told_the_number_of_updates_would_be_found(
         check_many(job.run())
 
 
-@pytest.mark.parametrize("name", ["Adam", "LAMB"])
+@pytest.mark.parametrize("name", [pytest.param("Adam", marks=pytest.mark.matrix), "LAMB"])
 @pytest.mark.parametrize(
     "chain",
     [

@@ -105,6 +105,12 @@ def test_it_trains_what_the_trace_says_while_nothing_happens(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, STREAMED])
+@pytest.mark.first(
+    "accumulating",
+    "clipping and summing narrowly",
+    "broadcast",
+    "diloco:h=8,outer=0.5,momentum=0.75,fragments=2,delay=2,mix=0.5",
+)
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) -> None:
     results = campaign(job(name, tmp_path / "calm"), runs=20, holds=check_with(name))
     assert joined(results)
@@ -133,6 +139,13 @@ def test_gradients_are_clipped_or_divided_once_wherever_they_are(
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, *SHIPPED])
+@pytest.mark.first(
+    "clipping and summing narrowly",
+    "broadcast, narrowed",
+    "sma:pull=0.75,momentum=0.5",
+    "lookahead:every=4,mix=0.25",
+    "diloco:h=3,outer=0.5,momentum=0.75",
+)
 def test_a_job_that_lost_every_worker_resumes_from_a_round(tmp_path: Path, name: str) -> None:
     """With a checkpoint every fourth step, which is often in the middle of a round."""
     every = {"SPOTMPI_CHECKPOINT_EVERY": "4"}

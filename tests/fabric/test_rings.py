@@ -230,8 +230,10 @@ def break_off(workers: list[Worker], which: int, after: int) -> None:
 @pytest.mark.parametrize(
     ("way", "form"), [(RING, None), (STRAIGHT, None), (RING, "int8")], indirect=["way"]
 )
-@pytest.mark.parametrize("after", [0, 1, 40, 150])
-@pytest.mark.parametrize("which", [0, 1, 3])
+@pytest.mark.parametrize(
+    "after", [40, *(pytest.param(after, marks=pytest.mark.matrix) for after in (0, 1, 150))]
+)
+@pytest.mark.parametrize("which", [0, 1, pytest.param(3, marks=pytest.mark.matrix)])
 def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
     which: int, after: int, form: str | None
 ) -> None:
@@ -256,7 +258,7 @@ def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
     check(workers, 2)
 
 
-@pytest.mark.parametrize("after", [0, 2])
+@pytest.mark.parametrize("after", [0, pytest.param(2, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("which", [0, 1, 3])
 def test_after_a_loss_amid_a_small_sum_all_who_are_left_get_it(which: int, after: int) -> None:
     """The lost one is the first of its host, by whom the others get it."""

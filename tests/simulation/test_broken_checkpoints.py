@@ -9,5 +9,6 @@ from tests.simulation.hunting import check_that_it_is_found
 
 
 @pytest.mark.parametrize("name", KEEPING)
+@pytest.mark.matrix
 def test_a_broken_promise_is_found(name: str, monkeypatch: Patch) -> None:
     check_that_it_is_found(name, monkeypatch)

@@ -161,6 +161,7 @@ BROKEN: list[Mutation] = [
 
 
 @pytest.mark.parametrize("mutation", BROKEN)
+@pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     hunt(mutation, monkeypatch, DRAWN, range(40))
 

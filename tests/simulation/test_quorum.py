@@ -126,6 +126,7 @@ BROKEN: list[Mutation] = [
 
 
 @pytest.mark.parametrize("mutation", BROKEN)
+@pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
     monkeypatch.setattr("spotmpi.simulation.schedules.CHANGES", 0.0)
     hunt(mutation, monkeypatch, DRAWN, range(40))

@@ -157,6 +157,7 @@ def test_leaders_that_die_one_after_another_at_the_end_leave_no_step_untold(seed
             execute(replace(stopped, kills=(Kill(0, first), Kill(1, second))))
 
 
+@pytest.mark.matrix
 def test_a_leader_dies_at_any_event_of_what_it_does_once() -> None:
     assert list(lost_on_the_way()) == []
 

@@ -24,7 +24,7 @@ SCRIPT = Path(__file__).with_name("noisy.py")
         (900, "ssgd", 3),
     ],
 )
-@pytest.mark.first("500-ssgd-0", "900-ssgd-3")
+@pytest.mark.first("900-ssgd-3")
 def test_a_policy_sees_it(size: int, strategy: str, pieces: int, run_spotmpi) -> None:
     # Sums go right into the next state, or lie in an arena, or arrive where the gradient was, which
     # may come in pieces. The worker that dies takes along a part of one sum: that counts for

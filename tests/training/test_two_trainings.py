@@ -117,6 +117,7 @@ def test_workers_die_at_any_event_in_them_and_between_them(tmp_path: Path, worke
         assert workers - 1 in result.finals, f"{kills}"
 
 
+@pytest.mark.matrix
 def test_workers_come_and_leave_and_die_in_all_of_them(tmp_path: Path) -> None:
     calm = CrossValidation(tmp_path, 3, samples=83)
     events = calm.run().events

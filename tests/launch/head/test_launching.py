@@ -28,6 +28,7 @@ def descendants(running, of: int) -> list[int]:
     return found
 
 
+@pytest.mark.matrix
 def test_output_comes_back_with_the_worker_s_id(start, hosts: Path) -> None:
     running = start("run", "--hosts", hosts, TRAINING)
     assert running.wait() == 0
@@ -35,6 +36,7 @@ def test_output_comes_back_with_the_worker_s_id(start, hosts: Path) -> None:
     assert "[1] worker 1 trained with 2" in running.output
 
 
+@pytest.mark.matrix
 def test_an_exception_ends_the_job_and_is_shown_once(start, hosts: Path) -> None:
     running = start("run", "--hosts", hosts, TRAINING, "raise:1@7")
     assert running.wait() == 1
@@ -45,6 +47,7 @@ def test_an_exception_ends_the_job_and_is_shown_once(start, hosts: Path) -> None
 
 
 @pytest.mark.parametrize("deed", ["kill", "term"])
+@pytest.mark.first("kill")
 def test_a_revoked_worker_costs_the_others_nothing(start, hosts: Path, deed: str) -> None:
     running = start("run", "--hosts", hosts, TRAINING, f"{deed}:1@7")
     assert running.wait() == 0, running.output
@@ -69,6 +72,7 @@ def test_an_agent_that_is_killed_loses_its_workers_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("moment", ["start", "7", "done"])
+@pytest.mark.first("7")
 def test_a_killed_launcher_takes_agents_and_workers_along(
     start, ended, hosts: Path, moment: str
 ) -> None:
@@ -80,6 +84,7 @@ def test_a_killed_launcher_takes_agents_and_workers_along(
     assert all(ended(pid) for pid in everything)
 
 
+@pytest.mark.matrix
 def test_ctrl_c_ends_everything(start, ended, hosts: Path) -> None:
     running = start("run", "--hosts", hosts, TRAINING, "wait:all@7")
     running.until("waits", times=2)
@@ -119,6 +124,7 @@ def test_an_interpreter_that_is_not_there_is_named(start, tmp_path: Path) -> Non
     assert "localhost: /nonexistent cannot be run (No such file or directory)" in running.output
 
 
+@pytest.mark.matrix
 def test_too_few_hosts_start_nothing(start, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost\nother python=/nonexistent slots=2\n")
     running = start(
