@@ -20,11 +20,10 @@ LIMIT = 600.0
 
 failures = json.loads(Path(sys.argv[1]).read_text())
 final = [one["test"] for one in failures if not one["processes"]]
-if final or not 0 < len(failures) <= MOST:
-    why = (
-        f"{final[0]} starts no process" if final else f"{len(failures)} failed, not {MOST} at most"
-    )
-    sys.exit(f"no second try: {why}")
+if final:
+    sys.exit(f"no second try: {final[0]} starts no process")
+if not 0 < len(failures) <= MOST:
+    sys.exit(f"no second try: {len(failures)} failed, not {MOST} at most")
 
 alone = Path(sys.argv[0]).parent / "alone"
 code = 0
@@ -34,10 +33,10 @@ for one in failures:
         passed = subprocess.run(command, timeout=LIMIT, check=False).returncode == 0
     except subprocess.TimeoutExpired:
         passed = False
-    print(f"\n{'FLAKED' if passed else 'FAILED twice:'} {one['test']}")
     if passed:
-        print(
-            f"It passes alone. Find the cause (tests/FLAKES.md). It failed with:\n{one['output']}"
-        )
-    code = code if passed else 1
+        print(f"\nFLAKED {one['test']}\nIt passes alone. Find the cause (tests/FLAKES.md) of this:")
+        print(one["output"])
+    else:
+        print(f"\nFAILED twice: {one['test']}")
+        code = 1
 sys.exit(code)
