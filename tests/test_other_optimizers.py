@@ -89,6 +89,7 @@ def check_many(result: Result) -> None:
 
 
 @pytest.mark.parametrize("name", ["Adam", "LAMB"])
+@pytest.mark.first("LAMB")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) -> None:
     calm = Job(tmp_path / "calm", 3, samples=85, optimizer=OPTIMIZERS[name])
     results = campaign(calm, runs=15)
@@ -115,6 +116,7 @@ def test_a_step_whose_samples_are_all_lost_is_no_update(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["Adam", "LAMB"])
+@pytest.mark.first("LAMB")
 def test_a_model_of_many_pages_is_learnt_while_others_come_and_die(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +179,7 @@ def test_with_other_strategies_and_where_workers_move_apart(
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.first("LAMB")
 def test_a_job_that_lost_every_worker_resumes_with_all_that_its_optimizer_knew(
     tmp_path: Path, name: str
 ) -> None:

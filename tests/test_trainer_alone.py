@@ -137,6 +137,20 @@ def test_a_checkpoint_needs_a_place() -> None:
         one.save()
 
 
+def test_one_that_is_asked_for_amid_a_round_s_steps_is_written_at_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(tmp_path))
+    with trainer(strategy=LocalSGD(h=8)) as one:
+        for batch in one.batches(40, batch_size=1):
+            if one.steps == 9:
+                one.save()
+            one.step(gradient(one.params, batch))
+            one.mean(1.0)  # a round, but none after which anything could be kept
+    kept = sorted(int(path.stem.rpartition("-")[2]) for path in tmp_path.glob("*.h5"))
+    assert kept == [16, 40]
+
+
 def test_a_checkpoint_is_written_where_the_script_asks_and_training_resumes_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -366,8 +366,8 @@ class Driver:
                             # Else two sides of a broken network could both train on.
                             self._exchange.confirm(verdict.lost)
                         if verdict is not None and verdict.ended:
-                            gone = verdict.lost | verdict.change.leaving
-                            self._exchange.last_words(self.membership.all_but(gone))
+                            remaining = self.membership.all_but(verdict.lost)
+                            self._exchange.last_words(remaining)
                         change = NO_PLAN if verdict is None else verdict.change
                         lost = [] if verdict is None else sorted(verdict.lost)
                         now = self.membership.generation

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,8 @@ from spotmpi.optimizers import LAMB, Adam, Momentum
 from spotmpi.replay import check_exactly_once, check_replicas, replay
 from spotmpi.trace.records import read
 from tests.chaos import sharing
+from tests.launch.asking import folder_of
+from tests.launch.conftest import start  # noqa: F401
 from tests.running import Running
 
 SCRIPT = Path(__file__).parent / "sharing.py"
@@ -73,24 +74,19 @@ def test_all_have_the_same_memory_also_when_the_one_is_killed_that_it_belongs_to
 
 
 @pytest.fixture
-def replaced(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+def replaced(start: Callable[..., Running], tmp_path: Path) -> Callable[[str], str]:  # noqa: F811
     """``replaced("Adam")``: what a job says in which worker 3 comes for worker 1 and trains on."""
-    started: list[Running] = []
 
     def run(way: str) -> str:
-        trace = ["--trace", str(tmp_path / "trace.jsonl")]
-        command = [sys.executable, "-m", "spotmpi", "run", "-n", "3", "--replace"]
-        command += ["--revoke", "1@5", *trace, str(SCRIPT), "0", way]
-        started.append(Running(command, tmp_path))
+        trace = ["--trace", tmp_path / "trace.jsonl"]
+        running = start("run", "-n", 3, "--replace", "--revoke", "1@5", *trace, SCRIPT, 0, way)
         # It trains, with what all have if they have it.
-        started[-1].until(rf"PLACE \d+ 3 {'own' if way == 'LAMB' else '[0-9]'}")
+        running.until(rf"PLACE \d+ 3 {'own' if way == 'LAMB' else '[0-9]'}")
         (tmp_path / "enough").touch()
-        assert started[-1].wait() == 0, started[-1].output
-        return started[-1].output
+        assert running.wait() == 0, running.output
+        return running.output
 
-    yield run
-    for one in started:
-        one.close()
+    return run
 
 
 @pytest.mark.parametrize("way", ["step", "Adam"])
@@ -106,6 +102,18 @@ def test_while_a_newcomer_learns_each_has_its_own_and_then_it_has_what_all_have(
     assert "own" not in last.values()
     assert any(set(by_worker.values()) == {"own"} for by_worker in found.values())
     check(said, tmp_path / "trace.jsonl", way)
+
+
+def test_who_is_told_to_leave_keeps_what_it_has(start, tmp_path: Path) -> None:  # noqa: F811
+    running = start("run", "-n", 3, SCRIPT, "0", "leaves")
+    running.until("PLACE 5 1")
+    assert start("shrink", "--worker", 1, "--job", folder_of(running).name).wait() == 0
+    running.until("LEFT")
+    running.until(rf"PLACE {max(places(running.output)) + 20} 2")
+    (tmp_path / "later").touch()
+    assert running.until(r"KEPT (\w+)")[0][1] == "True"
+    (tmp_path / "enough").touch()
+    assert running.wait() == 0, running.output
 
 
 def test_with_an_optimizer_of_ones_own_each_has_its_own(run_spotmpi) -> None:

@@ -140,6 +140,12 @@ def test_what_is_summed_on_the_device_after_hosts_are_gone_went_between_none(nea
 
 
 @crews
+@pytest.mark.first(
+    "waiting-near-in_order-where0",
+    "ahead-near-on_hosts-where2",
+    "waiting-staged-on_hosts-where3",
+    "ahead-staged-in_order-where1",
+)
 def test_a_round_that_broke_is_summed_again_without_the_lost(crew: Any, where: Any) -> None:
     """Nobody brings anything anew, and the record stays as it was."""
     workers, check_round = crew(*where)

@@ -321,11 +321,29 @@ def test_tiny_models_load_no_numba() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_the_last_arena_of_a_name_counts_and_others_are_given_back() -> None:
-    def mapped() -> int:
-        gc.collect()
-        return len(re.findall("memfd:spotmpi", Path("/proc/self/maps").read_text()))
+def mapped() -> int:
+    """How often this process has memory of workers in its own."""
+    gc.collect()
+    return len(re.findall("memfd:spotmpi", Path("/proc/self/maps").read_text()))
 
+
+def test_nothing_stays_of_who_came_and_was_lost() -> None:
+    workers = company(2)
+    check(workers, 0)
+    before = mapped()
+    for number in range(1, 4):
+        workers.append(Worker(2 + number))
+        workers[-1].furnish()
+        meet(workers)
+        check(workers, number)
+        lose(workers, -1)
+        assert all(at_once(workers, lost))
+        go_on(workers)
+        check(workers, number)
+    assert mapped() <= before
+
+
+def test_the_last_arena_of_a_name_counts_and_others_are_given_back() -> None:
     workers = company(2)
     check(workers, 0)
     before = mapped()

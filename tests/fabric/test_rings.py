@@ -234,6 +234,12 @@ def break_off(workers: list[Worker], which: int, after: int) -> None:
     "after", [40, *(pytest.param(after, marks=pytest.mark.matrix) for after in (0, 1, 150))]
 )
 @pytest.mark.parametrize("which", [0, 1, pytest.param(3, marks=pytest.mark.matrix)])
+@pytest.mark.first(
+    "waiting-0-40-ring-None",
+    "ahead-1-40-ring-int8",
+    "waiting-1-40-straight-None",
+    "ahead-0-40-straight-None",
+)
 def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
     which: int, after: int, form: str | None
 ) -> None:
@@ -260,6 +266,9 @@ def test_after_a_loss_in_mid_round_the_same_is_summed_without_the_lost(
 
 @pytest.mark.parametrize("after", [0, pytest.param(2, marks=pytest.mark.matrix)])
 @pytest.mark.parametrize("which", [0, 1, 3])
+@pytest.mark.first(
+    "waiting-ring-0-0", "ahead-ring-3-0", "ahead-straight-1-0", "waiting-straight-3-0"
+)
 def test_after_a_loss_amid_a_small_sum_all_who_are_left_get_it(which: int, after: int) -> None:
     """The lost one is the first of its host, by whom the others get it."""
     workers = company(1, 2, 2)

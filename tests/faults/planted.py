@@ -45,10 +45,16 @@ SESSION: list[_Slip] = [
         "for path in older[KEPT - 2 :]:",
     ),
     (
-        "what_confirms_a_checkpoint_confirms_the_next_one_too",
+        "what_was_written_of_the_last_checkpoint_confirms_the_next_one_too",
         "keeping/checkpoints.py",
-        "self._due <= number - 2",
-        "self._due <= number",
+        "self._due, self.published = number, False",
+        "self._due = number",
+    ),
+    (
+        "whoever_writes_late_confirms_the_next_one_too",
+        "keeping/checkpoints.py",
+        "self.published or writing.due == self._due",
+        "True",
     ),
     (
         "the_learning_rate_is_not_told_to_a_newcomer",
@@ -180,10 +186,10 @@ DRIVER: list[_Slip] = [
         "                            pass\n",
     ),
     (
-        "who_leaves_at_the_end_is_to_write_the_last_words",
+        "the_lost_are_to_write_the_last_words",
         "driver.py",
-        "gone = verdict.lost | verdict.change.leaving",
-        "gone = verdict.lost",
+        "remaining = self.membership.all_but(verdict.lost)",
+        "remaining = self.membership.ids",
     ),
     (
         "a_record_stays_where_the_contribution_was",

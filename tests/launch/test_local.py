@@ -51,6 +51,7 @@ def test_workers_that_train_finish(run_spotmpi) -> None:
 
 
 @pytest.mark.parametrize("deed", ["kill", "term"])
+@pytest.mark.first("kill")
 def test_survivors_go_on_without_a_revoked_worker(run_spotmpi, deed: str) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING, f"{deed}:1@5"])
     assert done.returncode == 0, done.stderr
@@ -114,12 +115,9 @@ def test_a_bug_ends_the_job_before_anybody_recovers(run_spotmpi, deed: str, sent
     assert "recovered" not in done.stdout
     assert sentence in done.stderr
     assert "fix the script" in done.stderr.splitlines()[-1]
-
-
-def test_a_crash_shows_where_the_script_was(run_spotmpi) -> None:
-    done = run_spotmpi(["run", "-n", "2", TRAINING, "crash:1@5"])
-    assert "Segmentation fault" in done.stderr
-    assert "training.py" in done.stderr
+    if deed == "crash":  # where the script was
+        assert "Segmentation fault" in done.stderr
+        assert 'training.py", line' in done.stderr
 
 
 @pytest.mark.parametrize("moment", ["start", "begun"])
@@ -133,7 +131,7 @@ def test_leaving_without_training_while_others_do_is_a_bug(run_spotmpi, moment: 
 
 @pytest.mark.parametrize("moment", ["start", "begun"])
 @pytest.mark.parametrize("who", ["1", "all"])
-@pytest.mark.first("1-begun", "all-start")
+@pytest.mark.first("1-begun")
 def test_a_death_before_the_start_ends_the_job(run_spotmpi, moment: str, who: str) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING, f"kill:{who}@{moment}"])
     assert done.returncode == 71
@@ -146,6 +144,7 @@ def test_a_death_after_the_training_is_a_revocation(run_spotmpi) -> None:
     assert "worker 1" in done.stderr
 
 
+@pytest.mark.matrix
 def test_stopped_workers_make_the_job_end_with_75(run_spotmpi) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING, "kill:0@5", "exit75:all@10"])
     assert done.returncode == 75
@@ -162,7 +161,7 @@ def test_a_bug_weighs_more_than_a_stop(run_spotmpi) -> None:
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 )
 @pytest.mark.parametrize("moment", ["start", "done", "7"])
-@pytest.mark.first("7-15-143")
+@pytest.mark.matrix
 def test_a_signal_ends_everything(start, number: int, code: int, moment: str) -> None:
     running = start("run", "-n", 2, TRAINING, f"wait:all@{moment}")
     running.until("waits", times=2)

@@ -60,6 +60,7 @@ def test_messages_are_bounded_by_the_losses_and_not_by_the_workers(
     assert 0 < outcome.worst_messages <= 2 * MESSAGES_PER_LOSS
 
 
+@pytest.mark.matrix
 def test_hundreds_of_workers_recover() -> None:
     kills = tuple(Kill(worker, 5_000) for worker in (0, 125, 126))
     assert execute(Schedule(250, 2, kills, passes=1)).survivors == 247

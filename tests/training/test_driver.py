@@ -59,6 +59,8 @@ class Exchange:
         self.memory = Memory(in_place)
         self.plan: PlannedChange | None = None
         self.diary: list[Any] = []
+        self.losses: list[int] = []
+        """As the last recovery has them."""
 
     def due(self) -> PlannedChange | None:
         """What the test says."""
@@ -100,6 +102,7 @@ class Exchange:
 
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
         """Through the door."""
+        self.losses = recovered.losses
         self.diary.append(("resume", recovered.after.ids, recovered.settlement))
 
 
@@ -284,6 +287,7 @@ def test_the_round_is_reduced_again_when_the_record_dies_with_its_only_holder() 
         ("prepare", (2,)),
         ("commit", (2,)),
     ]
+    assert exchange.losses == [0, 1]
 
 
 def test_a_record_that_a_worker_has_does_not_stay_where_its_next_contribution_was() -> None:

@@ -82,6 +82,16 @@ def test_it_begins_no_step_that_is_likely_to_be_too_long() -> None:
     assert said == [False] * 8 + [True]
 
 
+def test_its_patience_begins_anew_with_each_round() -> None:
+    late = Late()
+    for _ in range(2):
+        late.come(1, 2, 3)
+        assert [late.step(), late.step(), late.step()] == [False, False, True]
+        late.comes()
+        late.progress.rounds += 1
+        late.turn = Turn(64, 0, late.now)
+
+
 def test_without_a_quorum_nobody_looks() -> None:
     for strategy in (DiLoCo(h=64), ADPSGD()):
         late = Late(strategy=strategy)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +17,14 @@ from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.training import teaching
 from spotmpi.training.teaching import HEAD, Teaching
 
+PAGES: weakref.WeakSet[Arena] = weakref.WeakSet()
+"""The memory of all pages that anybody has."""
+
 
 def arena(layout: Sequence[Shape]) -> Arena:
     """As a plane that works in place makes it."""
-    return private_arena(layout, in_place=True)
+    PAGES.add(made := private_arena(layout, in_place=True))
+    return made
 
 
 class Class:
@@ -130,6 +136,8 @@ def test_pages_go_only_while_somebody_learns() -> None:
         rounds += 1
     assert rounds >= 8
     there.round(60)
+    gc.collect()
+    assert not PAGES
     for one in there.schools.values():
         one.open()
         assert not one.arena

@@ -39,6 +39,7 @@ def test_a_job_that_nobody_leaves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, 3, 8])
+@pytest.mark.first("2", "8")
 def test_deaths_at_any_event_cost_no_step_and_no_gradient(tmp_path: Path, workers: int) -> None:
     results = campaign(tmp_path, workers, runs=20)
     assert sum(bool(result.of("recovery")) for result in results) > 5

@@ -111,8 +111,11 @@ def test_an_agent_that_is_told_to_end_takes_its_workers_along(gate, agent) -> No
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 5000, b"spotmpi1" + bytes(NONCE_BYTES - 1)]
+    "said",
+    [b"", b"GET / HTTP/1.0\r\n\r\n", b"\0" * 5000, b"spotmpi1" + bytes(NONCE_BYTES - 1)],
+    ids=["nothing", "http", "zeros", "half"],
 )
+@pytest.mark.first("zeros", "half")
 def test_a_stranger_does_no_harm_and_learns_nothing(gate, agent, said: bytes) -> None:
     there = gate()
     stranger = there.connect()

@@ -144,7 +144,12 @@ class Looks:
             assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("program", [COMPUTES, CHILD_COMPUTES, THREAD_COMPUTES, WRITES])
+@pytest.mark.parametrize(
+    "program",
+    [COMPUTES, CHILD_COMPUTES, THREAD_COMPUTES, WRITES],
+    ids=["computes", "child", "thread", "writes"],
+)
+@pytest.mark.first("child", "writes")
 def test_processes_that_work_are_told_from_the_idle(program: str) -> None:
     with wrapped(program) as wrapper:
         looks, deadline = Looks(wrapper), time.monotonic() + LIMIT
@@ -154,7 +159,12 @@ def test_processes_that_work_are_told_from_the_idle(program: str) -> None:
                 assert time.monotonic() < deadline
 
 
-@pytest.mark.parametrize("program", [LOCKED, LOOKS_AGAIN, READS, CHILD_STOPPED])
+@pytest.mark.parametrize(
+    "program",
+    [LOCKED, LOOKS_AGAIN, READS, CHILD_STOPPED],
+    ids=["locked", "looks again", "reads", "child stopped"],
+)
+@pytest.mark.first("looks again", "child stopped")
 def test_processes_that_wait_are_quiet(program: str) -> None:
     with wrapped(program) as wrapper:
         Looks(wrapper).until(600.0)
