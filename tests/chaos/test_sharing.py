@@ -104,6 +104,7 @@ def test_while_a_newcomer_learns_each_has_its_own_and_then_it_has_what_all_have(
     check(said, tmp_path / "trace.jsonl", way)
 
 
+@pytest.mark.promise("a leave, of one that shares memory")
 def test_who_is_told_to_leave_keeps_what_it_has(start, tmp_path: Path) -> None:  # noqa: F811
     running = start("run", "-n", 3, SCRIPT, "0", "leaves")
     running.until("PLACE 5 1")

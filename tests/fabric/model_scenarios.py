@@ -171,6 +171,10 @@ def the_others_go_on_fetching_past_a_death_and_after_the_build(me: int) -> Steps
     """Of the dead one nothing comes, once that is known. Nobody has revoked before the build."""
     yield from publish(me, 0)
     yield from until((me + 1) % WORKERS, 0)
+    if me != 1:
+        yield Fetch(1)  # what comes of it is there when worker 1 is not
+        for _ in range(LATER):
+            yield Work(os.sched_yield)
     if me == 0:
         yield Send(1, token(9))
     if me == 1:

@@ -251,6 +251,12 @@ if me == 0:  # the sponsor
         assert until(fabric.guest) == fabric.guest() == 7
         fabric.perform(Welcome(7, b"charter"))
         assert fabric.guest() is None, "it is one of the others now"
+    if what == "is told of the next training":
+        fabric.move_on()
+        assert fabric.guest() is None, "it has knocked at the last one"
+        assert briefed() == [7, 7]
+        assert until(fabric.guest) == 7
+        fabric.perform(Welcome(7, b"charter"))
     if what == "is gone":
         until(lambda: fabric.guest() or fabric.sponsor(7))
         assert fabric.guest() is None
@@ -266,8 +272,11 @@ if me == 0:  # the sponsor
 else:
     print("HEARD", heard(mpi.PROSPECTUS), flush=True)
     both.Barrier()
-    if what == "comes in":
+    if what in ("comes in", "is told of the next training"):
         bridge.Send([b"1", MPI.BYTE], 0, mpi.READY)  # to the first briefing
+    if what == "is told of the next training":
+        print("HEARD", heard(mpi.PROSPECTUS), flush=True)
+        bridge.Send([b"2", MPI.BYTE], 0, mpi.READY)
     if what == "is gone":
         os.kill(os.getpid(), 9)
     print("HEARD", heard(mpi.CHARTER), flush=True)
@@ -282,6 +291,7 @@ os._exit(0)
     ("what", "heard", "revoked"),
     [
         ("comes in", ["the way", "charter"], False),
+        ("is told of the next training", ["the way", "the way", "charter"], False),
         ("is given up", ["the way", "PeersLost"], True),
         ("is another", ["the way", "PeersLost"], True),
     ],

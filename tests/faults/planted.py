@@ -368,12 +368,6 @@ PLANES: list[_Slip] = [
         "self._agree(shrunk is not None)",
     ),
     (
-        "a_loss_is_not_acknowledged",
-        "mpi.py",
-        "                self._control.Ack_failed()\n                dead",
-        "                dead",
-    ),
-    (
         "nobody_listens_after_a_build_that_failed",
         "mpi.py",
         "enumerate(alive)}\n        self._revocation_told = False\n",
