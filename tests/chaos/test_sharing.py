@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -106,12 +107,13 @@ def test_while_a_newcomer_learns_each_has_its_own_and_then_it_has_what_all_have(
 
 @pytest.mark.promise("a leave, of one that shares memory")
 def test_who_is_told_to_leave_keeps_what_it_has(start, tmp_path: Path) -> None:  # noqa: F811
+    os.mkfifo(tmp_path / "later")
     running = start("run", "-n", 3, SCRIPT, "0", "leaves")
     running.until("PLACE 5 1")
     assert start("shrink", "--worker", 1, "--job", folder_of(running).name).wait() == 0
     running.until("LEFT")
     running.until(rf"PLACE {max(places(running.output)) + 20} 2")
-    (tmp_path / "later").touch()
+    (tmp_path / "later").write_text("now")
     assert running.until(r"KEPT (\w+)")[0][1] == "True"
     (tmp_path / "enough").touch()
     assert running.wait() == 0, running.output
