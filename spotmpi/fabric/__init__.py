@@ -17,7 +17,8 @@ What every fabric guarantees, and one contract suite holds:
 - ``Poll`` waits until there is something to tell: each loss once to every member alive, each
   token once, the revocation of the control path once.
 - ``Rebuild`` waits for every member alive; all get the same answer. A newcomer that dies, or that
-  MPI cannot bring in, makes it fail for all alike, and is turned away.
+  MPI cannot bring in, makes it fail for all alike, and is turned away. Whoever is through with it
+  may be needed by those who are not: ``Depart`` waits for these, and for nobody who is dead.
 - ``Publish`` and ``Fetch`` wait for nobody, and raise no `PeersLost`: who is dead, stopped or
   silent costs the others nothing. They go on past losses; between hosts not past a revocation,
   until the build. What was published in an earlier training is gone (`Fabric.move_on`).
@@ -65,6 +66,7 @@ __all__ = [
     "Between",
     "Buffer",
     "Cancel",
+    "Depart",
     "Fabric",
     "Fetch",
     "Fetched",
@@ -125,6 +127,14 @@ class Rebuild:
 
     members: frozenset[WorkerId] | None
     change: PlannedChange = NO_PLAN
+
+
+@dataclass(frozen=True)
+class Depart:
+    """Wait until every member alive has come out of the last `Rebuild` that this worker was in.
+
+    Before its process may end: one that waits in there may have to ask it for the answer.
+    """
 
 
 @dataclass(frozen=True)
@@ -223,6 +233,7 @@ Request = (
     | Revoke
     | Poll
     | Rebuild
+    | Depart
     | Send
     | RevokeControl
     | Welcome

@@ -31,6 +31,7 @@ from spotmpi.fabric import (
     Between,
     Buffer,
     Cancel,
+    Depart,
     Fabric,
     Fetch,
     Knock,
@@ -65,10 +66,12 @@ from spotmpi.fabric.mpi_calls import (
     is_broken,
     is_failure,
     no_loss,
+    ranks_of,
     take,
     threads,
     told,
 )
+from spotmpi.fabric.mpi_departure import Departure
 from spotmpi.fabric.mpi_guests import (
     BRIDGE,
     CHARTER,
@@ -145,6 +148,8 @@ class MpiFabric(Fabric):
         self._revocation_told = False
         self._events: deque[Event] = deque()
         self._sending: list[Sent] = []
+        self._departure: Departure | None = None
+        """From the last build."""
         self._deaf_until: float | None = None
         """When errors of the control path that tell no loss are not borne any more."""
         self._status = MPI.Status()
@@ -224,6 +229,8 @@ class MpiFabric(Fabric):
                 self._signals.take()  # or it would lie for ever on a path that is used no more
                 with self._models.resting():
                     return self._rebuild(members, change)
+            case Depart():
+                self._depart()
             case Welcome(newcomer, charter):
                 guest = self._guests[newcomer]
                 guest.stage = after(guest.stage, "admitted")
@@ -344,7 +351,7 @@ class MpiFabric(Fabric):
             if failed.Get_size():
                 # Without the acknowledgement, a probe for any source fails for ever.
                 self._control.Ack_failed()
-                dead.update(self._ids_of(failed, self._control, self._control_ids))
+                dead.update(map(self._control_ids.__getitem__, ranks_of(failed, self._control)))
         finally:
             failed.Free()
         fresh = dead - self._known_dead
@@ -360,6 +367,7 @@ class MpiFabric(Fabric):
         shrunk, alive = self._shrink(self._data, self._data_ids)
         if self._agree(shrunk is not None and members == frozenset(alive)):
             assert shrunk is not None
+            self._departure = Departure(self.me, shrunk, alive)
             if not change:
                 self._retired.add(self._data)
                 self._data, self._data_ids = shrunk, alive
@@ -367,6 +375,7 @@ class MpiFabric(Fabric):
                 return Built(True, frozenset(alive))
             old = self._data, self._control
             if self._change(shrunk, alive, change):
+                self._sending += self._departure.tell(change.leaving)
                 self._retired.add(*old, shrunk)
                 newcomer = None if change.newcomer is None else self._workers[-1]
                 return Built(True, frozenset(alive), newcomer)
@@ -405,6 +414,19 @@ class MpiFabric(Fabric):
             return False
         self._enter(data, *ways)
         return True
+
+    def _depart(self) -> None:
+        if self._departure is None:
+            return
+        others = self._control_ids
+        self._sending += self._departure.tell(others)
+        self._ring(others)
+        while True:
+            self._listen()  # what it tells of losses stays for the next poll
+            self._sending = [one for one in self._sending if not done(one)]
+            if not self._sending and not self._departure.within(self._known_dead):
+                return
+            self._doorbell.wait(PAUSE)
 
     def _go_on_without(self, shrunk: MPI.Intracomm, leaves: bool) -> bool:
         """Those who leave are in nothing that the others have then: MPI may never learn that they
@@ -557,7 +579,7 @@ class MpiFabric(Fabric):
         shrunk.Set_errhandler(MPI.ERRORS_RETURN)
         group = shrunk.Get_group()
         try:
-            return shrunk, self._ids_of(group, comm, ids)
+            return shrunk, [ids[rank] for rank in ranks_of(group, comm)]
         finally:
             group.Free()
 
@@ -570,15 +592,6 @@ class MpiFabric(Fabric):
             except MPI.Exception as error:
                 # A loss that not everybody had acknowledged. All alive get this same error.
                 told(error, self._control)
-
-    @staticmethod
-    def _ids_of(group: MPI.Group, comm: MPI.Comm, ids: list[WorkerId]) -> list[WorkerId]:
-        parent = comm.Get_group()
-        try:
-            ranks = group.Translate_ranks(list(range(group.Get_size())), parent)
-        finally:
-            parent.Free()
-        return [ids[rank] for rank in ranks]
 
 
 def _own_name() -> Name:

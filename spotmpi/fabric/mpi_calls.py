@@ -28,6 +28,7 @@ __all__ = [
     "is_broken",
     "is_failure",
     "no_loss",
+    "ranks_of",
     "take",
     "threads",
     "told",
@@ -119,6 +120,15 @@ def is_broken(comm: MPI.Comm) -> bool:
         return comm.Is_revoked() or failed.Get_size() > 0
     finally:
         failed.Free()
+
+
+def ranks_of(group: MPI.Group, comm: MPI.Comm) -> list[int]:
+    """Of the members of ``group``, in ``comm``."""
+    parent = comm.Get_group()
+    try:
+        return group.Translate_ranks(list(range(group.Get_size())), parent)
+    finally:
+        parent.Free()
 
 
 def no_loss(error: MPI.Exception) -> SpotmpiError:

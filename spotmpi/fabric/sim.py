@@ -10,6 +10,8 @@ It behaves as badly as MPI with ULFM is allowed to, not as well as Open MPI usua
 - one that failed goes on writing to its result until it is given up;
 - a ``Share`` may complete on its source long before the others enter it;
 - what a dying worker sent last may or may not arrive; a revocation always does;
+- whoever must ask another worker for the answer of a build waits for ever if that one has gone
+  without dying (see `simulated.builds`);
 - what was begun in the background is done at one moment, if its worker lives until then;
 - whether two workers fetch models as neighbours do, or between hosts, is drawn.
 """
@@ -30,6 +32,7 @@ from spotmpi.fabric import (
     Background,
     Between,
     Cancel,
+    Depart,
     Fabric,
     Fetch,
     Knock,
@@ -55,17 +58,16 @@ from spotmpi.fabric import (
 from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.fabric.planes.twins import Twins
 from spotmpi.fabric.simulated.background import Errand
+from spotmpi.fabric.simulated.builds import Builds
 from spotmpi.fabric.simulated.data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
 from spotmpi.fabric.simulated.models import Models
 from spotmpi.fabric.simulated.newcomers import Newcomers
 from spotmpi.fabric.simulated.transcript import described
-from spotmpi.protocol.membership import Membership, Worker, WorkerId
+from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import (
-    Built,
     ControlRevoked,
     Event,
     Lost,
-    PlannedChange,
     Received,
     RevokeControl,
     Send,
@@ -146,24 +148,6 @@ class Seat(Fabric):
         raise NotImplementedError("a simulation performs whole generators: see Simulation.start")
 
 
-@dataclass(frozen=True)
-class Seal:
-    """A build succeeded: what it made of a membership, and what it took."""
-
-    members: tuple[WorkerId, ...]
-    """From now on, in ring order."""
-    lost: frozenset[WorkerId]
-    """Since the last seal."""
-    change: PlannedChange
-    """What was planned."""
-    messages: int
-    """Tokens that one worker has sent since then, at most."""
-    spoilt: int
-    """Builds that failed since then for no loss: a newcomer had gone, or word came late."""
-    unasked: bool
-    """Somebody began it for an end or a plan, and not for a loss."""
-
-
 class Hang(AssertionError):
     """Workers are left that wait for something that will never come."""
 
@@ -203,15 +187,10 @@ class Simulation:
         self.transcript: list[str] | None = None
         self.newcomer: Callable[[WorkerId], Steps[Any]]
         """Makes the steps of a newcomer; to be set where there are arrivals."""
-        self.sealed: Callable[[Seal], None] = lambda seal: None
-        """Told of each."""
-        self._turned_away, self._late, self._unasked = 0, False, False
         self._stop = stop
         self._kills = sorted(kills, key=lambda kill: kill.at)
         self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at)
         self._notices = {notice.worker: notice.at for notice in notices}
-        self._ring = list(membership.ids)
-        """All that ever were members, in the order of admission."""
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         """What happens next, before time goes on."""
@@ -227,10 +206,7 @@ class Simulation:
         self._in_flight: dict[WorkerId, dict[int, WorkerId]] = {}
         self._control_revocations = 0
         """Control paths that have been revoked; they are numbered from 0."""
-        self._build: dict[WorkerId, Rebuild] = {}
-        """Who waits in the build, or died in it."""
-        self._awaited = 0
-        """Members alive that have yet to come to it."""
+        self.builds = Builds(self, membership.ids)
         self._data_path = DataPath(self, lambda worker: worker % hosts)
 
     def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
@@ -262,8 +238,8 @@ class Simulation:
         if not self.processes:
             self._first = Data(self.membership.ids)
         self.processes[worker] = Process(steps, self._first)
-        self._awaited += 1
-        self.after(self.delays.compute, self._advance, worker, None)
+        self.builds.begin()
+        self.after(self.delays.compute, self.advance, worker, None)
 
     def noticed(self, worker: WorkerId) -> bool:
         """Whether ``worker`` is told to leave."""
@@ -318,7 +294,7 @@ class Simulation:
 
     def _arrive(self, worker: WorkerId) -> None:
         """Without a launcher: the first member that lives brings it in at once."""
-        members = [w for w in self._ring if w in self.processes]
+        members = [w for w in self.builds.ring if w in self.processes]
         if members:
             self._tell(worker, f"comes, to {members[0]}")
             self.come(worker, members[0])
@@ -328,7 +304,7 @@ class Simulation:
         process = Process(self.newcomer(worker), None, sponsor=sponsor, waiting=None)
         self.processes[worker] = process
         self.newcomers.come(worker, process)
-        self.after(self.delays.compute, self._advance, worker, None)
+        self.after(self.delays.compute, self.advance, worker, None)
 
     # Scheduling.
 
@@ -359,7 +335,8 @@ class Simulation:
         if worker in self.processes:
             self.reply(worker, work(), self.delays.compute)
 
-    def _advance(self, worker: WorkerId, reply: Any) -> None:
+    def advance(self, worker: WorkerId, reply: Any) -> None:
+        """The worker goes on with this reply, if it is there."""
         process = self.processes.get(worker)
         if process is None:
             return
@@ -386,16 +363,16 @@ class Simulation:
     def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
         """Let the worker go on with this reply."""
         if longest:
-            self.after(longest, self._advance, worker, reply)
+            self.after(longest, self.advance, worker, reply)
         else:
-            self._soon.append((self._advance, (worker, reply)))
+            self._soon.append((self.advance, (worker, reply)))
 
     def _remove(self, worker: WorkerId) -> Process | None:
         """It is there no more; return what it was."""
         process = self.processes.pop(worker, None)
         self.newcomers.gone(worker)
-        if process is not None and process.data is not None and worker not in self._build:
-            self._awaited -= 1
+        if process is not None:
+            self.builds.gone(worker, process)
         return process
 
     def _kill(self, worker: WorkerId) -> None:
@@ -416,7 +393,7 @@ class Simulation:
     def _gone(self, worker: WorkerId) -> None:
         for peer in self.processes:
             self.after(self.delays.notice, self._learn, peer, worker)
-        self.after(self.delays.notice, self._try_build)
+        self.after(self.delays.notice, self.builds.attempt)
 
     def _learn(self, worker: WorkerId, lost: WorkerId) -> None:
         process = self.processes.get(worker)
@@ -448,15 +425,15 @@ class Simulation:
             case Send(to, token):
                 process.sent += 1
                 if token.kind is TokenKind.RECONCILE and not token.lost:
-                    self._unasked = True
+                    self.builds.unasked = True
                 self._send(worker, to, Received(token), process.control)
                 self.reply(worker)
             case Rebuild():
                 if process.under_way:
                     raise Misuse(f"worker {worker} builds with collectives under way")
-                self._build[worker] = request
-                self._awaited -= 1
-                self._try_build()
+                self.builds.come(worker, request)
+            case Depart():
+                return self.builds.depart(worker)
             case Welcome(newcomer, charter):
                 self.newcomers.welcome(worker, newcomer, charter)
                 self.reply(worker)
@@ -491,7 +468,7 @@ class Simulation:
 
     def _hear(self, worker: WorkerId, process: Process, event: Event) -> None:
         if isinstance(process.waiting, Poll) and not process.inbox:
-            self._advance(worker, event)
+            self.advance(worker, event)
         else:
             process.inbox.append(event)
 
@@ -510,7 +487,9 @@ class Simulation:
         if process is None or process.control != control or process.control_revoked:
             return
         process.control_revoked = True
-        self._late |= process.data is not data  # its sender has died, and it comes after a seal
+        self.builds.late |= (
+            process.data is not data
+        )  # its sender has died, and it comes after a seal
         self._hear(worker, process, ControlRevoked())
 
     def _revoke(self, worker: WorkerId, process: Process) -> None:
@@ -529,72 +508,3 @@ class Simulation:
             return
         process.revoked = True
         self._data_path.disturb(worker, process)
-
-    # The build: Shrink and Agree, blocking and uniform.
-
-    def _try_build(self) -> None:
-        if not self._build or self._awaited:
-            return
-        alive = frozenset(worker for worker in self._build if worker in self.processes)
-        if not alive:
-            return
-        # A worker that died inside may have had its say in the agreement, or not.
-        said = {
-            (request.members, request.change)
-            for worker, request in self._build.items()
-            if worker in alive or (request.members is None and self.random.random() < 0.5)
-        }
-        change = self._build[next(iter(alive))].change
-        sealed = said == {(alive, change)}
-        self._build = {}
-        newcomer = change.newcomer
-        if newcomer is not None:
-            guest = self.processes.get(newcomer)
-            sealed = (
-                sealed
-                and guest is not None
-                and guest.sponsor == change.sponsor
-                and not guest.alone
-                and isinstance(guest.waiting, Knock)
-            )
-            if not sealed:
-                self._turned_away += 1
-                self.newcomers.turn_away(newcomer)
-        admitted = newcomer if sealed else None
-        order = [
-            w for w in self._ring if w in alive and w not in (change.leaving if sealed else ())
-        ]
-        if admitted is not None:
-            self._ring.append(admitted)
-            order.append(admitted)
-        data = Data(tuple(order))
-        if sealed:
-            self._seal(data.members, alive, change)
-        worker_of = None if admitted is None else Worker(admitted, "sim")
-        control = 1 + max(self.processes[worker].control for worker in alive)
-        self._awaited = len(alive)
-        if admitted is not None:
-            self._awaited += 1
-        for worker in alive | {w for w in (admitted,) if w is not None}:
-            process = self.processes[worker]
-            if sealed:
-                process.data, process.calls, process.revoked = data, 0, False
-            self.models.give_up(worker)
-            if not sealed or admitted is not None:
-                process.control, process.control_revoked = control, False
-                process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
-            if worker in alive:
-                self.reply(worker, Built(sealed, alive, worker_of), self.delays.collective)
-
-    def _seal(
-        self, members: tuple[WorkerId, ...], alive: frozenset[WorkerId], change: PlannedChange
-    ) -> None:
-        passage = [self.processes[worker] for worker in alive]
-        before = passage[0].data
-        assert before is not None
-        messages, lost = max(one.sent for one in passage), before.everybody - alive
-        spoilt, unasked = self._turned_away + self._late, self._unasked
-        self._turned_away, self._late, self._unasked = 0, False, False
-        for process in passage:
-            process.sent = 0
-        self.sealed(Seal(members, lost, change, messages, spoilt, unasked))

@@ -11,6 +11,7 @@ from spotmpi.fabric import (
     AddUp,
     Arena,
     Cancel,
+    Depart,
     Fabric,
     Fetch,
     Part,
@@ -55,7 +56,7 @@ class SoloFabric(Fabric):
                 return self._plane.start(part)
             case Work(work):
                 return work()
-            case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel():
+            case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel() | Depart():
                 pass
             case Publish() | Fetch() | Signal():
                 pass  # to nobody, and of nobody

@@ -71,7 +71,7 @@ def execute(
         schedule.arrays,
         schedule.strategies,
     )
-    simulation.sealed = checker.sealed
+    simulation.builds.sealed = checker.sealed
     file = Trace(trace_to, simulation.clock)
     book = Book(checker, file)
 

@@ -20,6 +20,7 @@ from spotmpi.errors import Left, PeersLost
 from spotmpi.fabric import (
     Buffer,
     Cancel,
+    Depart,
     Handle,
     Part,
     Poll,
@@ -111,7 +112,7 @@ class Exchange(Protocol):
 
         ``dealt_for``: those for whom the last step that anybody was dealt was dealt; None when
         that was so long ago that it must be committed everywhere. A newcomer takes part in the
-        rounds from here on.
+        rounds from here on. Raises `Left` if there is nothing left for this worker to do.
         """
 
     def charter(self) -> bytes:
@@ -272,8 +273,8 @@ class Driver:
     def finish(self, leaves: bool = False) -> Steps[None]:
         """Leave together, after a last round; returns when no peer can need this worker again.
 
-        The door's seal makes the decision one and the same for all: whoever returns may exit at
-        once, and whoever is left knows that nobody waits for it. ``leaves``: this worker has no
+        The door's seal makes the decision one and the same for all, and who has it waits for those
+        who do not have it yet: whoever returns may exit at once. ``leaves``: this worker has no
         part in what the others may begin together after that; then it raises `Left`.
         """
         self.ledger.end()
@@ -281,6 +282,7 @@ class Driver:
         while True:
             recovered = yield from self._recover(self._clock(), plan=plan)
             if recovered.verdict.ended:
+                yield Depart()
                 return
 
     def _recover(
@@ -338,11 +340,15 @@ class Driver:
                 exchange.bring()  # the record, which it has, came where this had been
             recovered.settled = self._clock()
             me, change = self._recovery.me, verdict.change
-            if me in change.leaving:
-                raise Left(f"worker {me} left on request")
-            if not verdict.ended:
-                dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
-                exchange.resume(recovered, dealt_for)
+            try:
+                if me in change.leaving:
+                    raise Left(f"worker {me} left on request")
+                if not verdict.ended:
+                    dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
+                    exchange.resume(recovered, dealt_for)
+            except Left:
+                yield Depart()
+                raise
             if change.newcomer is not None and change.sponsor == me:
                 yield Welcome(change.newcomer, exchange.charter())
             return recovered

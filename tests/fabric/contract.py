@@ -17,6 +17,7 @@ from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
     Cancel,
+    Depart,
     Poll,
     Proceed,
     Rebuild,
@@ -325,7 +326,38 @@ def a_sealed_build_has_a_new_data_path(me: int) -> Steps[Any]:
     return [built, (yield from summed(me))]
 
 
+@scenario(all=["at once", [True, [0, 1, 2, 3]], "all are out", 1111.0])
+def whoever_departs_waits_until_all_are_out_of_the_build(me: int) -> Steps[Any]:
+    """Before the first build there is nothing to wait for; and nothing is over for who stays."""
+    yield Depart()
+    built = yield from build(ALL)
+    yield Depart()
+    yield Depart()
+    return ["at once", built, "all are out", (yield from summed(me))]
+
+
+@scenario(all=[[True, [0, 1, 2, 3]], [0]])
+def who_leaves_departs_when_those_who_stay_are_out_too(me: int) -> Steps[Any]:
+    """These go on meanwhile."""
+    built = yield from build(ALL, PlannedChange(frozenset({1, 2, 3})))
+    if me:
+        yield Depart()
+        return [built, [0]]
+    yield ones()
+    return [built, [0]]
+
+
 # With deaths.
+
+
+@scenario(all=[True, [0, 1, 2, 3]], dead=[1, 2])
+def whoever_departs_does_not_wait_for_the_dead(me: int) -> Steps[Any]:
+    """They die before they are out, or before they have said so."""
+    built = yield from build(ALL)
+    if me in (1, 2):
+        raise Die
+    yield Depart()
+    return built
 
 
 @scenario(w0="lost", w2="lost", w3="lost")

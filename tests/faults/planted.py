@@ -215,6 +215,18 @@ DRIVER: list[_Slip] = [
         ),
     ),
     (
+        "whoever_is_through_goes_at_once",
+        "driver.py",
+        "                yield Depart()\n                return",
+        "                return",
+    ),
+    (
+        "whoever_leaves_goes_at_once",
+        "driver.py",
+        "                yield Depart()\n                raise",
+        "                raise",
+    ),
+    (
         "who_ends_goes_though_others_go_on",
         "driver.py",
         "            if recovered.verdict.ended:\n                return\n",

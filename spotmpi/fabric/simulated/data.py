@@ -160,7 +160,7 @@ USUAL = Delays()
 
 
 class World(Protocol):
-    """What the data path and newcomers need of the simulation that they are part of."""
+    """What the parts of a simulation need of the whole."""
 
     random: random.Random
     delays: Delays
@@ -171,6 +171,9 @@ class World(Protocol):
 
     def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
         """Let the worker go on with this reply."""
+
+    def advance(self, worker: WorkerId, reply: Any) -> None:
+        """The worker goes on with this reply now, if it is there."""
 
 
 class DataPath:

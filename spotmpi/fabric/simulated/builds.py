@@ -1,0 +1,194 @@
+"""The build of a simulation: Shrink and Agree, blocking and uniform.
+
+All alive get one answer, each at a moment of its own. Whoever waits for it while another one dies
+that had yet to get it must ask for it, as with MPI: the first of those who came is the one to ask.
+It answers as long as it is there, and if it dies another one takes its place. But of one that has
+simply gone MPI knows nothing, and whoever asks it waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spotmpi.fabric import Knock, Rebuild
+from spotmpi.fabric.simulated.data import LATER, Data, Process, World
+from spotmpi.fabric.simulated.models import Models
+from spotmpi.fabric.simulated.newcomers import Newcomers
+from spotmpi.protocol.membership import Worker, WorkerId
+from spotmpi.protocol.recovery import Built, Lost, PlannedChange
+
+__all__ = ["Builds", "Seal"]
+
+
+@dataclass(frozen=True)
+class Seal:
+    """A build succeeded: what it made of a membership, and what it took."""
+
+    members: tuple[WorkerId, ...]
+    """From now on, in ring order."""
+    lost: frozenset[WorkerId]
+    """Since the last seal."""
+    change: PlannedChange
+    """What was planned."""
+    messages: int
+    """Tokens that one worker has sent since then, at most."""
+    spoilt: int
+    """Builds that failed since then for no loss: a newcomer had gone, or word came late."""
+    unasked: bool
+    """Somebody began it for an end or a plan, and not for a loss."""
+
+
+@dataclass(eq=False)
+class _Answer:
+    """Of one build, on its way to all who came."""
+
+    asked: WorkerId
+    """Who is to be asked for it."""
+    due: set[WorkerId]
+    """Who has yet to get it."""
+    torn: bool = False
+    """One of these has died."""
+    departing: list[WorkerId] = field(default_factory=list)
+    """Who has it, and waits until nobody may have to ask."""
+
+
+class _World(World, Protocol):
+    """What builds need to know of the simulation."""
+
+    newcomers: Newcomers
+    models: Models
+    returned: dict[WorkerId, object]
+
+
+class Builds:
+    """All those of one simulation."""
+
+    def __init__(self, world: _World, members: tuple[WorkerId, ...]) -> None:
+        self._world = world
+        self.ring = [*members]
+        """All that ever were members, in the order of admission."""
+        self.sealed: Callable[[Seal], None] = lambda seal: None
+        """Told of each."""
+        self.late = self.unasked = False
+        """Since the last seal: word of a revocation came late; somebody began it for no loss."""
+        self._turned_away = 0
+        self._here: dict[WorkerId, Rebuild] = {}
+        """Who waits in the build, or died in it."""
+        self._awaited = 0
+        """Members alive that have yet to come to it."""
+        self._answers: dict[WorkerId, _Answer] = {}
+        """Of the last build that each was in."""
+
+    def begin(self) -> None:
+        """One more member is there."""
+        self._awaited += 1
+
+    def gone(self, worker: WorkerId, process: Process) -> None:
+        """It has ended or died."""
+        if process.data is not None and worker not in self._here:
+            self._awaited -= 1
+        answer = self._answers.get(worker)
+        if answer is not None and worker in answer.due:
+            answer.torn = True
+            self._got(worker, answer)
+
+    def come(self, worker: WorkerId, request: Rebuild) -> None:
+        """It waits for all others who live."""
+        self._here[worker] = request
+        self._awaited -= 1
+        self.attempt()
+
+    def depart(self, worker: WorkerId) -> object:
+        """It goes as soon as nobody may have to ask it for an answer."""
+        answer = self._answers.get(worker)
+        if answer is None or not answer.due:
+            return None
+        answer.departing.append(worker)
+        return LATER
+
+    def attempt(self) -> None:
+        """If all are here: seal it, or not."""
+        if not self._here or self._awaited:
+            return
+        world, come = self._world, self._here
+        processes = world.processes
+        alive = frozenset(worker for worker in come if worker in processes)
+        if not alive:
+            return
+        # A worker that died inside may have had its say in the agreement, or not.
+        said = {
+            (request.members, request.change)
+            for worker, request in come.items()
+            if worker in alive or (request.members is None and world.random.random() < 0.5)
+        }
+        change = come[next(iter(alive))].change
+        sealed = said == {(alive, change)}
+        self._here = {}
+        newcomer = change.newcomer
+        if newcomer is not None:
+            guest = processes.get(newcomer)
+            sealed = (
+                sealed
+                and guest is not None
+                and guest.sponsor == change.sponsor
+                and not guest.alone
+                and isinstance(guest.waiting, Knock)
+            )
+            if not sealed:
+                self._turned_away += 1
+                world.newcomers.turn_away(newcomer)
+        admitted = newcomer if sealed else None
+        order = [w for w in self.ring if w in alive]
+        answer = _Answer(order[0], set(alive))
+        order = [w for w in order if w not in (change.leaving if sealed else ())]
+        if admitted is not None:
+            self.ring.append(admitted)
+            order.append(admitted)
+        data = Data(tuple(order))
+        if sealed:
+            self._seal(data.members, alive, change)
+        worker_of = None if admitted is None else Worker(admitted, "sim")
+        control = 1 + max(processes[worker].control for worker in alive)
+        self._awaited = len(alive)
+        if admitted is not None:
+            self._awaited += 1
+        for worker in alive | {w for w in (admitted,) if w is not None}:
+            process = processes[worker]
+            if sealed:
+                process.data, process.calls, process.revoked = data, 0, False
+            world.models.give_up(worker)
+            if not sealed or admitted is not None:
+                process.control, process.control_revoked = control, False
+                process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
+            if worker in alive:
+                self._answers[worker] = answer
+                built = Built(sealed, alive, worker_of)
+                world.after(world.delays.collective, self._comes, worker, answer, built)
+
+    def _comes(self, worker: WorkerId, answer: _Answer, built: Built) -> None:
+        if worker not in answer.due or (answer.torn and answer.asked in self._world.returned):
+            return
+        self._got(worker, answer)
+        self._world.advance(worker, built)
+
+    def _got(self, worker: WorkerId, answer: _Answer) -> None:
+        answer.due.remove(worker)
+        if not answer.due:
+            for one in answer.departing:
+                self._world.reply(one)
+
+    def _seal(
+        self, members: tuple[WorkerId, ...], alive: frozenset[WorkerId], change: PlannedChange
+    ) -> None:
+        passage = [self._world.processes[worker] for worker in alive]
+        before = passage[0].data
+        assert before is not None
+        messages, lost = max(one.sent for one in passage), before.everybody - alive
+        spoilt, unasked = self._turned_away + self.late, self.unasked
+        self._turned_away, self.late, self.unasked = 0, False, False
+        for process in passage:
+            process.sent = 0
+        self.sealed(Seal(members, lost, change, messages, spoilt, unasked))

@@ -1,0 +1,89 @@
+"""Workers are killed while others are out of the last build, and want to go: nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spotmpi.strategies.names import NAMES
+from tests.hosts.conftest import network  # noqa: F401
+from tests.patience import NEVER_SILENT
+from tests.running import Running
+
+SCRIPT = Path(__file__).with_name("ends.py")
+WORKERS = 8
+
+
+class End:
+    """One end of `ends.py`: as soon as some workers are out of the last build, some of those who
+    are not are killed, and maybe one that is."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder = folder
+        self._chance = random.Random(seed)
+        self._first = self._chance.randint(1, WORKERS - 1)
+        """So many are out when others are killed."""
+        self.killed: set[int] = set()
+        self.left: set[int] = set()
+        """Who came out of its block."""
+        for name in ("said", *range(WORKERS)):
+            os.mkfifo(folder / str(name))
+
+    def watch(self) -> None:
+        """Until nobody is there any more."""
+        within, out = set(range(WORKERS)), set[int]()
+        with (self._folder / "said").open() as lines:
+            for what, worker in map(str.split, lines):
+                if what == "gone":
+                    self.left.add(int(worker))
+                if what == "out":
+                    within.discard(int(worker))
+                    out.add(int(worker))
+                    if len(out) == self._first:
+                        self._kill(sorted(within), sorted(out))
+
+    def _kill(self, within: list[int], out: list[int]) -> None:
+        dead = self._chance.sample(within, self._chance.randint(1, len(within)))
+        if len(out) > 1 and self._chance.random() < 0.25:
+            dead.append(self._chance.choice(out))
+        for worker in dead:
+            os.close(os.open(self._folder / str(worker), os.O_WRONLY | os.O_NONBLOCK))
+        self.killed = set(dead)
+
+
+def comes(tmp_path: Path, seed: int, run: Callable[..., Running]) -> None:
+    """A job in which that happens comes to its end. ``run`` starts it."""
+    (folder := tmp_path / f"end-{seed}").mkdir()
+    strategy = [*NAMES][seed % len(NAMES)]
+    end = End(folder, seed)
+    job = run(SCRIPT, folder, strategy)
+    end.watch()
+    assert job.wait() == 0, (seed, strategy, end.killed, end.left, job.output)
+    assert end.left >= {*range(WORKERS)} - end.killed, (seed, strategy, end.killed, job.output)
+
+
+@pytest.mark.promise("deaths while others are through with the end")
+def test_whoever_dies_while_others_are_through_the_rest_ends_too(start, tmp_path: Path) -> None:  # noqa: F811
+    for seed in (3, 4):
+        comes(tmp_path, seed, lambda *script: start("run", "-n", WORKERS, *script))
+
+
+ENDS = int(os.environ.get("ENDS", "150"))
+
+
+@pytest.mark.campaign
+def test_hundreds_of_ends(start, tmp_path: Path) -> None:  # noqa: F811
+    for seed in range(ENDS):
+        comes(tmp_path, seed, lambda *script: start("run", "-n", WORKERS, *script))
+
+
+@pytest.mark.campaign
+def test_hundreds_of_ends_on_hosts(network, start, tmp_path: Path) -> None:  # noqa: F811
+    there = network(2)
+    hosts = there.hosts_file(*(f"{name} slots={WORKERS // 2}" for name in there.names))
+    for seed in range(ENDS):
+        comes(tmp_path, seed, lambda *script: start("run", "--hosts", hosts, *NEVER_SILENT, *script))
