@@ -538,7 +538,10 @@ class End(Message, event="end"):
 
 @dataclass(frozen=True)
 class Leave(Message, event="leave"):
-    """The job is over, at least here."""
+    """The job is over, at least here. ``again``: it begins anew, and a host that came by itself is
+    to come once more."""
+
+    again: bool = False
 
 
 FROM_HEAD = table(

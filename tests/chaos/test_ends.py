@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from spotmpi.strategies.names import NAMES
 from tests.hosts.conftest import network  # noqa: F401
+from tests.launch.conftest import start  # noqa: F401
 from tests.patience import NEVER_SILENT
 from tests.running import Running
 
@@ -69,7 +73,7 @@ def comes(tmp_path: Path, seed: int, run: Callable[..., Running]) -> None:
 @pytest.mark.promise("deaths while others are through with the end")
 def test_whoever_dies_while_others_are_through_the_rest_ends_too(start, tmp_path: Path) -> None:  # noqa: F811
     for seed in (3, 4):
-        comes(tmp_path, seed, lambda *script: start("run", "-n", WORKERS, *script))
+        comes(tmp_path, seed, partial(start, "run", "-n", WORKERS))
 
 
 ENDS = int(os.environ.get("ENDS", "150"))
@@ -78,12 +82,20 @@ ENDS = int(os.environ.get("ENDS", "150"))
 @pytest.mark.campaign
 def test_hundreds_of_ends(start, tmp_path: Path) -> None:  # noqa: F811
     for seed in range(ENDS):
-        comes(tmp_path, seed, lambda *script: start("run", "-n", WORKERS, *script))
+        comes(tmp_path, seed, partial(start, "run", "-n", WORKERS))
 
 
 @pytest.mark.campaign
-def test_hundreds_of_ends_on_hosts(network, start, tmp_path: Path) -> None:  # noqa: F811
+def test_hundreds_of_ends_on_hosts(network, tmp_path: Path) -> None:  # noqa: F811
     there = network(2)
     hosts = there.hosts_file(*(f"{name} slots={WORKERS // 2}" for name in there.names))
+    command = (sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, *NEVER_SILENT)
+
+    def run(after: ExitStack, *script: object) -> Running:
+        job = Running(there.in_head(*command, *script), tmp_path, environ=there.environ)
+        after.callback(job.close)
+        return job
+
     for seed in range(ENDS):
-        comes(tmp_path, seed, lambda *script: start("run", "--hosts", hosts, *NEVER_SILENT, *script))
+        with ExitStack() as after:
+            comes(tmp_path, seed, partial(run, after))

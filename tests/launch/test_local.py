@@ -132,10 +132,15 @@ def test_leaving_without_training_while_others_do_is_a_bug(run_spotmpi, moment: 
 @pytest.mark.parametrize("moment", ["start", "begun"])
 @pytest.mark.parametrize("who", ["1", "all"])
 @pytest.mark.first("1-begun")
-def test_a_death_before_the_start_ends_the_job(run_spotmpi, moment: str, who: str) -> None:
+def test_deaths_before_each_start_end_the_job(run_spotmpi, moment: str, who: str) -> None:
     done = run_spotmpi(["run", "-n", "3", TRAINING, f"kill:{who}@{moment}"])
     assert done.returncode == 71
-    assert "was lost (SIGKILL) before all workers were ready" in done.stderr
+    assert done.stderr.count("was lost (SIGKILL) before all workers were ready") == 4
+    assert done.stderr.count("starting again") == 3
+    assert done.stderr.splitlines()[-1] == (
+        "spotmpi: 4 times in a row workers were lost before all were ready: the job is not "
+        "started again; see what kills them"
+    )
 
 
 def test_a_death_after_the_training_is_a_revocation(run_spotmpi) -> None:

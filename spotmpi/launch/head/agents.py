@@ -346,8 +346,8 @@ class Agents:
         for host in self._hosts.values():
             host.trunk.tell(messages.End())
 
-    def dismiss(self) -> None:
-        """Let stand-ins and agents go, and meet no new ones."""
+    def dismiss(self, again: bool = False) -> None:
+        """Let stand-ins and agents go, and meet no new ones. ``again``: the job begins anew."""
         self.stayed = bool(self._hosts)
         self._check.close()
         if self._stand_ins is not None:
@@ -356,7 +356,7 @@ class Agents:
             link.close()
         self._guests.clear()
         for host in self._hosts.values():
-            host.trunk.tell(messages.Leave())
+            host.trunk.tell(messages.Leave(again))
 
     @property
     def gone(self) -> bool:

@@ -126,8 +126,8 @@ class Workers(Protocol):
     def end(self) -> None:
         """Have every worker killed, without MPI seeing a death."""
 
-    def dismiss(self) -> None:
-        """Let all go."""
+    def dismiss(self, again: bool = False) -> None:
+        """Let all go. ``again``: the job begins anew."""
 
     @property
     def gone(self) -> bool:
@@ -262,8 +262,8 @@ class Job:
         """End the job before it begins: its hosts are not there."""
         self._verdict.too_few(why)
 
-    def run(self, crew: Workers, begin: Callable[[], MpirunStart | None]) -> int:
-        """Run to the end, and return the exit code. ``begin`` is asked until all is there."""
+    def run(self, crew: Workers, begin: Callable[[], MpirunStart | None]) -> JobEnding:
+        """Run to the end, and return how it ended. ``begin`` is asked until all is there."""
         self._crew = crew
         self._turnover = MembershipChanges(
             crew,
@@ -288,7 +288,7 @@ class Job:
             self._desk.close(self._requests.report(ending))
         with self.console.closing():
             self._explain(ending)
-        return ending.code
+        return ending
 
     def _signalled(self, number: int) -> None:
         if number == signal.SIGTSTP:
@@ -478,7 +478,7 @@ class Job:
     def _finish(self) -> None:
         """Let wrappers and mpirun go, then kill whatever is left."""
         self.loop.cancel_all()
-        self._crew.dismiss()
+        self._crew.dismiss(self._verdict.ending is not None and self._verdict.ending.again)
         deadline = time.monotonic() + _FOR_MPIRUN
         while not (self._mpirun_gone and self._crew.gone) and time.monotonic() < deadline:
             self.console.adjust()

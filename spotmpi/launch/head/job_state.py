@@ -8,7 +8,8 @@ Code Meaning
      signal that is no revocation, or left early alone
 2    wrong arguments (`spotmpi.cli`)
 69   every worker was revoked
-71   the job could not start: mpirun failed, or a worker was lost before all were ready
+71   the job could not start: mpirun failed, or workers were lost before all were ready in each of
+     four starts
 74   the job ended in order, and its last steps are in no checkpoint: the disk refused it for long
      after the training, or the user did not want to wait for one
 75   the workers stopped with a checkpoint written: too few were left, or all were told to
@@ -77,12 +78,14 @@ class JobEnding:
     """How the job ends: its code, one sentence that says why and what to do, and what to show.
 
     ``text`` is shown above the sentence (a traceback). ``runtime`` asks for what mpirun said.
+    ``again``: nothing was wrong but that a worker was lost before all were ready.
     """
 
     code: int
     sentence: str
     text: str = ""
     runtime: bool = False
+    again: bool = False
 
 
 class JobState:
@@ -360,8 +363,8 @@ class JobState:
             # The others would wait for it in MPI's start for ever.
             self._end(
                 EXIT_NOT_STARTED,
-                f"{self._named(worker)} was lost ({how}) before all workers were ready, "
-                "and MPI cannot start without it; start the job again",
+                f"{self._named(worker)} was lost ({how}) before all workers were ready",
+                again=True,
             )
             return
         rest = sum(not one.end for one in self._members)
@@ -454,9 +457,11 @@ class JobState:
             return JobEnding(0, f"{count(finished)} finished, {', '.join(gone)}")
         return JobEnding(0, "")
 
-    def _end(self, code: int, sentence: str, text: str = "", runtime: bool = False) -> None:
+    def _end(
+        self, code: int, sentence: str, text: str = "", runtime: bool = False, again: bool = False
+    ) -> None:
         if self.ending is None:  # the first cause counts; what follows is its consequence
-            self.ending = JobEnding(code, sentence, text, runtime)
+            self.ending = JobEnding(code, sentence, text, runtime, again)
 
     def _advice(self, joint: str) -> str:
         """What to do where no worker remains; nothing, if the launcher does it."""

@@ -17,7 +17,7 @@ from spotmpi.launch.head.agent_listener import AgentListener
 from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.job_state import EXIT_ALL_REVOKED
-from spotmpi.launch.head.starting_hosts import StartingHosts
+from spotmpi.launch.head.starting_hosts import Start, StartingHosts
 from spotmpi.launch.head.wanted_hosts import WantedHosts
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.output_lines import Outlet
@@ -42,7 +42,7 @@ _AFTER_NOTICE = 60.0
 """Seconds from when a host is to be taken away until it is tried again."""
 
 _STARTS_IN_VAIN = 4
-"""Starts in a row after which a job whose workers are all killed at once is not started again."""
+"""Starts in a row after which a job is not started again whose workers are lost at once."""
 
 _BRIEF = 60.0
 """Seconds in which such a start ends."""
@@ -100,19 +100,27 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
     """
     processes.name_this("spotmpi-run")
     processes.raise_priority()
-    run, in_vain = _run(plan, settings, resumed, patient=False), 0
-    while run.code == EXIT_ALL_REVOKED and plan.manner.keep_alive:
+    run, in_vain = _run(plan, settings, resumed, Start.FIRST), 0
+    while run.again or (run.code == EXIT_ALL_REVOKED and plan.manner.keep_alive):
         in_vain = in_vain + 1 if run.brief else 0
         if in_vain == _STARTS_IN_VAIN:
+            lost = "workers were lost before all were ready"
+            if not run.again:
+                lost = f"all workers were lost within {_BRIEF:.0f} s, though their hosts stay"
             print(
-                f"spotmpi: {in_vain} times in a row all workers were lost within {_BRIEF:.0f} s, "
-                "though their hosts stay: the job is not started again; see what kills them",
+                f"spotmpi: {in_vain} times in a row {lost}: the job is not started again; "
+                "see what kills them",
                 file=sys.stderr,
             )
             break
+        if run.again:
+            run = _run(plan, settings, resumed, Start.AGAIN)
+            continue
         kept = plan.files.newest()
-        settings = replace(settings, resume=kept is not None)
-        run = _run(plan, settings, None if kept is None else kept.step, patient=True)
+        settings, resumed = replace(settings, resume=kept is not None), None
+        if kept is not None:
+            resumed = kept.step
+        run = _run(plan, settings, resumed, Start.PATIENT)
     if run.code == 0:
         plan.files.finished()
     return run.code
@@ -120,14 +128,16 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
 
 @dataclass(frozen=True)
 class _Run:
-    """How one start of a job ended. ``brief``: soon, and its hosts did not go."""
+    """How one start of a job ended. ``again``: workers were lost before all were ready. ``brief``:
+    that, or all were lost soon, and their hosts did not go."""
 
     code: int
+    again: bool
     brief: bool
 
 
-def _run(plan: JobPlan, settings: Settings, resumed: int | None, patient: bool) -> _Run:
-    """Once, from the first host to the last. ``patient``: wait for hosts as long as it takes."""
+def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -> _Run:
+    """Once, from the first host to the last."""
     door, manner, program = plan.door, plan.manner, plan.program
     job_folder.remove_abandoned()
     travelling = {k: v for k, v in os.environ.items() if k.startswith(_TRAVELLING)}
@@ -143,7 +153,9 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, patient: bool) 
     words = [program.called, *program.arguments]
     job = Job(words, settings, manner, plan.limits, figures)
     job.resumed = resumed
-    if patient:
+    if start is Start.AGAIN:
+        job.console.say("starting again, with those that are there")
+    if start is Start.PATIENT:
         where = (
             "its newest checkpoint" if settings.resume else "the beginning: it has no checkpoint"
         )
@@ -152,7 +164,7 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, patient: bool) 
     job.look_out(manner.watch)
     output = _Output(job)
     network = private_network.erect()
-    if network.why and not patient and (others := private_network.neighbours()):
+    if network.why and start is Start.FIRST and (others := private_network.neighbours()):
         job.console.say(
             f"{', '.join(others)} can run commands as you while this job runs: mpirun gets no "
             f"network of its own here ({network.why}); docs/hosts.md says what to do"
@@ -178,14 +190,14 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, patient: bool) 
     )
     if door is not None:
         host, port, *_ = door.listener.getsockname()
-        how_many = "at least one worker" if patient else count(door.workers)
+        how_many = "at least one worker" if start is Start.PATIENT else count(door.workers)
         job.console.say(f"waiting for {how_many} at {host}:{port}")
         AgentListener(job.loop, fleet, door.listener, door.token, job.console.say)
     wanted = None if door is None else door.workers
     # The launcher itself hears of its host's notices, and heeds them for all.
     watch = Watch("none") if plan.alone else manner.watch
     gathering = StartingHosts(
-        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, watch, patient, plan.alone
+        job, fleet, plan.roster, settings.min_workers, wanted, plan.way, watch, start, plan.alone
     )
     # Those that MPI starts later share no memory with the first.
     joined = not plan.alone or manner.replace or manner.spares > 0
@@ -220,8 +232,10 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, patient: bool) 
             command = mpirun.command(plan.installation, len(placed), mpirun.stand_in(folder))
             return MpirunStart(command, environment, placed, folder, network)
 
-        code = job.run(fleet, begin)
-        return _Run(code, (plan.alone or fleet.stayed) and time.monotonic() - began < _BRIEF)
+        ending = job.run(fleet, begin)
+        stayed = plan.alone or fleet.stayed
+        brief = ending.again or (stayed and time.monotonic() - began < _BRIEF)
+        return _Run(ending.code, ending.again, brief)
 
 
 def _publish(published: Published, job: Job, until: ExitStack) -> None:

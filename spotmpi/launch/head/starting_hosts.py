@@ -10,6 +10,7 @@ import subprocess
 import time
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum, auto
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from spotmpi.launch.start.hosts_file import HostLine
 from spotmpi.launch.wording import count
 from spotmpi.settings import Watch
 
-__all__ = ["StartingHosts"]
+__all__ = ["Start", "StartingHosts"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -42,13 +43,24 @@ _BETWEEN_TRIES = 5.0
 """Seconds until a host that is not there is tried again, while the job runs."""
 
 
+class Start(Enum):
+    """Which start of a job it is, and how it waits for hosts."""
+
+    FIRST = auto()
+    """For all that come by themselves as long as it takes, and for all others for a while."""
+    AGAIN = auto()
+    """Workers were lost before all were ready: for all for a while, then it begins with fewer."""
+    PATIENT = auto()
+    """All workers were lost: for as many workers as it takes, for as long as it takes."""
+
+
 class StartingHosts:
     """The hosts that a job was asked for: it begins when all are there, or it is known why not.
 
     While it runs, those that are not there are tried again and again: a host comes up late, or
     comes back, or has been added to the file of the ``roster``. ``door``: how many workers of
-    hosts that come by themselves to wait for. ``patient``: wait for as many workers as it takes,
-    for as long as it takes. ``alone``: no other host can come than those of the roster.
+    hosts that come by themselves to wait for. ``alone``: no other host can come than those of the
+    roster.
     """
 
     def __init__(
@@ -60,7 +72,7 @@ class StartingHosts:
         door: int | None,
         way: AgentStarter,
         watch: Watch,
-        patient: bool,
+        start: Start,
         alone: bool,
     ) -> None:
         self._job = job
@@ -86,8 +98,8 @@ class StartingHosts:
         """Hosts that were asked for while the job runs: why the first try failed is to be said."""
         self._begun = False
         """The job runs, with the hosts that were there."""
-        self._patient = patient
-        if patient:
+        self._wait = start
+        if start is Start.PATIENT:
             job.loop.every(_BETWEEN_TRIES, "gather", self._tend)
         self._deadline = time.monotonic() + _FOR_GATHERING
         self._folder = str(Path.cwd())
@@ -97,14 +109,15 @@ class StartingHosts:
     def complete(self) -> list[str] | None:
         """The hosts in order, once all that come are there. Ends the job if too few come."""
         there = {host.name for host in self._fleet.hosts}
-        found = sum(host.slots for host in self._fleet.hosts)
+        found, least = sum(host.slots for host in self._fleet.hosts), max(1, self._min_workers)
         if self._door is not None:
             for name in sorted(there - self._announced):
                 self._announced.add(name)
                 self._job.console.say(f"{name} is here: {found} of {count(self._door)}")
-            if found < (max(1, self._min_workers) if self._patient else self._door):
+            late = self._wait is Start.AGAIN and time.monotonic() >= self._deadline
+            if found < (least if late or self._wait is Start.PATIENT else self._door):
                 return None  # for as long as it takes
-        if self._patient and found < max(1, self._min_workers):
+        if self._wait is Start.PATIENT and found < least:
             return None
         waiting = self._roster.hosts.keys() - there - self._missing.keys()
         if waiting and time.monotonic() < self._deadline:
@@ -119,7 +132,7 @@ class StartingHosts:
             uninvited = [host for host in self._fleet.hosts if host.name not in self._roster.hosts]
             self._door = max(self._door, sum(host.slots for host in uninvited))
         asked = self._asked
-        if found < max(1, self._min_workers):
+        if found < least:
             self._job.too_few(
                 f"of {count(asked)} only {found} can be started, "
                 f"and --min-workers asks for {self._min_workers}"

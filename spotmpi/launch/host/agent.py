@@ -271,10 +271,12 @@ class Agent:
                 self._udp.meet(address, port)
             case messages.End():
                 self._crew.end()
-            case messages.Leave():
+            case messages.Leave(again=again):
                 self._crew.dismiss()
                 why = "this host is to be taken away" if self._free else ""
-                self._outcome = ServiceEnd(True, why, told=self._free and self._told)
+                over = self._free or not again
+                why = why or ("the job begins again" if again else "")
+                self._outcome = ServiceEnd(over, why, not over, self._free and self._told)
 
     def _obituary(self, worker: int, at: float, name: messages.MpiName | None) -> None:
         """A worker has died, here or elsewhere: those that are here must know, and their MPI."""

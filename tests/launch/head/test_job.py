@@ -130,7 +130,7 @@ class Run:
 
     def finish(self) -> int:
         """Run it; return its exit code."""
-        return self.job.run(self.crew, self.begin)
+        return self.job.run(self.crew, self.begin).code
 
     def close(self) -> None:
         job_folder.remove(self.folder)

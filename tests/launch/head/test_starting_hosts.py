@@ -19,7 +19,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.event_loop import Action, Loop
 from spotmpi.launch.head.agents import Agents
-from spotmpi.launch.head.starting_hosts import StartingHosts
+from spotmpi.launch.head.starting_hosts import Start, StartingHosts
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.messages import Assignment
@@ -96,7 +96,7 @@ class Hosts:
 
     def gather(self, *lines: str, file: Path | None = None, **options: Any) -> Hosts:
         """Begin with these lines of a hosts file, or with a real one."""
-        options = {"min_workers": 1, "door": None, "patient": False, "alone": False} | options
+        options = {"min_workers": 1, "door": None, "start": Start.FIRST, "alone": False} | options
         roster = WantedHosts(parse(lines, "hosts") if lines else ())
         if file is not None:
             roster = WantedHosts.of(HostsFile(str(file)))
@@ -285,9 +285,20 @@ def test_those_that_come_by_themselves_are_counted_and_waited_for(hosts: Hosts) 
     assert hosts.wanted == [4]
 
 
+def test_after_a_loss_at_the_start_it_begins_with_fewer_in_the_end(hosts: Hosts) -> None:
+    hosts.gather(door=3, start=Start.AGAIN, min_workers=2)
+    hosts.come("b", 1)
+    assert hosts.gathering.complete() is None
+    hosts.clock.ahead = 1000
+    assert hosts.gathering.complete() is None
+    hosts.come("a", 1)
+    assert hosts.gathering.complete() == ["b", "a"]
+    assert hosts.said[-1] == "starting with 2 of 3 workers"
+
+
 def test_a_patient_job_waits_as_long_as_it_takes_and_tries_again(hosts: Hosts) -> None:
     hosts.commands |= {"h1": FAILS, "h2": SILENT}
-    hosts.gather("h1", "h2", patient=True)
+    hosts.gather("h1", "h2", start=Start.PATIENT)
     hosts.pass_by(31)
     hosts.turn_until(lambda: hosts.gathering._missing.keys() == {"h1", "h2"})
     assert hosts.gathering.complete() is None
@@ -301,7 +312,7 @@ def test_a_patient_job_waits_as_long_as_it_takes_and_tries_again(hosts: Hosts) -
 def test_a_host_that_is_on_its_way_when_a_patient_job_begins_still_comes(hosts: Hosts) -> None:
     """The half minute is over by then, but not that of its last try."""
     hosts.commands |= {"h1": FAILS, "h2": SILENT}
-    hosts.gather("h1", "h2", patient=True)
+    hosts.gather("h1", "h2", start=Start.PATIENT)
     hosts.pass_by(31)
     hosts.turn_until(lambda: hosts.gathering._missing.keys() == {"h1", "h2"})
     hosts.commands["h1"] = COMES
