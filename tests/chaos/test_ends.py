@@ -72,21 +72,22 @@ def comes(tmp_path: Path, seed: int, run: Callable[..., Running]) -> None:
 
 @pytest.mark.promise("deaths while others are through with the end")
 def test_whoever_dies_while_others_are_through_the_rest_ends_too(start, tmp_path: Path) -> None:  # noqa: F811
-    for seed in (3, 4):
-        comes(tmp_path, seed, partial(start, "run", "-n", WORKERS))
+    comes(tmp_path, 4, partial(start, "run", "-n", WORKERS))
 
 
-ENDS = int(os.environ.get("ENDS", "150"))
-
-
-@pytest.mark.campaign
-def test_hundreds_of_ends(start, tmp_path: Path) -> None:  # noqa: F811
-    for seed in range(ENDS):
-        comes(tmp_path, seed, partial(start, "run", "-n", WORKERS))
+HUNDREDS = [range(first, first + 10) for first in range(0, 150, 10)]
 
 
 @pytest.mark.campaign
-def test_hundreds_of_ends_on_hosts(network, tmp_path: Path) -> None:  # noqa: F811
+@pytest.mark.parametrize("seeds", HUNDREDS, ids=str)
+def test_hundreds_of_ends(start, seeds: range, tmp_path: Path) -> None:  # noqa: F811
+    for seed in seeds:
+        comes(tmp_path, seed, partial(start, "run", "-n", WORKERS))
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("seeds", HUNDREDS, ids=str)
+def test_hundreds_of_ends_on_hosts(network, seeds: range, tmp_path: Path) -> None:  # noqa: F811
     there = network(2)
     hosts = there.hosts_file(*(f"{name} slots={WORKERS // 2}" for name in there.names))
     command = (sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, *NEVER_SILENT)
@@ -96,6 +97,6 @@ def test_hundreds_of_ends_on_hosts(network, tmp_path: Path) -> None:  # noqa: F8
         after.callback(job.close)
         return job
 
-    for seed in range(ENDS):
+    for seed in seeds:
         with ExitStack() as after:
             comes(tmp_path, seed, partial(run, after))

@@ -206,12 +206,12 @@ DRIVER: list[_Slip] = [
     (
         "a_newcomer_is_told_of_the_time_before_it_was_admitted",
         "driver.py",
-        "            if not verdict.ended:\n                dealt_for",
+        "            me, change = self._recovery.me, verdict.change\n",
         (
+            "            me, change = self._recovery.me, verdict.change\n"
             "            if change.sponsor == me:\n"
             "                yield Welcome(change.newcomer, exchange.charter())\n"
             "                change = NO_PLAN\n"
-            "            if not verdict.ended:\n                dealt_for"
         ),
     ),
     (
@@ -229,8 +229,8 @@ DRIVER: list[_Slip] = [
     (
         "who_ends_goes_though_others_go_on",
         "driver.py",
-        "            if recovered.verdict.ended:\n                return\n",
-        "            return\n",
+        "            if recovered.verdict.ended:\n                yield Depart()\n",
+        "            if True:\n                yield Depart()\n",
     ),
     (
         "nobody_is_admitted_after_once",

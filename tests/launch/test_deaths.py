@@ -99,11 +99,13 @@ def test_a_killed_wrapper_is_a_revoked_worker(start, number: signal.Signals) -> 
 
 
 @pytest.mark.matrix
-def test_a_wrapper_killed_before_the_start_ends_the_job(start) -> None:
+def test_when_a_wrapper_is_killed_before_the_start_the_job_starts_again(start) -> None:
     running = start("run", "-n", 2, TRAINING, "wait:all@start")
     running.until("waits", times=2)
     os.kill(running.wrappers[0], signal.SIGKILL)
-    assert running.wait() == 71
+    running.until("waits", times=4)
+    os.kill(running.pid, signal.SIGINT)
+    assert running.wait() == 130
 
 
 def test_everybody_killed_at_once_leaves_a_folder_that_the_next_job_removes(start, ended) -> None:

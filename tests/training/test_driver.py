@@ -11,6 +11,7 @@ import pytest
 from spotmpi.errors import Left, PeersLost
 from spotmpi.fabric import (
     Cancel,
+    Depart,
     Poll,
     Proceed,
     Rebuild,
@@ -358,8 +359,9 @@ def test_who_is_to_leave_has_left_once_that_is_sealed_and_brings_nothing_more() 
     assert steps.send(None) == Poll()
     request = steps.send(Received(replace(request.token, kind=TokenKind.RESTART)))
     assert request == Rebuild(frozenset({0, 1}), plan)
+    assert steps.send(Built(True, frozenset({0, 1}))) == Depart()
     with pytest.raises(Left, match="worker 1 left on request"):
-        steps.send(Built(True, frozenset({0, 1})))
+        steps.send(None)
     assert exchange.diary == []
     assert driver.membership.ids == (0,)
     assert driver.ledger.committed == 0

@@ -89,7 +89,7 @@ class Crew:
     def end(self) -> None:
         self.asked.append(("end", None))
 
-    def dismiss(self) -> None:
+    def dismiss(self, again: bool = False) -> None:
         self.asked.append(("dismiss", None))
 
 
