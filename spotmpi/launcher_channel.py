@@ -210,8 +210,8 @@ class Cause(NamedTuple):
     """Why a worker is gone, or is told to go."""
 
     kind: str
-    """"killed", "silent" or "reset" (its host), "unreachable", "stopped", "hung", "notice" or
-    "asked"."""
+    """"killed", "crashed" (in MPI), "silent" or "reset" (its host), "unreachable", "stopped",
+    "hung", "notice" or "asked"."""
     why: str
     """In the words of the launcher."""
 

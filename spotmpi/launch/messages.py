@@ -20,6 +20,7 @@ from spotmpi.launch.decoding import (
     Within,
     table,
 )
+from spotmpi.launch.processes import was_revoked
 from spotmpi.launch.tcp_connections import TcpConnection
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT, Cause, Order
 
@@ -238,9 +239,25 @@ class Met(Message, event="hello"):
 
 @dataclass(frozen=True)
 class Ended(Message, event="ended"):
-    """The worker ended by itself; the status is as waitpid() has it."""
+    """The worker ended by itself; the status is as waitpid() has it. ``in_mpi``: it crashed in a
+    call of MPI's that spotmpi had made."""
 
     status: Annotated[int, Within(0, 0xFFFF)]
+    in_mpi: bool = False
+
+    @property
+    def revoked(self) -> bool:
+        """Whether that counts as its revocation."""
+        return self.in_mpi or was_revoked(self.status)
+
+
+@dataclass(frozen=True)
+class Crashed(Message, event="crashed"):
+    """The worker has died by a signal of its own, as is told next; where it was, and at which step
+    if it trained."""
+
+    stacks: Annotated[str, Page()]
+    step: Count | None
 
 
 @dataclass(frozen=True)
@@ -303,8 +320,8 @@ _OF_TRAINING = (
     *(Waiting, Connected, Knocks, Admitted, Trains, Withdrawn, Spawning, GaveUp, Misses, Says),
 )
 FROM_STRANGER = table(Met)
-FROM_WORKER = table(*_OF_TRAINING, Ended, Stopped, RuntimeEnds, Cleared)
-_PASSED_ON = table(*_OF_TRAINING, Ended, Stopped, Cleared, Vanished, Garbled)
+FROM_WORKER = table(*_OF_TRAINING, Crashed, Ended, Stopped, RuntimeEnds, Cleared)
+_PASSED_ON = table(*_OF_TRAINING, Crashed, Ended, Stopped, Cleared, Vanished, Garbled)
 
 
 # Of an agent.

@@ -33,10 +33,10 @@ recovered   worker, generation, step, and what of the above this worker saw itse
 change      generation, step, joined [ids], hosts (of those), left [ids], pause_ms: who was admitted
             or left before this step; the pause is that of the worker that wrote the line
 cause       worker, cause, why: why a worker of an earlier recovery or change is gone, as the
-            launcher knows it: "killed" (a process), "silent" or "reset" (its host: no beat came, or
-            its connection broke), "unreachable" (for others), "stopped" (SIGSTOP), "hung" (it did
-            nothing, and all others waited for it), "notice" (its host was to be taken away),
-            "asked" (spotmpi shrink). None without a launcher; may be told twice
+            launcher knows it: "killed" (a process), "crashed" (in MPI), "silent" or "reset" (its
+            host: no beat came, or its connection broke), "unreachable" (for others), "stopped"
+            (SIGSTOP), "hung" (it did nothing, and all others waited for it), "notice" (its host was
+            to be taken away), "asked" (spotmpi shrink). None without a launcher; may be told twice
 timing      worker, steps, committed, script_ms, round_ms, cpu_ms, starved_ms, between: a worker's
             own times for several rounds, a list each. steps: the last step of each round. script_ms
             until it came to the round, round_ms from then until it was complete; both begin with

@@ -12,7 +12,8 @@ import pytest
 from spotmpi.arrays.registry import Registry
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Between, Start
-from spotmpi.fabric.sim import Seat, Simulation
+from spotmpi.fabric.sim import Seat
+from spotmpi.fabric.simulated.builds import Builds
 from spotmpi.fabric.simulated.newcomers import Newcomers
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.protocol import recovery
@@ -181,16 +182,16 @@ def the_dealer_forgets_whose_deal_stands(patch: Patch) -> None:
 
 
 def the_seal_ignores_who_the_members_are(patch: Patch) -> None:
-    try_build = Simulation._try_build
+    attempt = Builds.attempt
 
-    def seal_anyway(self: Simulation) -> None:
-        alive = frozenset(self.processes)
-        for worker, request in self._build.items():
+    def seal_anyway(self: Builds) -> None:
+        alive = frozenset(self._world.processes)
+        for worker, request in self._here.items():
             if request.members is not None:
-                self._build[worker] = replace(request, members=alive)
-        try_build(self)
+                self._here[worker] = replace(request, members=alive)
+        attempt(self)
 
-    patch.setattr(Simulation, "_try_build", seal_anyway)
+    patch.setattr(Builds, "attempt", seal_anyway)
 
 
 def a_step_is_published_before_it_is_stable(patch: Patch) -> None:

@@ -19,7 +19,7 @@ from socket import socket as Socket  # noqa: N812 - a class
 
 from spotmpi import __version__
 from spotmpi.launch import link as trunk
-from spotmpi.launch import log_lines, messages, processes
+from spotmpi.launch import log_lines, messages
 from spotmpi.launch import pmix_relay as relay
 from spotmpi.launch.auth import Frame, Seal
 from spotmpi.launch.decoding import Malformed, Message
@@ -459,7 +459,7 @@ class Agents:
         if worker in self._ended:
             return
         ended = isinstance(said, messages.Ended)
-        revoked = isinstance(said, messages.Ended) and processes.was_revoked(said.status)
+        revoked = isinstance(said, messages.Ended) and said.revoked
         if isinstance(said, messages.Vanished) or revoked or (ended and worker in self._untrained):
             self._bury(worker, 0.0)
         elif isinstance(said, messages.Ended | messages.Cleared):

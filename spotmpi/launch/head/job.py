@@ -370,8 +370,8 @@ class Job:
             case messages.RuntimeEnds():
                 # Not to be mistaken for the revocation of everybody that follows from it.
                 self._verdict.runtime_gave_up()
-            case messages.Ended(status=status):
-                self._verdict.ended(worker, status)
+            case messages.Ended(status=status, in_mpi=in_mpi):
+                self._verdict.ended(worker, status, in_mpi)
                 self._gone(worker)
                 if os.WIFSIGNALED(status):
                     self.loop.after(_BEFORE_BURIAL, "bury", self._bury)

@@ -17,7 +17,8 @@ Code Meaning
 128+ the launcher was ended by a signal: 130 is Ctrl-C, or a stop without a checkpoint
 ==== =====================================================================================
 
-SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. Everything
+SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. So is a crash
+of MPI, unless the worker that comes for it crashes in the same step at the same place. Everything
 else is a bug of the script, and a bug ends the job before any survivor starts to recover from it.
 """
 
@@ -198,6 +199,7 @@ class JobState:
         """Take the news that a newcomer was started in the place of a worker that was lost."""
         before = self._workers[lost]
         self._workers[worker].replaces = before.replaces or not before.newcomer
+        self._workers[worker].before = before
         line = f"{self._named(worker)} starts in place of worker {lost}"
         if before.end == "revoked" and _RID not in self._said:
             self._said.add(_RID)
@@ -258,7 +260,7 @@ class JobState:
             case messages.Waiting():
                 state.waits = True
             case messages.Trains(step=step):
-                state.newcomer = state.waits = False
+                state.newcomer, state.waits, state.since = False, False, step
                 state.joined = f"{self._named(worker)} has joined: it trains from step {step} on"
                 if state.admitted:
                     self._tell_joined(worker)
@@ -298,6 +300,8 @@ class JobState:
                 self._saved(said)
             case messages.Unsaved():
                 self._not_saved(said)
+            case messages.Crashed(stacks=stacks, step=step):
+                state.crash = stacks.rstrip("\n"), step
             case messages.Says(text=text) if text not in self._said:
                 self._said.add(text)
                 self.lines.append(f"{self._named(worker)}: {text}")
@@ -308,8 +312,9 @@ class JobState:
                     f"is left out ({why}); does its script use file descriptors of others?"
                 )
 
-    def ended(self, worker: int, status: int) -> None:
-        """Take the end of a worker's process; ``status`` is as waitpid() has it."""
+    def ended(self, worker: int, status: int, in_mpi: bool = False) -> None:
+        """Take the end of a worker's process; ``status`` is as waitpid() has it. ``in_mpi``: it has
+        crashed there."""
         state = self._workers[worker]
         self._tell_joined(worker)
         if state.parted:  # nobody needs it any more, however it ends
@@ -317,12 +322,17 @@ class JobState:
             return
         if os.WIFSIGNALED(status):
             number = os.WTERMSIG(status)
-            if was_revoked(status) or state.newcomer:
+            stacks = "" if state.crash is None else f"{self._named(worker)}:\n{state.crash[0]}"
+            if in_mpi and not state.crashed_again:
+                self.lines.append(f"MPI crashed on {stacks}")
+                self.lost(worker, f"{signal_name(number)} in MPI", "crashed")
+            elif was_revoked(status) or state.newcomer:
                 self.lost(worker, signal_name(number))
             else:
                 self._bug(
                     f"{self._named(worker)} died by {signal_name(number)}, "
-                    "which is a crash and no revocation"
+                    "which is a crash and no revocation",
+                    stacks,
                 )
             return
         code = os.WEXITSTATUS(status)

@@ -44,6 +44,12 @@ class Worker:
     """It came later than the others, and does not train yet."""
     replaces: bool = False
     """It was started in the place of one that trained."""
+    before: Worker | None = None
+    """In the place of which it was started."""
+    since: int = 0
+    """The step from which on it trains."""
+    crash: tuple[str, int | None] | None = None
+    """Its stacks, and its step, if it has died by a signal of its own."""
     waits: bool = False
     """A newcomer that could be brought in."""
     joined: str = ""
@@ -64,6 +70,17 @@ class Worker:
     """Empty while it lives, then "finished", "left", "requeue", "revoked" or "turned away"."""
 
     @property
+    def crashed_again(self) -> bool:
+        """At the place, and in the step, or after as many steps, as the one for which it came."""
+        if self.crash is None or self.before is None or self.before.crash is None:
+            return False
+        (there, then), (here, now) = self.before.crash, self.crash
+        if then is None or now is None:
+            return then is now and _place(there) == _place(here)
+        same = now in (then, self.since + then - self.before.since)
+        return same and _place(there) == _place(here)
+
+    @property
     def state(self) -> str:
         """As `WorkerState` has it."""
         if self.end:
@@ -73,3 +90,8 @@ class Worker:
         if self.done:
             return "trained"
         return "training" if self.ready else "starting"
+
+
+def _place(stacks: str) -> str:
+    """The innermost frame of the thread that crashed."""
+    return stacks.partition("Current thread")[2].partition("\n")[2].partition("\n")[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import faulthandler
 import io
 import json
 import logging
@@ -20,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import NoReturn, TextIO, cast
 
 from spotmpi.errors import EXIT_REQUEUE, ScriptError, UsageError
+from spotmpi.launch.host import crashes
 from spotmpi.launch.start.program import AS_MODULE, Program
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
@@ -40,18 +40,19 @@ _TO_BE_ENDED = 5.0
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
-def main(folder: Path, channel: int) -> NoReturn:
+def main(folder: Path, channel: int, paper: int) -> NoReturn:
     """Run the script of a job's folder as ``python SCRIPT ARGS`` would, or the module as
     ``python -m MODULE ARGS``, and end this process.
 
-    ``channel`` is the descriptor that leads to the launcher.
+    ``channel`` is the descriptor that leads to the launcher, ``paper`` is for what is to be read of
+    it after a crash (`crashes`).
 
     MPI is not finalised: that can hang after a failure, and nobody needs it.
     """
     program = Program.of(json.loads((folder / TASK).read_text()))
     for stream in (sys.stdout, sys.stderr):
         cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)
-    faulthandler.enable()
+    crashes.write_to(paper)
     if program.is_module:
         sys.argv[:] = [AS_MODULE, *program.arguments]  # its path, as soon as that is known
         sys.path.insert(0, os.getcwd())

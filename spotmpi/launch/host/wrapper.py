@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 from array import array
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import NoReturn
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -33,8 +33,8 @@ from pathlib import Path  # noqa: E402 - the path must be right first
 from spotmpi import job_folder  # noqa: E402
 from spotmpi.launch import log_lines, processes  # noqa: E402
 from spotmpi.launch import wrapper_socket as wire  # noqa: E402
-from spotmpi.launch.host import worker  # noqa: E402
-from spotmpi.launcher_channel import record_death  # noqa: E402
+from spotmpi.launch.host import crashes, worker  # noqa: E402
+from spotmpi.launcher_channel import progress, record_death  # noqa: E402
 from spotmpi.settings import DETECT_MS, Settings  # noqa: E402
 
 _LOG = logging.getLogger("spotmpi.launch.host.wrapper")  # run as a file, it has no such name
@@ -70,7 +70,7 @@ def main(folder: Path) -> NoReturn:
             )
         ],
     )
-    wrapper = os.getpid()
+    wrapper, paper = os.getpid(), crashes.paper()
     child = os.fork()
     if child == 0:
         processes.die_with_parent(wrapper)
@@ -79,21 +79,22 @@ def main(folder: Path) -> NoReturn:
         _redirect(out[1], error[1])
         processes.name_this(f"spotmpi-{me}")
         wire.say(link, wire.encode("runs", pid=os.getpid()))
-        worker.main(folder, link.fileno())
+        worker.main(folder, link.fileno(), paper)
     _LOG.info("worker %d is process %d", me, child)
     for descriptor in (*out, *error, *(reading for reading, _ in log)):
         os.close(descriptor)
-    _Watch(me, child, folder, link).run()
+    _Watch(me, child, folder, link, paper).run()
 
 
 class _Watch:
     """The wrapper's wait for the first thing that happens to its worker or agent."""
 
-    def __init__(self, me: int, child: int, folder: Path, link: socket.socket) -> None:
+    def __init__(self, me: int, child: int, folder: Path, link: socket.socket, paper: int) -> None:
         self._me = me
         self._child = child
         self._folder = folder
         self._link = link
+        self._paper = paper
         self._limit = (Settings.from_environ().detect_ms or DETECT_MS) / 1e3
         self._stopped: float | None = None
         """When the worker was stopped (SIGSTOP), if it has not gone on since."""
@@ -119,15 +120,28 @@ class _Watch:
     def _mourn(self) -> NoReturn:
         _, status = os.waitpid(self._child, 0)
         at = time.monotonic()
-        revoked = processes.was_revoked(status)
+        lost_in_mpi = False
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) in crashes.SIGNALS:
+            stacks = crashes.read(self._paper)
+            lost_in_mpi = crashes.in_mpi(stacks)
+            wire.say(self._link, wire.encode("crashed", stacks=stacks, step=self._step()))
+        revoked = lost_in_mpi or processes.was_revoked(status)
         if revoked:
             record_death(str(self._folder), self._me, at)
-        wire.say(self._link, wire.encode("ended", status=status, at=at))
+        ended = wire.encode("ended", status=status, at=at, in_mpi=lost_in_mpi)
+        wire.say(self._link, ended)
         _LOG.info("worker %d ended with %d", self._me, os.waitstatus_to_exitcode(status))
         if revoked:
             self._vanish()
         processes.end_descendants(_PATIENCE)
         self._await_leave()
+
+    def _step(self) -> int | None:
+        """To which the worker had come, if it trains."""
+        with suppress(OSError), closing(progress(self._folder)) as board:
+            said = board.read(self._me)
+            return None if said is None else said.steps
+        return None
 
     def _vanish(self) -> NoReturn:
         """Die as the worker died.

@@ -17,7 +17,7 @@ from spotmpi.launch.decoding import Message
 
 __all__ = ["CAUSES", "Figures", "Spent"]
 
-CAUSES = ("killed", "host", "stopped", "hung", "unreachable")
+CAUSES = ("killed", "crashed", "host", "stopped", "hung", "unreachable")
 """Why workers are lost: they got a signal; their host is gone; they were stopped; they did nothing
 while others waited; others did not reach them."""
 
@@ -114,8 +114,8 @@ class Figures:
     def told(self, worker: int, said: Message) -> None:
         """Take what is heard of a worker."""
         match said:
-            case messages.Ended(status=status) if os.WIFSIGNALED(status):
-                self.lost(worker, "killed")
+            case messages.Ended(status=status, in_mpi=in_mpi) if os.WIFSIGNALED(status):
+                self.lost(worker, "crashed" if in_mpi else "killed")
             case messages.Vanished():
                 self.lost(worker, "killed")
             case messages.HostLost():

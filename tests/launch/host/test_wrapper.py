@@ -181,7 +181,12 @@ def test_ctrl_c_in_the_launcher_s_terminal_is_not_for_workers(wrap) -> None:
 
 def test_a_crash_is_told_as_what_it_is(wrap) -> None:
     wrapper = wrap("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)")
-    assert wrapper.hear()["status"] & 0x7F == signal.SIGSEGV
+    crashed, ended = wrapper.hear(), wrapper.hear()
+    assert crashed["event"] == "crashed"
+    assert crashed["step"] is None
+    assert crashed["stacks"].startswith("Fatal Python error: Segmentation fault\n")
+    assert ended["status"] & 0x7F == signal.SIGSEGV
+    assert not ended["in_mpi"]
     assert wrapper.waits()
     assert wrapper.death() is None
 
