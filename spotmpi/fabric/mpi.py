@@ -375,7 +375,7 @@ class MpiFabric(Fabric):
                 return Built(True, frozenset(alive))
             old = self._data, self._control
             if self._change(shrunk, alive, change):
-                self._sending += self._departure.tell(change.leaving)
+                self._departure.tell(change.leaving)
                 self._retired.add(*old, shrunk)
                 newcomer = None if change.newcomer is None else self._workers[-1]
                 return Built(True, frozenset(alive), newcomer)
@@ -419,12 +419,11 @@ class MpiFabric(Fabric):
         if self._departure is None:
             return
         others = self._control_ids
-        self._sending += self._departure.tell(others)
+        self._departure.tell(others)
         self._ring(others)
         while True:
             self._listen()  # what it tells of losses stays for the next poll
-            self._sending = [one for one in self._sending if not done(one)]
-            if not self._sending and not self._departure.within(self._known_dead):
+            if not self._departure.within(self._known_dead):
                 return
             self._doorbell.wait(PAUSE)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spotmpi.fabric.mpi_calls import MPI, Sent, take, told
+from spotmpi.fabric.mpi_calls import MPI, Sent, done, take, told
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Departure"]
@@ -29,21 +29,22 @@ class Departure:
         self._untold = set(ids) - {me}
         self._within = set(self._untold)
         """Who has not said that it is out."""
+        self._telling: dict[WorkerId, Sent] = {}
+        """Who may not have been reached yet."""
 
-    def tell(self, workers: Collection[WorkerId]) -> list[Sent]:
+    def tell(self, workers: Collection[WorkerId]) -> None:
         """This worker is out of the build: let these know, if they do not yet."""
-        sent: list[Sent] = []
         for worker in self._untold.intersection(workers):
             self._untold.remove(worker)
             try:
                 request = self._comm.Isend([b"", MPI.BYTE], self._ranks[worker], _OUT)
-                sent.append((request, b"", self._comm))
+                self._telling[worker] = request, b"", self._comm
             except MPI.Exception as error:
                 told(error, self._comm)  # it is dead
-        return sent
 
     def within(self, dead: Collection[WorkerId]) -> Collection[WorkerId]:
-        """Those who may still have to ask this worker. ``dead``: as far as is known."""
+        """Those who may still have to ask this worker, or wait for its word. ``dead``: as far as is
+        known; what is sent to these may never leave."""
         for worker in [*self._within]:
             try:
                 if worker in dead or take(self._comm, self._ranks[worker], _OUT) is not None:
@@ -51,4 +52,7 @@ class Departure:
             except MPI.Exception as error:
                 told(error, self._comm)
                 self._within.remove(worker)
-        return self._within
+        for worker, sent in [*self._telling.items()]:
+            if worker in dead or done(sent):
+                del self._telling[worker]
+        return self._within | self._telling.keys()

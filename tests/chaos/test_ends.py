@@ -90,10 +90,12 @@ def test_hundreds_of_ends(start, seeds: range, tmp_path: Path) -> None:  # noqa:
 def test_hundreds_of_ends_on_hosts(network, seeds: range, tmp_path: Path) -> None:  # noqa: F811
     there = network(2)
     hosts = there.hosts_file(*(f"{name} slots={WORKERS // 2}" for name in there.names))
-    command = (sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, *NEVER_SILENT)
+    command = (sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--no-replace")
 
     def run(after: ExitStack, *script: object) -> Running:
-        job = Running(there.in_head(*command, *script), tmp_path, environ=there.environ)
+        job = Running(
+            there.in_head(*command, *NEVER_SILENT, *script), tmp_path, environ=there.environ
+        )
         after.callback(job.close)
         return job
 
