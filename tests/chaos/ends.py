@@ -35,7 +35,7 @@ def say(what, worker):
 def performed(self, request):
     """Say that the build is over before anything else is done."""
     reply = perform(self, request)
-    if isinstance(request, Rebuild):
+    if isinstance(request, Rebuild) and reply.sealed:
         say("out", self.me)
     return reply
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -70,9 +70,31 @@ def comes(tmp_path: Path, seed: int, run: Callable[..., Running]) -> None:
     assert end.left >= {*range(WORKERS)} - end.killed, (seed, strategy, end.killed, job.output)
 
 
+@pytest.fixture
+def on_hosts(network, tmp_path: Path) -> Iterator[Callable[..., Running]]:  # noqa: F811
+    """``on_hosts(script, ..)`` runs it on two hosts."""
+    there = network(2)
+    hosts = there.hosts_file(*(f"{name} slots={WORKERS // 2}" for name in there.names))
+    command = (sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--no-replace")
+    with ExitStack() as after:
+
+        def run(*script: object) -> Running:
+            whole = there.in_head(*command, *NEVER_SILENT, *script)
+            job = Running(whole, tmp_path, environ=there.environ)
+            after.callback(job.close)
+            return job
+
+        yield run
+
+
 @pytest.mark.promise("deaths while others are through with the end")
 def test_whoever_dies_while_others_are_through_the_rest_ends_too(start, tmp_path: Path) -> None:  # noqa: F811
     comes(tmp_path, 4, partial(start, "run", "-n", WORKERS))
+
+
+@pytest.mark.promise("deaths while others are through with the end, on hosts")
+def test_what_is_sent_to_the_dead_of_another_host_keeps_nobody(on_hosts, tmp_path: Path) -> None:
+    comes(tmp_path, 1, on_hosts)
 
 
 HUNDREDS = [range(first, first + 10) for first in range(0, 150, 10)]
@@ -87,18 +109,6 @@ def test_hundreds_of_ends(start, seeds: range, tmp_path: Path) -> None:  # noqa:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("seeds", HUNDREDS, ids=str)
-def test_hundreds_of_ends_on_hosts(network, seeds: range, tmp_path: Path) -> None:  # noqa: F811
-    there = network(2)
-    hosts = there.hosts_file(*(f"{name} slots={WORKERS // 2}" for name in there.names))
-    command = (sys.executable, "-m", "spotmpi", "run", "--hosts", hosts, "--no-replace")
-
-    def run(after: ExitStack, *script: object) -> Running:
-        job = Running(
-            there.in_head(*command, *NEVER_SILENT, *script), tmp_path, environ=there.environ
-        )
-        after.callback(job.close)
-        return job
-
+def test_hundreds_of_ends_on_hosts(on_hosts, seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
-        with ExitStack() as after:
-            comes(tmp_path, seed, partial(run, after))
+        comes(tmp_path, seed, on_hosts)

@@ -20,7 +20,7 @@ def test_before_all_are_ready_it_starts_again(run_spotmpi, stage: str, dying: st
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"0", "1", "2"}
     lost, again, *rest = done.stderr.splitlines()
     assert re.search(r"worker [012] on \S+ was lost \(SIGKILL\) before all workers were", lost)
-    assert again == "spotmpi: starting again, with those that are there"
+    assert again == "spotmpi: starting again: no worker had taken a step"
     assert rest[-1] == "spotmpi: 3 workers on 1 host train"
 
 
@@ -35,3 +35,11 @@ def test_once_all_are_ready_the_others_go_on(run_spotmpi, stage: str, dying: str
     dead = set(dying.split(","))
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"0", "1", "2"} - dead
     assert done.stderr.count("was revoked (SIGKILL)") == len(dead)
+
+
+def test_a_job_that_is_kept_alive_starts_again_as_it_does_when_all_are_lost(run_spotmpi) -> None:
+    options = ["--keep-alive", "--checkpoint", "kept"]
+    done = run_spotmpi(["run", "-n", "3", *options, SCRIPT, "init", "1,2"])
+    assert done.returncode == 0, done.stderr
+    assert "starting again, from the beginning: it has no checkpoint" in done.stderr
+    assert len(done.stdout.splitlines()) == 3

@@ -113,14 +113,12 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
                 file=sys.stderr,
             )
             break
-        if run.again:
+        if not plan.manner.keep_alive:
             run = _run(plan, settings, resumed, Start.AGAIN)
             continue
         kept = plan.files.newest()
-        settings, resumed = replace(settings, resume=kept is not None), None
-        if kept is not None:
-            resumed = kept.step
-        run = _run(plan, settings, resumed, Start.PATIENT)
+        settings = replace(settings, resume=kept is not None)
+        run = _run(plan, settings, None if kept is None else kept.step, Start.PATIENT)
     if run.code == 0:
         plan.files.finished()
     return run.code
@@ -154,7 +152,7 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -
     job = Job(words, settings, manner, plan.limits, figures)
     job.resumed = resumed
     if start is Start.AGAIN:
-        job.console.say("starting again, with those that are there")
+        job.console.say("starting again: no worker had taken a step")
     if start is Start.PATIENT:
         where = (
             "its newest checkpoint" if settings.resume else "the beginning: it has no checkpoint"

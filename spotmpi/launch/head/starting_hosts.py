@@ -51,7 +51,7 @@ class Start(Enum):
     AGAIN = auto()
     """Workers were lost before all were ready: for all for a while, then it begins with fewer."""
     PATIENT = auto()
-    """All workers were lost: for as many workers as it takes, for as long as it takes."""
+    """With --keep-alive: for as many workers as it takes, for as long as it takes."""
 
 
 class StartingHosts:

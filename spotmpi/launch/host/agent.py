@@ -273,10 +273,11 @@ class Agent:
                 self._crew.end()
             case messages.Leave(again=again):
                 self._crew.dismiss()
-                why = "this host is to be taken away" if self._free else ""
-                over = self._free or not again
-                why = why or ("the job begins again" if again else "")
-                self._outcome = ServiceEnd(over, why, not over, self._free and self._told)
+                if again and not self._free:
+                    self._outcome = ServiceEnd(False, "the job starts again", served=True)
+                else:
+                    why = "this host is to be taken away" if self._free else ""
+                    self._outcome = ServiceEnd(True, why, told=self._free and self._told)
 
     def _obituary(self, worker: int, at: float, name: messages.MpiName | None) -> None:
         """A worker has died, here or elsewhere: those that are here must know, and their MPI."""

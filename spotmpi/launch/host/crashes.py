@@ -9,7 +9,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["SIGNALS", "in_mpi", "paper", "read", "write_to"]
+__all__ = ["SIGNALS", "in_mpi", "new_report", "read", "write_to"]
 
 SIGNALS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL}
 """By which a process dies that does something wrong."""
@@ -25,14 +25,14 @@ _IN_MPI = re.compile(
 no frames."""
 
 
-def paper() -> int:
+def new_report() -> int:
     """A descriptor, for a worker to write to and for its parent to read."""
     return os.memfd_create("spotmpi-crash")
 
 
-def write_to(paper: int) -> None:
+def write_to(report: int) -> None:
     """From now on a crash of this process is written there; one of its children's to its errors."""
-    faulthandler.enable(paper)
+    faulthandler.enable(report)
     os.register_at_fork(after_in_child=_usual)
 
 
@@ -41,9 +41,9 @@ def _usual() -> None:
         faulthandler.enable()
 
 
-def read(paper: int) -> str:
+def read(report: int) -> str:
     """What is written there: stacks, the innermost frames first."""
-    return os.pread(paper, _LONGEST, 0).decode(errors="replace")
+    return os.pread(report, _LONGEST, 0).decode(errors="replace")
 
 
 def in_mpi(written: str) -> bool:

@@ -40,19 +40,19 @@ _TO_BE_ENDED = 5.0
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + os.sep
 
 
-def main(folder: Path, channel: int, paper: int) -> NoReturn:
+def main(folder: Path, channel: int, report: int) -> NoReturn:
     """Run the script of a job's folder as ``python SCRIPT ARGS`` would, or the module as
     ``python -m MODULE ARGS``, and end this process.
 
-    ``channel`` is the descriptor that leads to the launcher, ``paper`` is for what is to be read of
-    it after a crash (`crashes`).
+    ``channel`` is the descriptor that leads to the launcher, ``report`` is for what is to be read
+    of it after a crash (`crashes`).
 
     MPI is not finalised: that can hang after a failure, and nobody needs it.
     """
     program = Program.of(json.loads((folder / TASK).read_text()))
     for stream in (sys.stdout, sys.stderr):
         cast(io.TextIOWrapper, stream).reconfigure(line_buffering=True)
-    crashes.write_to(paper)
+    crashes.write_to(report)
     if program.is_module:
         sys.argv[:] = [AS_MODULE, *program.arguments]  # its path, as soon as that is known
         sys.path.insert(0, os.getcwd())

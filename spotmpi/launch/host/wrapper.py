@@ -70,7 +70,7 @@ def main(folder: Path) -> NoReturn:
             )
         ],
     )
-    wrapper, paper = os.getpid(), crashes.paper()
+    wrapper, report = os.getpid(), crashes.new_report()
     child = os.fork()
     if child == 0:
         processes.die_with_parent(wrapper)
@@ -79,22 +79,22 @@ def main(folder: Path) -> NoReturn:
         _redirect(out[1], error[1])
         processes.name_this(f"spotmpi-{me}")
         wire.say(link, wire.encode("runs", pid=os.getpid()))
-        worker.main(folder, link.fileno(), paper)
+        worker.main(folder, link.fileno(), report)
     _LOG.info("worker %d is process %d", me, child)
     for descriptor in (*out, *error, *(reading for reading, _ in log)):
         os.close(descriptor)
-    _Watch(me, child, folder, link, paper).run()
+    _Watch(me, child, folder, link, report).run()
 
 
 class _Watch:
     """The wrapper's wait for the first thing that happens to its worker or agent."""
 
-    def __init__(self, me: int, child: int, folder: Path, link: socket.socket, paper: int) -> None:
+    def __init__(self, me: int, child: int, folder: Path, link: socket.socket, report: int) -> None:
         self._me = me
         self._child = child
         self._folder = folder
         self._link = link
-        self._paper = paper
+        self._report = report
         self._limit = (Settings.from_environ().detect_ms or DETECT_MS) / 1e3
         self._stopped: float | None = None
         """When the worker was stopped (SIGSTOP), if it has not gone on since."""
@@ -122,7 +122,7 @@ class _Watch:
         at = time.monotonic()
         lost_in_mpi = False
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) in crashes.SIGNALS:
-            stacks = crashes.read(self._paper)
+            stacks = crashes.read(self._report)
             lost_in_mpi = crashes.in_mpi(stacks)
             wire.say(self._link, wire.encode("crashed", stacks=stacks, step=self._step()))
         revoked = lost_in_mpi or processes.was_revoked(status)

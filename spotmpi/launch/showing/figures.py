@@ -18,8 +18,8 @@ from spotmpi.launch.decoding import Message
 __all__ = ["CAUSES", "Figures", "Spent"]
 
 CAUSES = ("killed", "crashed", "host", "stopped", "hung", "unreachable")
-"""Why workers are lost: they got a signal; their host is gone; they were stopped; they did nothing
-while others waited; others did not reach them."""
+"""Why workers are lost: they got a signal; MPI crashed; their host is gone; they were stopped; they
+did nothing while others waited; others did not reach them."""
 
 _LIVING = ("starting", "waiting", "joining", "training", "trained")
 

@@ -127,7 +127,7 @@ class Checkpoints:
             self.wait()
         if self._copy is not None:
             self._write(*self._copy)
-        if confirmed:  # none before the last: who says so has written the one that was due
+        if confirmed:  # of the one that is due: `published` ends when another one is
             self._due = None
         if wanted:
             self._due, self.published = number, False
