@@ -1,9 +1,10 @@
-"""The private folder of one job.
+"""The private folders of one job.
 
-It lies in shared memory, belongs to one user alone, and holds everything that a job leaves on
-the host: the launcher's sockets, the boards, mpirun's session and the shared memory of MPI.
-Everybody who needs it holds a shared lock on it, so that a later job can tell a folder that
-nobody is left to remove.
+They lie in shared memory, belong to one user alone, and hold everything that a job leaves on the
+host. The launcher has one that bears the job's name, with the socket where it is asked things.
+Each start of the job has another: the boards, mpirun's session and the shared memory of MPI; so
+has each agent. Everybody who needs a folder holds a shared lock on it, so that others can tell one
+that nobody is left to remove.
 """
 
 from __future__ import annotations
@@ -12,14 +13,29 @@ import fcntl
 import os
 import stat
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from spotmpi.launcher_channel import BOARDS, DEATHS
 
-__all__ = ["PREFIX", "all_of_mine", "create", "home", "hold", "remove", "remove_abandoned"]
+__all__ = [
+    "PREFIX",
+    "all_of_mine",
+    "create",
+    "home",
+    "hold",
+    "is_name",
+    "make",
+    "new_name",
+    "remove",
+    "remove_abandoned",
+]
 
 PREFIX = "spotmpi-"
 """How the names of jobs, and so of their folders, begin."""
+
+_LONGEST = 40
+"""Letters of a name: with the folder and the socket's name it must fit an address."""
 
 
 def home() -> Path:
@@ -45,20 +61,38 @@ def all_of_mine() -> list[Path]:
     return found
 
 
-def create(workers: int) -> tuple[str, Path, int]:
-    """Make a job's folder, and return the job's name, the folder and the lock's descriptor."""
+def is_name(text: str) -> bool:
+    """Whether a job may be called so, after `PREFIX`: a word of at most 40 letters, digits and
+    ``-_.``, which begins with a letter or a digit."""
+    word = text.isascii() and all(letter.isalnum() or letter in "-_." for letter in text)
+    return word and text[:1].isalnum() and len(text) <= _LONGEST
+
+
+def new_name() -> str:
+    """Return a name that no other job has, `PREFIX` included."""
+    return f"{PREFIX}{os.urandom(6).hex()}"
+
+
+def make(name: str) -> tuple[Path, int]:
+    """Make the folder of this name, and return it and the lock's descriptor.
+
+    Raises FileExistsError if there is one.
+    """
     while True:
-        job = f"{PREFIX}{os.urandom(6).hex()}"
-        folder = home() / job
+        folder = home() / name
         folder.mkdir(mode=0o700)
-        try:
-            lock = hold(folder)
-        except FileNotFoundError:
-            continue  # taken for abandoned by somebody, in the instant before it was locked
-        (folder / DEATHS).write_bytes(bytes(8 * workers))
-        for board in BOARDS:
-            (folder / board).touch(mode=0o600)
-        return job, folder, lock
+        with suppress(FileNotFoundError):  # taken for abandoned, in the instant before it is locked
+            return folder, hold(folder)
+
+
+def create(workers: int) -> tuple[str, Path, int]:
+    """Make a folder for one start of a job, and return its name, itself and the lock's
+    descriptor."""
+    folder, lock = make(new_name())
+    (folder / DEATHS).write_bytes(bytes(8 * workers))
+    for board in BOARDS:
+        (folder / board).touch(mode=0o600)
+    return folder.name, folder, lock
 
 
 def hold(folder: Path) -> int:

@@ -79,9 +79,14 @@ def _trace(what: str | None) -> Path:
     """The file that is meant. Raises UsageError, or TraceError if the job has none."""
     if what is not None and Path(what).exists():
         return Path(what)
-    if what is not None and not what.startswith("spotmpi-"):
-        raise UsageError(f"there is no trace {what}; give its file, or the name of a running job")
-    folder = client.find(what, "spotmpi why ID")
+    try:
+        folder = client.find(what, "spotmpi why NAME")
+    except client.Gone as gone:
+        if what is None:
+            raise
+        raise UsageError(
+            f"there is no trace {what}, and no job of this name runs on this host; give one of them"
+        ) from gone
     name = client.status(folder).trace
     if name is None:
         raise TraceError(

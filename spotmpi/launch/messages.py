@@ -120,6 +120,8 @@ class Unsaved(Message, event="unsaved"):
 
     step: Count
     why: Annotated[str, Shown(4096)]
+    patience: float | None = None
+    """It is the end of the training, and is tried again for so many seconds."""
 
 
 @dataclass(frozen=True)

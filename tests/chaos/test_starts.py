@@ -15,13 +15,13 @@ SCRIPT = Path(__file__).with_name("starts.py")
 @pytest.mark.parametrize("stage", ["import", "init", "handshake"])
 @pytest.mark.parametrize("dying", ["0", "1,2"])
 def test_before_all_are_ready_it_starts_again(run_spotmpi, stage: str, dying: str) -> None:
-    done = run_spotmpi(["run", "-n", "3", SCRIPT, stage, dying])
+    done = run_spotmpi(["run", "-n", "3", "--name", "starts", SCRIPT, stage, dying])
     assert done.returncode == 0, done.stderr
     assert {line.split()[2] for line in done.stdout.splitlines()} == {"0", "1", "2"}
     lost, again, *rest = done.stderr.splitlines()
     assert re.search(r"worker [012] on \S+ was lost \(SIGKILL\) before all workers were", lost)
     assert again == "spotmpi: starting again: no worker had taken a step"
-    assert rest[-1] == "spotmpi: 3 workers on 1 host train"
+    assert rest[-1] == "spotmpi: job spotmpi-starts: 3 workers on 1 host train"
 
 
 @pytest.mark.parametrize("stage", ["ready", "underway"])

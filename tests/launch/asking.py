@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from spotmpi import job_folder
 from spotmpi.launch.commands import client
 from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.control_socket import DESK
@@ -21,8 +22,8 @@ def folder_of(running: Running) -> Path:
     for pid in processes:
         environ = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         for variable in environ:
-            if variable.startswith(b"SPOTMPI_JOB_DIR="):
-                folder = Path(os.fsdecode(variable.partition(b"=")[2]))
+            if variable.startswith(b"SPOTMPI_JOB="):
+                folder = job_folder.home() / os.fsdecode(variable.partition(b"=")[2])
                 if (folder / DESK).exists():
                     return folder
     pytest.fail(f"no folder among {processes}")

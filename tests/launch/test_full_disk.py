@@ -114,7 +114,7 @@ def test_a_checkpoint_that_was_due_is_written_when_there_is_room(start, disk: Di
     before = running.output.count("written to")
     running.until("^spotmpi: checkpoint of step .* written to", times=before + 1)
     os.kill(running.pid, signal.SIGINT)
-    assert running.wait() == 130
+    assert running.wait() == 75
 
 
 def test_the_end_waits_for_room(start, disk: Disk) -> None:

@@ -40,12 +40,12 @@ def test_junk_in_a_worker_s_channel_is_said_once_and_harms_nobody(run_spotmpi, t
 
 @pytest.mark.matrix
 def test_workers_that_train_finish(run_spotmpi) -> None:
-    done = run_spotmpi(["run", "-n", "3", TRAINING])
+    done = run_spotmpi(["run", "-n", "3", "--name", "all", TRAINING])
     assert done.returncode == 0, done.stderr
     expected = [f"[{worker}] worker {worker} trained with 3" for worker in range(3)]
     assert sorted(done.stdout.splitlines()) == expected
     assert done.stderr == (
-        "spotmpi: 3 workers on 1 host train\n"
+        "spotmpi: job spotmpi-all: 3 workers on 1 host train\n"
         "spotmpi: checkpoint of step 20 written to somewhere/step-20\n"
     )
 

@@ -233,9 +233,9 @@ def test_without_verbose_the_log_is_in_its_file_only(
     start: Callable[..., object], tmp_path: Path
 ) -> None:
     trainer = Path(__file__).parent / "scripts" / "trainer.py"
-    running = start("run", "-n", 1, "--log-dir", "logs", trainer, 3)
+    running = start("run", "-n", 1, "--name", "quiet", "--log-dir", "logs", trainer, 3)
     assert running.wait() == 0
-    said = {"spotmpi: 1 worker on 1 host trains", "[0] worker 0 took 3 steps with 1"}
+    said = {"spotmpi: job spotmpi-quiet: 1 worker on 1 host trains", "[0] worker 0 took 3 steps with 1"}
     assert set(running.output.splitlines()) == said
     assert "training has finished" in (tmp_path / "logs" / "spotmpi.log").read_text()
 

@@ -261,10 +261,10 @@ def test_a_killed_launcher_leaves_no_socket_and_nobody_who_waits(
 @pytest.mark.matrix
 def test_workers_are_quiet_and_their_files_have_it_all(start, tmp_path: Path, hosts: Path) -> None:
     for place in (["-n", 2], ["--hosts", hosts]):
-        arguments = ["--quiet", "--log-dir", "logs", TRAINER, 10, "say:all@3"]
+        arguments = ["--quiet", "--name", "files", "--log-dir", "logs", TRAINER, 10, "say:all@3"]
         running = start("run", *place, *arguments)
         assert running.wait() == 0
-        assert running.output == "spotmpi: 2 workers on 1 host train\n"
+        assert running.output == "spotmpi: job spotmpi-files: 2 workers on 1 host train\n"
     assert (tmp_path / "logs").stat().st_mode & 0o777 == 0o700
     for worker in range(2):
         file = tmp_path / "logs" / f"worker-{worker}.log"

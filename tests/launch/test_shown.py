@@ -90,15 +90,15 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 @pytest.mark.matrix
 def test_the_last_line_of_a_terminal_lives_and_the_others_stay_whole(terminal: Terminal) -> None:
     (terminal.folder / "batches.py").write_text(BATCHES)
-    job = terminal.start("-n", 3, "--revoke", "1@40", "batches.py")
+    job = terminal.start("-n", 3, "--name", "live", "--revoke", "1@40", "batches.py")
     known = r"step \d+ of \d{7}, loss 0\.25, [\d.]+ steps/s, .*2 workers, .* to go$"
     lines = terminal.until(lambda lines: re.fullmatch(known, lines[-1]))
-    assert lines[0] == "spotmpi: 3 workers on 1 host train"
+    assert lines[0] == "spotmpi: job spotmpi-live: 3 workers on 1 host train"
     assert any(line.startswith("spotmpi: recovered from the loss of worker 1") for line in lines)
     assert all(line.startswith("spotmpi: ") for line in lines[:-1])
     assert max(map(len, lines[:1] + lines[-1:])) < 80
     os.kill(job.pid, signal.SIGINT)
-    lines = terminal.until(lambda lines: lines[-1] == "" and "SIGINT" in lines[-2])
+    lines = terminal.until(lambda lines: lines[-1] == "" and "Ctrl-C" in lines[-2])
     assert job.wait(LIMIT) == 130
     assert all(line.startswith("spotmpi: ") for line in lines[:-1]), "the living line is gone"
 
@@ -116,15 +116,15 @@ def test_what_workers_write_elsewhere_has_nothing_of_it(terminal: Terminal) -> N
 
 def test_a_log_begins_with_who_trains_and_has_no_terminal_s_signs(start) -> None:
     keeps = ["--checkpoint", "kept", "--checkpoint-every", 10]
-    running = start("run", "-n", 2, *keeps, TRAINER)
+    running = start("run", "-n", 2, "--name", "log", *keeps, TRAINER)
     running.until(r"checkpoint of step \d+ written")
     os.kill(running.pid, signal.SIGINT)
-    assert running.wait() == 130
-    assert running.output.startswith("spotmpi: 2 workers on 1 host train\n")
+    assert running.wait() == 75
+    assert running.output.startswith("spotmpi: job spotmpi-log: 2 workers on 1 host train\n")
     assert "\x1b" not in running.output
     again = start("run", "-n", 1, *keeps, "--resume", TRAINER, 3)
     assert again.wait() == 0
-    said = r"^spotmpi: 1 worker on 1 host trains; resumed from step \d+0$"
+    said = r"^spotmpi: job \S+: 1 worker on 1 host trains; resumed from step \d+$"
     assert re.search(said, again.output, re.M)
 
 
@@ -132,7 +132,10 @@ def test_a_log_begins_with_who_trains_and_has_no_terminal_s_signs(start) -> None
 def test_a_reader_that_has_enough_ends_no_training(tmp_path: Path) -> None:
     """`spotmpi run ... 2>&1 | head -1`."""
     with subprocess.Popen(
-        [sys.executable, "-m", "spotmpi", "run", "-n", "2", str(TRAINER), "50", "say:all@10"],
+        [
+            *(sys.executable, "-m", "spotmpi", "run", "-n", "2", "--name", "head"),
+            *(str(TRAINER), "50", "say:all@10"),
+        ],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -140,7 +143,7 @@ def test_a_reader_that_has_enough_ends_no_training(tmp_path: Path) -> None:
         start_new_session=True,
     ) as job:
         assert job.stdout is not None
-        assert job.stdout.readline() == b"spotmpi: 2 workers on 1 host train\n"
+        assert job.stdout.readline() == b"spotmpi: job spotmpi-head: 2 workers on 1 host train\n"
         job.stdout.close()
         assert job.wait(LIMIT) == 0
 

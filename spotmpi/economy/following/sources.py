@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import math
-import re
 import select
 import time
 from collections import Counter
@@ -18,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from spotmpi import job_folder
 from spotmpi.economy.following.watched import Watched
 from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch.commands import client
@@ -27,7 +27,6 @@ from spotmpi.trace.records import Record, Tail
 
 __all__ = ["End", "Job", "Source", "Trace", "follow"]
 
-_NAME = re.compile(r"spotmpi-[0-9a-f]{12}")
 _HERE = ("training", "trained")
 _COMING = ("starting", "waiting", "joining")
 _QUIET_S = 60.0
@@ -64,18 +63,18 @@ class Source(Protocol):
 
 @contextmanager
 def follow(name: str) -> Iterator[Source]:
-    """A job of this name, or else a trace in a file. Gone, UsageError or TraceError if it is
+    """A trace in this file, or else a job of this name. Gone, UsageError or TraceError if it is
     neither."""
-    if _NAME.fullmatch(name) and not Path(name).exists():
+    if Path(name).is_file():
+        yield Trace(Path(name))
+    elif job_folder.is_name(name.removeprefix(job_folder.PREFIX)):
         folder = client.find(name)
         with client.until_end(folder) as end:
             yield Job(folder, end)
-    elif Path(name).is_file():
-        yield Trace(Path(name))
     else:
         raise UsageError(
             f"--follow {name}: there is no such file, and it is no name of a job, as `spotmpi "
-            "status` shows it (spotmpi-0123456789ab)"
+            "jobs` shows it (spotmpi-0123456789ab)"
         )
 
 

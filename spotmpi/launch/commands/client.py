@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import io
 import os
-import re
 import select
 import socket
 import sys
@@ -66,11 +65,11 @@ class Gone(SpotmpiError):
 def add_job_argument(parser: argparse.ArgumentParser) -> None:
     """Describe ``--job``."""
     parser.add_argument(
-        "--job", metavar="ID", help="which job, if several run; `spotmpi status` shows the ID"
+        "--job", metavar="NAME", help="which job, if several run; `spotmpi jobs` shows their names"
     )
 
 
-def find(name: str | None, choose: str = "--job ID") -> Path:
+def find(name: str | None, choose: str = "--job NAME") -> Path:
     """Return the folder of the job of that name, or of the only one; ``choose``: how it is named.
 
     Raises Gone if there is none, UsageError if it must be named, or is named wrongly.
@@ -80,8 +79,7 @@ def find(name: str | None, choose: str = "--job ID") -> Path:
     found = running()
     if not found:
         raise Gone(
-            "no job of yours runs on this host; ask where `spotmpi run` was started, "
-            "once its hosts are there"
+            "no job of yours runs on this host; ask where `spotmpi run` was started"
         )
     if len(found) > 1:
         listed = "".join(f"\n  {line}" for line in described(found))
@@ -170,7 +168,7 @@ def until_end(folder: Path) -> Iterator[JobEnd]:
 
 def _named(name: str) -> Path:
     short = name.removeprefix(job_folder.PREFIX)
-    if not re.fullmatch(r"[0-9a-f]+", short):
+    if not job_folder.is_name(short):
         raise UsageError(
             f"--job {name} is no name of a job, such as {job_folder.PREFIX}0123456789ab"
         )
@@ -179,8 +177,8 @@ def _named(name: str) -> Path:
         raise Gone(f"there is no job {folder.name} of yours on this host; it may have ended")
     if not _answers(folder):
         raise Gone(
-            f"{folder.name} is what is left of a job whose launcher was killed, or the part of a "
-            "job that was started on another host; ask there"
+            f"{folder.name} is what is left of a job whose launcher was killed, or a part of a job "
+            "that has another name, or was started on another host"
         )
     return folder
 

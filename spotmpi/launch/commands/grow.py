@@ -23,8 +23,8 @@ _BETWEEN_LOOKS = 0.2
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.usage = (
-        "spotmpi grow --workers N [--host NAME] [--job ID]\n"
-        "       spotmpi grow --host NAME [--slots N] [--python PATH] [--job ID]"
+        "spotmpi grow --workers N [--host NAME] [--job NAME]\n"
+        "       spotmpi grow --host NAME [--slots N] [--python PATH] [--job NAME]"
     )
     parser.description = (
         "Start more workers for a running job that was started here: with --hosts, with --listen, "

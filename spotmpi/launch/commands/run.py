@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from spotmpi import job_folder
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.launch import job_token, notices, processes
 from spotmpi.launch.commands import publishing
@@ -125,6 +126,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a worker counts as revoked when others have waited for it, and it has done nothing, "
         f"for so many seconds ({STALL_TIMEOUT}; 0: never)",
     )
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="call the job spotmpi-NAME, for --job of `spotmpi status` and others (without it the "
+        "job gets a name that no other has)",
+    )
     parser.add_argument("--quiet", action="store_true", help="show only what spotmpi itself says")
     parser.add_argument(
         "--verbose", action="store_true", help="show what spotmpi does in all processes of the job"
@@ -209,6 +216,11 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     if spares >= workers:
         raise UsageError(f"--spares {spares} of {count(workers)}: leave one to train")
     check(settings, workers - spares)
+    if options.name is not None and not job_folder.is_name(options.name):
+        raise UsageError(
+            f"--name {options.name}: give a word of at most 40 letters, digits and -_. that begins "
+            "with a letter or a digit"
+        )
     program = _program(options)
     if settings.trace is not None:
         if settings.trace.is_dir():
@@ -259,6 +271,7 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
                 limits=limits,
                 files=files,
                 published=publishing.opened(options, tensorboard, stack),
+                name=options.name,
             )
             return launching.launch(plan, settings, resumed)
     except (CheckpointError, InUse) as error:

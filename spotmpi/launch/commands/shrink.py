@@ -14,7 +14,7 @@ __all__ = ["add_arguments", "main"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.usage = "spotmpi shrink --worker W [--job ID]"
+    parser.usage = "spotmpi shrink --worker W [--job NAME]"
     parser.description = (
         "Take one worker out of a running job, before its next step. The others train on and "
         "lose nothing. Ask on the host where `spotmpi run` was started."

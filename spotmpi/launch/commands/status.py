@@ -24,7 +24,7 @@ _INTERVAL = 1.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.usage = "spotmpi status [--watch] [--json] [--job ID]"
+    parser.usage = "spotmpi status [--watch] [--json] [--job NAME]"
     parser.description = (
         "Show a running job: its step, its workers and what became of them, its last checkpoint; "
         "where several run, which. "
@@ -68,7 +68,7 @@ def _listed(jobs: list[Path], as_json: bool) -> str:
     """Several jobs, a line each."""
     if as_json:
         return "\n".join(json.dumps(fields(one)) for one in client.reports(jobs))
-    head = "several jobs of yours run on this host; --job ID shows one of them:"
+    head = "several jobs of yours run on this host; --job NAME shows one of them:"
     return "\n  ".join([head, *lines(jobs, 2)])
 
 

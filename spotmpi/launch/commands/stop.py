@@ -30,7 +30,7 @@ class NotStopped(SpotmpiError):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
-    parser.usage = "spotmpi stop [--now] [--job ID]"
+    parser.usage = "spotmpi stop [--now] [--job NAME]"
     parser.description = (
         "End a running job. With --checkpoint all its workers stop after their step and write a "
         "checkpoint; `spotmpi run` then ends with code 75, and --resume goes on from there. If no "

@@ -117,9 +117,8 @@ class ControlRequests:
             told += self._orders.give(worker, stop=True)
         if not told:
             raise UsageError("no order can be written into the job's folder; end it with Ctrl-C")
-        self._verdict.asked_to_stop()
         self._standing.stopping(True)
-        return "the workers stop after this step, with a checkpoint"
+        return self._verdict.asked_to_stop()
 
     def _end_now(self) -> str:
         """All end at once, whatever is kept."""

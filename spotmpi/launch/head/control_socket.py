@@ -1,4 +1,4 @@
-"""Where a running job is asked things: a private socket in its folder, served by the launcher.
+"""Where a job is asked things: a private socket in its folder, served by the launcher.
 
 A question is one line of JSON, an object whose key ``ask`` names it
 (`control_messages.QUESTIONS`); so is the answer (`control_messages.ANSWERS`), and the connection is
@@ -61,15 +61,15 @@ class ControlSocket:
             raise
         self._clients = Clients(loop, self._listener, LONGEST_QUESTION, self._hear, _is_this_user)
 
-    def close(self, ending: Message) -> None:
-        """Tell all who wait for it how the job ended, and let everybody go."""
+    def close(self, ending: Message | None) -> None:
+        """Tell all who wait for it how the job ended, if that is known, and let everybody go."""
         self._clients.close()
         self._listener.close()
         deadline = time.monotonic() + _AT_THE_END
         for client in self._clients.aside:
             with suppress(OSError):
                 client.link.settimeout(max(0.001, deadline - time.monotonic()))
-                client.link.sendall(encode(ending) + b"\n")
+                client.link.sendall(b"" if ending is None else encode(ending) + b"\n")
             self._clients.leave(client)
 
     def _hear(self, client: Client) -> None:

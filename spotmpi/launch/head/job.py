@@ -17,9 +17,8 @@ from typing import Protocol
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages, processes
 from spotmpi.launch.control_messages import Report
-from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.control_requests import ControlRequests, Growing
-from spotmpi.launch.head.control_socket import ControlSocket
+from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.job_state import JobEnding, JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.head.output import Output
@@ -46,6 +45,9 @@ __all__ = ["STALL_TIMEOUT", "Job", "JobOptions", "MpirunStart", "Workers"]
 _LOG = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+_REQUESTS = (signal.SIGINT, signal.SIGTERM)
+"""Those of them that ask for an end in order."""
 
 _FOR_START = 60.0
 """Seconds for mpirun to start the wrappers; and one more for each worker."""
@@ -143,7 +145,7 @@ class MpirunStart:
     hosts: Sequence[str]
     """Of each worker."""
     folder: Path
-    """The job's, whose name marks all its processes on this host (SPOTMPI_JOB)."""
+    """Of this start."""
     network: Open
     """Where mpirun is to live."""
 
@@ -174,6 +176,8 @@ class Job:
     """One job, from its first process's start to the last one's end: an event loop.
 
     Whatever else takes part is called back by ``loop``. ``task`` is the script and its arguments.
+    The job may have been started before, in the same ``home``. ``resumed``: the step that it goes
+    on from, if it does.
     """
 
     def __init__(
@@ -182,31 +186,31 @@ class Job:
         settings: Settings,
         manner: JobOptions,
         limits: Limits,
+        home: JobHome,
         figures: Figures | None = None,
+        resumed: int | None = None,
     ) -> None:
-        self._folder = Path()
+        self._home = home
         self._crew: Workers
-        self._verdict = JobState(again=manner.keep_alive)
-        self.loop = Loop()
+        self._keeps = settings.checkpoint is not None
+        self._verdict = JobState(self._keeps, again=manner.keep_alive)
+        self.loop = home.loop
         self.console = Output(
             self.loop, limits.reader, manner.quiet, manner.log_dir, manner.verbose
         )
-        self._standing = StatusReport(task[0], task[1:], settings)
+        self._standing = StatusReport(task[0], task[1:], settings, home.since, resumed)
         self.figures = figures or Figures()
         self._view = View(self.console)
         self.watchers: list[Callable[[Report], None]] = [self._view.look]
         """Are told how the job stands, once a second."""
-        self._keeps = settings.checkpoint is not None
         self._rehearsed = settings.revoke
-        self._terminated = False
-        """SIGTERM has come once, which is a notice where a checkpoint can be kept."""
-        self.resumed: int | None = None
-        """The step that it goes on from, if it does."""
+        self._told_to_end = False
+        """A signal has come that asks for the job's end, where a checkpoint can be kept."""
+        self._resumed = resumed
         self.growing: Growing | None = None
         """Where more workers come from, if any can."""
         self._turnover: MembershipChanges
         self._requests: ControlRequests
-        self._desk: ControlSocket | None = None
         self._spares, self._replace = manner.spares, manner.replace
         self._least = settings.min_workers
         self._limits = limits
@@ -275,6 +279,17 @@ class Job:
             self._least,
             self._limits,
         )
+        self._requests = ControlRequests(
+            self._home.name,
+            self._crew,
+            self._verdict,
+            self._standing,
+            self._keeps,
+            self._turnover.orders,
+            self._turnover.part,
+            self.growing,
+        )
+        self._home.answer = self._requests.answer
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
         with as_events(self.loop, {*_SIGNALS, signal.SIGTSTP, *notices}, self._signalled):
@@ -284,8 +299,7 @@ class Job:
                 self._turn()
             self._finish()
         ending = self._verdict.conclude()
-        if self._desk is not None:
-            self._desk.close(self._requests.report(ending))
+        self._home.last = self._requests.report(ending)
         with self.console.closing():
             self._explain(ending)
         return ending
@@ -296,15 +310,15 @@ class Job:
             return
         if self._lookout is not None and self._lookout.take(number):
             return
-        if number == signal.SIGTERM and self._keeps and not self._terminated:
-            self._terminated = True
+        if number in _REQUESTS and self._keeps and not self._told_to_end:
+            self._told_to_end = True
             if self._verdict.started and self._verdict.training:
                 self._verdict.asked_to_stop(
-                    "SIGTERM (a second one ends the job at once, without a checkpoint)"
+                    f"{_called(number)} (once more ends the job at once, without a checkpoint)"
                 )
                 self._turnover.noticed(None)
                 return
-        self._verdict.interrupted(number)
+        self._verdict.interrupted(_called(number), number)
 
     def _pause_myself(self) -> None:
         """Ctrl-Z reaches the launcher alone."""
@@ -356,7 +370,7 @@ class Job:
             self.loop.cancel("start")
         if self._verdict.started and not began:
             hosts = [one.host for one in self._verdict.fates if one.state not in NEWCOMERS]
-            self.console.say(live_line.banner(hosts, self.resumed))
+            self.console.say(live_line.banner(self._home.name, hosts, self._resumed))
             self._turnover.began()
         self._turnover.tend()
 
@@ -401,22 +415,7 @@ class Job:
 
     def _start(self, start: MpirunStart) -> None:
         workers = len(start.hosts)
-        self._folder = start.folder
         self._verdict.expect(start.hosts)
-        self._requests = ControlRequests(
-            start.folder.name,
-            self._crew,
-            self._verdict,
-            self._standing,
-            self._keeps,
-            self._turnover.orders,
-            self._turnover.part,
-            self.growing,
-        )
-        try:
-            self._desk = ControlSocket(self.loop, start.folder, self._requests.answer)
-        except OSError as error:
-            self.console.say(f"spotmpi status, stop, grow and shrink cannot be used: {error}")
         self.loop.every(_BETWEEN_LOOKS, "look", self._look)
         if self._stall_timeout:
             self._look_for_stalls()
@@ -490,8 +489,8 @@ class Job:
             self._lookout.close()
         # Not even what hid from its wrapper, or started while all this ended, may stay.
         processes.end_descendants(_FOR_CLEARING, keep=self._spared)
-        if self._folder.name:
-            processes.sweep(f"SPOTMPI_JOB={self._folder.name}", _FOR_CLEARING)
+        if self._mpirun is not None:
+            processes.sweep(f"SPOTMPI_JOB={self._home.name}", _FOR_CLEARING)
 
     def _take_leave_of(self, mpirun: subprocess.Popen[bytes]) -> None:
         if not self._mpirun_gone:
@@ -591,6 +590,10 @@ class Job:
             f"a worker stopped with code {EXIT_REQUEUE}, but others went on for "
             f"{_FOR_STOPPING:.0f} s and were ended"
         )
+
+
+def _called(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal_name(number)
 
 
 def _prepare(network: Open, launcher: int) -> None:

@@ -13,8 +13,8 @@ Code Meaning
 74   the job ended in order, and its last steps are in no checkpoint: the disk refused it for long
      after the training, or the user did not want to wait for one
 75   the workers stopped with a checkpoint written: too few were left, or all were told to
-     leave; a batch system may requeue the job
-128+ the launcher was ended by a signal: 130 is Ctrl-C, or a stop without a checkpoint
+     leave, also by Ctrl-C or SIGTERM; a batch system may requeue the job
+128+ the launcher was ended by a signal, without a checkpoint
 ==== =====================================================================================
 
 SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. So is a crash
@@ -24,6 +24,7 @@ else is a bug of the script, and a bug ends the job before any survivor starts t
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Collection, Iterable
@@ -57,14 +58,15 @@ MEANINGS = {
         "ended, and the last steps are in no checkpoint: the disk refused it, or spotmpi stop --now"
     ),
     EXIT_REQUEUE: (
-        "stopped below --min-workers, by a notice, SIGTERM or spotmpi stop, "
+        "stopped below --min-workers, by a notice, Ctrl-C, SIGTERM or spotmpi stop, "
         "with a checkpoint to --resume from"
     ),
     128 + signal.SIGHUP: "SIGHUP: the terminal was closed",
-    EXIT_ENDED: "Ctrl-C, or spotmpi stop of a job without --checkpoint",
+    EXIT_ENDED: (
+        "Ctrl-C or spotmpi stop, without --checkpoint or before the training; or a second Ctrl-C"
+    ),
     128 + signal.SIGQUIT: "SIGQUIT",
-    128
-    + signal.SIGTERM: "SIGTERM without --checkpoint or before the training, or a second SIGTERM",
+    128 + signal.SIGTERM: "SIGTERM, as Ctrl-C",
 }
 """Of the exit codes, as users are told."""
 
@@ -93,10 +95,12 @@ class JobState:
     """Collects what happens; ``ending`` is set as soon as the job must be ended.
 
     ``lines`` is what to tell the user, in order; the launcher takes them out and prints them.
-    ``again``: the launcher itself starts the job again when every worker is lost.
+    ``keeps``: there is a folder for checkpoints. ``again``: the launcher itself starts the job
+    again when every worker is lost.
     """
 
-    def __init__(self, again: bool = False) -> None:
+    def __init__(self, keeps: bool = False, again: bool = False) -> None:
+        self._keeps = keeps
         self._again = again
         self._workers: list[Worker] = []
         self._started = False
@@ -108,8 +112,11 @@ class JobState:
         self._checkpoints: set[messages.Checkpoint] = set()
         self._unsaved: str | None = None
         """Why the last checkpoint could not be written."""
+        self._told_of_end: int | None = None
+        """That training is over, and its end cannot be kept, was told so many minutes before that
+        is given up."""
         self._unkept = False
-        """Training is over, and its end could not be kept."""
+        """It was given up."""
         self._asked = False
         self._said: set[str] = set()
         """What workers had for the user: often all of them say the same."""
@@ -148,7 +155,8 @@ class JobState:
     @property
     def complete(self) -> bool:
         """Whether every worker has come to its end; newcomers that do not train do not count."""
-        return all(worker.end or worker.newcomer for worker in self._workers)
+        workers = self._workers
+        return bool(workers) and all(worker.end or worker.newcomer for worker in workers)
 
     @property
     def stopping(self) -> bool:
@@ -216,11 +224,16 @@ class JobState:
             f"started by `spotmpi grow --host {host} --workers 1`"
         )
 
-    def asked_to_stop(self, why: str = "asked to stop") -> None:
-        """Take the news that the workers were ordered to stop."""
-        if not self._asked:
-            self.lines.append(f"{why}: the workers stop after this step, with a checkpoint")
+    def asked_to_stop(self, by: str | None = None) -> str:
+        """Take the news that the workers were ordered to stop, ``by`` a signal if it is said;
+        return what comes of it."""
+        then = "the workers stop after this step, with a checkpoint"
+        if self._told_of_end is not None:
+            then = "the training is over, and its last checkpoint is waited for"
+        if by is not None or not self._asked:
+            self.lines.append(f"{by or 'asked to stop'}: {then}")
         self._asked = True
+        return then
 
     def refused_to_stop(self, again: bool) -> None:
         """Take the news that they go on, as they could keep nothing. ``again``: they try again
@@ -244,7 +257,9 @@ class JobState:
         """End the job at once because somebody asked for it; ``unkept``: without a checkpoint that
         there could have been."""
         code, how = (EXIT_UNKEPT, ", without a checkpoint") if unkept else (EXIT_ENDED, "")
-        self._end(code, f"{why}; the job was ended{how}, and every worker in it")
+        self._end(
+            code, f"{why}; the job was ended{how}, and every worker in it{self._what_is_kept()}"
+        )
 
     def told(self, worker: int, said: Message) -> None:
         """Take what a worker said."""
@@ -417,9 +432,11 @@ class JobState:
         """End a job of which one part stopped to be requeued while the other went on."""
         self._end(EXIT_REQUEUE, f"{why}; repeat the command with --resume")
 
-    def interrupted(self, number: int) -> None:
+    def interrupted(self, how: str, number: int) -> None:
         """End the job because the launcher got a signal."""
-        self._end(128 + number, f"{signal_name(number)}: the job was ended, and every worker in it")
+        self._end(
+            128 + number, f"{how}: the job was ended, and every worker in it{self._what_is_kept()}"
+        )
 
     def unrevoked(self, revocations: Iterable[Revocation]) -> list[str]:
         """Return what to say of rehearsals whose step never came, once every worker has ended."""
@@ -477,6 +494,20 @@ class JobState:
         """What to do where no worker remains; nothing, if the launcher does it."""
         advice = "start it again, with --resume if it has a checkpoint"
         return "" if self._again else joint + advice
+
+    def _what_is_kept(self) -> str:
+        """For who ends a job amid its training."""
+        if not self._started:
+            return ""
+        if not self._keeps:
+            return "; nothing of the training is kept: --checkpoint DIR keeps it"
+        if not self._checkpoints:
+            return "; no checkpoint was written since it began"
+        step = max(said.step for said in self._checkpoints)
+        return (
+            f"; what came after step {step} is lost: repeat the command with --resume to go on "
+            "from there"
+        )
 
     def _bug(self, what: str, text: str = "", runtime: bool = False) -> None:
         self._end(EXIT_BUG, f"{what}; the job was ended, fix the script", text, runtime)
@@ -576,9 +607,22 @@ class JobState:
             self._end(EXIT_NOT_STARTED, f"{self._named(worker)} cannot begin: {why}")
 
     def _not_saved(self, said: messages.Unsaved) -> None:
-        if self._unsaved is None:  # each try says so
+        if said.patience is not None:
+            self._cannot_end(said.why, said.patience)
+        elif self._unsaved is None:  # each try says so
             self.lines.append(f"{said.why}; make room: it is tried again, and training goes on")
         self._unsaved = said.why
+
+    def _cannot_end(self, why: str, patience: float) -> None:
+        """Said at once, and again each minute."""
+        minutes = math.ceil(patience / 60)
+        if minutes != self._told_of_end:
+            self._told_of_end = minutes
+            self.lines.append(
+                f"the training is over, but {why}; make room: it is tried again for "
+                f"{minutes} min more, or end the job without it: Ctrl-C twice, or `spotmpi stop "
+                "--now`"
+            )
 
     def _saved(self, said: messages.Checkpoint) -> None:
         if said not in self._checkpoints:

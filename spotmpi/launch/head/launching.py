@@ -16,6 +16,7 @@ from spotmpi.launch import messages, processes
 from spotmpi.launch.head.agent_listener import AgentListener
 from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
+from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.job_state import EXIT_ALL_REVOKED
 from spotmpi.launch.head.starting_hosts import Start, StartingHosts
 from spotmpi.launch.head.wanted_hosts import WantedHosts
@@ -88,6 +89,8 @@ class JobPlan:
     files: JobFiles
     """What the job writes; held by whoever launches it."""
     published: Published
+    name: str | None = None
+    """What the job is called after `job_folder.PREFIX`; None: by a name that no other has."""
 
 
 def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int:
@@ -96,11 +99,21 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
     Belongs into the main thread of a process of its own: it handles signals, and kills whatever
     descends from this process when the job ends (children that were there before are spared).
     The settings must have been checked. ``resumed``: the step of the checkpoint that it goes on
-    from.
+    from. Raises UsageError if there is a job of this name.
     """
     processes.name_this("spotmpi-run")
-    processes.raise_priority()
-    run, in_vain = _run(plan, settings, resumed, Start.FIRST), 0
+    with JobHome(plan.name) as home:
+        processes.raise_priority()
+        code = _run_again_and_again(plan, home, settings, resumed)
+    if code == 0:
+        plan.files.finished()
+    return code
+
+
+def _run_again_and_again(
+    plan: JobPlan, home: JobHome, settings: Settings, resumed: int | None
+) -> int:
+    run, in_vain = _run(plan, home, settings, resumed, Start.FIRST), 0
     while run.again or (run.code == EXIT_ALL_REVOKED and plan.manner.keep_alive):
         in_vain = in_vain + 1 if run.brief else 0
         if in_vain == _STARTS_IN_VAIN:
@@ -114,13 +127,12 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
             )
             break
         if not plan.manner.keep_alive:
-            run = _run(plan, settings, resumed, Start.AGAIN)
+            run = _run(plan, home, settings, resumed, Start.AGAIN)
             continue
         kept = plan.files.newest()
         settings = replace(settings, resume=kept is not None)
-        run = _run(plan, settings, None if kept is None else kept.step, Start.PATIENT)
-    if run.code == 0:
-        plan.files.finished()
+        resumed = None if kept is None else kept.step
+        run = _run(plan, home, settings, resumed, Start.PATIENT)
     return run.code
 
 
@@ -134,7 +146,9 @@ class _Run:
     brief: bool
 
 
-def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -> _Run:
+def _run(
+    plan: JobPlan, home: JobHome, settings: Settings, resumed: int | None, start: Start
+) -> _Run:
     """Once, from the first host to the last."""
     door, manner, program = plan.door, plan.manner, plan.program
     job_folder.remove_abandoned()
@@ -149,8 +163,9 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -
     figures = plan.published.figures
     figures.begins()
     words = [program.called, *program.arguments]
-    job = Job(words, settings, manner, plan.limits, figures)
-    job.resumed = resumed
+    job = Job(words, settings, manner, plan.limits, home, figures, resumed)
+    if home.mute and start is Start.FIRST:
+        job.console.say(home.mute)
     if start is Start.AGAIN:
         job.console.say("starting again: no worker had taken a step")
     if start is Start.PATIENT:
@@ -189,7 +204,7 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -
     if door is not None:
         host, port, *_ = door.listener.getsockname()
         how_many = "at least one worker" if start is Start.PATIENT else count(door.workers)
-        job.console.say(f"waiting for {how_many} at {host}:{port}")
+        job.console.say(f"waiting for {how_many} at {host}:{port}, as job {home.name}")
         AgentListener(job.loop, fleet, door.listener, door.token, job.console.say)
     wanted = None if door is None else door.workers
     # The launcher itself hears of its host's notices, and heeds them for all.
@@ -216,12 +231,12 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -
                 return None
             began = time.monotonic()
             # Not before: whoever waits for hosts leaves nothing behind if it is killed.
-            name, folder, lock = job_folder.create(0)
+            _, folder, lock = job_folder.create(0)
             stack.callback(os.close, lock)
             stack.callback(job_folder.remove, folder)
-            plan.files.begins(name)
+            plan.files.begins(home.name)
             placed = fleet.place(names, folder, manner.spares)
-            within = replace(settings, job=name, job_dir=folder)
+            within = replace(settings, job=home.name, job_dir=folder)
             # How its workers share its cores is each host's own affair.
             transport = ("sm,tcp" if joined else "sm") if plan.alone else "tcp"
             environment = mpirun.environment(

@@ -23,17 +23,24 @@ __all__ = ["StatusReport"]
 
 
 class StatusReport:
-    """One job's. Local; knows the time."""
+    """One job's. Local; knows the time. It began at ``since`` (of `time.time`), or now; it goes on
+    from the step ``resumed``, if it does."""
 
     def __init__(
-        self, script: str, arguments: Sequence[str] = (), settings: Settings | None = None
+        self,
+        script: str,
+        arguments: Sequence[str] = (),
+        settings: Settings | None = None,
+        since: float | None = None,
+        resumed: int | None = None,
     ) -> None:
         self._script = script
         self._settings = settings or Settings()
         self._training = 0
         """Which one of the script's."""
         self._arguments = tuple(arguments)
-        self._since = time.time()
+        self._since = time.time() if since is None else since
+        self._resumed = resumed
         self._generation = 0
         self._checkpoint: control_messages.SavedAt | None = None
         self._unsaved: str | None = None
@@ -110,7 +117,7 @@ class StatusReport:
             since=_moment(self._since),
             seconds=round(time.time() - self._since, 3),
             generation=self._generation,
-            step=None if last is None else last.steps,
+            step=self._resumed if last is None else last.steps,
             checkpoint=self._checkpoint,
             unsaved=self._unsaved,
             stopping=self._stopping,

@@ -23,13 +23,13 @@ def line(status: Report, width: int | None = None) -> str:
     return _joined(parts)[:width]
 
 
-def banner(hosts: Sequence[str], resumed: int | None) -> str:
+def banner(job: str, hosts: Sequence[str], resumed: int | None) -> str:
     """What is said when the training begins, of the hosts of all workers that train."""
     there = len(set(hosts))
     where = f"{there} host" + "s" * (there != 1)
     trains = "trains" if len(hosts) == 1 else "train"
     begins = "" if resumed is None else f"; resumed from step {resumed}"
-    return f"{count(len(hosts))} on {where} {trains}{begins}"
+    return f"job {job}: {count(len(hosts))} on {where} {trains}{begins}"
 
 
 def pace(status: Report) -> str:

@@ -50,6 +50,11 @@ def save(folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, 
     return checkpoint_file.save(folder, step, state, about)
 
 
+def _rest_after(tries: int) -> float:
+    """Seconds until the last checkpoint is tried again that was refused so often."""
+    return min(2.0 ** (tries - 1), _LONGEST_PAUSE_AT_THE_END)
+
+
 class _Writing(NamedTuple):
     """One checkpoint on its way to the disk."""
 
@@ -168,7 +173,7 @@ class Checkpoints:
     def pause(self, rest: Callable[[float], None]) -> None:
         """Before it is tried again. Blocking."""
         if self._tries:
-            rest(min(2.0 ** (self._tries - 1), _LONGEST_PAUSE_AT_THE_END))
+            rest(_rest_after(self._tries))
 
     def wait(self) -> None:
         """Return when nothing is being written any more; raise what went wrong with it.
@@ -187,7 +192,10 @@ class Checkpoints:
             self._again = self._fabric.clock() + self._pause
             what = f"worker {me}, step {step}: {error}"
             _LOG.info("%s", what)
-            self._channel.tell("unsaved", step=step, why=str(error))
+            patience = None
+            if writing.complete:
+                patience = sum(map(_rest_after, range(self._tries + 1, MOST_TRIES)))
+            self._channel.tell("unsaved", step=step, why=str(error), patience=patience)
             if self._channel.mute:
                 warnings.warn(what, RuntimeWarning, stacklevel=3)
             return

@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from spotmpi import job_folder
-from spotmpi.launch import messages, processes
+from spotmpi.launch import control_messages, messages, processes
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head import job as job_module
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
+from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.host.wrappers import WorkerEvent
 from spotmpi.launch.limits import Limits
@@ -33,7 +34,7 @@ from tests.saying import said
 KILLED = said("ended", status=9)
 FINISHED = said("ended", status=0)
 SLEEPS = [sys.executable, "-c", "import signal; signal.pause()"]
-TRAIN = "spotmpi: 3 workers on 2 hosts train\n"
+TRAIN = "spotmpi: job spotmpi-of-test-job: 3 workers on 2 hosts train\n"
 _PR_SET_CHILD_SUBREAPER = 36
 
 Turn = Callable[[], Mapping[int, Message] | None]
@@ -96,11 +97,14 @@ class Crew:
 class Run:
     """A job of three workers on two hosts."""
 
-    def __init__(self, options: JobOptions, mpirun: list[str]) -> None:
+    def __init__(
+        self, home: JobHome, options: JobOptions, mpirun: list[str], keeps: Path | None = None
+    ) -> None:
         self.crew = Crew()
         self.mpirun = mpirun
-        self.settings = Settings()
-        self.job = Job(["train.py"], self.settings, options, Limits())
+        self.home = home
+        settings = Settings(checkpoint=keeps)
+        self.job = Job(["train.py"], settings, options, Limits(), home)
         self.begin: Callable[[], MpirunStart | None] = self.start
         _, self.folder, self.lock = job_folder.create(3)
 
@@ -135,7 +139,6 @@ class Run:
     def close(self) -> None:
         job_folder.remove(self.folder)
         os.close(self.lock)
-        self.job.loop.close()
 
 
 @pytest.fixture
@@ -144,14 +147,16 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
     for name in ("_FOR_MPIRUN", "_FOR_CLEARING"):
         monkeypatch.setattr(job_module, name, 0.3)
     made: list[Run] = []
+    home = JobHome("of-test-job")
 
-    def make(mpirun: list[str] | None = None, **options: Any) -> Run:
-        made.append(Run(JobOptions(**options), mpirun or SLEEPS))
+    def make(mpirun: list[str] | None = None, keeps: Path | None = None, **options: Any) -> Run:
+        made.append(Run(home, JobOptions(**options), mpirun or SLEEPS, keeps))
         return made[-1]
 
     yield make
     for one in made:
         one.close()
+    home.loop.close()
     # A job adopts what its workers leave; this process is to be as it was.
     assert ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0) == 0
 
@@ -175,7 +180,7 @@ def test_it_says_where_it_goes_on_and_how_it_stands_now_and_then(
 ) -> None:
     monkeypatch.setattr(job_module, "_BETWEEN_LOOKS", 0.001)
     job = run().trained()
-    job.job.resumed = 70
+    job.job._resumed = 70
     job.crew.far = {w: Standing(75, 75, IN_ROUND, time.monotonic()) for w in range(3)}
     shown = ""
 
@@ -187,21 +192,24 @@ def test_it_says_where_it_goes_on_and_how_it_stands_now_and_then(
     job.wait(said_so)
     job.turn({worker: said("done") for worker in range(3)}, dict.fromkeys(range(3), FINISHED))
     assert job.finish() == 0
-    assert shown.startswith("spotmpi: 3 workers on 2 hosts train; resumed from step 70\n")
+    assert shown.startswith(f"{TRAIN[:-1]}; resumed from step 70\n")
 
 
 def test_nothing_is_started_before_all_is_there(run) -> None:
     job = run().trained().turn(dict.fromkeys(range(3), FINISHED))
-    asked: list[bool] = []
+    asked: list[int | None] = []
 
     def begin() -> MpirunStart | None:
-        asked.append(job.folder.joinpath("desk").exists())
+        status = job.home.answer(control_messages.AskStatus())
+        assert isinstance(status, control_messages.Report)
+        asked.append(status.step)
+        assert status.workers == ()
         return job.start() if len(asked) == 3 else None
 
     job.begin = begin
     job.crew.turns[:0] = [lambda: None, lambda: None]
     assert job.finish() == 1  # (they ended early: none of them had done its training)
-    assert asked == [False] * 3
+    assert asked == [None] * 3, "though it can be asked how it stands"
 
 
 def test_with_too_few_hosts_mpirun_is_never_started(run, capfd) -> None:
@@ -279,8 +287,37 @@ def test_a_signal_ends_all_workers_before_anything_is_let_go(run, capfd) -> None
     assert job.finish() == 143
     assert job.crew.asked == [("end", None), ("dismiss", None)]
     assert capfd.readouterr().err == (
-        f"{TRAIN}spotmpi: SIGTERM: the job was ended, and every worker in it\n"
+        f"{TRAIN}spotmpi: SIGTERM: the job was ended, and every worker in it; "
+        "nothing of the training is kept: --checkpoint DIR keeps it\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")]
+)
+def test_the_first_signal_asks_for_a_checkpoint_and_the_second_ends_all(
+    run, tmp_path: Path, capfd, number: int, name: str
+) -> None:
+    job = run(keeps=tmp_path).trained()
+    job.turn({0: said("checkpoint", step=40, path="kept/40.h5", worker=0)})
+    job.turn(lambda: signal.raise_signal(number))
+    job.wait(lambda: len(job.crew.asked) == 3)
+    job.turn(lambda: signal.raise_signal(number))
+    assert job.finish() == 128 + number
+    assert job.crew.asked[:3] == [("order", (w, Order(stop=True))) for w in range(3)]
+    assert capfd.readouterr().err == (
+        f"{TRAIN}spotmpi: checkpoint of step 40 written to kept/40.h5\n"
+        f"spotmpi: {name} (once more ends the job at once, without a checkpoint): the workers stop "
+        "after this step, with a checkpoint\n"
+        f"spotmpi: {name}: the job was ended, and every worker in it; what came after step 40 is "
+        "lost: repeat the command with --resume to go on from there\n"
+    )
+
+
+def test_before_the_training_one_signal_is_enough(run, tmp_path: Path, capfd) -> None:
+    job = run(keeps=tmp_path).turn(lambda: signal.raise_signal(signal.SIGINT))
+    assert job.finish() == 130
+    assert capfd.readouterr().err == "spotmpi: Ctrl-C: the job was ended, and every worker in it\n"
 
 
 def test_a_worker_that_cannot_be_killed_does_not_keep_the_job(run) -> None:
@@ -379,14 +416,6 @@ def test_what_a_dead_worker_leaves_is_killed_and_what_serves_the_job_is_not(run)
     finally:
         before.kill()
         before.wait()
-
-
-def test_a_job_that_cannot_be_asked_anything_trains_all_the_same(run, capfd) -> None:
-    job = run().trained()
-    (job.folder / "desk").touch()
-    job.turn({worker: said("done") for worker in range(3)}, dict.fromkeys(range(3), FINISHED))
-    assert job.finish() == 0
-    assert "spotmpi status, stop, grow and shrink cannot be used" in capfd.readouterr().err
 
 
 def test_workers_that_go_are_counted_at_the_end(run, capfd) -> None:

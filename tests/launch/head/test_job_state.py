@@ -16,7 +16,7 @@ def exited(code: int) -> int:
 
 
 def expecting(workers: int, again: bool = False) -> JobState:
-    verdict = JobState(again)
+    verdict = JobState(again=again)
     verdict.expect(["here"] * workers)
     return verdict
 
@@ -218,14 +218,32 @@ def test_nobody_is_told_to_start_what_the_launcher_starts_again() -> None:
 )
 def test_a_signal_to_the_launcher_ends_the_job(number: int, expected: int) -> None:
     verdict = started(2)
-    verdict.interrupted(number)
+    verdict.interrupted("Ctrl-C", number)
     assert code(verdict) == expected
+
+
+def test_while_the_end_cannot_be_kept_that_is_said_at_once_and_each_minute() -> None:
+    verdict = started(2)
+    for patience in (565.0, 564.0, 554.0, 540.0, 530.0):
+        full = {"step": 30, "why": "no room for step 30", "patience": patience}
+        verdict.told(0, said("unsaved", **full))
+    assert verdict.asked_to_stop("SIGTERM") == (
+        "the training is over, and its last checkpoint is waited for"
+    )
+    then = "or end the job without it: Ctrl-C twice, or `spotmpi stop --now`"
+    assert verdict.lines == [
+        "the training is over, but no room for step 30; make room: it is tried again for 10 min "
+        f"more, {then}",
+        "the training is over, but no room for step 30; make room: it is tried again for 9 min "
+        f"more, {then}",
+        "SIGTERM: the training is over, and its last checkpoint is waited for",
+    ]
 
 
 def test_the_first_cause_counts() -> None:
     verdict = started(2)
     verdict.ended(0, exited(3))
-    verdict.interrupted(signal.SIGINT)
+    verdict.interrupted("Ctrl-C", signal.SIGINT)
     assert code(verdict) == 1
 
 

@@ -97,7 +97,7 @@ def test_ctrl_c_ends_everything(start, ended, hosts: Path) -> None:
 def test_a_stand_in_that_is_killed_revokes_its_worker(start, hosts: Path) -> None:
     running = start("run", "--hosts", hosts, TRAINING, "wait:1@7")
     running.until("waits")
-    (mpirun,) = [p for p in running.children(running.pid) if b"--pipe" not in cmdline(p)]
+    mpirun = running.mpirun
     victim = next(
         pid
         for pid in running.children(mpirun)

@@ -123,7 +123,7 @@ def test_a_host_s_newcomer_is_tried_four_times_until_the_host_comes_anew(job: Jo
 
 def test_nobody_is_tried_again_when_the_job_ends(job: Job) -> None:
     worker = job.come("h3")
-    job.verdict.interrupted(2)
+    job.verdict.interrupted("Ctrl-C", 2)
     job.end(worker)
     assert job.later == []
 

@@ -195,7 +195,7 @@ def test_nobody_is_started_when_the_job_is_ended_meanwhile(replacing: Job) -> No
     replacing.verdict.asked_to_stop()
     replacing.pass_time()
     replacing.verdict.refused_to_stop(again=False)
-    replacing.verdict.interrupted(2)
+    replacing.verdict.interrupted("Ctrl-C", 2)
     replacing.turnover.tend()
     assert len(replacing.states) == 3
 

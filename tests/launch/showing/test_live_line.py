@@ -69,13 +69,17 @@ def test_a_worker_that_others_wait_for_is_named() -> None:
 @pytest.mark.parametrize(
     ("hosts", "resumed", "said"),
     [
-        (["a"], None, "1 worker on 1 host trains"),
-        (["a", "a"], None, "2 workers on 1 host train"),
-        (["a", "a", "b", "c"], 70, "4 workers on 3 hosts train; resumed from step 70"),
+        (["a"], None, "job spotmpi-x: 1 worker on 1 host trains"),
+        (["a", "a"], None, "job spotmpi-x: 2 workers on 1 host train"),
+        (
+            ["a", "a", "b", "c"],
+            70,
+            "job spotmpi-x: 4 workers on 3 hosts train; resumed from step 70",
+        ),
     ],
 )
 def test_the_banner(hosts: list[str], resumed: int | None, said: str) -> None:
-    assert banner(hosts, resumed) == said
+    assert banner("spotmpi-x", hosts, resumed) == said
 
 
 def test_the_pace_is_empty_where_nothing_is_known() -> None:

@@ -1,0 +1,102 @@
+"""What a job is found by, from its first start to its end: a name, and a socket where it answers.
+
+A job may be started again (its workers were lost before all were ready, or all of them were, with
+``--keep-alive``). Whoever knows its name, asks it or waits for its end needs not know of that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from types import TracebackType
+
+from spotmpi import job_folder
+from spotmpi.errors import UsageError
+from spotmpi.launch import processes
+from spotmpi.launch.control_messages import Report
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.event_loop import Loop
+from spotmpi.launch.head.control_socket import Answer, ControlSocket
+
+__all__ = ["JobHome"]
+
+_MOST_DESCRIPTORS = 1 << 16
+"""Higher ones are of nobody that needs more than another job's patience."""
+
+
+class JobHome:
+    """A context manager; blocks for half a second at its end, if somebody waits for that.
+
+    Raises UsageError if there is a job of this name on this host.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = job_folder.new_name() if name is None else f"{job_folder.PREFIX}{name}"
+        self.since = time.time()
+        self.loop = Loop()
+        """Of the launcher."""
+        self.answer: Answer = _not_yet
+        """Of the start that runs."""
+        self.last: Report | None = None
+        """How the last start ended."""
+        self.mute = ""
+        """Why nobody can ask, if nobody can."""
+        self._folder = Path()
+        self._lock = -1
+        self._desk: ControlSocket | None = None
+
+    def __enter__(self) -> JobHome:
+        job_folder.remove_abandoned()
+        try:
+            self._folder, self._lock = job_folder.make(self.name)
+        except FileExistsError:
+            raise UsageError(
+                f"there is a job {self.name} on this host: give another --name, or end that one"
+            ) from None
+        self._keeper = _keeper()
+        try:
+            self._desk = ControlSocket(self.loop, self._folder, lambda asked: self.answer(asked))
+        except OSError as error:
+            self.mute = f"spotmpi status, stop, grow and shrink cannot be used: {error}"
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._desk is not None:
+            self._desk.close(self.last)
+        job_folder.remove(self._folder)
+        os.close(self._lock)
+        os.kill(self._keeper, signal.SIGKILL)
+        os.waitpid(self._keeper, 0)
+
+
+def _not_yet(asked: Message) -> Message:
+    raise UsageError("the job begins just now; ask again")
+
+
+def _keeper() -> int:
+    """Start a process that removes abandoned folders when this one has died, and return its id.
+
+    Only one without threads may call this.
+    """
+    alive, ours = os.pipe()
+    keeper = os.fork()
+    if keeper == 0:
+        try:
+            signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            os.setsid()  # whoever kills all of the launcher's group, this one remains
+            processes.name_this("spotmpi-keeper")
+            os.dup2(alive, 3)
+            os.closerange(4, _MOST_DESCRIPTORS)  # the lock and the other end of the pipe, too
+            os.read(3, 1)
+            job_folder.remove_abandoned()
+        finally:
+            os._exit(0)
+    os.close(alive)
+    return keeper

@@ -1,0 +1,125 @@
+"""A job is found by one name from its first start to its end, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spotmpi import job_folder
+from spotmpi.errors import UsageError
+from spotmpi.launch import control_messages
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.head.control_socket import DESK
+from spotmpi.launch.head.job_home import JobHome
+from spotmpi.launch.head.job_state import JobEnding
+from spotmpi.launch.head.status_report import StatusReport
+from tests.running import LIMIT
+
+ALONE = """
+import os, signal, sys
+from spotmpi.launch.head.job_home import JobHome
+with JobHome(sys.argv[1]) as home:
+    print(home.name, flush=True)
+    signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(job_folder, "home", lambda: tmp_path)
+    return tmp_path
+
+
+def asks(home: JobHome, what: str) -> socket.socket:
+    """Somebody who asks."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    client.connect(str(job_folder.home() / home.name / DESK))
+    client.sendall(json.dumps({"ask": what}).encode() + b"\n")
+    while home.loop.turn(0):
+        pass
+    return client
+
+
+def heard(client: socket.socket) -> str:
+    """What has come."""
+    with client:
+        return client.recv(1 << 16, socket.MSG_DONTWAIT).decode()
+
+
+def test_whoever_waits_for_the_end_waits_through_all_starts() -> None:
+    with JobHome("it") as home:
+        assert home.name == "spotmpi-it"
+        assert "the job begins just now" in heard(asks(home, "status"))
+        waits = asks(home, "end")
+        for start in ("first", "second"):
+
+            def answer(asked: Message, start: str = start) -> Message:
+                return control_messages.Said(f"{start} start")
+
+            home.answer = answer
+            assert f"{start} start" in heard(asks(home, "status"))
+            ending = JobEnding(69, f"the {start} start is over")
+            home.last = StatusReport("t.py").report(home.name, [], {}, {}, ending)
+            assert not select.select([waits], [], [], 0)[0]
+    assert "the second start is over" in heard(waits)
+    assert not list(job_folder.home().iterdir())
+
+
+def test_a_name_is_of_one_job_at_a_time() -> None:
+    with JobHome("it"), pytest.raises(UsageError, match="there is a job spotmpi-it"), JobHome("it"):
+        pass
+    with JobHome("it"):
+        pass
+
+
+def test_without_a_name_it_gets_one_of_its_own() -> None:
+    with JobHome() as one, JobHome() as other:
+        assert one.name != other.name
+        assert job_folder.is_name(one.name.removeprefix(job_folder.PREFIX))
+
+
+@pytest.mark.parametrize("name", ["", "-x", ".", "a/b", "a b", "ä", "x" * 41, "a\n"])
+def test_what_is_no_name(name: str) -> None:
+    assert not job_folder.is_name(name)
+
+
+def test_a_job_that_cannot_be_asked_anything_runs_all_the_same(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = home / ("x" * 100)
+    far.mkdir()
+    monkeypatch.setattr(job_folder, "home", lambda: far)
+    with JobHome("it") as made:
+        assert made.mute.startswith("spotmpi status, stop, grow and shrink cannot be used: ")
+    assert not list(far.iterdir())
+
+
+def test_a_launcher_that_is_killed_while_it_waits_for_hosts_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    name = f"killed-{os.getpid()}"
+    command = [sys.executable, "-c", ALONE, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == f"spotmpi-{name}\n"
+        (keeper,) = [
+            int(pid)
+            for pid in Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+            .read_text()
+            .split()
+        ]
+        ended = os.pidfd_open(keeper)
+        launcher.kill()
+        assert select.select([ended], [], [], LIMIT)[0]
+        os.close(ended)
+    assert not (job_folder.home() / f"spotmpi-{name}").exists()
+    assert launcher.returncode == -signal.SIGKILL
