@@ -82,7 +82,7 @@ for _ in range(given.runs):
         file.write(json.dumps(line) + "\n")
     print(json.dumps(line), flush=True)
     if line["code"] != 0 or line["flaked"]:
-        (ROOT / ".git" / "often.log").write_text(said)
+        Path(git("rev-parse", "--absolute-git-dir"), "often.log").write_text(said)
     if line["code"] != 0:
         print(said[-20_000:])
         sys.exit(1)

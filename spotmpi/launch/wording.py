@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["count", "duration", "milliseconds", "moment", "number", "remaining", "signal_name"]
+__all__ = [
+    "count",
+    "duration",
+    "milliseconds",
+    "moment",
+    "number",
+    "remaining",
+    "signal_name",
+    "typed",
+]
 
 
 def count(workers: object) -> str:
@@ -41,6 +50,11 @@ def number(value: float) -> str:
     """Return a measured number with as many digits as people read, and no exponent where that
     helps: ``0.3127``, ``12.3``, ``3150``."""
     return f"{value:.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.4g}"
+
+
+def typed(number: int) -> str:
+    """Return what people call a signal that they send to a command: Ctrl-C, or its name."""
+    return "Ctrl-C" if number == signal.SIGINT else signal_name(number)
 
 
 def signal_name(number: int) -> str:

@@ -15,7 +15,8 @@ from typing import Any
 from spotmpi.fabric.sim import Simulation
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import decode
-from spotmpi.launch.head.job_state import EXIT_BUG, JobState
+from spotmpi.launch.head.endings import EXIT_BUG
+from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.limits import Limits
 from spotmpi.launcher_channel import Cause, Order

@@ -86,7 +86,7 @@ def test_of_several_jobs_one_must_be_named(
     jobs = [Path(f"/x/spotmpi-{number}") for number in (1, 2)]
     monkeypatch.setattr(client, "running", lambda: jobs)
     assert cli.main(["why"]) == 2
-    assert "choose by spotmpi why ID:\n  spotmpi-1" in capsys.readouterr().err
+    assert "choose by spotmpi why NAME:\n  spotmpi-1" in capsys.readouterr().err
 
 
 def test_a_name_of_nothing_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:

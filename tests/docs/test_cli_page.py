@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from spotmpi import cli
-from spotmpi.launch.head.job_state import MEANINGS
+from spotmpi.launch.head.endings import MEANINGS
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")

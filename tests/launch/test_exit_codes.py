@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spotmpi
-from spotmpi.launch.head.job_state import MEANINGS
+from spotmpi.launch.head.endings import MEANINGS
 from tests.launch.test_operating import folder_of
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.launch.event_loop import Loop
-from spotmpi.launch.head.output import Output
 from spotmpi.launch.log_lines import keep, to_pipe
+from spotmpi.launch.showing.output import Output
 
 LOG = logging.getLogger("spotmpi.some.module")
 
@@ -235,7 +235,10 @@ def test_without_verbose_the_log_is_in_its_file_only(
     trainer = Path(__file__).parent / "scripts" / "trainer.py"
     running = start("run", "-n", 1, "--name", "quiet", "--log-dir", "logs", trainer, 3)
     assert running.wait() == 0
-    said = {"spotmpi: job spotmpi-quiet: 1 worker on 1 host trains", "[0] worker 0 took 3 steps with 1"}
+    said = {
+        "spotmpi: job spotmpi-quiet: 1 worker on 1 host trains",
+        "[0] worker 0 took 3 steps with 1",
+    }
     assert set(running.output.splitlines()) == said
     assert "training has finished" in (tmp_path / "logs" / "spotmpi.log").read_text()
 

@@ -78,9 +78,7 @@ def find(name: str | None, choose: str = "--job NAME") -> Path:
         return _named(name)
     found = running()
     if not found:
-        raise Gone(
-            "no job of yours runs on this host; ask where `spotmpi run` was started"
-        )
+        raise Gone("no job of yours runs on this host; ask where `spotmpi run` was started")
     if len(found) > 1:
         listed = "".join(f"\n  {line}" for line in described(found))
         raise UsageError(f"several jobs of yours run on this host; choose by {choose}:{listed}")

@@ -19,8 +19,8 @@ from spotmpi.launch.commands.agent import parse_address
 from spotmpi.launch.commands.doctor import problems
 from spotmpi.launch.head import launching
 from spotmpi.launch.head.agent_listener import bind
+from spotmpi.launch.head.endings import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch.head.job import STALL_TIMEOUT, JobOptions
-from spotmpi.launch.head.job_state import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch.head.launching import JobPlan, ListenOptions
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
 from spotmpi.launch.limits import Limits

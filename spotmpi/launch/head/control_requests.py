@@ -10,7 +10,8 @@ from typing import Protocol
 from spotmpi.errors import UsageError
 from spotmpi.launch import control_messages
 from spotmpi.launch.decoding import Message
-from spotmpi.launch.head.job_state import JobEnding, JobState
+from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_orders import Orders

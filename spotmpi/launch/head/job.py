@@ -18,10 +18,10 @@ from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages, processes
 from spotmpi.launch.control_messages import Report
 from spotmpi.launch.head.control_requests import ControlRequests, Growing
+from spotmpi.launch.head.endings import JobEnding
 from spotmpi.launch.head.job_home import JobHome
-from spotmpi.launch.head.job_state import JobEnding, JobState
+from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
-from spotmpi.launch.head.output import Output
 from spotmpi.launch.head.stalls import Stalls, Standing
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_state import NEWCOMERS
@@ -32,10 +32,11 @@ from spotmpi.launch.notices import NoticeListener
 from spotmpi.launch.processes import read
 from spotmpi.launch.showing import live_line
 from spotmpi.launch.showing.figures import Figures
+from spotmpi.launch.showing.output import Output
 from spotmpi.launch.showing.view import View
 from spotmpi.launch.signal_events import as_events
 from spotmpi.launch.start.private_network import Open
-from spotmpi.launch.wording import signal_name
+from spotmpi.launch.wording import signal_name, typed
 from spotmpi.launcher_channel import Cause, Order
 from spotmpi.notice import Notice
 from spotmpi.settings import Settings, Watch
@@ -46,8 +47,8 @@ _LOG = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
-_REQUESTS = (signal.SIGINT, signal.SIGTERM)
-"""Those of them that ask for an end in order."""
+_REQUESTS = _SIGNALS[:2]
+"""They ask for an end in order."""
 
 _FOR_START = 60.0
 """Seconds for mpirun to start the wrappers; and one more for each worker."""
@@ -176,8 +177,7 @@ class Job:
     """One job, from its first process's start to the last one's end: an event loop.
 
     Whatever else takes part is called back by ``loop``. ``task`` is the script and its arguments.
-    The job may have been started before, in the same ``home``. ``resumed``: the step that it goes
-    on from, if it does.
+    It may have been started before, in the same ``home``, and goes on from the step ``resumed``.
     """
 
     def __init__(
@@ -289,7 +289,8 @@ class Job:
             self._turnover.part,
             self.growing,
         )
-        self._home.answer = self._requests.answer
+        if why := self._home.serve(self._requests.answer):
+            self.console.say(why)
         processes.adopt_orphans()
         notices = () if self._lookout is None else self._lookout.signals
         with as_events(self.loop, {*_SIGNALS, signal.SIGTSTP, *notices}, self._signalled):
@@ -314,11 +315,11 @@ class Job:
             self._told_to_end = True
             if self._verdict.started and self._verdict.training:
                 self._verdict.asked_to_stop(
-                    f"{_called(number)} (once more ends the job at once, without a checkpoint)"
+                    f"{typed(number)} (once more ends the job at once, without a checkpoint)"
                 )
                 self._turnover.noticed(None)
                 return
-        self._verdict.interrupted(_called(number), number)
+        self._verdict.interrupted(typed(number), number)
 
     def _pause_myself(self) -> None:
         """Ctrl-Z reaches the launcher alone."""
@@ -590,10 +591,6 @@ class Job:
             f"a worker stopped with code {EXIT_REQUEUE}, but others went on for "
             f"{_FOR_STOPPING:.0f} s and were ended"
         )
-
-
-def _called(number: int) -> str:
-    return "Ctrl-C" if number == signal.SIGINT else signal_name(number)
 
 
 def _prepare(network: Open, launcher: int) -> None:

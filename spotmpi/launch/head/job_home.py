@@ -16,7 +16,6 @@ from spotmpi import job_folder
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.control_messages import Report
-from spotmpi.launch.decoding import Message
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.control_socket import Answer, ControlSocket
 
@@ -37,12 +36,10 @@ class JobHome:
         self.since = time.time()
         self.loop = Loop()
         """Of the launcher."""
-        self.answer: Answer = _not_yet
-        """Of the start that runs."""
         self.last: Report | None = None
         """How the last start ended."""
-        self.mute = ""
-        """Why nobody can ask, if nobody can."""
+        self._answer: Answer
+        """Of the start that runs."""
         self._folder = Path()
         self._lock = -1
         self._desk: ControlSocket | None = None
@@ -56,11 +53,18 @@ class JobHome:
                 f"there is a job {self.name} on this host: give another --name, or end that one"
             ) from None
         self._keeper = _keeper()
-        try:
-            self._desk = ControlSocket(self.loop, self._folder, lambda asked: self.answer(asked))
-        except OSError as error:
-            self.mute = f"spotmpi status, stop, grow and shrink cannot be used: {error}"
         return self
+
+    def serve(self, answer: Answer) -> str:
+        """Have a start of the job answer from now on. Returns why nobody can ask, if so."""
+        self._answer = answer
+        try:
+            self._desk = self._desk or ControlSocket(
+                self.loop, self._folder, lambda asked: self._answer(asked)
+            )
+        except OSError as error:
+            return f"spotmpi status, stop, grow and shrink cannot be used: {error}"
+        return ""
 
     def __exit__(
         self,
@@ -76,16 +80,12 @@ class JobHome:
         os.waitpid(self._keeper, 0)
 
 
-def _not_yet(asked: Message) -> Message:
-    raise UsageError("the job begins just now; ask again")
-
-
 def _keeper() -> int:
     """Start a process that removes abandoned folders when this one has died, and return its id.
 
     Only one without threads may call this.
     """
-    alive, ours = os.pipe()
+    alive, _ours = os.pipe()  # the launcher's end: closed by its death
     keeper = os.fork()
     if keeper == 0:
         try:

@@ -1,22 +1,5 @@
 """What the fates of the workers mean for the job: pure, fed by the launcher.
 
-==== =====================================================================================
-Code Meaning
-==== =====================================================================================
-0    at least one worker finished, every other one finished or was revoked
-1    the script is wrong: a worker raised, ended with a code other than 0 and 75, died by a
-     signal that is no revocation, or left early alone
-2    wrong arguments (`spotmpi.cli`)
-69   every worker was revoked
-71   the job could not start: mpirun failed, or workers were lost before all were ready in each of
-     four starts
-74   the job ended in order, and its last steps are in no checkpoint: the disk refused it for long
-     after the training, or the user did not want to wait for one
-75   the workers stopped with a checkpoint written: too few were left, or all were told to
-     leave, also by Ctrl-C or SIGTERM; a batch system may requeue the job
-128+ the launcher was ended by a signal, without a checkpoint
-==== =====================================================================================
-
 SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. So is a crash
 of MPI, unless the worker that comes for it crashes in the same step at the same place. Everything
 else is a bug of the script, and a bug ends the job before any survivor starts to recover from it.
@@ -26,69 +9,31 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 
 from spotmpi.errors import EXIT_REQUEUE
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
+from spotmpi.launch.head.endings import (
+    EXIT_ALL_REVOKED,
+    EXIT_BUG,
+    EXIT_ENDED,
+    EXIT_NOT_STARTED,
+    EXIT_UNKEPT,
+    JobEnding,
+)
 from spotmpi.launch.head.worker_state import Worker, WorkerState
 from spotmpi.launch.processes import was_revoked
 from spotmpi.launch.wording import count, milliseconds, remaining, signal_name
 from spotmpi.launcher_channel import Cause
 from spotmpi.settings import Revocation
 
-__all__ = ["MEANINGS", "JobEnding", "JobState"]
-
-EXIT_BUG = 1
-EXIT_ALL_REVOKED = 69
-EXIT_NOT_STARTED = 71
-EXIT_UNKEPT = 74
-"""EX_IOERR."""
-EXIT_ENDED = 130
-
-MEANINGS = {
-    0: "the workers that were not revoked finished",
-    EXIT_BUG: "the script is wrong: it raised, crashed, ended with a code of its own or left early",
-    2: "wrong arguments",
-    EXIT_ALL_REVOKED: "every worker was revoked",
-    EXIT_NOT_STARTED: "the job could not start",
-    EXIT_UNKEPT: (
-        "ended, and the last steps are in no checkpoint: the disk refused it, or spotmpi stop --now"
-    ),
-    EXIT_REQUEUE: (
-        "stopped below --min-workers, by a notice, Ctrl-C, SIGTERM or spotmpi stop, "
-        "with a checkpoint to --resume from"
-    ),
-    128 + signal.SIGHUP: "SIGHUP: the terminal was closed",
-    EXIT_ENDED: (
-        "Ctrl-C or spotmpi stop, without --checkpoint or before the training; or a second Ctrl-C"
-    ),
-    128 + signal.SIGQUIT: "SIGQUIT",
-    128 + signal.SIGTERM: "SIGTERM, as Ctrl-C",
-}
-"""Of the exit codes, as users are told."""
+__all__ = ["JobState"]
 
 _RID = (
     "to be rid of a worker say `spotmpi shrink --worker W`, and to have none replaced start the "
     "job with --no-replace"
 )
-
-
-@dataclass(frozen=True)
-class JobEnding:
-    """How the job ends: its code, one sentence that says why and what to do, and what to show.
-
-    ``text`` is shown above the sentence (a traceback). ``runtime`` asks for what mpirun said.
-    ``again``: nothing was wrong but that a worker was lost before all were ready.
-    """
-
-    code: int
-    sentence: str
-    text: str = ""
-    runtime: bool = False
-    again: bool = False
 
 
 class JobState:

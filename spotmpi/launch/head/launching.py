@@ -15,9 +15,9 @@ from spotmpi import job_folder
 from spotmpi.launch import messages, processes
 from spotmpi.launch.head.agent_listener import AgentListener
 from spotmpi.launch.head.agents import Agents
+from spotmpi.launch.head.endings import EXIT_ALL_REVOKED
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.job_home import JobHome
-from spotmpi.launch.head.job_state import EXIT_ALL_REVOKED
 from spotmpi.launch.head.starting_hosts import Start, StartingHosts
 from spotmpi.launch.head.wanted_hosts import WantedHosts
 from spotmpi.launch.limits import Limits
@@ -94,7 +94,7 @@ class JobPlan:
 
 
 def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int:
-    """Run a job to its end and return its exit code (`job_state` lists them). Blocking.
+    """Run a job to its end and return its exit code (`endings` lists them). Blocking.
 
     Belongs into the main thread of a process of its own: it handles signals, and kills whatever
     descends from this process when the job ends (children that were there before are spared).
@@ -164,8 +164,6 @@ def _run(
     figures.begins()
     words = [program.called, *program.arguments]
     job = Job(words, settings, manner, plan.limits, home, figures, resumed)
-    if home.mute and start is Start.FIRST:
-        job.console.say(home.mute)
     if start is Start.AGAIN:
         job.console.say("starting again: no worker had taken a step")
     if start is Start.PATIENT:

@@ -10,7 +10,7 @@ import pytest
 from spotmpi.launch import messages
 from spotmpi.launch.commands.status_table import numbers, table
 from spotmpi.launch.control_messages import Report, SavedAt
-from spotmpi.launch.head.job_state import JobEnding
+from spotmpi.launch.head.endings import JobEnding
 from spotmpi.launch.head.status_report import StatusReport
 from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.wording import duration

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,8 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Run]]:
         monkeypatch.setattr(job_module, name, 0.3)
     made: list[Run] = []
     home = JobHome("of-test-job")
+    # Nobody finds it: it has no folder.
+    monkeypatch.setattr(home, "serve", lambda answer: setattr(home, "_answer", answer))
 
     def make(mpirun: list[str] | None = None, keeps: Path | None = None, **options: Any) -> Run:
         made.append(Run(home, JobOptions(**options), mpirun or SLEEPS, keeps))
@@ -200,7 +203,7 @@ def test_nothing_is_started_before_all_is_there(run) -> None:
     asked: list[int | None] = []
 
     def begin() -> MpirunStart | None:
-        status = job.home.answer(control_messages.AskStatus())
+        status = job.home._answer(control_messages.AskStatus())
         assert isinstance(status, control_messages.Report)
         asked.append(status.step)
         assert status.workers == ()
@@ -416,6 +419,17 @@ def test_what_a_dead_worker_leaves_is_killed_and_what_serves_the_job_is_not(run)
     finally:
         before.kill()
         before.wait()
+
+
+def test_a_job_that_cannot_be_asked_anything_trains_all_the_same(
+    run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd
+) -> None:
+    job = run().trained()
+    monkeypatch.setattr(job.home, "serve", partial(JobHome.serve, job.home))
+    job.home._folder = tmp_path / "nowhere"
+    job.turn({worker: said("done") for worker in range(3)}, dict.fromkeys(range(3), FINISHED))
+    assert job.finish() == 0
+    assert "spotmpi status, stop, grow and shrink cannot be used" in capfd.readouterr().err
 
 
 def test_workers_that_go_are_counted_at_the_end(run, capfd) -> None:

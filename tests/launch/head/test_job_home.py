@@ -16,10 +16,9 @@ import pytest
 from spotmpi import job_folder
 from spotmpi.errors import UsageError
 from spotmpi.launch import control_messages
-from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.control_socket import DESK
+from spotmpi.launch.head.endings import JobEnding
 from spotmpi.launch.head.job_home import JobHome
-from spotmpi.launch.head.job_state import JobEnding
 from spotmpi.launch.head.status_report import StatusReport
 from tests.running import LIMIT
 
@@ -48,6 +47,11 @@ def asks(home: JobHome, what: str) -> socket.socket:
     return client
 
 
+def ended(how: str) -> control_messages.Report:
+    """How a start has ended."""
+    return StatusReport("t.py").report("spotmpi-it", [], {}, {}, JobEnding(69, how))
+
+
 def heard(client: socket.socket) -> str:
     """What has come."""
     with client:
@@ -57,18 +61,14 @@ def heard(client: socket.socket) -> str:
 def test_whoever_waits_for_the_end_waits_through_all_starts() -> None:
     with JobHome("it") as home:
         assert home.name == "spotmpi-it"
-        assert "the job begins just now" in heard(asks(home, "status"))
+        home.serve(lambda asked: control_messages.Said("the first start"))
+        assert "the first start" in heard(asks(home, "status"))
         waits = asks(home, "end")
-        for start in ("first", "second"):
-
-            def answer(asked: Message, start: str = start) -> Message:
-                return control_messages.Said(f"{start} start")
-
-            home.answer = answer
-            assert f"{start} start" in heard(asks(home, "status"))
-            ending = JobEnding(69, f"the {start} start is over")
-            home.last = StatusReport("t.py").report(home.name, [], {}, {}, ending)
-            assert not select.select([waits], [], [], 0)[0]
+        home.last = ended("the first start is over")
+        home.serve(lambda asked: control_messages.Said("the second start"))
+        assert "the second start" in heard(asks(home, "status"))
+        assert not select.select([waits], [], [], 0)[0]
+        home.last = ended("the second start is over")
     assert "the second start is over" in heard(waits)
     assert not list(job_folder.home().iterdir())
 
@@ -89,17 +89,6 @@ def test_without_a_name_it_gets_one_of_its_own() -> None:
 @pytest.mark.parametrize("name", ["", "-x", ".", "a/b", "a b", "ä", "x" * 41, "a\n"])
 def test_what_is_no_name(name: str) -> None:
     assert not job_folder.is_name(name)
-
-
-def test_a_job_that_cannot_be_asked_anything_runs_all_the_same(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    far = home / ("x" * 100)
-    far.mkdir()
-    monkeypatch.setattr(job_folder, "home", lambda: far)
-    with JobHome("it") as made:
-        assert made.mute.startswith("spotmpi status, stop, grow and shrink cannot be used: ")
-    assert not list(far.iterdir())
 
 
 def test_a_launcher_that_is_killed_while_it_waits_for_hosts_leaves_nothing(

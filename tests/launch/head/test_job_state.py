@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from spotmpi.launch.head.job_state import JobEnding, JobState
+from spotmpi.launch.head.endings import JobEnding
+from spotmpi.launch.head.job_state import JobState
 from spotmpi.settings import Revocation
 from tests.saying import said
 
@@ -231,11 +232,10 @@ def test_while_the_end_cannot_be_kept_that_is_said_at_once_and_each_minute() -> 
         "the training is over, and its last checkpoint is waited for"
     )
     then = "or end the job without it: Ctrl-C twice, or `spotmpi stop --now`"
+    over = "the training is over, but no room for step 30; make room: it is tried again for"
     assert verdict.lines == [
-        "the training is over, but no room for step 30; make room: it is tried again for 10 min "
-        f"more, {then}",
-        "the training is over, but no room for step 30; make room: it is tried again for 9 min "
-        f"more, {then}",
+        f"{over} 10 min more, {then}",
+        f"{over} 9 min more, {then}",
         "SIGTERM: the training is over, and its last checkpoint is waited for",
     ]
 

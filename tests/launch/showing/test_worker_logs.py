@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.launch.head.worker_logs import Logs
+from spotmpi.launch.showing.worker_logs import Logs
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_full_disk_is_said_once_and_leaves_no_half_line(
         room -= written
         return written
 
-    monkeypatch.setattr("spotmpi.launch.head.worker_logs.os.write", scarce)
+    monkeypatch.setattr("spotmpi.launch.showing.worker_logs.os.write", scarce)
     for line in (b"first\n", b"second\n", b"third\n"):
         logs.of("worker-0").write(line)
     file = tmp_path / "logs" / "worker-0.log"

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from spotmpi.launch.decoding import shown
 from spotmpi.launch.event_loop import WRITE, Loop
-from spotmpi.launch.head.worker_logs import Logs
 from spotmpi.launch.log_lines import keep
 from spotmpi.launch.output_lines import Lines, Outlet, Sink, Written
 from spotmpi.launch.showing.terminal import LiveLine, can_show
+from spotmpi.launch.showing.worker_logs import Logs
 
 __all__ = ["Output"]
 
