@@ -291,6 +291,8 @@ class HostLost(Message, event="lost"):
     how: Annotated[str, Shown()]
     kind: str = "reset"
     """As `Cause` has it."""
+    stays: bool = False
+    """It is the job's only one, and the launcher's own: just its agent was killed."""
 
 
 @dataclass(frozen=True)

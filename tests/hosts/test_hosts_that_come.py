@@ -141,14 +141,19 @@ def test_a_notice_and_then_death_before_the_boundary(train) -> None:
 
 def test_with_keep_alive_the_job_waits_for_hosts_and_goes_on(train, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
-    options = ("--keep-alive", "--checkpoint", kept, "--checkpoint-every", 20)
+    options = ("--name", "kept", "--keep-alive", "--checkpoint", kept, "--checkpoint-every", 20)
     training = train(2, *options, hurried=True, of=("h1", "h2"), work=WORK).until_step(50)
     for name in ("h1", "h2"):
         training.network.link(name, "down")
+    watch = training.command("status", "--watch", "--job", "kept")
     training.job.until("waiting for hosts, to go on from its newest checkpoint")
+    watch.until("workers     none: it waits for hosts")
     for name in ("h1", "h2"):
         training.network.link(name, "up")
     while '"event":"resume"' not in training.trace.read_text():
         assert training.job.alive, training.job.wait()
+    watch.until("workers     2: 2 training", times=2)
     training.go_on()  # past what the checkpoint had
     training.check(0, 1)
+    assert watch.wait() == 0
+    assert "ended       code 0" in watch.output

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import learning
+from tests.launch.asking import folder_of
 
 DYING = """
 import os, pathlib, signal
@@ -256,12 +257,14 @@ def test_kept_alive_a_job_that_is_killed_as_a_whole_goes_on_from_its_checkpoint(
 ) -> None:
     kept = ("--checkpoint", tmp_path / "kept", "--checkpoint-every", 20)
     training = train("-n", 2, "--keep-alive", *kept).until_step(100)
+    name = folder_of(training.job).name
     training.kill(0, 1)
     training.job.until("every worker was revoked\n")
     training.job.until("starting again, from its newest checkpoint")
     while '"event":"resume"' not in (text := training.trace.read_text()):
         assert training.job.alive, training.job.wait()
     training.until_step(text.count('"event":"step"') + 20)
+    assert folder_of(training.job).name == name
     training.check(0, 1)
 
 

@@ -29,7 +29,9 @@ def table(status: Report, width: int | None = None, height: int | None = None) -
     head, rows = list(_head(status)), list(_rows(status.workers))
     if height is not None and len(head) + len(rows) + 2 > height:
         rows = _collapsed(rows)
-    lines = [*head, "", *_aligned([("HOST", "WORKERS", "PROCESSES", "STATE"), *rows])]
+    lines = head
+    if rows:
+        lines += ["", *_aligned([("HOST", "WORKERS", "PROCESSES", "STATE"), *rows])]
     if height is not None and len(lines) > height:
         kept = max(1, height - 1)
         lines = [*lines[:kept], f"(and {len(lines) - kept} lines more)"]
@@ -70,7 +72,10 @@ def _head(status: Report) -> Iterable[str]:
     yield "checkpoint  " + ("none" if kept is None else f"step {kept.step} in {kept.path}")
     if status.unsaved is not None:
         yield f"            {status.unsaved}"
-    yield f"workers     {len(workers)}: {said}"
+    if workers:
+        yield f"workers     {len(workers)}: {said}"
+    elif ending is None:
+        yield "workers     none: it waits for hosts"
     if ending is not None:
         yield f"ended       code {ending.code}: {ending.meaning}"
         if ending.sentence:

@@ -567,11 +567,12 @@ class Agents:
         ago = time.monotonic() - host.trunk.heard
         host.beats.udp.close()
         host.relay.close()  # before stand-ins are killed (see `Agent._pass_on`)
-        for worker in host.workers:
-            if worker not in self._ended:
-                self._bury(worker, ago)
-                lost = messages.HostLost(f"host {host.name} {how}", kind)
-                self._heard.append(WorkerEvent(worker, lost))
+        living = [worker for worker in host.workers if worker not in self._ended]
+        stays = host.near and not self._hosts
+        for worker in living:
+            self._bury(worker, ago)
+            lost = messages.HostLost(f"host {host.name} {how}", kind, stays)
+            self._heard.append(WorkerEvent(worker, lost))
 
 
 def _own(host: Registered, worker: int) -> int:

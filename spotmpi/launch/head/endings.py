@@ -71,7 +71,7 @@ class JobEnding:
     """How the job ends: its code, one sentence that says why and what to do, and what to show.
 
     ``text`` is shown above the sentence (a traceback). ``runtime`` asks for what mpirun said.
-    ``again``: nothing was wrong but that a worker was lost before all were ready.
+    ``again``: the launcher starts the job again.
     """
 
     code: int

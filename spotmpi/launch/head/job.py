@@ -394,8 +394,8 @@ class Job:
                 self._verdict.lost(worker, "SIGKILL")
                 self._gone(worker)
                 self.loop.after(_BEFORE_BURIAL, "bury", self._bury)
-            case messages.HostLost(how=how, kind=kind):
-                self._verdict.lost(worker, how, kind)
+            case messages.HostLost(how=how, kind=kind, stays=stays):
+                self._verdict.lost(worker, how, kind, stays)
                 self._gone(worker, with_host=True)
             case messages.Misses(workers=missed):
                 self._part(worker, missed)

@@ -6,6 +6,7 @@ A job may be started again (its workers were lost before all were ready, or all 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -52,7 +53,7 @@ class JobHome:
             raise UsageError(
                 f"there is a job {self.name} on this host: give another --name, or end that one"
             ) from None
-        self._keeper = _keeper()
+        self._keeper = _keeper(self._folder)
         return self
 
     def serve(self, answer: Answer) -> str:
@@ -80,8 +81,8 @@ class JobHome:
         os.waitpid(self._keeper, 0)
 
 
-def _keeper() -> int:
-    """Start a process that removes abandoned folders when this one has died, and return its id.
+def _keeper(folder: Path) -> int:
+    """Start a process that removes a folder when this one has died, and return its id.
 
     Only one without threads may call this.
     """
@@ -95,7 +96,9 @@ def _keeper() -> int:
             os.dup2(alive, 3)
             os.closerange(4, _MOST_DESCRIPTORS)  # the lock and the other end of the pipe, too
             os.read(3, 1)
-            job_folder.remove_abandoned()
+            # The pipe's end may be closed before the lock is free.
+            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
+            job_folder.remove(folder)
         finally:
             os._exit(0)
     os.close(alive)

@@ -314,8 +314,10 @@ class JobState:
         state = self._workers[worker]
         return Cause(state.kind, state.how)
 
-    def lost(self, worker: int, how: str, kind: str = "killed") -> None:
-        """Take the revocation of a worker; ``how`` names the signal."""
+    def lost(self, worker: int, how: str, kind: str = "killed", stays: bool = False) -> None:
+        """Take the revocation of a worker; ``how`` names the signal. ``stays``: the job's only host
+        does, where just the agent was killed: the job can start again from a checkpoint."""
+        self._again = self._again or (stays and self._keeps)
         state = self._workers[worker]
         if state.end:
             return
@@ -354,6 +356,7 @@ class JobState:
                 EXIT_ALL_REVOKED,
                 f"mpirun was killed ({how}), and no worker can go on without it"
                 + self._advice("; "),
+                again=self._again,
             )
         else:
             self._end(
@@ -415,7 +418,8 @@ class JobState:
             )
         if "finished" not in ends:
             advice = self._advice(", and the job ended; ")
-            return JobEnding(EXIT_ALL_REVOKED, "every worker was revoked" + advice)
+            why = "every worker was revoked"
+            return JobEnding(EXIT_ALL_REVOKED, why + advice, again=self._again)
         if self._unkept:
             return JobEnding(
                 EXIT_UNKEPT,

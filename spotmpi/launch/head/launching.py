@@ -114,11 +114,11 @@ def _run_again_and_again(
     plan: JobPlan, home: JobHome, settings: Settings, resumed: int | None
 ) -> int:
     run, in_vain = _run(plan, home, settings, resumed, Start.FIRST), 0
-    while run.again or (run.code == EXIT_ALL_REVOKED and plan.manner.keep_alive):
+    while run.again:
         in_vain = in_vain + 1 if run.brief else 0
         if in_vain == _STARTS_IN_VAIN:
             lost = "workers were lost before all were ready"
-            if not run.again:
+            if run.code == EXIT_ALL_REVOKED:
                 lost = f"all workers were lost within {_BRIEF:.0f} s, though their hosts stay"
             print(
                 f"spotmpi: {in_vain} times in a row {lost}: the job is not started again; "
@@ -126,7 +126,7 @@ def _run_again_and_again(
                 file=sys.stderr,
             )
             break
-        if not plan.manner.keep_alive:
+        if run.code != EXIT_ALL_REVOKED and not plan.manner.keep_alive:
             run = _run(plan, home, settings, resumed, Start.AGAIN)
             continue
         kept = plan.files.newest()
@@ -138,8 +138,8 @@ def _run_again_and_again(
 
 @dataclass(frozen=True)
 class _Run:
-    """How one start of a job ended. ``again``: workers were lost before all were ready. ``brief``:
-    that, or all were lost soon, and their hosts did not go."""
+    """How one start of a job ended. ``again``: there must be another one. ``brief``: workers were
+    lost before all were ready, or all were lost soon, and their hosts did not go."""
 
     code: int
     again: bool
@@ -245,7 +245,8 @@ def _run(
 
         ending = job.run(fleet, begin)
         stayed = plan.alone or fleet.stayed
-        brief = ending.again or (stayed and time.monotonic() - began < _BRIEF)
+        early = ending.again and ending.code != EXIT_ALL_REVOKED
+        brief = early or (stayed and time.monotonic() - began < _BRIEF)
         return _Run(ending.code, ending.again, brief)
 
 

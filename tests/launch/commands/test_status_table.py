@@ -61,6 +61,17 @@ def test_the_processes_of_workers_that_live_stand_beside_them() -> None:
     ]
 
 
+def test_a_job_that_waits_for_hosts_has_a_step_to_go_on_from() -> None:
+    standing = StatusReport("train.py", since=0.0, resumed=70)
+    report = standing.report("spotmpi-night", [], {}, {})
+    assert table(report).splitlines()[2:] == [
+        "training    step 70, generation 0",
+        "checkpoint  none",
+        "workers     none: it waits for hosts",
+    ]
+    assert report.seconds > 1e9, "since the job began, and not its last start"
+
+
 def test_how_far_and_how_fast_it_goes() -> None:
     more = {"steps_in_all": 5000, "loss": 0.31274, "steps_per_second": 12.3}
     shown = table(status([training("h1")], step=124, seconds_to_go=396.0, **more)).splitlines()

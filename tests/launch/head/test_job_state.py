@@ -223,6 +223,20 @@ def test_a_signal_to_the_launcher_ends_the_job(number: int, expected: int) -> No
     assert code(verdict) == expected
 
 
+@pytest.mark.parametrize(("keeps", "again"), [(True, True), (False, False)])
+def test_where_just_the_agent_was_killed_the_launcher_starts_again(
+    keeps: bool, again: bool
+) -> None:
+    verdict = JobState(keeps)
+    verdict.expect(["here"])
+    for event in ("begin", "ready"):
+        verdict.told(0, said(event))
+    verdict.lost(0, "host here was lost", "reset", stays=True)
+    ending = verdict.conclude()
+    assert (ending.code, ending.again) == (69, again)
+    assert ("start it again" in ending.sentence) is not again
+
+
 def test_while_the_end_cannot_be_kept_that_is_said_at_once_and_each_minute() -> None:
     verdict = started(2)
     for patience in (565.0, 564.0, 554.0, 540.0, 530.0):

@@ -10,6 +10,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRAINING = SCRIPTS / "training.py"
+TRAINER = SCRIPTS / "trainer.py"
 
 
 @pytest.fixture
@@ -55,20 +56,35 @@ def test_a_revoked_worker_costs_the_others_nothing(start, hosts: Path, deed: str
     assert "[0] worker 0 trained with 1" in running.output
 
 
+@pytest.mark.matrix
 def test_an_agent_that_is_killed_loses_its_workers_and_leaves_nothing(
     start, ended, hosts: Path
 ) -> None:
     running = start("run", "--hosts", hosts, TRAINING, "wait:all@7")
     running.until("waits", times=2)
     everything = descendants(running, running.pid)
-    (agent,) = [p for p in running.children(running.pid) if b"--pipe" in cmdline(p)]
-    os.kill(agent, signal.SIGKILL)
+    os.kill(running.agent, signal.SIGKILL)
     assert running.wait() == 69
     assert "worker 0 on localhost was revoked (host localhost was lost: the connection was" in (
         running.output
     )
     assert len(everything) >= 8
     assert all(ended(pid) for pid in everything)
+
+
+def test_an_agent_that_is_killed_costs_no_more_than_what_is_in_no_checkpoint(start, ended) -> None:
+    """The host is there: the job starts again on it."""
+    keeps = "--checkpoint", "kept", "--checkpoint-every", 10
+    running = start("run", "-n", 2, "--name", "deserted", *keeps, TRAINER, 60, "rest:all@45")
+    running.until("checkpoint of step 30 written")
+    before = descendants(running, running.agent)
+    os.kill(running.agent, signal.SIGKILL)
+    running.until("every worker was revoked\n")
+    running.until("starting again, from its newest checkpoint")
+    running.until("job spotmpi-deserted: 2 workers on 1 host train; resumed from step [34]0")
+    assert all(ended(pid) for pid in before)
+    assert start("stop", "--now", "--job", "deserted").wait() == 0
+    assert running.wait() == 74
 
 
 @pytest.mark.parametrize("moment", ["start", "7", "done"])
