@@ -211,8 +211,7 @@ def _rejected(question: Question, found: Search, chosen: Selection) -> list[str]
     for name in question.demand.quota:
         alone = found.alone.get(name)
         if alone is None and not question.demand.existing:
-            why = "the model does not hold for it" if found.everything else "was not searched"
-            lines.append(f"  {name} alone: {why}")
+            lines.append(f"  {name} alone: {_not_predicted(question, name)}")
         elif alone is not None and dict(alone.cluster) not in shown:
             lines.append(f"  {count_text(alone.cluster)}: {_why(question, alone, chosen)}")
     listed = len(rows)
@@ -220,9 +219,22 @@ def _rejected(question: Question, found: Search, chosen: Selection) -> list[str]
     if more := len(found.feasible) - chosen.lived:
         lines.append(f"  {more:,} were not simulated: dearer undisturbed, or late by an estimate")
     lines.append(f"  {found.late:,} are too slow")
-    if found.outside:
-        lines.append(f"  {found.outside:,} are outside of what the model holds for")
+    if found.example is not None:
+        lines.append(f"  {found.outside:,} cannot be predicted; {_unpredicted(*found.example)}")
     return lines
+
+
+def _unpredicted(cluster: Cluster, why: str) -> str:
+    return f"of {count_text(cluster)}, for one: {why}"
+
+
+def _not_predicted(question: Question, name: str) -> str:
+    """Why no cluster of one type alone was considered."""
+    try:
+        provision.predict(question.model, question.demand, {name: 1})
+    except UsageError as error:
+        return f"cannot be predicted: {error}"
+    return "was not searched"
 
 
 def _why(question: Question, candidate: Candidate, chosen: Selection) -> str:
@@ -247,9 +259,10 @@ def no_plan(question: Question, found: Search) -> str:
     """Why there is none: which constraint binds, and by how much."""
     fastest, demand = found.fastest, question.demand
     if fastest is None:
+        why = "" if found.example is None else f"; {_unpredicted(*found.example)}"
         return (
-            f"no plan: the model of {question.model.name} holds for no cluster within the "
-            f"quota {count_text(demand.quota)}; its range of batches is exceeded"
+            f"no plan: the profile of {question.model.name} predicts no cluster within the quota "
+            f"{count_text(demand.quota)}{why}"
         )
     over = fastest.seconds - demand.deadline_s
     looked = "within the quota" if found.everything else "of those windows that were searched"
@@ -421,6 +434,9 @@ def as_json(
             "all": found.everything,
             "too_slow": found.late,
             "outside_the_model": found.outside,
+            "outside_for_example": None
+            if found.example is None
+            else {"cluster": dict(found.example[0]), "why": found.example[1]},
             "fast_enough_undisturbed": len(found.feasible),
             "simulated": chosen.lived,
         },

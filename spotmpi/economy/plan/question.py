@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from spotmpi.economy.market import prices
 from spotmpi.economy.market.prices import Prices
-from spotmpi.economy.models import Model, Server, profiles
+from spotmpi.economy.models import Model, Server, profiles, unknown_type
 from spotmpi.economy.plan import conditions, rental
 from spotmpi.economy.plan.events import Runtime
 from spotmpi.economy.plan.provision import Demand
@@ -84,10 +84,7 @@ def understood(options: argparse.Namespace) -> Question:
     terms = conditions.terms(options, quota, "--quota")
     model = profiles.find(options.profile)
     if unknown := [name for name in (*quota, *existing) if name not in model.types]:
-        raise UsageError(
-            f"the profile of {model.name} does not know instance type {unknown[0]!r}; "
-            f"it knows {', '.join(model.types)}"
-        )
+        raise unknown_type(model.name, unknown[0], model.types)
     list_ = conditions.offered(options, prices.find(options.prices), quota)
     whole, work = profiles.work(model, options.loss, options.iterations)
     behind = _behind(options, model, existing)

@@ -367,6 +367,65 @@ def test_impossible_questions_get_one_sentence(
     assert sentence in err
 
 
+PROFILED = """\
+model: ring
+name: train.py
+error_percent: 5
+gradient_mb: 4
+loss: {g1: 20, g3: 100, g5: 0.5}
+instances:
+  local: {workers_per_host: 2, cores: 2, compute_s: 0.01, exchange_s_per_worker: 0.002}
+"""
+"""As `spotmpi profile` writes it where nobody has said what the host is, and one host was there."""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> tuple[str, ...]:
+    (tmp_path / "train.yaml").write_text(PROFILED)
+    (tmp_path / "prices.csv").write_text("name,spot,lifetime\nlocal,0.03,never\nc5.large,0.03,\n")
+    files = ("--profile", str(tmp_path / "train.yaml"), "--prices", str(tmp_path / "prices.csv"))
+    return (*files, "--loss", "0.6", "--deadline", "1h", "--runs", "20")
+
+
+def test_a_type_that_was_not_measured_is_refused_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], mine: tuple[str, ...]
+) -> None:
+    err = said(capsys, *mine, "--quota", "c5.large:4", code=2)
+    assert err == (
+        "spotmpi plan: the profile of train.py does not know instance type 'c5.large'; it knows "
+        "local, as it was measured there; local is a host that was profiled without --instance: "
+        "if it is a c5.large, write c5.large in its place into the profile, and else profile your "
+        "script on one (spotmpi profile --instance c5.large)\n"
+    )
+    err = said(capsys, *PUBLISHED, "--deadline", "1h", "--quota", "c5.large:4", code=2)
+    assert "as it was measured there; ask for one of these, or profile your script on one" in err
+
+
+def test_clusters_that_cannot_be_predicted_are_counted_with_the_reason(
+    capsys: pytest.CaptureFixture[str], mine: tuple[str, ...]
+) -> None:
+    out = said(capsys, *mine, "--quota", "local:8")
+    why = "nobody has measured a run on several hosts; add bandwidth_mbps (MB/s of a host) and lat"
+    assert f"  7 cannot be predicted; of local:2, for one: {why}" in out
+    searched = as_json(capsys, *mine, "--quota", "local:8")["searched"]
+    assert searched["outside_the_model"] == 7
+    assert searched["outside_for_example"]["cluster"] == {"local": 2}
+    assert searched["outside_for_example"]["why"].startswith(why)
+    err = said(capsys, *mine, "--quota", "local:8", "--existing", "local:2", code=3)
+    assert "train.py predicts no cluster within the quota local:8; of local:2, for one: " in err
+    assert why in err
+
+
+def test_a_name_that_only_the_profile_has_is_said_to_be_needed_in_both(
+    capsys: pytest.CaptureFixture[str], mine: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "prices.csv").write_text("name,spot\nc5.large,0.03\n")
+    err = said(capsys, *mine, "--quota", "local:8", code=2)
+    assert (
+        "have no instance 'local'; known are c5.large; a type must have the same name in the" in err
+    )
+
+
 def test_a_loss_at_the_floor_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("--profile", "spotdnn", "--prices", "2023", "--loss", "0.5")
     err = said(capsys, *arguments, "--quota", "g3.8xl:1", "--deadline", "1h", code=2)
