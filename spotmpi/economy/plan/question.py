@@ -12,7 +12,7 @@ from spotmpi.economy.market.prices import Prices
 from spotmpi.economy.models import Model, Server, profiles, unknown_type
 from spotmpi.economy.plan import conditions, rental
 from spotmpi.economy.plan.events import Runtime
-from spotmpi.economy.plan.provision import Demand
+from spotmpi.economy.plan.provision import Candidate, Demand
 from spotmpi.economy.plan.rental import Terms
 from spotmpi.economy.quantities import Cluster, cluster, duration
 from spotmpi.errors import UsageError
@@ -61,6 +61,12 @@ class Question:
     seed: int
     on_demand: Cluster = field(default_factory=dict)
     """What trains already and is on demand."""
+
+    def slower_s(self, candidate: Candidate) -> float:
+        """Seconds of a cluster, undisturbed, if training takes longer by the profile's error, as
+        far as that is known. A node's start does not."""
+        start_s = min(self.demand.startup_s(candidate.cluster), candidate.seconds)
+        return start_s + (candidate.seconds - start_s) * (1 + (self.model.error or 0.0))
 
     @property
     def unknown_lives(self) -> list[str]:
