@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -133,7 +134,26 @@ def test_workers_whose_operators_have_different_numbers_do_not_begin(tmp_path: P
         ("localsgd:8", "has the option '8', expected one like h=8"),
         ("localsgd:h=8,h=9", "localsgd has the option h twice: give it once"),
         ("localsgd:h=8.5", "option h of the strategy localsgd is '8.5', expected a whole number"),
-        ("localsgd:h=0", r"Every\(0, ModelAverage\(\)\) counts steps, expected at least 1"),
+        (
+            "localsgd:h=0",
+            r"^--strategy localsgd:h=0: h is 0, expected a whole number of at least 1",
+        ),
+        ("localsgd:h=-1", "h is -1, expected a whole number of at least 1"),
+        ("lookahead:every=0", "every is 0, expected a whole number of at least 1"),
+        ("easgd:every=0", "every is 0, expected a whole number of at least 1"),
+        ("adpsgd:control=0", "control is 0, expected a whole number of at least 1"),
+        ("gossip:control=0", "control is 0, expected a whole number of at least 1"),
+        ("parameterserver:control=0", "control is 0, expected a whole number of at least 1"),
+        ("parameterserver:shards=0", "shards is 0, expected a whole number of at least 1"),
+        ("hogwild:control=0", "control is 0, expected a whole number of at least 1"),
+        ("diloco:h=0", "h is 0, expected a whole number of at least 1"),
+        ("diloco:h=0,fragments=2", "h is 0, expected a whole number of at least 1"),
+        ("diloco:delay=-1", "delay is -1, expected a whole number of at least 0"),
+        (
+            "diloco:outer=nan",
+            "^--strategy diloco:outer=nan: outer is nan, expected a finite number",
+        ),
+        ("diloco:outer=0", "outer is 0.0, expected more than 0 and at most 10"),
         ("sma:pull=much", "option pull of the strategy sma is 'much', expected a number such as"),
         ("sma:pull=nan", "pull is nan, expected a finite number"),
         ("easgd:pull=2", "pull is 2.0, expected more than 0 and at most 1"),
@@ -149,6 +169,26 @@ def test_workers_whose_operators_have_different_numbers_do_not_begin(tmp_path: P
 def test_what_is_none_is_refused_and_what_there_is_is_said(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         named(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LocalSGD(h=0), "^h is 0, expected a whole number of at least 1"),
+        (lambda: LocalSGD(h=1.5), "^h is 1.5, expected a whole number of at least 1"),  # type: ignore[arg-type]
+        (lambda: LocalSGD(h="8"), "^h is '8', expected a whole number of at least 1"),  # type: ignore[arg-type]
+        (lambda: LocalSGD(h=True), "^h is True, expected a whole number of at least 1"),
+        (lambda: DiLoCo(outer=float("nan")), "^outer is nan, expected a finite number"),
+        (lambda: Every(1.5, ElasticAverage()), "^Every: count is 1.5, expected a whole number of"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_script_is_answered_in_its_own_words(make: Callable[[], object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        make()
+
+
+def test_a_whole_number_of_numpy_is_one() -> None:
+    assert LocalSGD(h=np.int64(4)).name == "localsgd:h=4"  # type: ignore[arg-type]
 
 
 def test_the_environment_chooses_in_the_place_of_the_script(

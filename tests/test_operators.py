@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 from spotmpi.arrays.layout import Layout
-from spotmpi.arrays.registry import State
 from spotmpi.errors import UsageError
 from spotmpi.operators import (
     Apply,
@@ -23,6 +23,8 @@ from spotmpi.operators import (
     Moment,
     Operator,
     Run,
+    Scope,
+    State,
     Step,
     Weighted,
 )
@@ -298,3 +300,49 @@ def test_clipping_is_no_round_and_needs_the_whole_gradient() -> None:
     assert not (after >> Apply()).at_once
     assert str(after) == "GradientAverage() >> Clip(2)"
     assert [str(one) for one in (before >> after).follow(step())][1:2] == ["GradientAverage()"]
+
+
+class Hasty(Operator):
+    """As one might write it at first."""
+
+    def run(self, step: Step) -> Run:  # type: ignore[return]
+        for w in step.params:
+            w *= 0.5
+
+
+class Mistaken(Operator):
+    """It hands out what it would have to ask for."""
+
+    def run(self, step: Step) -> Run:
+        return Contribute(step.bring)  # type: ignore[return-value]
+
+
+class Handing(Operator):
+    """It leaves its part to another one, which is right."""
+
+    def run(self, step: Step) -> Run:
+        return GradientAverage().run(step) if step.now.last else Operator().run(step)
+
+
+@pytest.mark.parametrize("wrong", [Hasty(), Mistaken()])
+def test_an_operator_that_forgets_to_yield_is_told_so(wrong: Operator) -> None:
+    name = type(wrong).__name__
+    for part in (Chain((wrong,)), Every(1, wrong)):
+        with pytest.raises(UsageError, match=rf"^{name}\(\): its run returns .* `yield from \(\)`"):
+            list(part.run(step()))
+
+
+def test_an_operator_may_leave_its_part_to_another_one() -> None:
+    asked = list(itertools.islice(Chain((Handing(),)).run(step()), 1))
+    assert [type(one) for one in asked] == [Contribute]
+
+
+def test_what_an_operator_of_one_s_own_remembers_is_declared_with_public_names() -> None:
+    class Counting(Operator):
+        """It remembers how long it has been there."""
+
+        def init(self, layout: Layout) -> Mapping[str, State]:
+            return {"mine": State(layout.allocate(), Scope.LOCAL), "all": State(layout.allocate())}
+
+    found = Strategy(GradientAverage() >> Apply() >> Counting()).init(step().layout)
+    assert [found[name].scope for name in ("mine", "all")] == [Scope.LOCAL, Scope.REPLICATED]

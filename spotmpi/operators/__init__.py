@@ -1,5 +1,6 @@
 """Operators: one stage of synchronisation each, composed with ``>>`` into strategies."""
 
+from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators.averages import (
     Broadcast,
     ElasticAverage,
@@ -50,8 +51,10 @@ __all__ = [
     "PushedSum",
     "Quorum",
     "Run",
+    "Scope",
     "SharedSteps",
     "SlowWeights",
+    "State",
     "Step",
     "Weighted",
     "fragment",

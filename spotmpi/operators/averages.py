@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from spotmpi.arrays.backend import HOST, Buffer, fill, kernels_for
 from spotmpi.arrays.layout import Layout
@@ -18,7 +18,7 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric import Fetch, Publish
 from spotmpi.operators.stages import Operator
 from spotmpi.operators.step import Contribute, Run, Step, Weighted, fragment
-from spotmpi.optimizers.numbers import finite, whole
+from spotmpi.optimizers.numbers import finite, whole, within
 
 __all__ = [
     "Broadcast",
@@ -128,8 +128,8 @@ class ElasticAverage(_Meeting):
     momentum: float = 0.0
 
     def __post_init__(self) -> None:
-        _within("pull", self.pull, 0, 1, above=True)
-        _within("momentum", self.momentum, 0, 1, below=True)
+        within("pull", self.pull, 0, 1, above=True)
+        within("momentum", self.momentum, 0, 1, below=True)
 
     @property
     def centre(self) -> str:
@@ -181,9 +181,9 @@ class OuterUpdate(_Meeting):
     mix: float = 0.0
 
     def __post_init__(self) -> None:
-        _within("rate", self.rate, 0, 10, above=True)
-        _within("momentum", self.momentum, 0, 1, below=True)
-        _within("mix", self.mix, 0, 1, below=True)
+        within("rate", self.rate, 0, 10, above=True)
+        within("momentum", self.momentum, 0, 1, below=True)
+        within("mix", self.mix, 0, 1, below=True)
         whole("fragments", self.fragments, 1)
         whole("delay", self.delay, 0)
 
@@ -270,7 +270,7 @@ class Quorum(Operator):
     grace: float = 0.5
 
     def __post_init__(self) -> None:
-        _within("quorum", self.share, 0, 1, above=True)
+        within("quorum", self.share, 0, 1, above=True)
         if finite("grace", self.grace) < 0:
             raise UsageError(f"grace is {self.grace}, expected 0 or more seconds")
 
@@ -295,7 +295,7 @@ class SlowWeights(Operator):
     mix: float = 0.5
 
     def __post_init__(self) -> None:
-        _within("mix", self.mix, 0, 1, above=True)
+        within("mix", self.mix, 0, 1, above=True)
 
     @property
     def moves(self) -> bool:
@@ -336,17 +336,3 @@ def _assign(flats: Sequence[Buffer], values: Sequence[Buffer], scale: float) -> 
     """flats = scale * values"""
     for flat, value in zip(flats, values, strict=True):
         kernels_for(flat).pack(flat, [value], scale)
-
-
-def _within(
-    name: str, value: Any, least: float, most: float, above: bool = False, below: bool = False
-) -> None:
-    """Raises UsageError for what is no number between these; ``above``, ``below``: nor one of
-    them."""
-    finite(name, value)
-    if not (
-        (least < value if above else least <= value) and (value < most if below else value <= most)
-    ):
-        said = "more than" if above else "at least"
-        upto = "less than" if below else "at most"
-        raise UsageError(f"{name} is {value!r}, expected {said} {least} and {upto} {most}")

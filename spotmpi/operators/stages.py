@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.operators.step import Bring, Contribute, Run, Step, Weighted
-from spotmpi.optimizers.numbers import finite
+from spotmpi.optimizers.numbers import finite, whole
 
 RESTS = ("narrow/rest", "narrow/following")
 """What `Narrow` remembers."""
@@ -154,6 +154,17 @@ class Operator:
         return f"{type(self).__name__}({said})"
 
 
+def _part(operator: Operator, step: Step) -> Run:
+    """An operator's part of a step. UsageError if it is no generator: somebody forgot to yield."""
+    part: object = operator.run(step)
+    if not isinstance(part, Generator):
+        raise UsageError(
+            f"{operator}: its run returns {part!r}, and must be a generator, which has a yield in "
+            "it: end it with `yield from ()` if it asks for nothing"
+        )
+    return part
+
+
 @dataclass(frozen=True)
 class Chain(Operator):
     """Operators in the order in which they run."""
@@ -254,7 +265,7 @@ class Chain(Operator):
     def run(self, step: Step) -> Run:
         """One after the other."""
         for operator in self.operators:
-            yield from operator.run(step)
+            yield from _part(operator, step)
 
     def follow(self, step: Step) -> Iterator[Operator]:
         """From the collective one on."""
@@ -285,8 +296,7 @@ class Every(Operator):
     then: Operator
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UsageError(f"Every({self.count}, {self.then}) counts steps, expected at least 1")
+        whole("Every: count", self.count, 1)
 
     @property
     def collective(self) -> bool:
@@ -347,7 +357,7 @@ class Every(Operator):
     def run(self, step: Step) -> Run:
         """Where it is due."""
         if self._due(step):
-            yield from self.then.run(step)
+            yield from _part(self.then, step)
 
     def follow(self, step: Step) -> Iterator[Operator]:
         """Who learns sees rounds only."""

@@ -5,12 +5,12 @@ quotients alone, which have the same bits on every machine. A library's powers a
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from spotmpi.errors import UsageError
 
-__all__ = ["finite", "non_negative", "power", "share", "whole"]
+__all__ = ["finite", "non_negative", "power", "share", "whole", "within"]
 
 
 def finite(name: str, value: Any) -> float:
@@ -38,9 +38,23 @@ def share(name: str, value: Any, example: str) -> float:
 
 def whole(name: str, value: Any, least: int) -> int:
     """It, if it is a whole number of at least so much; else UsageError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UsageError(f"{name} is {value!r}, expected a whole number of at least {least}")
-    return value
+    return int(value)
+
+
+def within(
+    name: str, value: Any, least: float, most: float, above: bool = False, below: bool = False
+) -> None:
+    """Raises UsageError for what is no number between these; ``above``, ``below``: nor one of
+    them."""
+    finite(name, value)
+    if not (
+        (least < value if above else least <= value) and (value < most if below else value <= most)
+    ):
+        said = "more than" if above else "at least"
+        upto = "less than" if below else "at most"
+        raise UsageError(f"{name} is {value!r}, expected {said} {least} and {upto} {most}")
 
 
 def power(base: float, exponent: int) -> float:

@@ -48,8 +48,11 @@ def named(text: str) -> Strategy:
     form = given.pop(_NARROW, None)
     usual = {one.name: one.default for one in inspect.signature(NAMES[name]).parameters.values()}
     options = {key: _number(name, key, value, usual) for key, value in given.items()}
-    strategy = NAMES[name](**options)
-    return strategy if form is None else Narrow(form) >> strategy
+    try:
+        strategy = NAMES[name](**options)
+        return strategy if form is None else Narrow(form) >> strategy
+    except UsageError as error:
+        raise UsageError(f"--strategy {text}: {error}") from None
 
 
 def _option(name: str, text: str) -> tuple[str, str]:

@@ -21,6 +21,7 @@ from spotmpi.operators import (
     SharedSteps,
     SlowWeights,
 )
+from spotmpi.optimizers.numbers import whole, within
 from spotmpi.strategies.strategy import Strategy
 
 __all__ = [
@@ -68,6 +69,7 @@ class Lookahead(_Named):
     """
 
     def __init__(self, every: int = 6, mix: float = 0.5) -> None:
+        every = whole("every", every, 1)
         slow = Every(every, SlowWeights(mix))
         super().__init__(GradientAverage() >> Apply() >> slow, every=every, mix=mix)
 
@@ -81,6 +83,7 @@ class LocalSGD(_Named):
     """
 
     def __init__(self, h: int = 8) -> None:
+        h = whole("h", h, 1)
         super().__init__(Apply() >> Every(h, ModelAverage()), h=h)
 
 
@@ -108,6 +111,7 @@ class EASGD(_Named):
     """
 
     def __init__(self, every: int = 8, pull: float = 0.9) -> None:
+        every = whole("every", every, 1)
         super().__init__(Apply() >> Every(every, ElasticAverage(pull)), every=every, pull=pull)
 
 
@@ -126,6 +130,7 @@ class ADPSGD(_Named):
     """
 
     def __init__(self, control: int = 64) -> None:
+        control = whole("control", control, 1)
         super().__init__(
             Apply() >> PairAverage() >> Every(control, ModelAverage()), control=control
         )
@@ -150,6 +155,7 @@ class Gossip(_Named):
     """
 
     def __init__(self, control: int = 64) -> None:
+        control = whole("control", control, 1)
         super().__init__(Apply() >> PushSum() >> Every(control, ModelAverage()), control=control)
 
 
@@ -184,8 +190,11 @@ class DiLoCo(_Named):
         quorum: float = 0.0,
         grace: float = 0.5,
     ) -> None:
-        every, rest = divmod(h, fragments) if fragments else (0, 0)
-        if rest or not 0 <= delay < max(every, 1):
+        h, fragments = whole("h", h, 1), whole("fragments", fragments, 1)
+        delay = whole("delay", delay, 0)
+        within("outer", outer, 0, 10, above=True)
+        every, rest = divmod(h, fragments)
+        if rest or delay >= every:
             raise UsageError(
                 f"DiLoCo(h={h}, fragments={fragments}, delay={delay}): h must be a multiple of "
                 "fragments, and delay less than h / fragments"
@@ -228,6 +237,7 @@ class ParameterServer(_Named):
     """
 
     def __init__(self, shards: int = 1, control: int = 64) -> None:
+        shards, control = whole("shards", shards, 1), whole("control", control, 1)
         super().__init__(
             PushPull(shards) >> Every(control, PushedSum()), shards=shards, control=control
         )
@@ -254,4 +264,5 @@ class Hogwild(_Named):
     """
 
     def __init__(self, control: int = 64) -> None:
+        control = whole("control", control, 1)
         super().__init__(SharedSteps() >> Every(control, MeanOfSteps()), control=control)

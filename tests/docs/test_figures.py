@@ -59,21 +59,87 @@ def test_recoveries_are_those_measured() -> None:
     assert measured == {}, "not on the page"
 
 
-def test_the_row_beside_the_peers_counts_from_the_kill() -> None:
-    measured = recoveries()
-    table = rows("A worker is killed: spotmpi and its peers")
-    found = {re.sub(r"\W*(\w+ ?\w*).*", r"\1", row[0]): row[1:] for row in table}
-    ours = next(row[1:] for row in table if row[0].startswith("**spotmpi**"))
-    bare = next(row[1:] for row in table if row[0].startswith("bare ULFM, on"))
-    assert len(found) > 5
-    sizes = [(4, 1_000_000), (8, 1_000_000), (16, 1_000_000)]
-    sizes += [(workers, 25_600_000) for workers, _ in sizes]
-    for (workers, params), *cells in zip(sizes, ours, bare, strict=True):
-        cell = measured[workers, params, 1]
-        for text, side in zip(cells, ("spotmpi", "floor"), strict=True):
-            assert close(
-                shown(text), [median(one["total"] + one["dying"] for one in cell[side])]
-            ), (workers, params, text)
+BESIDE = [(4, 1_000_000), (8, 1_000_000), (16, 1_000_000)]
+BESIDE += [(workers, 25_600_000) for workers, _ in BESIDE]
+"""The columns of the table with the peers: workers, floats."""
+
+
+def from_the_kill(cell: Mapping[str, Any], side: str) -> list[float]:
+    return [one["total"] + one["dying"] for one in cell[side]]
+
+
+def test_the_rows_beside_the_peers_count_from_the_kill() -> None:
+    table = {(row[0], row[1]): row[2:] for row in rows("A worker is killed: spotmpi and its peers")}
+    assert len(table) > 8
+    assert {machine for _, machine in table} == {"Xeon", "EPYC"}, "each row is of one"
+    busy = results("recovery-busy")
+    known = {(cell["workers"], cell["params"], cell["lost"]): cell for cell in busy["cells"]}
+    for measured, machine, load in (
+        (recoveries(), "Xeon", ""),
+        (known, busy["machine"]["cpu"].removeprefix("AMD "), ", beside a load of 20"),
+    ):
+        for who, side in (("**spotmpi**", "spotmpi"), ("bare ULFM", "floor")):
+            for (workers, params), text in zip(BESIDE, table[who + load, machine], strict=True):
+                cell = measured.get((workers, params, 1))
+                assert bool(text) == (cell is not None), (who, workers, params)
+                if cell is not None:
+                    assert close([text], [median(from_the_kill(cell, side))]), (who, workers, text)
+
+
+def test_the_range_on_a_busy_machine_is_the_one_measured() -> None:
+    told = re.search(
+        r"spotmpi took (\d+) to (\d+) ms with 4 workers and (\d+) to (\d+) with 8, bare ULFM "
+        r"(\d+) to (\d+) and (\d+) to (\d+)\.",
+        " ".join(PAGE.split()),
+    )
+    assert told is not None
+    taken = [
+        from_the_kill(cell, side)
+        for side in ("spotmpi", "floor")
+        for cell in results("recovery-busy")["cells"]
+    ]
+    assert all(len(one) == 12 for one in taken)
+    assert close(told.groups(), [end for one in taken for end in (min(one), max(one))])
+
+
+def test_the_first_page_has_the_figures_of_this_one() -> None:
+    """In seconds where they are many milliseconds."""
+    said = (ROOT / "README.md").read_text(encoding="utf-8")
+    there = {row[0]: row for row in rows("A worker is killed: spotmpi and its peers")}
+    busy = {
+        cell["workers"]: from_the_kill(cell, "spotmpi")
+        for cell in results("recovery-busy")["cells"]
+    }
+    names = {
+        "spotmpi": ["**spotmpi**"],
+        "spotmpi, beside a load of 20": ["**spotmpi**, beside a load of 20"],
+        "torchft: its shortest time-outs; tuned; defaults": [
+            "torchft 0.2.0, as short as possible",
+            "torchft 0.2.0, tuned (heartbeat 1 s, time-out 5 s)",
+            "torchft 0.2.0, defaults",
+        ],
+        "torchrun elastic": ["torchrun elastic, torch 2.13 (gloo; restarts all)"],
+    }
+    for name, machine, *said_of in pages.table(said, "How fast"):
+        told = [there[one] for one in names.pop(name)]
+        assert {row[1] for row in told} == {machine}
+        for column, workers in enumerate((4, 8)):
+            ways = said_of[column].partition(" (")[0].split("; ")
+            for way, row in zip(ways, told, strict=True):
+                number, _, unit = way.partition(" ")
+                if unit == "s":
+                    assert close([number], [float(row[2 + column]) / 1000])
+                else:
+                    there_said = row[2 + column] or "not measured"
+                    assert way in (f"{there_said} ms", there_said)
+            if "(" in said_of[column]:
+                found = shown(said_of[column].partition("(")[2])
+                assert close(found, [min(busy[workers]), max(busy[workers])])
+    assert names == {}, "not on the first page"
+    medians = [int(one) for one in there["**spotmpi**"][2:5]]
+    assert f"[{min(medians)} to {max(medians)}](#how-fast)" in said
+    assert "beside a load of 20 we saw 12 to 432)" in said
+    assert "Beside a load of 20 we have also seen 12 to 432 ms" in " ".join(PAGE.split())
 
 
 def test_lost_hosts_are_those_measured() -> None:

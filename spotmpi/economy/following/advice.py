@@ -147,7 +147,7 @@ def _decided(now: Question, fleet: Fleet, keep: Choice, so_far: Advice, ahead_s:
     demand, sure = now.demand, now.confidence
     so_far = replace(so_far, keep=_outlook(now, keep))
     found = provision.search(now.model, demand, 1, None)
-    chosen = selection.select(now, found, enough=3, shown=1) if found.feasible else None
+    chosen = selection.select(now, found, enough=3, shown=1, risky=0) if found.feasible else None
     best = None if chosen is None else chosen.rows[0] if chosen.rows else chosen.best
     likely = keep.lived.within(demand.deadline_s).value
     if likely < sure:

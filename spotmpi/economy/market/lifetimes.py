@@ -63,6 +63,10 @@ class Lifetime(Protocol):
     def text(self) -> str:
         """What it is, for people."""
 
+    @property
+    def yaml(self) -> str:
+        """What `from_field` reads back as the same, on one line of YAML; no file is named in it."""
+
 
 def _uniform(rng: np.random.Generator, size: int) -> NDArray[np.float64]:
     """Uniform in (0, 1]: the inverse of a cdf at 0 would be a node that never lived."""
@@ -99,6 +103,11 @@ class Never:
         """What it is, for people."""
         return "never revoked"
 
+    @property
+    def yaml(self) -> str:
+        """What `from_field` reads back."""
+        return "never"
+
 
 @dataclass(frozen=True)
 class Exponential:
@@ -121,6 +130,11 @@ class Exponential:
     def text(self) -> str:
         """What it is, for people."""
         return f"exponential, mean {time_text(self.mean_s)}"
+
+    @property
+    def yaml(self) -> str:
+        """What `from_field` reads back."""
+        return f'"exponential:{_seconds(self.mean_s)}"'
 
 
 @dataclass(frozen=True)
@@ -153,6 +167,11 @@ class Weibull:
     def text(self) -> str:
         """What it is, for people."""
         return f"Weibull, scale {time_text(self.scale_s)}, shape {self.shape:g}"
+
+    @property
+    def yaml(self) -> str:
+        """What `from_field` reads back."""
+        return f'"weibull:{_seconds(self.scale_s)},{self.shape!r}"'
 
 
 @dataclass(frozen=True)
@@ -218,6 +237,12 @@ class Bathtub:
             f"bathtub, {100 * self._early:.0f} % early (tau {time_text(self.tau1_s)}), the rest"
             f" before {time_text(self.limit_s)} (tau {time_text(self.tau2_s)})"
         )
+
+    @property
+    def yaml(self) -> str:
+        """What `from_field` reads back."""
+        times = map(_seconds, (self.limit_s, self.tau1_s, self.tau2_s, self.b_s))
+        return f'"bathtub:{",".join(times)}"'
 
 
 class Empirical:
@@ -309,6 +334,18 @@ class Empirical:
         ]
         rest = f", {100 * (1 - last):.3g} % never" if last < 1 else ""
         return f"measured, {', '.join(parts)}{rest}"
+
+    @property
+    def yaml(self) -> str:
+        """What `from_field` reads back."""
+        points = zip(self._ages[1:].tolist(), self._shares[1:].tolist(), strict=True)
+        listed = ", ".join(f"[{_seconds(age)}, {share!r}]" for age, share in points)
+        return f"{{empirical: [{listed}]}}"
+
+
+def _seconds(seconds: float) -> str:
+    """As `duration` reads it back, to the last bit; it knows no exponents."""
+    return f"{np.format_float_positional(seconds, trim='-')}s"
 
 
 def _check(before: tuple[float, float], point: tuple[float, float]) -> None:

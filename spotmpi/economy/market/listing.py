@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,11 +13,16 @@ from pathlib import Path
 
 from spotmpi.economy.market import clouds, gpus, prices
 from spotmpi.economy.market.clouds import Band, Quote
+from spotmpi.economy.market.lifetimes import Exponential, Lifetime, Never
 from spotmpi.errors import SpotmpiError, UsageError
 
 __all__ = ["add_arguments", "main"]
 
 _OFTEN, _SELDOM = "often", "seldom"
+_BAND = {
+    _OFTEN: "the upper end of the advisor's band, at a constant rate",
+    _SELDOM: "the lower end of the advisor's band, at a constant rate",
+}
 """The two ends of a band, as studies that disagree."""
 _SHOWN = 6
 
@@ -47,8 +53,12 @@ class _Entry:
     spot: float | None = None
     on_demand: float | None = None
     band: Band | None = None
+    lifetime: Lifetime | None = None
+    """What a list says of it."""
+    studied: dict[str, Lifetime] = field(default_factory=dict)
+    """What studies of lists say of it."""
     rest: dict[str, float] = field(default_factory=dict)
-    """Seconds of notice, start and boot, from other lists."""
+    """Seconds of notice, start and boot, from lists."""
 
 
 def main(options: argparse.Namespace) -> int:
@@ -75,7 +85,16 @@ def main(options: argparse.Namespace) -> int:
         if missing := [name for name in wanted if name not in entries]:
             raise UsageError(f"--types: {missing[0]} has no price in {zone}")
         entries = {name: entries[name] for name in wanted}
-    text = "\n".join(_lines(entries, zone, as_of, options.files)) + "\n"
+    elif unpriced := sorted({name for list_ in lists for name in list_.offers} - entries.keys()):
+        print(
+            f"spotmpi prices: left out, as no cloud's file has a price of them in {zone}: "
+            f"{_some(unpriced)}",
+            file=sys.stderr,
+        )
+    studies: dict[str, str] = {}
+    for list_ in lists:
+        studies = {**list_.studies, **studies}
+    text = "\n".join(_lines(entries, studies, zone, as_of, options.files)) + "\n"
     if options.output is None:
         print(text, end="")
         return 0
@@ -94,10 +113,14 @@ def _zone(quotes: Iterable[Quote], wanted: str | None) -> str:
         return next(iter(there))
     if wanted is not None and wanted in there:
         return wanted
-    known = ", ".join(sorted(there)[:_SHOWN]) + (", ..." if len(there) > _SHOWN else "")
+    known = _some(sorted(there))
     if wanted is None:
         raise UsageError(f"prices differ from zone to zone; say --zone, one of {known}")
     raise UsageError(f"--zone {wanted}: there is no price; there are some of {known}")
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
 def _entries(
@@ -126,8 +149,10 @@ def _entries(
                 continue
             entry = entries[name]
             entry.on_demand = entry.on_demand or offer.on_demand
-            rest = {"notice": offer.notice_s, "start": offer.start_s, "boot": offer.boot_s}
-            entry.rest |= {key: value for key, value in rest.items() if value}
+            entry.lifetime = entry.lifetime or offer.lifetime
+            entry.studied = {**offer.studied, **entry.studied}
+            rest = {"notice": offer.notice_s or None, "start": offer.start_s, "boot": offer.boot_s}
+            entry.rest = {k: v for k, v in rest.items() if v is not None} | entry.rest
     return entries
 
 
@@ -137,7 +162,11 @@ def _zones_of(region: str, zone: str) -> tuple[str, ...]:
 
 
 def _lines(
-    entries: dict[str, _Entry], zone: str, as_of: datetime.date, files: Iterable[Path]
+    entries: dict[str, _Entry],
+    studies: dict[str, str],
+    zone: str,
+    as_of: datetime.date,
+    files: Iterable[Path],
 ) -> list[str]:
     named = ", ".join(path.name for path in files)
     lines = [
@@ -150,10 +179,12 @@ def _lines(
         lines += [
             "# The advisor has a band for the part that is reclaimed in a month. Both of its ends",
             "# stand below, at a constant rate; the upper one only where somebody says it.",
-            "studies:",
-            f'  {_OFTEN}: "the upper end of the advisor\'s band, at a constant rate"',
-            f'  {_SELDOM}: "the lower end of the advisor\'s band, at a constant rate"',
         ]
+        studies = studies | _BAND
+    lives = {name: _lifetimes(entry) for name, entry in entries.items()}
+    if told := [one for one in studies if any(one in life for life in lives.values())]:
+        lines.append("studies:")
+        lines += [f'  "{_plain(one)}": "{_plain(studies[one])}"' for one in told]
     lines.append("instances:")
     known = gpus.shipped()
     for name, entry in sorted(entries.items()):
@@ -164,17 +195,26 @@ def _lines(
             lines.append(f"    spot: {entry.spot:.6g}")
         if entry.on_demand is not None:
             lines.append(f"    on_demand: {entry.on_demand:.6g}")
-        if entry.band is not None:
-            lines.append(f"    lifetime: {{{_lifetimes(entry.band)}}}")
+        if entry.lifetime is not None:
+            lines.append(f"    lifetime: {entry.lifetime.yaml}")
+        elif lives[name]:
+            each = [f'"{_plain(study)}": {life.yaml}' for study, life in lives[name].items()]
+            lines.append(f"    lifetime: {{{', '.join(each)}}}")
         lines += [f"    {key}: {value:.6g}s" for key, value in entry.rest.items()]
     return lines
 
 
-def _lifetimes(band: Band) -> str:
+def _lifetimes(entry: _Entry) -> dict[str, Lifetime]:
+    """What studies say of it, the advisor's band among them; nothing where a list says it."""
+    if entry.lifetime is not None:
+        return {}
+    return entry.studied if entry.band is None else entry.studied | _ends(entry.band)
+
+
+def _ends(band: Band) -> dict[str, Lifetime]:
     short, long = band.mean_s
-    ends = [] if short is None else [f'{_OFTEN}: "exponential:{short / 3600:.6g}h"']
-    never = "never" if math.isinf(long) else f'"exponential:{long / 3600:.6g}h"'
-    return ", ".join([*ends, f"{_SELDOM}: {never}"])
+    ends: dict[str, Lifetime] = {} if short is None else {_OFTEN: Exponential(short)}
+    return {**ends, _SELDOM: Never() if math.isinf(long) else Exponential(long)}
 
 
 def _plain(text: str) -> str:

@@ -161,9 +161,10 @@ class Prices:
     def offer(self, name: str) -> Offer:
         """The offer of an instance type. UsageError, with a near name, if there is none."""
         if name not in self.offers:
-            raise UsageError(
-                f"the prices of {self.name} have no instance {name!r}; {_near(name, self.offers)}"
-            )
+            near = _near(name, self.offers)
+            if not near.endswith("?"):
+                near += "; a type must have the same name in the profile and in the prices"
+            raise UsageError(f"the prices of {self.name} have no instance {name!r}; {near}")
         return self.offers[name]
 
 

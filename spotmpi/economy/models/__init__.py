@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from spotmpi.economy.quantities import Cluster
+from spotmpi.errors import UsageError
 
-__all__ = ["Model", "Server"]
+__all__ = ["LOCAL", "Model", "Server", "unknown_type"]
+
+LOCAL = "local"
+"""How a profile calls a host that was measured, and of which nobody has said what it is."""
 
 
 @dataclass(frozen=True)
@@ -60,3 +64,18 @@ class Model(Protocol):
 
     def loss_after(self, cluster: Cluster, iterations: float) -> float:
         """The loss after so many iterations on this cluster. UsageError as of `iterations`."""
+
+
+def unknown_type(profile: str, wanted: str, known: Sequence[str]) -> UsageError:
+    """The complaint about an instance type that a profile does not know: why, and what to do."""
+    measure = f"profile your script on one (spotmpi profile --instance {wanted})"
+    help_ = (
+        f"{LOCAL} is a host that was profiled without --instance: if it is a {wanted}, write "
+        f"{wanted} in its place into the profile, and else {measure}"
+        if LOCAL in known
+        else f"ask for one of these, or {measure}"
+    )
+    return UsageError(
+        f"the profile of {profile} does not know instance type {wanted!r}; it knows "
+        f"{', '.join(known)}, as it was measured there; {help_}"
+    )

@@ -12,11 +12,11 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from spotmpi.economy.models import calibration, ring, step_times, trials
+from spotmpi.economy.models import LOCAL, calibration, ring, step_times, trials
 from spotmpi.economy.models.calibration import Fit, Measured, Size
 from spotmpi.economy.models.ring import Ring, RingLoss
 from spotmpi.economy.models.step_times import Told
-from spotmpi.economy.quantities import time_text
+from spotmpi.economy.quantities import percent, time_text
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.launch.wording import count
@@ -27,9 +27,9 @@ __all__ = ["add_arguments", "main"]
 _WORKERS, _STEPS = (1, 2, 4), 30
 
 _LOSS_OFF = 0.2
+"""A curve that is further off where it was held out is no prediction."""
 _BUSY = 0.25
 """Processes that run for each core, from which on a measured step is not the script's alone."""
-"""A curve that is further off where it was held out is no prediction."""
 
 _DESCRIPTION = """\
 Learn how long a step of a training takes, and predict it for other numbers of workers: from traces
@@ -92,8 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--instance",
         metavar="NAME",
-        default="local",
-        help="name of such a host in the profile (local)",
+        default=LOCAL,
+        help=f"name of such a host in the profile, as in your price list ({LOCAL})",
     )
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="write the profile here")
 
@@ -114,22 +114,26 @@ def main(options: argparse.Namespace) -> int:
     on = len(os.sched_getaffinity(0)) if options.cores is None else options.cores
     gradient_mb = told[0].gradient_mb
     fit = calibration.calibrate(runs, on, gradient_mb)
-    longest = max(told, key=lambda one: max(one.iterations, default=0.0))
-    curve, about_loss = _loss(longest)
-    curve, about_noise = _noise(curve, told)
+    curve, about_loss = _loss(told)
     model = Ring(name, {options.instance: fit.host}, gradient_mb, error=fit.error, loss=curve)
     text = ring.to_yaml(model, f"profiled {date.today()}, {on} cores, from {source}")
     said = "as this machine; --cores says otherwise" if options.cores is None else "as you say"
     print(f"{name}: {gradient_mb:.3g} MB of gradients, hosts of {on} cores ({said})\n")
     print(*_table(runs, fit, gradient_mb), "", sep="\n")
-    print(about_loss, *about_noise, "", sep="\n")
+    print(*about_loss, "", sep="\n")
     print(*_predictions(options.predict, runs, fit, gradient_mb), sep="\n")
     if options.output is None:
         print("", text, sep="\n", end="")
     else:
         _write(options.output, text)
-        print(f"\nthe profile is in {options.output}")
+        print(f"\nthe profile is in {options.output}{_nameless(options.instance)}")
     return 0
+
+
+def _nameless(instance: str) -> str:
+    if instance != LOCAL:
+        return ""
+    return f", and calls such a host {LOCAL!r}; --instance NAME gives it its name in a price list"
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -206,6 +210,11 @@ def _table(runs: Sequence[Measured], fit: Fit, gradient_mb: float) -> Iterator[s
     yield f"error: {_error_text(fit)}"
     for one in fit.unknown:
         yield f"not known: {one}"
+    if fit.host.bandwidth_mbps is None:
+        yield (
+            "not known: what several hosts cost, as no run was on several; add bandwidth_mbps and "
+            "latency_s to the profile, or plans are of one host"
+        )
 
 
 def _columns(predicted: float, measured: float) -> str:
@@ -220,44 +229,53 @@ def _error_text(fit: Fit) -> str:
     return f"{100 * fit.error:.1f} %, the worst of those held out"
 
 
-def _loss(told: Told) -> tuple[RingLoss | None, str]:
-    """The curve for the profile, and what to say of it. One that does not predict is none."""
-    curve = calibration.fit_loss(told.iterations, told.losses)
-    off = calibration.loss_error(told.iterations, told.losses)
+def _loss(told: Sequence[Told]) -> tuple[RingLoss | None, list[str]]:
+    """The curve for the profile, and what to say of it. One that does not predict is none.
+
+    It is that of the longest run, or of all together where they tell what a larger batch is worth.
+    """
+    longest = max(told, key=lambda one: max(one.iterations, default=0.0))
+    curve = calibration.fit_loss(longest.iterations, longest.losses)
+    off = calibration.loss_error(longest.iterations, longest.losses)
     if curve is None or off is None:
-        return None, "loss: no curve (too few losses, or they do not fall); the profile has none"
-    text = (
-        f"{curve.g3:.4g} / (j + {curve.g1:.4g}) + {curve.g5:.4g} after j batches, from "
-        f"{told.iterations[-1]:.0f}; the last quarter, held out, was {100 * off:.1f} % off"
-    )
+        return None, ["loss: no curve (too few losses, or they do not fall); the profile has none"]
+    curve = replace(curve, workers=longest.workers)
+    kept_back = f"the last quarter, held out, was {percent(off, 1)} off"
+    end = f"{longest.iterations[-1]:.0f}"
     if off > _LOSS_OFF:
-        return None, f"loss: {text}: too much; the profile has none, train for longer"
-    return replace(curve, workers=told.workers), f"loss: {text}"
-
-
-def _noise(curve: RingLoss | None, told: Sequence[Told]) -> tuple[RingLoss | None, list[str]]:
-    """The curve with what a larger batch is worth, if the runs tell it, and what to say of that."""
-    if curve is None:
-        return None, []
+        why = f"{kept_back}: too much; the profile has none, train for longer"
+        return None, [f"loss: {_formula(curve)}, fitted to {end}; {why}"]
     with_losses = [one for one in told if one.losses]
     runs = [calibration.LossRun(one.workers, one.iterations, one.losses) for one in with_losses]
     found = calibration.fit_noise(runs)
     if found is None or found[1] > _LOSS_OFF:
         return curve, [
+            f"loss: {_formula(curve)}, fitted to {end}; {kept_back}",
             (
                 "noise: not known, so all batches count alike; needed are runs long enough for a "
                 "loss, one with twice the workers of another"
-            )
+            ),
         ]
-    pooled, off = found
+    pooled, far = found
     assert pooled.noise is not None  # `fit_noise` gives one
     return pooled, [
         (
+            f"loss: {_formula(pooled)}, fitted to {len(runs)} runs, {percent(far, 1)} off it; of "
+            f"the longest alone, {kept_back}"
+        ),
+        (
             f"noise: {pooled.noise:.3g} batches of a worker; {2 * pooled.workers:g} workers need "
             f"{pooled.factor(2 * pooled.workers):.2f} times the batches of {pooled.workers:g} for "
-            f"the same loss; the runs are {100 * off:.1f} % off one curve"
-        )
+            "the same loss"
+        ),
     ]
+
+
+def _formula(curve: RingLoss) -> str:
+    return (
+        f"{curve.g3:.4g} / (j + {curve.g1:.4g}) + {curve.g5:.4g} after j batches of "
+        f"{curve.workers:.3g} worker{'' if curve.workers == 1 else 's'}"
+    )
 
 
 def _predictions(

@@ -31,7 +31,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spotmpi.economy.quantities import Cluster, count_text
+from spotmpi.economy.models import unknown_type
+from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
 
@@ -246,10 +247,7 @@ class Ring:
     def _there(self, cluster: Cluster) -> Cluster:
         for name in cluster:
             if name not in self._hosts:
-                raise UsageError(
-                    f"the profile of {self._name} does not know the instance type {name} of "
-                    f"{count_text(cluster)}; known are {', '.join(self._hosts)}"
-                )
+                raise unknown_type(self._name, name, self.types)
         return {name: count for name, count in cluster.items() if count}
 
     def _step(self, there: Cluster) -> dict[str, float]:

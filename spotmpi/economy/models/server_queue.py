@@ -21,7 +21,7 @@ from itertools import product
 
 import numpy as np
 
-from spotmpi.economy.models import Server
+from spotmpi.economy.models import Server, unknown_type
 from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
@@ -204,10 +204,7 @@ class Queue:
         """
         for name, count in cluster.items():
             if count and name not in self.compute_s:
-                raise UsageError(
-                    f"the profile of {self.name} does not know instance type {name!r}; "
-                    f"it knows {', '.join(self.compute_s)}"
-                )
+                raise unknown_type(self.name, name, self.types)
         return self._station.throughput([cluster.get(name, 0) for name in self.compute_s])
 
     def bottleneck(self, cluster: Cluster) -> str:

@@ -25,7 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spotmpi.economy.models import Server
+from spotmpi.economy.models import Server, unknown_type
 from spotmpi.economy.quantities import Cluster
 from spotmpi.economy.reading import Field
 from spotmpi.errors import UsageError
@@ -221,10 +221,7 @@ class SpotDnn:
     def _instance(self, name: str) -> Instance:
         found = self.instances.get(name)
         if found is None:
-            raise UsageError(
-                f"the profile of {self.name} does not know instance type {name!r}; "
-                f"it knows {', '.join(self.instances)}"
-            )
+            raise unknown_type(self.name, name, self.types)
         return found
 
 

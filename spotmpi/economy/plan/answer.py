@@ -17,6 +17,8 @@ from spotmpi.errors import UsageError
 
 __all__ = ["as_json", "late_as_json", "no_plan", "page", "too_late"]
 
+_RISKY = "risky"
+"""How rows are called that are in time only if the profile is right."""
 _MORE = 64
 """More instances than this are not looked at when it is asked which quota would do."""
 
@@ -30,7 +32,7 @@ def page(question: Question, found: Search, chosen: Selection, unknown: Sensitiv
     ]
     if unknown is not None:
         parts.insert(2, _if_lives_are_short(question, unknown))
-    return "\n\n".join("\n".join(part) for part in parts)
+    return "\n\n".join("\n".join(part) for part in parts if part)
 
 
 def _parts(question: Question) -> tuple[float, float]:
@@ -94,7 +96,7 @@ def _opening(question: Question, found: Search, chosen: Selection) -> list[str]:
     runs = f"{question.runs} runs" if question.runs > 1 else "1 run"
     lines.append(
         f"searched {how} clusters; of the {len(found.feasible):,} that are fast enough undisturbed "
-        f"{chosen.lived:,} were simulated; {runs} of each below; listed are those in time in "
+        f"{len(chosen.tried):,} were simulated; {runs} of each below; listed are those in time in "
         f"{percent(question.confidence)} of the runs or more"
     )
     return lines
@@ -106,41 +108,63 @@ def _table(question: Question, chosen: Selection) -> list[str]:
     heads = ["", "cluster", "undisturbed", "time p50", sure, "cost p50", sure, "in time"]
     slower = [] if error is None else [f"if {percent(error)} slower"]
     table = [[*heads, *slower, "on demand", "bottleneck"]]
-    for number, row in enumerate(rows, 1):
+    named = [(str(number), row) for number, row in enumerate(rows, 1)]
+    for name, row in [*named, *((_RISKY, row) for row in chosen.cheaper)]:
         took = [row.lived.seconds_below(part) for part in _parts(question)]
         paid = [row.lived.dollars_below(part) for part in _parts(question)]
         seconds = ["never" if one is None else time_text(one.value) for one in took]
         costs = ["never" if one is None else dollars(one.value) for one in paid]
         table.append(
             [
-                str(number),
+                name,
                 count_text(row.candidate.cluster),
                 f"{time_text(row.candidate.seconds)} {dollars(row.candidate.dollars)}",
                 *seconds,
                 *costs,
                 _in_time(question, row),
-                *([] if error is None else [_if_slower(row, question, error)]),
+                *([] if error is None else [_if_slower(question, row)]),
                 "-" if row.on_demand is None else dollars(row.on_demand),
                 row.bottleneck,
             ]
         )
     if chosen.safe is not None:
         table.append(_safe_cells(question, chosen.safe))
-    return [*columns(table), "", _chance(question, rows)]
+    return [*columns(table), "", *_ranking(question, chosen), _chance(question, rows)]
+
+
+def _ranking(question: Question, chosen: Selection) -> list[str]:
+    """Why the first is the first."""
+    if not (error := question.model.error):
+        return []
+    often = f"in time in {percent(question.confidence)} of the runs"
+    longer = f"also if everything takes {percent(error)} longer, which is the profile's error"
+    if not chosen.guarded:
+        then = percent(chosen.rows[0].slower.within(question.demand.deadline_s).value)
+        said = (
+            f"do not rely on it: no cluster was found that is {often} {longer}; the first is then "
+            f"in time in {then}, and none more often; a longer deadline, a larger quota or a "
+            "profile with a smaller error helps"
+        )
+        return [said]
+    lines = [f"the first costs least of those that are {often} {longer}"]
+    if chosen.cheaper:
+        lines.append(f"{_RISKY}: cheaper, but late too often if everything takes so much longer")
+    return lines
 
 
 def _safe_cells(question: Question, safe: Safe) -> list[str]:
     """The row of what cannot be revoked: time and cost are certain, as far as the model is."""
     one, error = safe.candidate, question.model.error
     time, paid = time_text(one.seconds), dollars(safe.dollars)
-    in_time = ["100 %"]
+    in_time, label = ["100 %"], "safe"
     if error is not None:
-        late = one.seconds * (1 + error) > question.demand.deadline_s
+        late = question.slower_s(one) > question.demand.deadline_s
         in_time.append("0 %" if late else "100 %")
+        label = "" if late else label
     bottleneck = question.model.bottleneck(one.cluster)
     undisturbed = f"{time} {paid}"
     name = f"{count_text(one.cluster)} on demand"
-    return ["safe", name, undisturbed, time, time, paid, paid, *in_time, paid, bottleneck]
+    return [label, name, undisturbed, time, time, paid, paid, *in_time, paid, bottleneck]
 
 
 def _in_time(question: Question, row: Choice) -> str:
@@ -196,33 +220,46 @@ def _chance(question: Question, rows: list[Choice]) -> str:
     return f"{said}; of {', '.join(unknown)} by any amount: {why}" if unknown else said
 
 
-def _if_slower(row: Choice, question: Question, error: float) -> str:
+def _if_slower(question: Question, row: Choice) -> str:
     """The part of the runs in time if the model is too fast by its error."""
     if any(row.candidate.cluster.get(name) for name in question.unknown_lives):
         return "not known"
-    return percent(row.lived.within(question.demand.deadline_s / (1 + error)).value)
+    return percent(row.slower.within(question.demand.deadline_s).value)
 
 
 def _rejected(question: Question, found: Search, chosen: Selection) -> list[str]:
     """Why not another one: what each type does alone, and how many clusters were not right."""
     rows = chosen.rows
     lines = ["rejected:"]
-    shown = [dict(row.candidate.cluster) for row in rows]
+    shown = [dict(row.candidate.cluster) for row in (*rows, *chosen.cheaper)]
     for name in question.demand.quota:
         alone = found.alone.get(name)
         if alone is None and not question.demand.existing:
-            why = "the model does not hold for it" if found.everything else "was not searched"
-            lines.append(f"  {name} alone: {why}")
+            lines.append(f"  {name} alone: {_not_predicted(question, name)}")
         elif alone is not None and dict(alone.cluster) not in shown:
             lines.append(f"  {count_text(alone.cluster)}: {_why(question, alone, chosen)}")
-    listed = len(rows)
-    lines.append(f"  {chosen.lived - listed:,} simulated ones are late too often, or dearer")
-    if more := len(found.feasible) - chosen.lived:
+    if rest := len(chosen.tried) - len(shown):
+        lines.append(f"  {rest:,} simulated ones are late too often, or dearer")
+    if more := len(found.feasible) - len(chosen.tried):
         lines.append(f"  {more:,} were not simulated: dearer undisturbed, or late by an estimate")
-    lines.append(f"  {found.late:,} are too slow")
-    if found.outside:
-        lines.append(f"  {found.outside:,} are outside of what the model holds for")
-    return lines
+    if found.late:
+        lines.append(f"  {found.late:,} are too slow")
+    if found.example is not None:
+        lines.append(f"  {found.outside:,} cannot be predicted; {_unpredicted(*found.example)}")
+    return lines if len(lines) > 1 else []
+
+
+def _unpredicted(cluster: Cluster, why: str) -> str:
+    return f"of {count_text(cluster)}, for one: {why}"
+
+
+def _not_predicted(question: Question, name: str) -> str:
+    """Why no cluster of one type alone was considered."""
+    try:
+        provision.predict(question.model, question.demand, {name: 1})
+    except UsageError as error:
+        return f"cannot be predicted: {error}"
+    return "was not searched"
 
 
 def _why(question: Question, candidate: Candidate, chosen: Selection) -> str:
@@ -233,10 +270,15 @@ def _why(question: Question, candidate: Candidate, chosen: Selection) -> str:
             f"takes {time_text(candidate.seconds)}, {time_text(over)} "
             f"({percent(over / deadline_s)}) too long, and is the fastest of its kind"
         )
-    for late in chosen.late:
-        if dict(late.candidate.cluster) == dict(candidate.cluster):
-            within = late.lived.within(deadline_s)
-            return f"is in time in {percent(within.value)} of the runs only"
+    for one in chosen.tried:
+        if one.candidate is not candidate:
+            continue
+        if not one.in_time:
+            return f"is in time in {percent(one.lived.within(deadline_s).value)} of the runs only"
+        if chosen.guarded and one.is_risky:
+            error = percent(question.model.error or 0.0)
+            then = percent(one.slower.within(deadline_s).value)
+            return f"is in time in {then} of the runs only if everything takes {error} longer"
     more = candidate.dollars - chosen.rows[0].candidate.dollars
     if more < 0:
         return "would be late too often, by an estimate"
@@ -247,9 +289,10 @@ def no_plan(question: Question, found: Search) -> str:
     """Why there is none: which constraint binds, and by how much."""
     fastest, demand = found.fastest, question.demand
     if fastest is None:
+        why = "" if found.example is None else f"; {_unpredicted(*found.example)}"
         return (
-            f"no plan: the model of {question.model.name} holds for no cluster within the "
-            f"quota {count_text(demand.quota)}; its range of batches is exceeded"
+            f"no plan: the profile of {question.model.name} predicts no cluster within the quota "
+            f"{count_text(demand.quota)}{why}"
         )
     over = fastest.seconds - demand.deadline_s
     looked = "within the quota" if found.everything else "of those windows that were searched"
@@ -318,7 +361,7 @@ def too_late(question: Question, found: Search, chosen: Selection) -> str:
     within = best.lived.within(demand.deadline_s)
     among = f"{len(found.feasible):,}"
     if not chosen.complete:
-        among = f"{chosen.lived:,} most promising of the {len(found.feasible):,}"
+        among = f"{len(chosen.tried):,} most promising of the {len(found.feasible):,}"
     said = (
         f"no plan: none of the {among} clusters that are fast enough undisturbed is in time in "
         f"{percent(sure)} of the runs; the best, {count_text(best.candidate.cluster)}, is in "
@@ -383,7 +426,7 @@ def _plan(question: Question, row: Choice) -> dict[str, Any]:
         "in_time": plain(row.lived.within(question.demand.deadline_s)),
         "in_time_if_slower_by_the_error": None
         if error is None
-        else plain(row.lived.within(question.demand.deadline_s / (1 + error))),
+        else plain(row.slower.within(question.demand.deadline_s)),
         "hired_node_seconds": row.lived.hired_s,
         "on_demand_dollars": row.on_demand,
         "bottleneck": row.bottleneck,
@@ -421,13 +464,18 @@ def as_json(
             "all": found.everything,
             "too_slow": found.late,
             "outside_the_model": found.outside,
+            "outside_for_example": None
+            if found.example is None
+            else {"cluster": dict(found.example[0]), "why": found.example[1]},
             "fast_enough_undisturbed": len(found.feasible),
-            "simulated": chosen.lived,
+            "simulated": len(chosen.tried),
         },
         "if_lifetimes_are_short": _sensitivity(question, unknown),
         "runs": question.runs,
         "seed": question.seed,
         "plans": [_plan(question, row) for row in rows],
+        "in_time_also_if_slower_by_the_error": chosen.guarded if question.model.error else None,
+        "risky": [_plan(question, row) for row in chosen.cheaper],
         "on_demand": _safe(chosen.safe),
         "rejected": [
             {
@@ -437,6 +485,9 @@ def as_json(
                 "why": _why(question, alone, chosen),
             }
             for alone in found.alone.values()
-            if dict(alone.cluster) not in [dict(row.candidate.cluster) for row in rows]
+            if all(
+                dict(alone.cluster) != dict(row.candidate.cluster)
+                for row in (*rows, *chosen.cheaper)
+            )
         ],
     }

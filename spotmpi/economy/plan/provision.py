@@ -92,6 +92,8 @@ class Search:
     late: int = 0
     outside: int = 0
     """Clusters for which the model does not hold."""
+    example: tuple[Cluster, str] | None = None
+    """One of these, and why; None: there are none."""
     everything: bool = False
     """Whether all clusters were looked at."""
 
@@ -200,8 +202,9 @@ def _consider(model: Model, demand: Demand, cluster: Cluster, found: Search) -> 
     found.searched += 1
     try:
         candidate = predict(model, demand, cluster)
-    except UsageError:
+    except UsageError as error:
         found.outside += 1
+        found.example = found.example or (cluster, str(error))
         return None
     if found.fastest is None or candidate.seconds < found.fastest.seconds:
         found.fastest = candidate

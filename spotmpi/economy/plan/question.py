@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from spotmpi.economy.market import prices
 from spotmpi.economy.market.prices import Prices
-from spotmpi.economy.models import Model, Server, profiles
+from spotmpi.economy.models import Model, Server, profiles, unknown_type
 from spotmpi.economy.plan import conditions, rental
 from spotmpi.economy.plan.events import Runtime
-from spotmpi.economy.plan.provision import Demand
+from spotmpi.economy.plan.provision import Candidate, Demand
 from spotmpi.economy.plan.rental import Terms
 from spotmpi.economy.quantities import Cluster, cluster, duration
 from spotmpi.errors import UsageError
@@ -62,6 +62,12 @@ class Question:
     on_demand: Cluster = field(default_factory=dict)
     """What trains already and is on demand."""
 
+    def slower_s(self, candidate: Candidate) -> float:
+        """Seconds of a cluster, undisturbed, if training takes longer by the profile's error, as
+        far as that is known. A node's start does not."""
+        start_s = min(self.demand.startup_s(candidate.cluster), candidate.seconds)
+        return start_s + (candidate.seconds - start_s) * (1 + (self.model.error or 0.0))
+
     @property
     def unknown_lives(self) -> list[str]:
         """The types of the quota whose lifetime nobody knows."""
@@ -84,10 +90,7 @@ def understood(options: argparse.Namespace) -> Question:
     terms = conditions.terms(options, quota, "--quota")
     model = profiles.find(options.profile)
     if unknown := [name for name in (*quota, *existing) if name not in model.types]:
-        raise UsageError(
-            f"the profile of {model.name} does not know instance type {unknown[0]!r}; "
-            f"it knows {', '.join(model.types)}"
-        )
+        raise unknown_type(model.name, unknown[0], model.types)
     list_ = conditions.offered(options, prices.find(options.prices), quota)
     whole, work = profiles.work(model, options.loss, options.iterations)
     behind = _behind(options, model, existing)

@@ -29,7 +29,7 @@ def test_what_was_asked_is_asked_again_by_the_file(capsys: Any, tmp_path: Path) 
     file = tmp_path / "cluster.yaml"
     first = said(capsys, *ASKED, "--write", str(file))
     assert said(capsys, "plan", str(file)) == first
-    assert plan_file.read(file).nodes == {"g3.8xl": 4, "g4dn.4xl": 1}
+    assert plan_file.read(file).nodes == {"g3.8xl": 5}
     assert "within 50.0 min" in said(capsys, "plan", str(file), "--deadline", "50min")
     # What takes the place of each other does not contradict itself.
     other = said(capsys, "plan", str(file), "--iterations", "5000", "--trace", "p3", code=2)

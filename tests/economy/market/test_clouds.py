@@ -150,6 +150,71 @@ def test_other_lists_say_what_the_cloud_does_not(
     assert (offer.notice_s, offer.boot_s) == (120, 90)
 
 
+def test_lifetimes_of_a_list_of_one_s_own_are_kept(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    """As they are written there, whichever kind they are of, and whatever the advisor says."""
+    mine, lives = folder / "mine.csv", folder / "lives.csv"
+    lives.write_text("lifetime\n1h\n90min\n")
+    mine.write_text(
+        "name,spot,lifetime,start\n"
+        "p3.2xlarge,1,exponential:3h,0s\n"
+        'g5.xlarge,1,"weibull:10h,0.8",3min\n'
+        "g6.xlarge,1,sample:lives.csv,3min\n"
+    )
+    files = [str(folder / name) for name in ("history.json", "advisor.json", "mine.csv")]
+    out = folder / "elsewhere" / "now.yaml"
+    out.parent.mkdir()
+    said(capsys, *files, "--zone", "us-east-1a", "-o", str(out))
+    told, read = prices.load(mine), prices.load(out)
+    ages = [0.5 * HOUR, HOUR, 1.2 * HOUR, 3 * HOUR]
+    for name in ("p3.2xlarge", "g5.xlarge", "g6.xlarge"):
+        life, original = read.offer(name).lifetime, told.offer(name).lifetime
+        assert life is not None
+        assert original is not None
+        assert life.cdf(ages).tolist() == original.cdf(ages).tolist()
+    assert read.offer("p3.2xlarge").start_s == 0, "known, and no time at all"
+    assert not read.studies, "there is nothing to choose from"
+
+
+def test_what_studies_in_a_list_of_one_s_own_say_is_kept(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    mine = folder / "mine.yaml"
+    mine.write_text(
+        "as_of: 2026-01-01\n"
+        "studies: {watched: what we saw, seldom: of old}\n"
+        "instances:\n"
+        '  p3.2xlarge: {spot: 1, lifetime: {watched: "exponential:7h", seldom: "never"}}\n'
+        '  g5.xlarge: {spot: 1, lifetime: {watched: "bathtub:24h,1h,48min"}}\n'
+    )
+    files = [str(folder / name) for name in ("history.json", "advisor.json", "mine.yaml")]
+    out = folder / "now.yaml"
+    said(capsys, *files, "--zone", "us-east-1a", "-o", str(out))
+    read = prices.load(out)
+    assert sorted(read.offer("p3.2xlarge").studied) == ["often", "seldom", "watched"]
+    assert read.studies["watched"] == "what we saw"
+    watched = read.by_study("watched", [])
+    for name in ("p3.2xlarge", "g5.xlarge"):
+        assert watched.offer(name).lifetime == prices.load(mine).offer(name).studied["watched"]
+    life = read.by_study("seldom", []).offer("p3.2xlarge").lifetime
+    assert life is not None
+    assert float(life.cdf(MONTH)) == pytest.approx(0.05, rel=1e-4), "the advisor's, of today"
+
+
+def test_types_of_a_list_without_a_price_of_today_are_named(
+    capsys: pytest.CaptureFixture[str], folder: Path
+) -> None:
+    mine = folder / "mine.csv"
+    mine.write_text("name,spot\np3.2xlarge,9\np3.2xl,1\n")
+    files = (str(folder / "history.json"), str(mine), "--zone", "us-east-1b")
+    assert cli.main(["prices", *files]) == 0
+    err = capsys.readouterr().err
+    assert err == (
+        "spotmpi prices: left out, as no cloud's file has a price of them in us-east-1b: p3.2xl\n"
+    )
+
+
 def test_azure_has_both_prices_and_the_day_of_the_file(
     capsys: pytest.CaptureFixture[str], folder: Path
 ) -> None:

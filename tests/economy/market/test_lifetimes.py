@@ -400,6 +400,24 @@ def test_a_file_gives_a_lifetime_as_text_or_as_points(folder: Path) -> None:
     assert life.cdf([HOUR, 13 * HOUR, DAY]) == pytest.approx([0.1, 0.25, 1])
 
 
+AWKWARD = (
+    *ALL.values(),
+    Exponential(1e12 / 3),
+    Weibull(0.001 * math.pi, 1 / 3),
+    Empirical.of_sample([1e-3 / 3, 7200.1, 1e11 / 7], [True, True, False]),
+)
+
+
+@pytest.mark.parametrize("life", AWKWARD, ids=lambda life: life.text)
+def test_a_lifetime_that_is_written_reads_back_to_the_last_bit(
+    folder: Path, life: Lifetime
+) -> None:
+    back = field(folder, f"lifetime: {life.yaml}")
+    draws = [one.sample(np.random.default_rng(3), 500).tolist() for one in (life, back)]
+    assert draws[0] == draws[1]
+    assert back.yaml == life.yaml
+
+
 @pytest.mark.parametrize(
     ("points", "line", "complaint"),
     [

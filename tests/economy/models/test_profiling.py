@@ -78,7 +78,8 @@ def test_eight_workers_are_predicted_from_one_two_and_four_with_the_error_beside
     assert re.search(held, shown)
     assert "error: 13.3 %, the worst of those held out" in shown
     assert "predicted: 8 workers: 66 ms a step, 121.2 batches/s (error 13.3 %)" in shown
-    assert "100 / (j + 20) + 0.5" in shown
+    (g3, g1, g5) = re.findall(r"^loss: (\S+) / \(j \+ (\S+)\) \+ (\S+) after", shown, re.M)[0]
+    assert [float(g) for g in (g3, g1, g5)] == pytest.approx([100, 20, 0.5], rel=0.02)
 
 
 def test_what_is_asked_for_is_predicted(
@@ -113,6 +114,19 @@ def test_without_a_file_the_profile_is_shown(
 ) -> None:
     profiling.main(arguments(*traces, "--cores", 2))
     assert "\nmodel: ring\n" in shown(capsys)
+
+
+def test_a_host_without_a_name_and_a_network_without_a_figure_are_said(
+    tmp_path: Path, traces: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else the first to say so is `spotmpi plan`, when it refuses the name, and more than one."""
+    file = tmp_path / "profile.yaml"
+    profiling.main(arguments(*traces, "--cores", 2, "-o", file))
+    page = shown(capsys)
+    assert "calls such a host 'local'; --instance NAME gives it its name in a price list" in page
+    assert "not known: what several hosts cost, as no run was on several; add bandwidth_" in page
+    profiling.main(arguments(*traces, "--cores", 2, "-o", file, "--instance", "c5.large"))
+    assert "--instance" not in shown(capsys)
 
 
 def test_one_size_says_what_it_does_not_tell(
@@ -162,6 +176,8 @@ def test_what_larger_batches_are_worth_comes_from_runs_of_several_sizes(
     )
     curve = ring.from_profile(reading.load(profile)).loss
     assert curve is not None
+    assert f"{curve.g3:.4g} / (j + {curve.g1:.4g}) + {curve.g5:.4g} after j batches of 4" in shown
+    assert shown.count(" / (j + ") == 1, "one curve is written, and so one is shown"
     assert curve.workers == 4
     assert curve.noise == pytest.approx(3, rel=0.1)
     # Of one size, nobody knows.

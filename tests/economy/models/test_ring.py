@@ -132,7 +132,7 @@ def test_what_nobody_measured_cannot_be_asked_for() -> None:
 
 def test_an_unknown_type_is_named(tmp_path: Path) -> None:
     for ask in (Ring.rate, Ring.bottleneck):
-        with pytest.raises(UsageError, match=r"type V100 of V100:2; known are small, large"):
+        with pytest.raises(UsageError, match=r"type 'V100'; it knows small, large, as it was"):
             ask(profile(tmp_path), {"V100": 2})
 
 
