@@ -5,7 +5,7 @@ quotients alone, which have the same bits on every machine. A library's powers a
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from spotmpi.errors import UsageError
@@ -38,9 +38,9 @@ def share(name: str, value: Any, example: str) -> float:
 
 def whole(name: str, value: Any, least: int) -> int:
     """It, if it is a whole number of at least so much; else UsageError."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UsageError(f"{name} is {value!r}, expected a whole number of at least {least}")
-    return value
+    return int(value)
 
 
 def power(base: float, exponent: int) -> float:
