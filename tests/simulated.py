@@ -227,7 +227,7 @@ class Job:
         )
         try:
             with trainer:
-                for _ in range(self.passes):
+                for _ in trainer.passes(self.passes):
                     for batch in trainer.batches(self.samples, self.batch_size):
                         rehearsal = trainer.worker not in trainer.workers
                         gradients[trainer.steps] += not rehearsal
@@ -378,7 +378,9 @@ def check(result: Result) -> None:
     check_gradients(result)
     for final in finals.values():
         assert set(final.losses) <= {1.0}
-        assert final.means == (2.0,) * job.passes
+        assert set(final.means) == {2.0}
+        whole = not (final.began or "SPOTMPI_RESUME" in job.environ)
+        assert len(final.means) == job.passes or not whole, "only they miss passes"
     assert [record["rate"] for record in done] == pytest.approx(list(rates(job, done)), abs=1e-15)
     for record in done:
         assert [part["worker"] for part in record["contributions"]] == record["workers"]

@@ -70,7 +70,7 @@ class Changing(Job):
         stopped, began = False, 0
         try:
             with trainer:
-                for _ in range(self.passes):
+                for _ in trainer.passes(self.passes):
                     for batch in trainer.batches(self.samples, self.batch_size):
                         rehearsal = trainer.worker not in trainer.workers
                         gradients[trainer.steps] += not rehearsal

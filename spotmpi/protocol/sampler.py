@@ -283,8 +283,7 @@ class Sampler:
                 f"has {self.n}: resume with the same data, or train without --resume"
             )
         self._pass, self._cursor, self.steps = (int(str(state[k])) for k in _NUMBERS)
-        pool = np.asarray(state["pool"], dtype=np.int64)
-        self._pool = pool
+        self._pool = pool_of(state)
         self._order = self._shuffled()
         self._lease = None
 
@@ -304,6 +303,11 @@ class Sampler:
             order = _ORDERS[key] = shuffled(self.n, [*self.seed, self._pass])
             order.setflags(write=False)
         return order
+
+
+def pool_of(state: Mapping[str, object]) -> Indices:
+    """Of a sampler's `state`, also one that has come through JSON: what was put back."""
+    return np.asarray(state["pool"], dtype=np.int64)
 
 
 _ORDERS: WeakValueDictionary[tuple[int, ...], Indices] = WeakValueDictionary()

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -17,8 +18,9 @@ from spotmpi.arrays.backend import in_host_memory
 from spotmpi.errors import Left, Stopped, UsageError
 from spotmpi.fabric import Fabric, Steps
 from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.optimizers.numbers import whole
 from spotmpi.protocol import tables
-from spotmpi.protocol.exact_means import like
+from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
@@ -29,8 +31,9 @@ from spotmpi.training.history import History
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.place import Place
 from spotmpi.training.registered import Training
-from spotmpi.training.rounds.once import answer_of, outcome_of
+from spotmpi.training.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.training.rounds.timings import CpuTime
+from spotmpi.training.script_position import TOO_LARGE
 from spotmpi.training.session import Session
 from spotmpi.version import version
 
@@ -39,6 +42,12 @@ logging.getLogger("spotmpi").addHandler(logging.NullHandler())
 
 _OF_A_STEP = ("ready()", "step()")
 """Calls that may follow on `ready`."""
+
+_REPEATS = (
+    "this script was resumed at step {1}, and goes again through passes that are done: what its "
+    "loop does beside {0}.batches() and {0}.once() is repeated for each of them; write it as `for "
+    "number in {0}.passes(n)`, which yields only the passes that are left"
+)
 
 _BETWEEN_ABORTS = 0.5
 _ABORTS_APART = 3
@@ -131,6 +140,8 @@ class Elastic(Generic[P]):
         if isinstance(seat, Session):  # from batches that were left in the middle of a round
             self._run(seat.round_off())
         number = training.position.open(n, batch_size, passes, self.seed)
+        if training.position.repeats and self.leader:
+            warnings.warn(_REPEATS.format(self._call, self.steps), RuntimeWarning, stacklevel=2)
         training.position.enter()
         try:
             while (batch := seat.next_batch(number)) is not None:
@@ -145,6 +156,24 @@ class Elastic(Generic[P]):
         finally:
             training.replica.micro_batches.clear()
             seat.leave_batches(number)
+
+    def passes(self, n: int) -> Iterator[int]:
+        """The numbers of ``n`` passes, from 0 on, but for those that are done. Local.
+
+        Those were done before the job was resumed, or before this worker came: it begins with the
+        pass that the checkpoint, or the others, are in, and that goes on where it stands. What a
+        script has to know of earlier passes `last_once` tells. One loop over passes cannot stand in
+        another.
+        """
+        self._connected("passes()")
+        position = self._training.position
+        position.enter_passes(whole("passes", n, 0))
+        try:
+            while (number := position.next_pass()) is not None:
+                yield number
+                self._connected("passes()")
+        finally:
+            position.leave_passes()
 
     def _take_step(self, contribution: Any, loss: float | None) -> None:
         """One step or average, with what this worker brings."""
@@ -176,7 +205,7 @@ class Elastic(Generic[P]):
         """
         seat = self._connected("mean()")
         x = in_host_memory(x)
-        known = self._training.position.recall(list)
+        known = self._training.position.recall(list, len(numbers_of(x)))
         if known is not None:
             return like(x, known)
         return self._run(seat.mean(x))
@@ -191,11 +220,31 @@ class Elastic(Generic[P]):
         all workers must call. Costs about as much as the all-reduce of one step, and one of the
         size of the value.
         """
-        seat = self._connected("once()")
-        said = self._training.position.recall(bytes)
-        if said is None:
-            said = self._run(seat.once(lambda: self._outcome(work)))
-        return answer_of(said)
+        seat, position = self._connected("once()"), self._training.position
+        of = name_of(work)
+        said = position.recall(bytes, of)
+        if said is not None:
+            return answer_of(said)
+        said = self._run(seat.once(lambda: self._outcome(work), of))
+        value = answer_of(said)
+        position.keep_last(of, said)
+        return value
+
+    def last_once(self, work: Callable[[], Any]) -> Any:
+        """What `once` returned last for this ``work``, also before the job was resumed or this
+        worker came; None if it has not done it. A copy. Local.
+
+        ``work`` is known by its name. For all works together 16 KB are kept: UsageError if there
+        was no room for this one.
+        """
+        of = name_of(work)
+        said = self._training.position.last.get(of)
+        if said == TOO_LARGE:
+            raise UsageError(
+                f"worker {self.worker}, step {self.steps}: what {self._call}.once({of}) returned "
+                "last is not kept, as there are 16 KB for all such values: return less"
+            )
+        return None if said is None else answer_of(said)
 
     def _outcome(self, work: Callable[[], Any]) -> bytes:
         self._works = True
@@ -314,6 +363,7 @@ class Elastic(Generic[P]):
             raise
         self._inside = False
         if isinstance(self._seat, Session):
+            self._training.position.end()
             told = self._training.registry.told(None)
             history.over(told, self._seat.driver.membership)
         else:

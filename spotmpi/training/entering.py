@@ -207,7 +207,7 @@ class Visitor(Generic[P]):
         yield from ()
         return like(x, numbers_of(x))
 
-    def once(self, work: Callable[[], bytes]) -> Asks[bytes]:
+    def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """What the others were told since their last step. Raises Left if it cannot know that."""
         said = self.training.position.recall_of_turn()
         if said is None:
@@ -277,7 +277,7 @@ class Passerby(Generic[P]):
         yield from ()
         return like(x, numbers_of(x))
 
-    def once(self, work: Callable[[], bytes]) -> Asks[bytes]:
+    def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """It cannot be known. Raises Left."""
         yield from ()
         raise _turned_away(self.place, _UNKNOWN)

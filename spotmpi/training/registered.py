@@ -42,8 +42,9 @@ class Progress:
         """The workers' mean loss in the last round of steps, weighted as their gradients are."""
 
     def kept(self) -> Mapping[str, Any]:
-        """The number, and by what the samples are ordered."""
-        return {"steps": self.steps, "rounds": self.rounds, "seed": self.seed}
+        """The number, by what the samples are ordered, and the last loss, if there is one."""
+        loss = {} if self.loss is None else {"loss": float(self.loss)}
+        return {"steps": self.steps, "rounds": self.rounds, "seed": self.seed, **loss}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
         """From that step."""
@@ -53,15 +54,19 @@ class Progress:
                 f"seed={self.seed}: samples would be used twice or never; resume with the same seed"
             )
         self.steps, self.rounds = int(found["steps"]), int(found.get("rounds", 0))
+        self.loss = float(found["loss"]) if "loss" in found else None
 
     def told(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """Both numbers."""
+        """Both numbers; and the loss, of which the round that is drawn tells a new one."""
         after = contributors is not None
-        return [self.steps + after * self.adds, self.rounds + after]
+        return [self.steps + after * self.adds, self.rounds + after, None if after else self.loss]
 
     def take(self, told: Any) -> None:
         """As many as the others."""
-        self.steps, self.rounds = map(int, told)
+        *numbers, loss = told
+        self.steps, self.rounds = map(int, numbers)
+        if loss is not None:
+            self.loss = float(loss)
 
 
 SCALES: Mapping[str, Callable[[float], float]] = {

@@ -254,11 +254,11 @@ class Session(Generic[P]):
         yield from self._perform(answer)
         if self.memory.numbers:
             yield from self._perform(answer)
-        self.training.position.remember(answer.answer)
+        self.training.position.remember(answer.answer, len(answer.answer))
         return like(x, answer.answer)
 
-    def once(self, work: Callable[[], bytes]) -> Asks[bytes]:
-        """What ``work`` comes to, which one worker does for all.
+    def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
+        """What ``work`` comes to, which one worker does for all; ``of``: what it is called.
 
         It begins when all have come to this call. Until all know its end nobody leaves or is
         admitted, so only a death can have it done again.
@@ -271,7 +271,7 @@ class Session(Generic[P]):
             if answer.mine is None and self._first == self.me and not self._owed:
                 answer.mine = yield Work(work)
             yield from self._perform(answer)
-        self.training.position.remember(answer.answer)
+        self.training.position.remember(answer.answer, of)
         return answer.answer
 
     def finish(self, outcome: str) -> Asks[None]:

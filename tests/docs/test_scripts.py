@@ -49,6 +49,15 @@ def test_micro_batches_are_given_as_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("alone")
+def test_a_loop_over_passes_is_as_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    left = shown("A loop over passes", tmp_path, BEFORE + ENTER)
+    assert left["trainer"].steps == 40  # type: ignore[attr-defined]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == [f"pass {number}" for number in range(10)]
+    assert {line.split(",")[0].split()[-1] for line in lines} == {"1.0000"}
+
+
+@pytest.mark.usefixtures("alone")
 def test_nested_parameters_are_as_shown(tmp_path: Path) -> None:
     left = shown("Nested parameters", tmp_path)
     layer = left["trainer"].params["encoder"][1]  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spotmpi.launch.wording import typed
 from tests.running import unnamed
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -172,7 +173,7 @@ def test_a_signal_ends_everything(start, number: int, code: int, moment: str) ->
     running.until("waits", times=2)
     os.kill(running.pid, number)
     assert running.wait() == code
-    assert signal.Signals(number).name in running.output
+    assert f"spotmpi: {typed(number)}: the job was ended" in running.output
 
 
 @pytest.mark.matrix

@@ -72,7 +72,7 @@ class Averaging(Job):
         began, means = 0, []
         group = spotmpi.Group(everything(worker), arrays=params(worker), seed=self.seed)
         with group:
-            for _ in range(self.passes):
+            for _ in group.passes(self.passes):
                 for batch in group.batches(self.samples, self.batch_size):
                     rehearsal = group.worker not in group.workers
                     gradients[group.steps] += not rehearsal

@@ -243,3 +243,73 @@ def test_how_many_steps_are_to_come_is_known_in_the_only_loop_over_batches() -> 
     position.open(8, 2, 3, 7)
     position.enter()
     assert position.left(2) is None, "there may be any number of such loops"
+
+
+def test_how_many_steps_are_to_come_is_known_in_a_loop_over_passes() -> None:
+    position = ScriptPosition()
+    position.enter_passes(3)
+    for to_come in (6, 4, 2):
+        assert position.next_pass() is not None
+        number = position.open(8, 2, 1, 7)
+        position.enter()
+        assert position.left(2) == to_come
+        assert position.left(1) == 2 * to_come
+        through(position, number)
+        position.leave(number)
+    position.open(8, 2, 1, 7)
+    position.enter()
+    assert position.left(2) is None, "there is more than one loop over batches in a pass"
+
+
+def a_pass(position: ScriptPosition, answer: float, most: int = 100) -> int:
+    """The inside of a loop over passes; return the steps taken in it."""
+    taken = loop(position, most=most)
+    known = position.recall(list, 1)
+    if known is None:
+        position.remember([answer], 1)
+    assert known in (None, [answer])
+    return taken
+
+
+def test_who_comes_late_begins_with_the_pass_of_the_others_and_skips_what_they_do_meanwhile() -> (
+    None
+):
+    others = ScriptPosition()
+    others.remember([0.5], 1)
+    others.enter_passes(9)
+    for number in range(3):
+        assert others.next_pass() == number
+        a_pass(others, float(number))
+    assert others.next_pass() == 3
+    assert loop(others, most=1) == 1
+    newcomer = arrived(others)
+    assert newcomer.recall(list, 1) == [0.5]
+    newcomer.enter_passes(9)
+    assert newcomer.next_pass() == 3
+    number = newcomer.open(8, 2, 1, 7)
+    assert number == 3
+    others.remember([3.0], 1)
+    for further in range(4, 7):
+        assert others.next_pass() == further
+        a_pass(others, float(further))
+    assert others.next_pass() == 7
+    newcomer.take(json.loads(json.dumps(others.told())))
+    assert newcomer.used_up(number)
+    assert newcomer.recall(list, 1) == [3.0], "what they were told in that pass"
+    assert newcomer.next_pass() == 7
+    assert newcomer.open(8, 2, 1, 7) == others.open(8, 2, 1, 7) == 7
+    assert newcomer.told() == others.told()
+    assert newcomer.kept().keys() == others.kept().keys()
+
+
+def test_batches_that_were_left_early_in_passes_before_are_known_to_all() -> None:
+    others = ScriptPosition()
+    others.enter_passes(9)
+    for number in range(3):
+        others.next_pass()
+        loop(others, most=1 if number == 1 else 100)
+    others.next_pass()
+    newcomer = arrived(others)
+    newcomer.enter_passes(9)
+    assert newcomer.next_pass() == 3
+    assert newcomer.left_early == others.left_early == [1]

@@ -448,10 +448,10 @@ class JobState:
         """For who ends a job amid its training."""
         if not self._started:
             return ""
-        if not self._keeps:
-            return "; nothing of the training is kept: --checkpoint DIR keeps it"
         if not self._checkpoints:
-            return "; no checkpoint was written since it began"
+            if self._keeps:
+                return "; no checkpoint was written since it began"
+            return "; nothing of the training is kept: --checkpoint DIR keeps it"
         step = max(said.step for said in self._checkpoints)
         return (
             f"; what came after step {step} is lost: repeat the command with --resume to go on "

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from spotmpi.errors import OnceError
 from spotmpi.protocol.plain_values import pack, unpack
 
-__all__ = ["answer_of", "outcome_of"]
+__all__ = ["answer_of", "name_of", "outcome_of"]
+
+
+def name_of(work: Callable[[], Any]) -> str:
+    """What ``work`` is called in the script: the same on all workers, and in a resumed job."""
+    while isinstance(work, partial):
+        work = work.func
+    return str(getattr(work, "__qualname__", type(work).__qualname__))
 
 
 def outcome_of(work: Callable[[], Any], where: str) -> bytes:
