@@ -25,8 +25,9 @@ def section(number: int) -> str:
 
 
 def pattern(line: str) -> str:
-    """The shown line, whatever its fractions and the numbers found are."""
-    loose = re.sub(r"\d+\\\.\d+", r"[\\d.]+", re.escape(line))
+    """The shown line, whatever the job's name, its fractions and the numbers found are."""
+    loose = re.sub(r"spotmpi\\-[0-9a-f]{12}", r"spotmpi-[0-9a-f]{12}", re.escape(line))
+    loose = re.sub(r"\d+\\\.\d+", r"[\\d.]+", loose)
     return re.sub(r"found\\ .*", r"found \\[ *-?0\\.[ \\d.]+\\]", loose)
 
 

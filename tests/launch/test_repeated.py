@@ -142,8 +142,8 @@ def test_a_job_without_a_launcher_has_its_folder_for_itself_as_well(start, tmp_p
     alone = start(TRAINER, 3, command=["-c", program])
     assert alone.wait() == 1
     assert "InUse: place is in use by spotmpi-" in alone.output
-    os.kill(first.pid, signal.SIGINT)
-    assert first.wait() == 75
+    os.kill(first.pid, signal.SIGQUIT)
+    assert first.wait() == 131
     alone = start(TRAINER, 3, command=["-c", program])
     assert alone.wait() == 0, alone.output
     assert [path.suffix for path in (tmp_path / "place").iterdir()] == [".h5"]

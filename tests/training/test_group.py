@@ -97,7 +97,9 @@ def check(result: Result) -> None:
     assert {final.bits for final in finals.values()} <= truths
     assert len({final.bits for final in finals.values()}) == 1
     assert {final.steps for final in finals.values()} == {len(done)}
-    assert {final.means for final in finals.values()} == {(2.0,) * result.job.passes}
+    for final in finals.values():
+        assert set(final.means) == {2.0}
+        assert len(final.means) == result.job.passes or final.began, "only newcomers miss passes"
 
 
 @pytest.mark.parametrize("workers", [1, 3])
