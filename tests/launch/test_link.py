@@ -12,7 +12,7 @@ from spotmpi.launch import link, messages
 from spotmpi.launch.auth import Frame, Role, Seal
 from spotmpi.launch.decoding import Malformed
 from spotmpi.launch.event_loop import Loop
-from spotmpi.launch.link import HostLink
+from spotmpi.launch.link import HostLink, hasten
 
 TOKEN = bytes(range(32))
 
@@ -159,3 +159,14 @@ def test_an_end_that_lives_and_does_not_read_is_left(pair, monkeypatch) -> None:
 def test_a_frame_that_is_none_is_known(frame: Frame) -> None:
     with pytest.raises(Malformed):
         link.read(frame, messages.FROM_AGENT)
+
+
+def test_what_does_not_arrive_is_sent_again_each_second_where_the_kernel_can() -> None:
+    with socket.socket() as usual, socket.socket() as hastened:
+        hasten(hastened)
+        assert hastened.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        try:
+            longest = usual.getsockopt(socket.IPPROTO_TCP, 44)
+        except OSError:
+            return  # it cannot
+        assert hastened.getsockopt(socket.IPPROTO_TCP, 44) == min(longest, 1000)

@@ -17,6 +17,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch import job_token, notices, processes
 from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.host.agent import Agent, ServiceEnd
+from spotmpi.launch.link import hasten
 from spotmpi.launch.messages import MOST_NAME, MOST_SLOTS
 from spotmpi.options import exit_codes
 from spotmpi.settings import Watch
@@ -127,7 +128,7 @@ def _serve_head(
         except OSError as error:
             why = f"the head at {host}:{port} does not answer ({error.strerror or error})"
         else:
-            link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            hasten(link)
             descriptor = link.detach()
             outcome = _serve((descriptor, descriptor), secret, name, slots, watch)
             if outcome.over:

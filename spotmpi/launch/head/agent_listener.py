@@ -17,7 +17,7 @@ from collections.abc import Callable
 from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.agents import Agents
-from spotmpi.launch.link import HostLink
+from spotmpi.launch.link import HostLink, hasten
 
 __all__ = ["AgentListener", "Refusals", "bind"]
 
@@ -118,7 +118,7 @@ class AgentListener:
             link.close()
             self._refusals.add(source, "too many others wait", time.monotonic())
             return
-        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        hasten(link)
         seal = Seal(Role.HEAD, self._token, secrets.token_bytes(NONCE_BYTES))
         descriptor = link.detach()
         ends = (descriptor, descriptor)
