@@ -93,24 +93,26 @@ def runs(records: Sequence[Record]) -> list[list[Record]]:
 def described(records: Sequence[Record]) -> Iterator[str]:
     """A line for each recovery: who was lost, how long it took, and what took how long.
 
-    The whole step is given as well: the kernel reports a death only after it has taken down the
+    The last line has the whole steps: the kernel reports a death only after it has taken down the
     process's memory, and the survivors wait for that, too.
     """
+    stretched = []
     steps = {record["step"]: 1e3 * record["seconds"] for record in replay.steps(records)}
     for number, one in enumerate(recoveries(records), start=1):
         total = one.total
         took = "a time unknown" if total is None else f"{total:.1f} ms"
         split = ", ".join(f"{part} {ms:.1f}" for part, ms in parts(one.last).items())
         # After a repair the writer may name the step after the one in which it happened.
-        stretched = max(steps.get(one.step - back, 0.0) for back in (0, 1))
+        stretched.append(max(steps.get(one.step - back, 0.0) for back in (0, 1)))
         yield (
             f"recovery {number}: {named(one.lost)} lost; {_go_on(len(one.survivors))} "
-            f"{took} after the death{f' ({split})' if split else ''}; {one.told['verdict']}; "
-            f"the whole step took {stretched:.0f} ms"
+            f"{took} after the death{f' ({split})' if split else ''}; {one.told['verdict']}"
         )
     if steps:
         usual = statistics.median(steps.values())
-        yield f"for comparison: an ordinary step took {usual:.1f} ms (median)"
+        whole = ", ".join(f"{ms:.0f}" for ms in stretched)
+        whole = f"; those with a recovery, from begin to end, {whole} ms" if stretched else ""
+        yield f"for comparison: an ordinary step took {usual:.1f} ms (median){whole}"
 
 
 def _go_on(survivors: int) -> str:

@@ -84,6 +84,7 @@ class ControlRequests:
     def look(self) -> control_messages.Report:
         """The same now, and how fast it goes follows from it; to be called every second."""
         self._standing.look(self._crew.progress())
+        self._verdict.look()
         return self.report()
 
     def answer(self, question: Message) -> Message:

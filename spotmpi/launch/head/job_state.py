@@ -24,6 +24,7 @@ from spotmpi.launch.head.endings import (
 )
 from spotmpi.launch.head.worker_state import Worker, WorkerState
 from spotmpi.launch.processes import was_revoked
+from spotmpi.launch.showing.recoveries import Recoveries
 from spotmpi.launch.wording import count, milliseconds, remaining, signal_name
 from spotmpi.launcher_channel import Cause
 from spotmpi.settings import Revocation
@@ -52,8 +53,7 @@ class JobState:
         self._changes: set[int] = set()
         self._followed_since: int | None = None
         """The step from which on the present strategy is followed."""
-        self._recoveries: set[int] = set()
-        """Generations that were told: every member tells of each."""
+        self._recoveries = Recoveries(self._recovered)
         self._checkpoints: set[messages.Checkpoint] = set()
         self._unsaved: str | None = None
         """Why the last checkpoint could not be written."""
@@ -245,6 +245,7 @@ class JobState:
             case messages.Unable(why=why):
                 self._unable(worker, why)
             case messages.Done():
+                self._recoveries.end()
                 state.done = True
                 self._tell_joined(worker)
             case messages.Left(code=code):
@@ -255,7 +256,7 @@ class JobState:
             case messages.Failed(traceback=traceback):
                 self._failed(worker, traceback)
             case messages.Recovery():
-                self._recovered(said)
+                self._recoveries.told(worker, said)
             case messages.Checkpoint():
                 self._saved(said)
             case messages.Unsaved():
@@ -276,6 +277,7 @@ class JobState:
         """Take the end of a worker's process; ``status`` is as waitpid() has it. ``in_mpi``: it has
         crashed there."""
         state = self._workers[worker]
+        self._recoveries.end()
         self._tell_joined(worker)
         if state.parted:  # nobody needs it any more, however it ends
             state.end = "left"
@@ -321,6 +323,7 @@ class JobState:
         state = self._workers[worker]
         if state.end:
             return
+        self._recoveries.end()
         self._tell_joined(worker)
         if state.parted:
             state.end = "left"
@@ -538,15 +541,16 @@ class JobState:
         )
 
     def _recovered(self, said: messages.Recovery) -> None:
-        if said.generation in self._recoveries:
-            return
-        self._recoveries.add(said.generation)
         names = ", ".join(map(str, said.lost))
         self.lines.append(
             f"recovered from the loss of worker{'s' * (',' in names)} {names} at step {said.step}"
             + (f" in {milliseconds(said.total_ms)}" if said.total_ms is not None else "")
             + f": {self._remaining(said.workers)} ({said.verdict}, generation {said.generation})"
         )
+
+    def look(self) -> None:
+        """To be called each second."""
+        self._recoveries.look()
 
     def _unable(self, worker: int, why: str) -> None:
         """Nothing is trained yet, and nothing wrong with the script."""

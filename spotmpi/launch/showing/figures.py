@@ -97,7 +97,8 @@ class Figures:
         self._causes: dict[int, str] = {}
         self._untold: dict[int, tuple[int, ...]] = {}
         """Recoveries whose cause is not known yet, by generation."""
-        self._generations: set[int] = set()
+        self._generations: dict[int, float] = {}
+        """Milliseconds that each took, if it was a recovery, until the last worker went on."""
         self._vain: dict[int, int] = {}
         self._samples = 0
 
@@ -127,12 +128,15 @@ class Figures:
                 self.recomputed += max(0, vain - self._vain.get(worker, 0))
                 self._vain[worker] = vain
                 if said.generation not in self._generations:
-                    self._generations.add(said.generation)
+                    self._generations[said.generation] = 0.0
                     self._untold[said.generation] = said.lost
-                    self.recovering += (said.total_ms or 0.0) / 1e3
                     self._tell()
+                more = (said.total_ms or 0.0) - self._generations[said.generation]
+                if more > 0:
+                    self._generations[said.generation] += more
+                    self.recovering += more / 1e3
             case messages.Change() if said.generation not in self._generations:
-                self._generations.add(said.generation)
+                self._generations[said.generation] = 0.0
                 self.joined += len(said.joined)
                 self.departed += len(said.left)
 

@@ -261,17 +261,29 @@ def test_the_first_cause_counts() -> None:
     assert code(verdict) == 1
 
 
-def test_a_recovery_is_told_once() -> None:
+def test_a_recovery_is_told_once_with_the_time_of_whoever_goes_on_last() -> None:
     verdict = started(4)
     fields = {"generation": 1, "lost": [1, 3], "step": 40, "workers": 2, "verdict": "retry"}
-    verdict.told(0, said("recovery", **(fields | {"total_ms": 12.34})))
-    verdict.told(2, said("recovery", **(fields | {"total_ms": 13.0})))
-    verdict.told(2, said("recovery", **(fields | {"generation": 2, "lost": [0], "total_ms": None})))
+    verdict.told(0, said("recovery", **(fields | {"total_ms": 13.04})))
+    assert verdict.lines == []
+    verdict.told(2, said("recovery", **(fields | {"total_ms": 12.0})))
+    fields |= {"lost": [0], "total_ms": None}
     after = "2 of 4 workers remain (retry, generation"
-    assert verdict.lines == [
-        f"recovered from the loss of workers 1, 3 at step 40 in 12.3 ms: {after} 1)",
-        f"recovered from the loss of worker 0 at step 40: {after} 2)",
-    ]
+    told = [f"recovered from the loss of workers 1, 3 at step 40 in 13 ms: {after} 1)"]
+    assert verdict.lines == told
+    told.append(f"recovered from the loss of worker 0 at step 40: {after} 2)")
+    verdict.told(2, said("recovery", **(fields | {"generation": 2})))
+    verdict.look()
+    assert verdict.lines == told[:1], "others may tell of it in this second"
+    verdict.look()
+    assert verdict.lines == told
+    verdict.told(0, said("recovery", **(fields | {"generation": 2, "total_ms": 90.0})))
+    for generation in (3, 4):
+        verdict.told(2, said("recovery", **(fields | {"generation": generation})))
+    told.append(told[-1].replace("2)", "3)"))
+    assert verdict.lines == told, "the next one ends all waiting"
+    verdict.lost(2, "SIGKILL")
+    assert verdict.lines[4] == told[-1].replace("3)", "4)"), "and so does a loss"
 
 
 def test_a_checkpoint_is_told_once() -> None:
@@ -492,7 +504,8 @@ def test_a_loss_and_a_change_of_one_generation_are_both_told() -> None:
     verdict, worker = with_newcomer(3)
     fields = {"generation": 1, "step": 40, "workers": 3}
     verdict.told(0, said("change", **fields, pause_ms=1.5, joined=[worker], left=[]))
-    verdict.told(0, said("recovery", **fields, lost=[2], verdict="retry", total_ms=1.5))
+    for told in range(3):
+        verdict.told(told, said("recovery", **fields, lost=[2], verdict="retry", total_ms=1.5))
     assert [line.partition(" at step")[0] for line in verdict.lines][1:] == [
         "recovered from the loss of worker 2"
     ]
