@@ -12,10 +12,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from spotmpi.exit_codes import EXIT_BUG
 from spotmpi.fabric.sim import Simulation
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import decode
-from spotmpi.launch.head.job_state import EXIT_BUG, JobState
+from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.limits import Limits
 from spotmpi.launcher_channel import Cause, Order

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from spotmpi.errors import CheckpointError, UsageError
+from spotmpi.exit_codes import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch import job_token, notices, processes
 from spotmpi.launch.commands import publishing
 from spotmpi.launch.commands.agent import parse_address
@@ -19,7 +20,6 @@ from spotmpi.launch.commands.doctor import problems
 from spotmpi.launch.head import launching
 from spotmpi.launch.head.agent_listener import bind
 from spotmpi.launch.head.job import STALL_TIMEOUT, JobOptions
-from spotmpi.launch.head.job_state import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch.head.launching import JobPlan, ListenOptions
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
 from spotmpi.launch.limits import Limits

@@ -1,22 +1,5 @@
 """What the fates of the workers mean for the job: pure, fed by the launcher.
 
-==== =====================================================================================
-Code Meaning
-==== =====================================================================================
-0    at least one worker finished, every other one finished or was revoked
-1    the script is wrong: a worker raised, ended with a code other than 0 and 75, died by a
-     signal that is no revocation, or left early alone
-2    wrong arguments (`spotmpi.cli`)
-69   every worker was revoked
-71   the job could not start: mpirun failed, or workers were lost before all were ready in each of
-     four starts
-74   the job ended in order, and its last steps are in no checkpoint: the disk refused it for long
-     after the training, or the user did not want to wait for one
-75   the workers stopped with a checkpoint written: too few were left, or all were told to
-     leave; a batch system may requeue the job
-128+ the launcher was ended by a signal: 130 is Ctrl-C, or a stop without a checkpoint
-==== =====================================================================================
-
 SIGKILL and SIGTERM are what a host that is taken away does to a worker: revocations. So is a crash
 of MPI, unless the worker that comes for it crashes in the same step at the same place. Everything
 else is a bug of the script, and a bug ends the job before any survivor starts to recover from it.
@@ -25,11 +8,18 @@ else is a bug of the script, and a bug ends the job before any survivor starts t
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from spotmpi.errors import EXIT_REQUEUE
+from spotmpi.exit_codes import (
+    EXIT_ALL_REVOKED,
+    EXIT_BUG,
+    EXIT_ENDED,
+    EXIT_NOT_FINITE,
+    EXIT_NOT_STARTED,
+    EXIT_REQUEUE,
+    EXIT_UNKEPT,
+)
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import Message
 from spotmpi.launch.head.worker_state import Worker, WorkerState
@@ -38,35 +28,7 @@ from spotmpi.launch.wording import count, milliseconds, remaining, signal_name
 from spotmpi.launcher_channel import Cause
 from spotmpi.settings import Revocation
 
-__all__ = ["MEANINGS", "JobEnding", "JobState"]
-
-EXIT_BUG = 1
-EXIT_ALL_REVOKED = 69
-EXIT_NOT_STARTED = 71
-EXIT_UNKEPT = 74
-"""EX_IOERR."""
-EXIT_ENDED = 130
-
-MEANINGS = {
-    0: "the workers that were not revoked finished",
-    EXIT_BUG: "the script is wrong: it raised, crashed, ended with a code of its own or left early",
-    2: "wrong arguments",
-    EXIT_ALL_REVOKED: "every worker was revoked",
-    EXIT_NOT_STARTED: "the job could not start",
-    EXIT_UNKEPT: (
-        "ended, and the last steps are in no checkpoint: the disk refused it, or spotmpi stop --now"
-    ),
-    EXIT_REQUEUE: (
-        "stopped below --min-workers, by a notice, SIGTERM or spotmpi stop, "
-        "with a checkpoint to --resume from"
-    ),
-    128 + signal.SIGHUP: "SIGHUP: the terminal was closed",
-    EXIT_ENDED: "Ctrl-C, or spotmpi stop of a job without --checkpoint",
-    128 + signal.SIGQUIT: "SIGQUIT",
-    128
-    + signal.SIGTERM: "SIGTERM without --checkpoint or before the training, or a second SIGTERM",
-}
-"""Of the exit codes, as users are told."""
+__all__ = ["JobEnding", "JobState"]
 
 _RID = (
     "to be rid of a worker say `spotmpi shrink --worker W`, and to have none replaced start the "
@@ -87,6 +49,17 @@ class JobEnding:
     text: str = ""
     runtime: bool = False
     again: bool = False
+
+
+@dataclass
+class _Broken:
+    """A training that is not finite any more."""
+
+    step: int
+    by: list[int] = field(default_factory=list)
+    """Workers that have brought such numbers to that step, and are not told of yet; ..."""
+    others: list[int] = field(default_factory=list)
+    """... and workers that have not."""
 
 
 class JobState:
@@ -110,6 +83,10 @@ class JobState:
         """Why the last checkpoint could not be written."""
         self._unkept = False
         """Training is over, and its end could not be kept."""
+        self._broken: dict[int, _Broken] = {}
+        """The trainings of which it was told that they are not finite any more, ..."""
+        self._ends_broken: str | None = None
+        """... and what one has come to an end with."""
         self._asked = False
         self._said: set[str] = set()
         """What workers had for the user: often all of them say the same."""
@@ -282,6 +259,10 @@ class JobState:
                 self._started = True
             case messages.Unkept():
                 self._unkept = True
+            case messages.NotFinite():
+                self._not_finite(worker, said)
+            case messages.EndsNotFinite(why=why):
+                self._ends_broken = self._ends_broken or why
             case messages.Unable(why=why):
                 self._unable(worker, why)
             case messages.Done():
@@ -454,6 +435,12 @@ class JobState:
         if "finished" not in ends:
             advice = self._advice(", and the job ended; ")
             return JobEnding(EXIT_ALL_REVOKED, "every worker was revoked" + advice)
+        if self._ends_broken is not None:
+            return JobEnding(
+                EXIT_NOT_FINITE,
+                f"the training is over, and {self._ends_broken}: --resume goes on from the last "
+                "finite checkpoint, if there is one",
+            )
         if self._unkept:
             return JobEnding(
                 EXIT_UNKEPT,
@@ -579,6 +566,21 @@ class JobState:
         if self._unsaved is None:  # each try says so
             self.lines.append(f"{said.why}; make room: it is tried again, and training goes on")
         self._unsaved = said.why
+
+    def _not_finite(self, worker: int, said: messages.NotFinite) -> None:
+        """All workers find it after the same step, and each says what it had brought."""
+        training = self._workers[worker].training
+        if training not in self._broken:
+            self._broken[training] = _Broken(said.step)
+            self.lines.append(f"step {said.step}: {said.why}")
+        broken = self._broken[training]
+        if said.step != broken.step:
+            return
+        (broken.by if said.brought else broken.others).append(worker)
+        if broken.others:  # if all have brought it, they may have it from an earlier step
+            for one in broken.by:
+                self.lines.append(f"step {said.step}: {self._named(one)} brought it to the others")
+            broken.by.clear()
 
     def _saved(self, said: messages.Checkpoint) -> None:
         if said not in self._checkpoints:

@@ -249,6 +249,43 @@ def test_a_checkpoint_is_told_once() -> None:
     assert verdict.lines == ["checkpoint of step 7 written to x"]
 
 
+# What is not finite.
+
+
+def test_what_is_not_finite_any_more_is_told_once_with_who_brought_it() -> None:
+    """Whoever is heard first."""
+    verdict = started(3)
+    for worker in (1, 0, 2):
+        verdict.told(worker, said("not_finite", step=7, why="w is NaN", brought=worker == 1))
+    verdict.told(2, said("not_finite", step=9, why="w is NaN", brought=True))  # has just learnt
+    assert verdict.lines == [
+        "step 7: w is NaN",
+        "step 7: worker 1 on here brought it to the others",
+    ]
+
+
+def test_if_all_have_brought_it_nobody_is_named() -> None:
+    """They may have it from an earlier step."""
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, said("not_finite", step=7, why="w is NaN", brought=True))
+    assert verdict.lines == ["step 7: w is NaN"]
+
+
+@pytest.mark.parametrize("unkept", [False, True])
+def test_a_training_that_ends_not_finite_has_a_code_of_its_own(unkept: bool) -> None:
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, said("ends_not_finite", why="w is NaN"))
+        if unkept:
+            verdict.told(worker, said("unkept"))
+        verdict.told(worker, said("done"))
+        verdict.ended(worker, exited(0))
+    assert verdict.ending is None, "what stands behind the training goes on"
+    assert verdict.conclude().code == 65
+    assert verdict.conclude().sentence.startswith("the training is over, and w is NaN: --resume")
+
+
 # Workers that come and leave.
 
 
