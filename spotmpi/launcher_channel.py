@@ -7,7 +7,8 @@ a launcher every call does nothing.
 Events: ``runs`` (its process is there), ``begin`` (training is entered, before MPI starts),
 ``ready`` (the fabric is up), ``underway`` (a round is over, so that all were ready, even where that
 is not known yet: what is said on several hosts arrives in any order), ``recovery``, ``checkpoint``,
-``unsaved`` (the disk refuses one), ``unable`` (to begin, through no fault of its script),
+``unsaved`` (the disk refuses one), ``not_finite`` (what is trained, since a step),
+``ends_not_finite`` (what the training came to), ``unable`` (to begin, for no fault of its script),
 ``goes_on`` (it was to end, but nothing could be kept), ``unkept`` (training is over, and its end
 could not be kept), ``done`` (training is sealed; ordinary code follows), ``failed`` (the script
 raised; with its traceback) and ``left`` (it ends with this code); ``parted`` (it left the others on

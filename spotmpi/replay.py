@@ -60,8 +60,10 @@ def replay(
     ``strategy``: the run's first, `SSGD` if none is given; ``others``: those that it changed to.
     Contributions are summed in the order in which
     the trace has them, or from host to host where they were, narrowed where they were; those
-    without samples bring nothing. Optimizer and strategy start without a past, so a trace that
-    begins with a resume can only be replayed for those that keep none.
+    without samples bring nothing. That is the run's own order, and the model equal to the bit,
+    unless the workers of a host could not share memory: then MPI summed what was large. Optimizer
+    and strategy start without a past, so a trace that begins with a resume can only be replayed
+    for those that keep none.
     """
     records = list(records)
     strategies = {str(one): one for one in (strategy or SSGD(), *others)}

@@ -7,13 +7,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.errors import UsageError
+from spotmpi.exit_codes import EXIT_NOT_FINITE
 from spotmpi.launch.commands import client
 from spotmpi.launch.processes import cores
 from spotmpi.launch.start import mpirun, temporary_job
@@ -46,7 +47,7 @@ def by_mpirun(workers: int, program: Sequence[str], at: Path, limit: float) -> N
     ]
     settings = Settings(job_dir=at)
     # mpirun's code says nothing after a death: what the program wrote down must tell.
-    _run(command, mpirun.environment(mpi, workers, settings, os.environ, cores()), at, limit, None)
+    _run(command, mpirun.environment(mpi, workers, settings, os.environ, cores()), at, limit)
 
 
 def times_of(workers: int, script: str, arguments: Sequence[str], limit: float) -> Any:
@@ -62,9 +63,12 @@ def times_of(workers: int, script: str, arguments: Sequence[str], limit: float) 
 
 
 def by_spotmpi(workers: int, program: Sequence[str], trace: Path, at: Path, limit: float) -> None:
-    """Run a training by ``spotmpi run``. Blocking; raises JobFailed unless survivors finished."""
+    """Run a training by ``spotmpi run``. Blocking; raises JobFailed unless survivors finished.
+
+    One that diverges is a result, too.
+    """
     start = [sys.executable, "-m", "spotmpi", "run", "-n", str(workers), "--trace", str(trace)]
-    _run([*start, *program], os.environ, at, limit, 0)
+    _run([*start, *program], os.environ, at, limit, (0, EXIT_NOT_FINITE))
 
 
 def job_of(launcher: subprocess.Popen[bytes]) -> str:
@@ -77,8 +81,13 @@ def job_of(launcher: subprocess.Popen[bytes]) -> str:
 
 
 def _run(
-    command: Sequence[str], environ: Mapping[str, str], at: Path, limit: float, code: int | None
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    at: Path,
+    limit: float,
+    codes: Collection[int] = (),
 ) -> None:
+    """``codes``: those that are right; none: any."""
     end = signal.SIGTERM
     with temporary_job.started(command, environ, at, end=end, patience_s=_TO_END) as (
         process,
@@ -89,7 +98,7 @@ def _run(
         except subprocess.TimeoutExpired:
             said = temporary_job.last_words(output)
             raise JobFailed(f"still running after {limit:.0f} s; its last words:\n{said}") from None
-        if code is not None and got != code:
+        if codes and got not in codes:
             said = temporary_job.last_words(output)
             raise JobFailed(f"ended with code {got}; its last words:\n{said}")
 

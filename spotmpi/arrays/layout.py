@@ -274,6 +274,13 @@ class Layout:
     ) -> str | None:
         """The name of the first entry that holds a NaN or an infinity, or None. ``numbers``: of the
         buckets, where ``flats`` are some of all."""
+        found = self.not_finite(flats, numbers)
+        return next((called(what, key) for key in found), None)
+
+    def not_finite(
+        self, flats: Sequence[Buffer], numbers: Iterable[int] | None = None
+    ) -> Iterator[Key]:
+        """The keys of all entries that hold a NaN or an infinity, as they are found."""
         finite, view = self.backend.kernels.finite, self.backend.view
         which = range(len(flats)) if numbers is None else numbers
         for number, flat in zip(which, flats, strict=True):
@@ -282,8 +289,18 @@ class Layout:
                 continue
             for entry in bucket.entries:
                 if not finite(view(flat, entry.start, (entry.stop - entry.start,))):
-                    return called(what, entry.key)
-        return None
+                    yield entry.key
+
+    def is_finite(self, flats: Sequence[Buffer], part: slice) -> bool:
+        """Whether a part of all elements, bucket after bucket, holds neither NaN nor infinity."""
+        finite, view = self.backend.kernels.finite, self.backend.view
+        start = 0
+        for bucket, flat in zip(self.buckets, flats, strict=True):
+            first, last = max(part.start - start, 0), min(part.stop - start, bucket.size)
+            if first < last and not finite(view(flat, first, (last - first,))):
+                return False
+            start += bucket.size
+        return True
 
     def _misfit(self, entry: Entry, array: object, dtype: str, what: str) -> UsageError:
         """What it is, what it should be, what to do."""

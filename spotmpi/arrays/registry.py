@@ -71,6 +71,11 @@ class Registry:
             raise ValueError(f"two states are called {name}")
         self._arrays[name] = layout, state
 
+    def arrays(self, name: str) -> tuple[Layout, Sequence[Buffer]]:
+        """What is registered under this name: the live buffers, and how arrays lie in them."""
+        layout, state = self._arrays[name]
+        return layout, state.flats
+
     def begin_anew(self) -> None:
         """No arrays are registered any more."""
         self._arrays.clear()

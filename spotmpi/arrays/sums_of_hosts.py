@@ -8,7 +8,7 @@ from spotmpi.arrays.backend import Buffer
 from spotmpi.protocol.host_ring import RING, orders
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["sum_of_hosts"]
+__all__ = ["add_up", "sum_of_hosts"]
 
 
 def sum_of_hosts(
@@ -22,17 +22,18 @@ def sum_of_hosts(
         for piece, order in orders(len(out), [len(host) for host in hosts]):
             inputs = [flat[piece] for which in order for flat in each[which]]
             # A host of which nobody brought anything begins with zeros.
-            _add_up(inputs, out[piece], zeros=not each[order[0]])
+            add_up(inputs, out[piece], zeros=not each[order[0]])
         return out
     sums = []
     for flats in each:
         sums.append(total := out.copy())
-        _add_up(flats, total, zeros=not flats)
-    _add_up(sums, out, zeros=False)
+        add_up(flats, total, zeros=not flats)
+    add_up(sums, out)
     return out
 
 
-def _add_up(inputs: Sequence[Buffer], out: Buffer, zeros: bool) -> None:
+def add_up(inputs: Sequence[Buffer], out: Buffer, zeros: bool = False) -> None:
+    """out = the sum of all, from left to right; ``zeros``: which begins with zeros."""
     if zeros:
         out[:] = 0
     else:

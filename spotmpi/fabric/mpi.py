@@ -67,6 +67,7 @@ from spotmpi.fabric.mpi_calls import (
     is_failure,
     no_loss,
     ranks_of,
+    sum_in_place,
     take,
     threads,
     told,
@@ -267,7 +268,7 @@ class MpiFabric(Fabric):
             HOST.kernels.scaled_sum(result, [brought], [weight])
         elif brought is not result:
             HOST.from_host(result, brought)  # MPI does no less, and works in place everywhere
-        collective(self._data, self._data.Allreduce, MPI.IN_PLACE, result)
+        sum_in_place(self._data, result)
         if backend is not HOST:
             backend.from_host(part.result, result)
 

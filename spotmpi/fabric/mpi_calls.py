@@ -14,6 +14,8 @@ mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402 - the setting above must come first
 
+from spotmpi.arrays.backend import HOST, Buffer  # noqa: E402
+from spotmpi.arrays.sums_of_hosts import add_up  # noqa: E402
 from spotmpi.errors import PeersLost, SpotmpiError  # noqa: E402
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "is_failure",
     "no_loss",
     "ranks_of",
+    "sum_in_place",
     "take",
     "threads",
     "told",
@@ -41,6 +44,13 @@ PAUSE = 1e-3
 
 EVIDENCE = 2.0
 """Seconds in which a loss must be known that has broken a call."""
+
+_WORDS = {"float32": MPI.UINT32_T, "float64": MPI.UINT64_T}
+"""What is trained, and whole numbers of the same size."""
+
+_FEW = 1024
+"""Elements from which on MPI sums in an order of its own. Models that are smaller have no other way
+than MPI (`planes.node`), and theirs is to be ours."""
 
 Sent = tuple[MPI.Request, bytes, MPI.Comm]
 """What may still be on its way: the bytes must live until MPI says that they have left."""
@@ -90,6 +100,22 @@ def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any
         return call(*arguments)
     except MPI.Exception as error:
         raise told(error, comm) from error
+
+
+def sum_in_place(comm: MPI.Intracomm, array: Buffer) -> None:
+    """``array`` = the sum of what all bring, which all find with the same bits; what is small, and
+    is trained, in the order of the members. Collective; PeersLost as `collective`."""
+    many, size = comm.Get_size(), len(array)
+    dtype = "" if many < 3 or size >= _FEW else HOST.describe(array)[0]
+    if dtype not in _WORDS:  # of two, or of whole numbers, any order comes to the same
+        collective(comm, comm.Allreduce, MPI.IN_PLACE, array)
+        return
+    # Each has a row of its own, in which the others add zeros to the words of what it brings.
+    table = HOST.zeros(dtype, many * size)
+    rows = [table[start : start + size] for start in range(0, many * size, size)]
+    rows[comm.Get_rank()][:] = array
+    collective(comm, comm.Allreduce, MPI.IN_PLACE, [table, _WORDS[dtype]])
+    add_up(rows, array)
 
 
 def told(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:

@@ -125,6 +125,23 @@ class Unsaved(Message, event="unsaved"):
 
 
 @dataclass(frozen=True)
+class NotFinite(Message, event="not_finite"):
+    """What is trained is not finite any more."""
+
+    step: Count
+    why: Annotated[str, Shown(4096)]
+    brought: bool
+    """What this worker brought to that step was not."""
+
+
+@dataclass(frozen=True)
+class EndsNotFinite(Message, event="ends_not_finite"):
+    """Training is over, and what it has come to is not finite."""
+
+    why: Annotated[str, Shown(4096)]
+
+
+@dataclass(frozen=True)
 class GoesOn(Message, event="goes_on"):
     """It was to end, but as nothing could be kept it goes on."""
 
@@ -313,6 +330,8 @@ _OF_TRAINING = (
         Follows,
         Checkpoint,
         Unsaved,
+        NotFinite,
+        EndsNotFinite,
         GoesOn,
         Unkept,
         Unable,

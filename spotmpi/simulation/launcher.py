@@ -12,10 +12,10 @@ from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
 
+from spotmpi.exit_codes import EXIT_BUG
 from spotmpi.fabric.sim import Simulation
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import decode
-from spotmpi.launch.head.endings import EXIT_BUG
 from spotmpi.launch.head.job_state import JobState
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.launch.limits import Limits

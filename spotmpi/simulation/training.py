@@ -355,13 +355,20 @@ class Trainee:
         return np.concatenate(self._training.replica.model)
 
     def _keep(
-        self, folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any]
+        self,
+        folder: Path,
+        step: int,
+        state: Mapping[str, Any],
+        about: Mapping[str, Any],
+        finite: bool,
     ) -> Path:
         """In the place of a disk: the checker looks at it."""
         now = self._simulation.events
         if any(one.begin <= now < one.end for one in self._refusals):
             self._checker.refused()
             raise CheckpointError("the disk is full")
+        if not finite:
+            raise Violation(f"the model of step {step} counts as not finite")
         self._checker.kept(step, state, about["written_by"], about["complete"])
         return folder / str(step)
 

@@ -18,6 +18,7 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace
 from spotmpi.settings import Settings
 from spotmpi.strategies import Strategy
+from spotmpi.training.finite import Finite
 from spotmpi.training.replica import Replica
 from spotmpi.training.script_position import ScriptPosition
 
@@ -284,6 +285,8 @@ class Training(Generic[P]):
         self.policy = policy
         """Says what to go on with, if there is one."""
         self.meter = Meter()
+        self.finite = Finite(replica.registry, "params" if replica.moves_itself else "state")
+        """Whether the model is."""
         self._counted: tuple[int, int] | None = None
         """Rounds done and workers, when it was counted last ..."""
         self._whole: int | None = None
@@ -293,6 +296,7 @@ class Training(Generic[P]):
         self.registry.keep("progress", self.progress)
         self.registry.keep("rate", rate)
         self.registry.keep("position", self.position)
+        self.registry.keep("finite", self.finite)
 
     @property
     def tells(self) -> bool:

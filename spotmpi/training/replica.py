@@ -482,7 +482,8 @@ class Replica(Generic[P]):
         self.arena.leave()
 
     def complete(self, result: Result) -> None:
-        """The round of the step that was begun is the record: do the rest of the step, at once."""
+        """The round of the step that was begun is the record: do the rest of the step, at once;
+        then `close` it."""
         self.moved = True
         self._know(self._open, result)
         self._turn()
@@ -494,7 +495,6 @@ class Replica(Generic[P]):
             complete(self._run, self._record())
         if self.surveys:
             self._measure(result.weight)
-        self.close()
 
     def _measure(self, weight: int) -> None:
         if not self._measures:
@@ -506,6 +506,16 @@ class Replica(Generic[P]):
             self.lengths.begin()
             self.lengths.sum(self._record())
         self.lengths.end(self._open.now.samples, weight)
+
+    def brought_not_finite(self) -> bool:
+        """Whether this worker has brought NaN or infinity to the step that is complete and not
+        closed, as far as that can be seen; where its sum arrived is made again what was there."""
+        if not self.arena.in_place:
+            return self.first_not_finite() is not None
+        if not self.strategy.averages or self._contribute is None:
+            return False
+        self._contribute.bring(flats := self._layout.allocate())
+        return self._layout.check_finite(flats) is not None
 
     def close(self) -> None:
         """The step is over, also if nothing came of it: let go of the script's arrays."""

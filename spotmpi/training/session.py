@@ -75,6 +75,7 @@ class Session(Generic[P]):
             given.checkpoint,
             given.checkpoint_every,
             lambda: (registry.checkpoint(), {"structure": registry.structure()}),
+            training.finite.holds,
             place.save,
             place.trace,
             channel,
@@ -90,10 +91,8 @@ class Session(Generic[P]):
         """What was done once is done, and not all scripts have come to know it."""
         self._settled = False
         """All have come to the end, nothing can be taken back, and it is to be kept."""
-        self._closing = False
-        """This worker is on its way through the last rounds ..."""
-        self._finishing = False
-        """... at the end of its training."""
+        self._closing = self._finishing = False
+        """This worker is on its way through the last rounds, and at the end of its training."""
         self._compare = Comparison(training.registry, self.journal)
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, where the script has yet to apply its result."""
@@ -121,6 +120,7 @@ class Session(Generic[P]):
         replica.settle()
         if not resumed:
             replica.start()
+            self.training.finite.begin()
 
     def learn(self, charter: dict[str, Any]) -> Asks[None]:
         """A newcomer's first rounds; returns where all are after a step. Raises Left if the
@@ -290,6 +290,8 @@ class Session(Generic[P]):
             left = self.training.position.left_early
             self.journal.end(steps, self.driver.membership.ids, outcome, left)
         self._records.close()
+        if self._finishing:
+            self.training.finite.tell_end(self.place.channel, self._leads)
         unkept, mute = self.keeper.given_up, self.place.channel.mute
         if unkept:
             self.place.channel.tell("unkept")
@@ -485,6 +487,7 @@ class Session(Generic[P]):
         if taken:
             known = number, ledger.generation, contributors, full, taken, now
             self._records.committed(*known)
+            self.training.finite.tell(self.place.channel, self.me, self._leads)
             if self.turns.level:
                 self._switching.heard(word, taken, full, self._leads)
         graduates = self._school.given(page)

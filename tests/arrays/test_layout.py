@@ -274,6 +274,20 @@ def test_the_first_broken_entry_is_named(bad: float) -> None:
     assert layout.check_finite(flats) == 'grads["scalar"]'
     flats[1][0] = bad
     assert layout.check_finite(flats) == 'grads["w1"]'
+    assert [*layout.not_finite(flats)] == ["w1", "scalar"]
+
+
+def test_a_part_of_all_elements_is_finite_or_not() -> None:
+    layout = Layout.of(params())
+    assert [bucket.size for bucket in layout.buckets] == [2, 7]
+    assert layout.size == 9
+    for bucket, at, element in ((0, 1, 1), (1, 0, 2), (1, 6, 8)):
+        flats = layout.allocate()
+        assert layout.is_finite(flats, slice(0, 9))
+        flats[bucket][at] = np.nan
+        found = [one for one in range(12) if not layout.is_finite(flats, slice(one, one + 1))]
+        assert found == [element]
+        assert not layout.is_finite(flats, slice(0, 100))
 
 
 def test_arrays_are_had_one_by_one_and_end_in_the_row_of_words_where_the_layout_says() -> None:

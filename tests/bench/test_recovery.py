@@ -81,6 +81,19 @@ def test_a_training_that_fails_is_no_sample(tmp_path: Path) -> None:
         launching.by_spotmpi(2, [str(script)], tmp_path / "trace", folder, 60)
 
 
+@pytest.mark.matrix
+def test_a_training_that_diverges_is_a_sample(tmp_path: Path) -> None:
+    script = tmp_path / "far.py"
+    script.write_text(
+        "import numpy as np, spotmpi\n"
+        "from spotmpi.optimizers import SGD\n"
+        "with spotmpi.Trainer([np.ones(2)], optimizer=SGD(lr=1)) as trainer:\n"
+        "    trainer.step([np.full(2, np.inf)])\n"
+    )
+    with temporary_job.private_folder(2) as folder:
+        launching.by_spotmpi(2, [str(script)], tmp_path / "trace", folder, 60)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from spotmpi.optimizers import Momentum
@@ -28,9 +27,7 @@ def check(job, survivors) -> None:
         Momentum(lr=0.02),
         named(QUORUM),
     )
-    if job.wide:
-        assert model.fingerprint(again) == job.finals[0][1], "the order of summation is ours"
-    np.testing.assert_allclose(job.trained, model.values(again), rtol=1e-4, atol=1e-5)
+    assert model.fingerprint(again) == job.finals[0][1], "the order of summation is ours"
 
 
 DIES_LATE = pytest.mark.parametrize(

@@ -67,10 +67,7 @@ class Job:
         )
         own = others.STRATEGIES.get(strategy)
         again = replay(*known, own() if own else named(strategy), others_too)
-        if self.wide:
-            assert model.fingerprint(again) == self.finals[0][1], "the order of summation is ours"
-        # MPI chooses the order of summation itself, so the replay agrees to rounding.
-        np.testing.assert_allclose(self.trained, model.values(again), rtol=1e-4, atol=1e-5)
+        assert model.fingerprint(again) == self.finals[0][1], "the order of summation is ours"
 
     def check_learnt(self) -> None:
         """It is near what there is to learn, y = sum(k * x[k]) + 0.5: by less than a third of where

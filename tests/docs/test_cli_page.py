@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 from spotmpi import cli
-from spotmpi.launch.head.endings import MEANINGS
+from spotmpi.exit_codes import MEANINGS
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = (DOCS / "cli.md").read_text(encoding="utf-8")
@@ -49,4 +49,4 @@ def test_it_has_each_command_and_each_option() -> None:
 def test_it_has_each_exit_code_of_a_job() -> None:
     told = dict(re.findall(r"^\| (\d+) \| (.+) \|$", section("run"), re.MULTILINE))
     assert told == {str(code): meaning for code, meaning in MEANINGS.items()}
-    assert told.keys() == set("0 1 2 69 71 74 75 129 130 131 143".split())
+    assert told.keys() == set("0 1 2 65 69 71 74 75 129 130 131 143".split())

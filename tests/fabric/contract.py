@@ -9,6 +9,7 @@ A scenario is a generator of requests for one of four workers; it returns what t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -155,6 +156,21 @@ def build(members: frozenset[int] | None, change: PlannedChange = NO_PLAN) -> St
 def a_reduce_sums_over_all_members_and_leaves_what_is_sent(me: int) -> Steps[Any]:
     """Array by array."""
     return (yield from summed(me))
+
+
+@scenario(all="in order")
+def what_is_small_is_summed_in_the_order_of_the_members(me: int) -> Steps[Any]:
+    """Or host by host: of numbers whose sum depends on it."""
+    every = []
+    for large in (np.float32(2**25), np.float64(2**54)):
+        orders = np.array([*permutations((0, large, -large, 1))], large.dtype).T
+        every += [np.tile(orders, times) for times in (1, 4, 20)]
+    several = arena(*(one[me] for one in every))
+    yield Reduce(several.parts)
+    for (a, b, c, d), result in zip(every, several.results, strict=True):
+        orders = ((a + b) + c) + d, (a + (b + c)) + d
+        assert any((result == one).all() for one in orders), result
+    return "in order"
 
 
 @scenario(all=[1111.0, 2222.0, "as it was"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spotmpi
-from spotmpi.launch.head.endings import MEANINGS
+from spotmpi.exit_codes import MEANINGS
 from tests.launch.test_operating import folder_of
 
 TRAINER = Path(__file__).parent / "scripts" / "trainer.py"
@@ -18,6 +18,7 @@ BY_ITSELF = {
     0: ["-n", 2, TRAINER, 5],
     1: ["-n", 2, "wrong.py"],
     2: ["-n", 2, "--resume", TRAINER],
+    65: ["-n", 2, "nan.py"],
     69: ["-n", 2, "--revoke", "0,1@3", TRAINER, 50],
     71: ["-n", 2, "early.py"],
 }
@@ -37,6 +38,15 @@ def test_the_table_has_them_all() -> None:
 @pytest.mark.parametrize("code", BY_ITSELF)
 def test_jobs_that_end_by_themselves(start, tmp_path: Path, code: int) -> None:
     (tmp_path / "wrong.py").write_text("raise ValueError('planted')")
+    (tmp_path / "nan.py").write_text(
+        "import spotmpi, numpy as np\n"
+        "from spotmpi.optimizers import SGD\n"
+        "with spotmpi.Trainer([np.zeros(2)], optimizer=SGD(lr=1)) as trainer:\n"
+        "    for step in range(9):\n"
+        "        wrong = step == 4 and trainer.worker == 1\n"
+        "        trainer.step([np.array([1.0, np.nan if wrong else 1.0])])\n"
+        "print(trainer.worker, 'goes on')\n"
+    )
     (tmp_path / "early.py").write_text(
         "import os, spotmpi, numpy as np\n"
         "from spotmpi.optimizers import SGD\n"
@@ -48,6 +58,10 @@ def test_jobs_that_end_by_themselves(start, tmp_path: Path, code: int) -> None:
     )
     running = start("run", *BY_ITSELF[code])
     assert running.wait() == code, running.output
+    if code == 65:
+        assert "step 4: params[0] holds NaN or infinity, which no later" in running.output
+        assert "step 4: worker 1 on localhost brought it to the others\n" in running.output
+        assert all(f"{worker} goes on" in running.output for worker in range(2))
 
 
 @pytest.mark.parametrize("code", BY_SIGNAL)

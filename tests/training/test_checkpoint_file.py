@@ -18,8 +18,14 @@ import pytest
 
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.training.keeping import checkpoint_file
-from spotmpi.training.keeping.checkpoint_file import Value, check_arrays, load_latest, save
-from spotmpi.training.keeping.checkpoint_folder import check_unused, published
+from spotmpi.training.keeping.checkpoint_file import (
+    Value,
+    check_arrays,
+    load_file,
+    load_latest,
+    save,
+)
+from spotmpi.training.keeping.checkpoint_folder import check_unused, newest, published
 
 NANS = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0x80000000], dtype=np.uint32).view(np.float32)
 STATE: dict[str, Value] = {
@@ -215,6 +221,40 @@ def test_the_last_two_stay(tmp_path: Path) -> None:
         "checkpoint-000000000002.h5",
     ]
     assert (tmp_path / "notes.txt").exists()
+
+
+def test_one_that_is_not_finite_removes_none_that_is(tmp_path: Path) -> None:
+    """And the last of such stays, until a finite one has come as far."""
+
+    def kept() -> list[str]:
+        return [path.name.removeprefix("checkpoint-000000000") for path in published(tmp_path)]
+
+    for step in (1, 2, 3):
+        save(tmp_path, step, simple(step))
+    for step in (4, 5, 6):
+        save(tmp_path, step, simple(step), None, False)
+    assert kept() == ["006.not-finite.h5", "003.h5", "002.h5"]
+    assert newest(tmp_path) == tmp_path / "checkpoint-000000000003.h5"
+    said: list[str] = []
+    assert load_latest(tmp_path, said.append).step == 3
+    assert "000006.not-finite.h5 is not usable (its parameters are not finite)" in said[0]
+    assert "checkpoint-000000000003.h5 is used" in said[0]
+    save(tmp_path, 5, simple(5))
+    assert kept() == ["006.not-finite.h5", "005.h5", "003.h5"]
+    save(tmp_path, 6, simple(6))
+    assert kept() == ["006.h5", "005.h5"]
+
+
+def test_if_all_are_not_finite_none_is_used(tmp_path: Path) -> None:
+    path = save(tmp_path, 7, simple(7), None, False)
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .* is usable: .*are not finite"):
+        load_latest(tmp_path, nowhere)
+    with pytest.raises(UsageError, match="the last of step 7"):
+        check_unused(tmp_path)
+    assert newest(tmp_path) is None
+    assert load_file(path).step == 7
+    path.rename(tmp_path / "checkpoint-000000000007.h5")  # whoever wants it all the same
+    assert load_latest(tmp_path, nowhere).step == 7
 
 
 def test_a_new_run_does_not_mix_its_checkpoints_with_those_of_an_earlier_one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,11 @@ class Alone(SoloFabric):
         return self.now
 
 
+def finite(state: Mapping[str, Any]) -> bool:
+    """All that is kept here is."""
+    return True
+
+
 class Crew:
     """Keepers of several workers that commit the same rounds; one round is one step here."""
 
@@ -74,6 +80,7 @@ class Crew:
                 folder,
                 every,
                 self.state,
+                finite,
                 checkpoint_file.save,
                 Trace(None),
                 LauncherChannel.open(Settings()),
@@ -322,7 +329,8 @@ def test_none_is_begun_in_the_middle_of_a_round_s_steps(tmp_path: Path) -> None:
 def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:
     channel = LauncherChannel.open(Settings())
     save = checkpoint_file.save
-    keeper = Checkpoints(None, 1, lambda: ({}, {}), save, Trace(None), channel, SoloFabric())
+    known = finite, save, Trace(None), channel, SoloFabric()
+    keeper = Checkpoints(None, 1, lambda: ({}, {}), *known)
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
     keeper.wait()
     assert not list(tmp_path.iterdir())
@@ -388,7 +396,7 @@ def test_the_trace_tells_for_how_long_others_had_to_wait(tmp_path: Path, disk: D
         return {"params/0": np.zeros(1)}, {}
 
     known = checkpoint_file.save, Trace(file), LauncherChannel.open(Settings()), fabric
-    keeper = Checkpoints(tmp_path, None, state, *known)
+    keeper = Checkpoints(tmp_path, None, state, finite, *known)
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
     keeper.committed(1, 2, wanted=False, confirmed=False, leader=True)
     disk.begun.get(timeout=LIMIT)

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from spotmpi import job_folder
 from spotmpi.errors import CheckpointError, UsageError
+from spotmpi.exit_codes import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch import job_token, notices, processes
 from spotmpi.launch.commands import publishing
 from spotmpi.launch.commands.agent import parse_address
 from spotmpi.launch.commands.doctor import problems
 from spotmpi.launch.head import launching
 from spotmpi.launch.head.agent_listener import bind
-from spotmpi.launch.head.endings import EXIT_NOT_STARTED, MEANINGS
 from spotmpi.launch.head.job import STALL_TIMEOUT, JobOptions
 from spotmpi.launch.head.launching import JobPlan, ListenOptions
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts

@@ -11,19 +11,21 @@ import math
 import os
 from collections.abc import Collection, Iterable
 
-from spotmpi.errors import EXIT_REQUEUE
-from spotmpi.launch import messages
-from spotmpi.launch.decoding import Message
-from spotmpi.launch.head.endings import (
+from spotmpi.exit_codes import (
     EXIT_ALL_REVOKED,
     EXIT_BUG,
     EXIT_ENDED,
+    EXIT_NOT_FINITE,
     EXIT_NOT_STARTED,
+    EXIT_REQUEUE,
     EXIT_UNKEPT,
-    JobEnding,
 )
+from spotmpi.launch import messages
+from spotmpi.launch.decoding import Message
+from spotmpi.launch.head.endings import JobEnding
 from spotmpi.launch.head.worker_state import Worker, WorkerState
 from spotmpi.launch.processes import was_revoked
+from spotmpi.launch.showing.broken_trainings import BrokenTrainings
 from spotmpi.launch.showing.recoveries import Recoveries
 from spotmpi.launch.wording import count, milliseconds, remaining, signal_name
 from spotmpi.launcher_channel import Cause
@@ -62,6 +64,9 @@ class JobState:
         is given up."""
         self._unkept = False
         """It was given up."""
+        self._broken = BrokenTrainings(lambda line: self.lines.append(line))
+        self._ends_broken: str | None = None
+        """What a training has come to its end with that is not finite."""
         self._asked = False
         self._said: set[str] = set()
         """What workers had for the user: often all of them say the same."""
@@ -242,6 +247,10 @@ class JobState:
                 self._started = True
             case messages.Unkept():
                 self._unkept = True
+            case messages.NotFinite():
+                self._broken.told(state.training, self._named(worker), said)
+            case messages.EndsNotFinite(why=why):
+                self._ends_broken = self._ends_broken or why
             case messages.Unable(why=why):
                 self._unable(worker, why)
             case messages.Done():
@@ -423,6 +432,12 @@ class JobState:
             advice = self._advice(", and the job ended; ")
             why = "every worker was revoked"
             return JobEnding(EXIT_ALL_REVOKED, why + advice, again=self._again)
+        if self._ends_broken is not None:
+            return JobEnding(
+                EXIT_NOT_FINITE,
+                f"the training is over, and {self._ends_broken}: --resume goes on from the last "
+                "finite checkpoint, if there is one",
+            )
         if self._unkept:
             return JobEnding(
                 EXIT_UNKEPT,

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spotmpi import job_folder
+from spotmpi.exit_codes import EXIT_ALL_REVOKED
 from spotmpi.launch import messages, processes
 from spotmpi.launch.head.agent_listener import AgentListener
 from spotmpi.launch.head.agents import Agents
-from spotmpi.launch.head.endings import EXIT_ALL_REVOKED
 from spotmpi.launch.head.job import Job, JobOptions, MpirunStart
 from spotmpi.launch.head.job_home import JobHome
 from spotmpi.launch.head.starting_hosts import Start, StartingHosts
@@ -94,7 +94,7 @@ class JobPlan:
 
 
 def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int:
-    """Run a job to its end and return its exit code (`endings` lists them). Blocking.
+    """Run a job to its end and return its exit code (`exit_codes` lists them). Blocking.
 
     Belongs into the main thread of a process of its own: it handles signals, and kills whatever
     descends from this process when the job ends (children that were there before are spared).

@@ -9,9 +9,10 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from spotmpi.exit_codes import MEANINGS
 from spotmpi.launch import control_messages, messages
 from spotmpi.launch.decoding import Message
-from spotmpi.launch.head.endings import MEANINGS, JobEnding
+from spotmpi.launch.head.endings import JobEnding
 from spotmpi.launch.head.stalls import Standing, waited_for
 from spotmpi.launch.head.worker_state import WorkerState
 from spotmpi.launch.liveness import Silences

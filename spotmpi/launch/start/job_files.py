@@ -93,7 +93,9 @@ class JobFiles:
         folder = self._folder
         if folder is None or not checkpoint_folder.some(folder):
             return
-        step = checkpoint_folder.step_of(checkpoint_folder.published(folder)[0])
+        if (newest := checkpoint_folder.newest(folder)) is None:
+            return
+        step = checkpoint_folder.step_of(newest)
         temporary = folder / f".{_FINISHED}.tmp"
         try:
             temporary.write_text(json.dumps(self._end(step)))

@@ -16,7 +16,8 @@ What is promised, and how:
 
 - *A writer killed at any moment loses nothing.* The file is written under a temporary name in the
   same folder, flushed to the disk, and only then renamed; the folder is flushed too before an
-  older checkpoint is removed. The two last ones stay.
+  older checkpoint is removed. The two last ones stay. Of those whose parameters are not finite
+  (``checkpoint-<step>.not-finite.h5``) the last one stays beside them, and removes none of them.
 - *A flipped bit or a missing end is seen*, wherever it is, because one sum covers the whole file,
   and it is seen before the HDF5 library parses a single byte of it. SHA-256, because current
   processors have instructions for it (1.5 GB/s, where BLAKE2b makes 0.5), because it cannot miss
@@ -99,13 +100,18 @@ def check_arrays(described: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
 
 
 def save(
-    folder: Path, step: int, state: Mapping[str, Value], about: Mapping[str, Any] | None = None
+    folder: Path,
+    step: int,
+    state: Mapping[str, Value],
+    about: Mapping[str, Any] | None = None,
+    finite: bool = True,
 ) -> Path:
     """Writes the checkpoint of ``step`` and returns its path once it is safe on the disk.
 
     ``state`` maps names such as ``momentum/velocity/0`` to values; ``about`` is anything that JSON
-    can say. Blocking (about the time that the disk takes for the bytes). One worker calls it, but
-    several at once do no harm: each file appears whole, and the last of the same step stays.
+    can say; ``finite``: whether the model in it is one to go on from. Blocking (about the time that
+    the disk takes for the bytes). One worker calls it, but several at once do no harm: each file
+    appears whole, and the last of the same step stays.
 
     Raises UsageError for a value that cannot be kept, before anything is touched; CheckpointError
     if the disk refuses: what was there before is then still there, and nothing half is left.
@@ -114,7 +120,7 @@ def save(
         raise UsageError(f"a checkpoint's step is 0 to {10**STEP_DIGITS - 1}, got {step}")
     entries = _entries(state)
     entries["about"] = np.frombuffer(_to_json(about or {}), dtype=np.uint8)
-    path = checkpoint_folder.path_of(folder, step)
+    path = checkpoint_folder.path_of(folder, step, finite)
     try:
         temporary, fd = checkpoint_folder.open_temporary(folder, step)
         try:
@@ -133,7 +139,7 @@ def save(
             f"the checkpoint of step {step} could not be written into {folder}: {why(error)}; "
             "those that were there are untouched"
         ) from error
-    checkpoint_folder.tidy(folder, step, now)
+    checkpoint_folder.tidy(folder, step, now, finite)
     return path
 
 
@@ -279,8 +285,9 @@ def load_latest(folder: Path, warn: Callable[[str], None], arrays: bool = True) 
 
     Without ``arrays`` all is verified likewise, and the state left out.
 
-    Each newer one that is damaged is passed over, and ``warn`` is told so in one sentence that
-    names it, its fault and the one used. CheckpointError if none is usable, with what was tried.
+    Each newer one that is damaged, or not finite, is passed over, and ``warn`` is told so in one
+    sentence that names it, its fault and the one used. CheckpointError if none is usable, with what
+    was tried.
     """
     while True:
         faults: list[str] = []
@@ -292,6 +299,9 @@ def load_latest(folder: Path, warn: Callable[[str], None], arrays: bool = True) 
                 "name the folder of an earlier run"
             ) from None
         for path in paths:
+            if not checkpoint_folder.is_finite(path):
+                faults.append(f"{path.name} is not usable (its parameters are not finite)")
+                continue
             try:
                 checkpoint = _load(path, checkpoint_folder.step_of(path), arrays)
             except _Damaged as damage:

@@ -20,6 +20,8 @@ __all__ = [
     "check_unused",
     "check_writable",
     "flush",
+    "is_finite",
+    "newest",
     "open_temporary",
     "path_of",
     "published",
@@ -36,13 +38,14 @@ STEP_DIGITS = 12
 ABANDONED_SECONDS = 24 * 3600
 """Age from which a temporary file of another host, whose locks may not be visible, is dead."""
 
-_NAME = re.compile(rf"checkpoint-(\d{{{STEP_DIGITS}}})\.h5", re.ASCII)
+_NAME = re.compile(rf"checkpoint-(\d{{{STEP_DIGITS}}})(?P<not_finite>\.not-finite)?\.h5", re.ASCII)
 _TEMPORARY = re.compile(r"\.checkpoint-\d+\.(?P<host>.*)\.[0-9a-f]{16}\.tmp", re.ASCII)
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Where the checkpoint of a step is."""
-    return folder / f"checkpoint-{step:0{STEP_DIGITS}}.h5"
+def path_of(folder: Path, step: int, finite: bool = True) -> Path:
+    """Where the checkpoint of a step is; one whose parameters are not ``finite`` says so by its
+    name, and nothing goes on from it."""
+    return folder / f"checkpoint-{step:0{STEP_DIGITS}}{'' if finite else '.not-finite'}.h5"
 
 
 def step_of(path: Path) -> int:
@@ -52,12 +55,24 @@ def step_of(path: Path) -> int:
     return int(match[1])
 
 
+def is_finite(path: Path) -> bool:
+    """Whether a checkpoint is one to go on from, by its name."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None, path
+    return match["not_finite"] is None
+
+
 def published(folder: Path) -> list[Path]:
     """The checkpoints in a folder by their names, newest step first, whether usable or not.
 
     Raises OSError if the folder cannot be listed.
     """
     return sorted((p for p in folder.iterdir() if _NAME.fullmatch(p.name)), reverse=True)
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest one whose parameters are finite, by the names. Raises OSError as `published`."""
+    return next(filter(is_finite, published(folder)), None)
 
 
 def some(folder: Path) -> bool:
@@ -140,16 +155,20 @@ def flush(folder: Path) -> None:
         os.close(fd)
 
 
-def tidy(folder: Path, step: int, now: float) -> None:
-    """Removes what ``step`` has made superfluous, and what dead writers left.
+def tidy(folder: Path, step: int, now: float, finite: bool = True) -> None:
+    """Removes what the checkpoint of ``step`` has made superfluous, and what dead writers left.
 
     Only checkpoints *before* ``step`` are ever removed. A later one can be there if it was damaged
     and the run went on from an earlier one: counting it among the two would remove a good one in
-    its favour. ``now`` is the file system's clock, which may not be this host's.
+    its favour. One that is not ``finite`` removes none that is, and only the last such one stays,
+    until a finite one has come as far. ``now`` is the file system's clock, which may not be this
+    host's.
     """
     with contextlib.suppress(OSError):
-        older = [path for path in published(folder) if step_of(path) < step]
-        for path in older[KEPT - 1 :]:
+        here = published(folder)
+        older = [path for path in here if is_finite(path) and step_of(path) < step]
+        broken = [path for path in here if not is_finite(path) and step_of(path) < step + finite]
+        for path in broken + older[KEPT - 1 :] * finite:
             path.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         for path in list(folder.iterdir()):

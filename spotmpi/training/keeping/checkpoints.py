@@ -2,6 +2,7 @@
 
 At the boundary where one is due the leader takes a copy of the state. When the next round is
 complete that state is stable, and the copy is written in the background, while training goes on.
+There all parameters are looked at: a checkpoint that is not finite removes none that is.
 Once it is on the disk, the next control word says so to all; a checkpoint that was never confirmed,
 because its writer died, is written by the next leader with the state of its own day. One that the
 disk refused is tried again later, likewise with the state of that day. Whoever ends its part in the
@@ -39,15 +40,19 @@ _LONGEST_PAUSE_AT_THE_END = 10.0
 State = Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]
 """Makes a copy of the state, in the memory of the host; and says what a reader needs beside it, in
 the values of JSON."""
-Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any]], Path]
+Finite = Callable[[Mapping[str, Any]], bool]
+"""Whether the model in such a copy is one to go on from. Any thread may call it."""
+Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any], bool], Path]
 """As `checkpoint_file.save`."""
 
 
-def save(folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any]) -> Path:
+def save(
+    folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any], finite: bool
+) -> Path:
     """`checkpoint_file.save`, which needs HDF5: to import that takes a tenth of a second."""
     from spotmpi.training.keeping import checkpoint_file
 
-    return checkpoint_file.save(folder, step, state, about)
+    return checkpoint_file.save(folder, step, state, about, finite)
 
 
 def _rest_after(tries: int) -> float:
@@ -76,6 +81,7 @@ class Checkpoints:
         folder: Path | None,
         every: int | None,
         state: State,
+        finite: Finite,
         save: Save,
         trace: Trace,
         channel: LauncherChannel,
@@ -88,6 +94,7 @@ class Checkpoints:
         """This worker has written the one that was due last: goes out likewise."""
         self._every = every
         self._state = state
+        self._finite = finite
         self._save = save
         self._trace = trace
         self._channel = channel
@@ -231,9 +238,9 @@ class Checkpoints:
         self._copy = None
         self.wait()
         about = {**known, "step": step, "written_by": self._fabric.me, "complete": complete}
-        save = partial(self._save, self.folder, step, state, about)
+        save, finite = partial(self._save, self.folder, step, state, about), self._finite
         clock, begin = self._fabric.clock, self._fabric.clock()
         work = self._fabric.background(
-            lambda: (save(), clock() - begin), f"spotmpi-checkpoint-{step}"
+            lambda: (save(finite(state)), clock() - begin), f"spotmpi-checkpoint-{step}"
         )
         self._writing = _Writing(due, step, complete, begin, self._copied, work)

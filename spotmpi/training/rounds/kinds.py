@@ -205,6 +205,8 @@ class Step(Round):
             replica.complete(result)
             training.rate.taken()
             progress.loss = word.loss
+            brought = replica.brought_not_finite
+            training.finite.look(result.round, result.after - 1, word.loss, brought)
         replica.close()
         progress.rounds += 1
         if lease is not None:

