@@ -224,7 +224,7 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     elsewhere = bool(roster.hosts) or options.listen is not None
     manner = _manner(options, elsewhere)
     found = search(os.environ)
-    wrong = problems(found, 1 if elsewhere else workers, os.environ)
+    wrong = problems(found, workers, os.environ, elsewhere)
     if wrong or found.found is None:
         for problem in wrong:
             print(f"spotmpi run: {problem}", file=sys.stderr)
