@@ -213,6 +213,8 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     if settings.trace is not None:
         if settings.trace.is_dir():
             raise UsageError(f"--trace {options.trace} is a folder; name a file in it")
+        if not settings.trace.parent.exists():
+            raise UsageError(f"--trace {options.trace}: there is no folder {settings.trace.parent}")
         _must_take_files(settings.trace.parent, f"--trace {options.trace}")
     if settings.checkpoint is not None:
         _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
