@@ -332,6 +332,7 @@ def _manner(options: argparse.Namespace, elsewhere: bool) -> JobOptions:
         spares=int(options.spares),
         # Where agents run workers listen anyway; on one host that is for the user to say (ADR 22).
         replace=elsewhere if options.replace is None else options.replace,
+        replace_asked=options.replace is True,
         keep_alive=options.keep_alive,
         watch=watch,
     )

@@ -164,6 +164,8 @@ class JobOptions:
     """Workers that wait until others are lost, of those on the hosts."""
     replace: bool = False
     """Start another worker where one is revoked on a host that stays."""
+    replace_asked: bool = False
+    """The user said so."""
     keep_alive: bool = False
     """Wait for hosts when no worker remains, and go on from the newest checkpoint."""
     watch: Watch = field(default_factory=Watch)
@@ -186,7 +188,7 @@ class Job:
     ) -> None:
         self._folder = Path()
         self._crew: Workers
-        self._verdict = JobState(again=manner.keep_alive)
+        self._verdict = JobState(manner.keep_alive, manner.replace_asked)
         self.loop = Loop()
         self.console = Output(
             self.loop, limits.reader, manner.quiet, manner.log_dir, manner.verbose

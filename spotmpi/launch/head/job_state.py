@@ -68,10 +68,8 @@ MEANINGS = {
 }
 """Of the exit codes, as users are told."""
 
-_RID = (
-    "to be rid of a worker say `spotmpi shrink --worker W`, and to have none replaced start the "
-    "job with --no-replace"
-)
+_RID = "to be rid of a worker say `spotmpi shrink --worker W`"
+_RID_OF_ALL = ", and to have none replaced start the job with --no-replace"
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,12 @@ class JobState:
 
     ``lines`` is what to tell the user, in order; the launcher takes them out and prints them.
     ``again``: the launcher itself starts the job again when every worker is lost.
+    ``replace_asked``: the user asked for workers to be replaced.
     """
 
-    def __init__(self, again: bool = False) -> None:
+    def __init__(self, again: bool = False, replace_asked: bool = False) -> None:
         self._again = again
+        self._rid = _RID if replace_asked else _RID + _RID_OF_ALL
         self._workers: list[Worker] = []
         self._started = False
         self._changes: set[int] = set()
@@ -201,9 +201,9 @@ class JobState:
         self._workers[worker].replaces = before.replaces or not before.newcomer
         self._workers[worker].before = before
         line = f"{self._named(worker)} starts in place of worker {lost}"
-        if before.end == "revoked" and _RID not in self._said:
-            self._said.add(_RID)
-            line += f"; {_RID}"
+        if before.end == "revoked" and self._rid not in self._said:
+            self._said.add(self._rid)
+            line += f"; {self._rid}"
         self.lines.append(line)
 
     def not_replaced(self, worker: int, tries: int, lasting: float) -> None:
