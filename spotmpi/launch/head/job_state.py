@@ -497,7 +497,8 @@ class JobState:
         """A newcomer has come to its end before it trained: that harms nobody."""
         self._workers[worker].end = "turned away"
         self._workers[worker].how = why
-        self.lines.append(f"{self._named(worker)} did not join: {why}")
+        if not self._asked:  # all stop, and nobody waits for it any more
+            self.lines.append(f"{self._named(worker)} did not join: {why}")
 
     def _changed(self, said: messages.Change) -> None:
         if said.generation in self._changes:
