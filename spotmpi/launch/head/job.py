@@ -188,7 +188,7 @@ class Job:
     ) -> None:
         self._folder = Path()
         self._crew: Workers
-        self._verdict = JobState(manner.keep_alive, manner.replace_asked)
+        self._verdict = JobState(again=manner.keep_alive, replace_asked=manner.replace_asked)
         self.loop = Loop()
         self.console = Output(
             self.loop, limits.reader, manner.quiet, manner.log_dir, manner.verbose
@@ -505,10 +505,8 @@ class Job:
         mpirun.stdout.close()
 
     def _explain(self, ending: JobEnding) -> None:
-        if ending.runtime:
-            complaints = self._complaints.decode(errors="replace").strip()
-            if complaints:
-                self.console.say(f"mpirun said:\n{complaints}")
+        if ending.runtime and (said := self._complaints.decode(errors="replace").strip()):
+            self.console.say(f"mpirun said:\n{said}")
         if ending.text:
             self.console.say(ending.text.rstrip("\n"))
         for line in self._verdict.unrevoked(self._rehearsed):

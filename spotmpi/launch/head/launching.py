@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import sys
 import time
@@ -24,6 +25,7 @@ from spotmpi.launch.output_lines import Outlet
 from spotmpi.launch.showing.event_file import EventFile
 from spotmpi.launch.showing.figures import Figures
 from spotmpi.launch.showing.metrics_server import MetricsServer, url
+from spotmpi.launch.signal_events import held_back
 from spotmpi.launch.start import mpirun, private_network
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.installation import Installation
@@ -100,7 +102,17 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
     """
     processes.name_this("spotmpi-run")
     processes.raise_priority()
-    run, in_vain = _run(plan, settings, resumed, Start.FIRST), 0
+    with held_back({signal.SIGTERM, signal.SIGHUP}) as came:
+        code = _run_again_and_again(plan, settings, resumed, came)
+    if code == 0:
+        plan.files.finished()
+    return code
+
+
+def _run_again_and_again(
+    plan: JobPlan, settings: Settings, resumed: int | None, came: list[int]
+) -> int:
+    run, in_vain = _run(plan, settings, resumed, Start.FIRST, came), 0
     while run.again or (run.code == EXIT_ALL_REVOKED and plan.manner.keep_alive):
         in_vain = in_vain + 1 if run.brief else 0
         if in_vain == _STARTS_IN_VAIN:
@@ -114,13 +126,11 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
             )
             break
         if not plan.manner.keep_alive:
-            run = _run(plan, settings, resumed, Start.AGAIN)
+            run = _run(plan, settings, resumed, Start.AGAIN, came)
             continue
         kept = plan.files.newest()
         settings = replace(settings, resume=kept is not None)
-        run = _run(plan, settings, None if kept is None else kept.step, Start.PATIENT)
-    if run.code == 0:
-        plan.files.finished()
+        run = _run(plan, settings, None if kept is None else kept.step, Start.PATIENT, came)
     return run.code
 
 
@@ -134,7 +144,9 @@ class _Run:
     brief: bool
 
 
-def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -> _Run:
+def _run(
+    plan: JobPlan, settings: Settings, resumed: int | None, start: Start, came: list[int]
+) -> _Run:
     """Once, from the first host to the last."""
     door, manner, program = plan.door, plan.manner, plan.program
     job_folder.remove_abandoned()
@@ -211,6 +223,8 @@ def _run(plan: JobPlan, settings: Settings, resumed: int | None, start: Start) -
 
         def begin() -> MpirunStart | None:
             nonlocal began
+            while came:  # before the job could hear of it, or since it began last
+                signal.raise_signal(came.pop())
             names = gathering.complete()
             if names is None:
                 return None
