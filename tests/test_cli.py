@@ -120,6 +120,7 @@ def test_the_module_is_the_command(run_spotmpi) -> None:
         (["-n", "2", "--trace", "SCRIPT/t", "SCRIPT"], "no file can be written in"),
         (["-n", "2", "--checkpoint", "/proc/1", "SCRIPT"], "no file can be written in"),
         (["-n", "2", "--trace", ".", "SCRIPT"], "is a folder; name a file in it"),
+        (["-n", "2", "--trace", "no/t", "SCRIPT"], "--trace no/t: there is no folder "),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(
@@ -141,6 +142,7 @@ def test_what_is_wrong_is_said_in_one_sentence(
     assert shown.err.count("\n") == 1
     assert shown.err.startswith("spotmpi run: ")
     assert shown.out == ""
+    assert not (tmp_path / "no").exists()
 
 
 def test_a_folder_with_an_earlier_runs_checkpoints_is_refused_before_anything_starts(
@@ -163,11 +165,11 @@ def test_relative_places_are_meant_from_where_the_command_was_given(
         "print(found.trace, found.checkpoint, found.checkpoint_every, found.resume)\n"
         "print(found.min_workers, *found.revoke)\n"
     )
+    (tmp_path / "t").mkdir()
     options = "--trace t/x.jsonl --checkpoint t/../c --checkpoint-every 7 --resume --min-workers 2"
     revoke = ["--revoke", "1@5", "--revoke", "0@6"]
     done = run_spotmpi(["run", "-n", "2", *options.split(), *revoke, "script.py"])
     assert done.returncode == 0, done.stderr
     expected = [f"{tmp_path}/t/x.jsonl {tmp_path}/c 7 False", "2 1@5 0@6"]
     assert sorted(unnamed(done.stdout).splitlines()) == sorted(expected * 2)
-    assert (tmp_path / "t").is_dir()
     assert list((tmp_path / "c").iterdir()) == []

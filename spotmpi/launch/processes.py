@@ -24,6 +24,7 @@ __all__ = [
     "descendants",
     "die_with_parent",
     "end_descendants",
+    "few_descriptors",
     "kill",
     "kill_descendants",
     "lower_priority",
@@ -45,6 +46,8 @@ _REVOCATIONS = (signal.SIGKILL, signal.SIGTERM)
 _PRIORITY = -10
 _DESCRIPTORS, _MORE_DESCRIPTORS = 9, 256
 """What mpirun, a launcher or an agent may need for each worker, whichever needs most; and more."""
+_LEAST_DESCRIPTORS, _LEAST_MORE = 7, 96
+"""What they need at least: 6 and 12 were measured, and 81 for the first; the script opens some."""
 _usual_priority = os.getpriority(os.PRIO_PROCESS, 0)
 
 
@@ -55,6 +58,23 @@ def allow_descriptors(workers: int) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+
+
+def few_descriptors(workers: int) -> str:
+    """Return why so many workers cannot start here, if that is the limit of open files: it cannot
+    be raised by `allow_descriptors`. Else nothing."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    need = _LEAST_DESCRIPTORS * workers + _LEAST_MORE
+    if most == resource.RLIM_INFINITY or most >= need:
+        return ""
+    enough = (most - _LEAST_MORE) // _LEAST_DESCRIPTORS
+    fewer = f", or start {enough} at most" if enough > 0 else ""
+    return (
+        f"a process may have no more than {most} files open here (ulimit -Hn), and {workers} "
+        f"worker{'s' * (workers != 1)} may need {need}: raise that limit (nofile in "
+        f"/etc/security/limits.conf; LimitNOFILE={need} of a service; for a container --ulimit "
+        f"nofile={need}){fewer}"
+    )
 
 
 def adopt_orphans() -> None:

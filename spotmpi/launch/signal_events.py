@@ -11,7 +11,7 @@ from types import FrameType
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.processes import read
 
-__all__ = ["as_events"]
+__all__ = ["as_events", "held_back"]
 
 
 @contextmanager
@@ -44,6 +44,19 @@ def as_events(
             signal.signal(number, handler)
         os.close(reading)
         os.close(writing)
+
+
+@contextmanager
+def held_back(numbers: Collection[signal.Signals]) -> Iterator[list[int]]:
+    """Inside, these signals only come into the list, where `as_events` does not take them; and
+    afterwards they do nothing: what is left is the end of this process. For its main thread."""
+    came: list[int] = []
+    for one in numbers:
+        if signal.getsignal(one) is not signal.SIG_IGN:
+            signal.signal(one, lambda number, _: came.append(number))
+    yield came
+    for one in numbers:
+        signal.signal(one, signal.SIG_IGN)
 
 
 def _noted(number: int, frame: FrameType | None) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,35 @@ def test_where_it_was_said_it_lies_there(home: Path, monkeypatch: pytest.MonkeyP
         assert os.environ[PLACE] == "/there"
         assert list(home.iterdir()) == []
     assert os.environ[PLACE] == "/there"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_temporary_files_go_there_too_while_mpi_starts_and_then_where_they_did(
+    home: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    if known:
+        monkeypatch.setenv(PLACE, str(home / "job"))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    with unnamed():
+        assert os.environ["TMPDIR"] == os.environ[PLACE]
+        tempfile.tempdir = os.environ["TMPDIR"]  # as Python does who asks for a temporary file
+    assert os.environ["TMPDIR"] == "/nowhere"
+    assert tempfile.tempdir is None
+    monkeypatch.delenv("TMPDIR")
+    with unnamed():
+        pass
+    assert "TMPDIR" not in os.environ
+
+
+@pytest.mark.matrix
+def test_an_mpi_without_a_server_leaves_no_session_folder_in_tmpdir(tmp_path: Path) -> None:
+    program = (
+        "import mpi4py; mpi4py.rc.finalize = False\n"
+        "from spotmpi.fabric.planes.segments import unnamed\n"
+        "with unnamed():\n"
+        "    from mpi4py import MPI\n"
+    )
+    environ = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=60)
+    assert list(tmp_path.iterdir()) == []

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
+
+import pytest
+
+from spotmpi.launch import processes
 
 # Each script runs in a process of its own: ending everything below it must not end the tests.
 PRELUDE = """
@@ -134,3 +139,22 @@ def test_marked_processes_are_found_by_their_environment_alone() -> None:
         for one in (marked, similar):
             one.kill()
             one.communicate()
+
+
+@pytest.mark.parametrize(
+    ("most", "workers", "said"),
+    [
+        (64, 2, "64 files open here (ulimit -Hn), and 2 workers may need 110: raise that limit"),
+        (64, 1, "and 1 worker may need 103"),
+        (151, 8, "--ulimit nofile=152), or start 7 at most"),
+        (152, 8, ""),
+        (resource.RLIM_INFINITY, 10**6, ""),
+    ],
+)
+def test_too_few_open_files_are_said_with_the_number_that_is_needed(
+    monkeypatch: pytest.MonkeyPatch, most: int, workers: int, said: str
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (32, most))
+    found = processes.few_descriptors(workers)
+    assert said in found
+    assert bool(found) == bool(said)

@@ -106,7 +106,8 @@ def test_a_worker_that_is_killed_is_replaced_so_that_the_job_may_lose_as_many_ag
         training.job.until(f"worker {lost} on localhost was revoked .*; 2 of 3 workers remain")
         training.job.until(f"worker {comes} on localhost starts in place of worker {lost}")
         training.job.until(f"worker {comes} on localhost has joined")
-    assert training.job.output.count("to have none replaced start the job with --no-replace") == 1
+    assert training.job.output.count("say `spotmpi shrink --worker W`") == 1
+    assert ("--no-replace" in training.job.output) is ("--replace" not in replaced)
     training.check(0, 2, 4)
 
 

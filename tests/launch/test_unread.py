@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -88,6 +89,23 @@ def test_it_ends_with_its_code_and_leaves_the_terminal_as_it_was(terminal: Termi
     assert os.get_blocking(terminal.other)
     assert terminal.start("-n", "2", "chatty.py", "wrong").wait(LIMIT) == 1
     assert os.get_blocking(terminal.other)
+
+
+@pytest.mark.matrix
+def test_a_signal_after_the_end_does_not_change_the_code(terminal: Terminal) -> None:
+    """A batch system's, say, of a job that has failed and still waits for its reader."""
+    job = terminal.start("-n", "2", "chatty.py", "wrong")
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    while not terminal.finished():
+        assert job.poll() is None
+        os.sched_yield()
+    while len(children.read_text().split()) > 1:  # the keeper of its folder
+        os.sched_yield()
+    deadline = time.monotonic() + LIMIT
+    while job.poll() is None and time.monotonic() < deadline:
+        job.send_signal(signal.SIGTERM)
+        os.sched_yield()
+    assert job.wait(LIMIT) == 1
 
 
 @pytest.mark.matrix

@@ -6,6 +6,9 @@ killed with all it has started, as batch systems do, they stay. `spotmpi run` ha
 folder. Under plain mpirun each process has its own in a folder of that kind, only until all have
 mapped it: from then on nothing is left, whoever is killed. The next job of this user removes the
 folder of a process that was killed before.
+
+Open MPI's session folder goes the same way: it asks mpirun's server where to make it, and makes one
+in TMPDIR, for good, where that does not answer.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +26,7 @@ from spotmpi import job_folder
 __all__ = ["unnamed"]
 
 _PLACE = "OMPI_MCA_btl_sm_backing_directory"
+_TEMPORARY = "TMPDIR"
 _SEGMENT = re.compile(r" (/\S*/sm_segment\.\S+)$", re.MULTILINE)
 
 
@@ -31,8 +36,9 @@ def unnamed() -> Iterator[None]:
 
     Nothing is done where it was said already where these files are to lie.
     """
-    if _PLACE in os.environ:
-        yield
+    if (place := os.environ.get(_PLACE)) is not None:
+        with _temporary_files_in(place):
+            yield
         return
     if "mpi4py.MPI" in sys.modules:  # the script has started MPI before
         yield
@@ -44,8 +50,24 @@ def unnamed() -> Iterator[None]:
     _, folder, lock = job_folder.create(0)
     os.environ[_PLACE] = str(folder)
     try:
-        yield
+        with _temporary_files_in(str(folder)):
+            yield
     finally:
         del os.environ[_PLACE]  # what this process starts is none of the job's
         job_folder.remove(folder)
         os.close(lock)
+
+
+@contextmanager
+def _temporary_files_in(folder: str) -> Iterator[None]:
+    """Inside, TMPDIR is this folder; afterwards it is the script's, which Python keeps, too."""
+    before, kept = os.environ.get(_TEMPORARY), tempfile.tempdir
+    os.environ[_TEMPORARY] = folder
+    try:
+        yield
+    finally:
+        tempfile.tempdir = kept
+        if before is None:
+            del os.environ[_TEMPORARY]
+        else:
+            os.environ[_TEMPORARY] = before

@@ -23,6 +23,7 @@ from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import CALM, MOST
 from spotmpi.launch.start import private_network, slurm
 from spotmpi.launch.start.installation import NO_MPI, Installation, InstallationSearch, search
+from spotmpi.launch.wording import count
 from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS
 
@@ -95,22 +96,28 @@ def main(options: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-def problems(found: InstallationSearch, workers: int, environ: Mapping[str, str]) -> list[str]:
+def problems(
+    found: InstallationSearch, workers: int, environ: Mapping[str, str], elsewhere: bool = False
+) -> list[str]:
     """Return why a run of ``workers`` workers would not start: what `run` checks before it does.
 
+    ``elsewhere``: they run on other hosts, whose agents look by themselves.
     Blocking, some milliseconds; longer only for an mpi4py that cannot choose its MPI.
     """
     result = []
     if found.found is None:
         result.append(NO_MPI)
     where, package = job_folder.home(), _mpi4py()
-    need, free = _shared_memory_needed(workers), _free(where)
+    here = 1 if elsewhere else workers
+    need, free = _shared_memory_needed(here), _free(where)
     if free < need:
         result.append(
-            f"{where} has {_mib(free)} free, but {workers} workers may need {_mib(need)} of shared "
+            f"{where} has {_mib(free)} free, but {count(here)} may need {_mib(need)} of shared "
             f"memory: enlarge it (mount -o remount,size={_mib(2 * need, 'M')} {where}; for a "
             f"container --shm-size={_mib(2 * need, 'm')}) or start fewer workers"
         )
+    if few := processes.few_descriptors(workers):
+        result.append(few)
     if package is None:
         result.append("mpi4py is not installed: `python -m pip install mpi4py`")
     elif found.found is not None and not (package / "_mpiabi.py").exists():

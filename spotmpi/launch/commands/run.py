@@ -225,6 +225,8 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     if settings.trace is not None:
         if settings.trace.is_dir():
             raise UsageError(f"--trace {options.trace} is a folder; name a file in it")
+        if not settings.trace.parent.exists():
+            raise UsageError(f"--trace {options.trace}: there is no folder {settings.trace.parent}")
         _must_take_files(settings.trace.parent, f"--trace {options.trace}")
     if settings.checkpoint is not None:
         _must_take_files(settings.checkpoint, f"--checkpoint {options.checkpoint}")
@@ -236,7 +238,7 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
     elsewhere = bool(roster.hosts) or options.listen is not None
     manner = _manner(options, elsewhere)
     found = search(os.environ)
-    wrong = problems(found, 1 if elsewhere else workers, os.environ)
+    wrong = problems(found, workers, os.environ, elsewhere)
     if wrong or found.found is None:
         for problem in wrong:
             print(f"spotmpi run: {problem}", file=sys.stderr)
@@ -343,6 +345,7 @@ def _manner(options: argparse.Namespace, elsewhere: bool) -> JobOptions:
         spares=int(options.spares),
         # Where agents run workers listen anyway; on one host that is for the user to say (ADR 22).
         replace=elsewhere if options.replace is None else options.replace,
+        replace_asked=options.replace is True,
         keep_alive=options.keep_alive,
         watch=watch,
     )

@@ -167,6 +167,8 @@ class JobOptions:
     """Workers that wait until others are lost, of those on the hosts."""
     replace: bool = False
     """Start another worker where one is revoked on a host that stays."""
+    replace_asked: bool = False
+    """The user said so."""
     keep_alive: bool = False
     """Wait for hosts when no worker remains, and go on from the newest checkpoint."""
     watch: Watch = field(default_factory=Watch)
@@ -193,7 +195,7 @@ class Job:
         self._home = home
         self._crew: Workers
         self._keeps = settings.checkpoint is not None
-        self._verdict = JobState(self._keeps, again=manner.keep_alive)
+        self._verdict = JobState(self._keeps, manner.keep_alive, manner.replace_asked)
         self.loop = home.loop
         self.console = Output(
             self.loop, limits.reader, manner.quiet, manner.log_dir, manner.verbose
@@ -503,10 +505,8 @@ class Job:
         mpirun.stdout.close()
 
     def _explain(self, ending: JobEnding) -> None:
-        if ending.runtime:
-            complaints = self._complaints.decode(errors="replace").strip()
-            if complaints:
-                self.console.say(f"mpirun said:\n{complaints}")
+        if ending.runtime and (said := self._complaints.decode(errors="replace").strip()):
+            self.console.say(f"mpirun said:\n{said}")
         if ending.text:
             self.console.say(ending.text.rstrip("\n"))
         for line in self._verdict.unrevoked(self._rehearsed):

@@ -32,11 +32,13 @@ class JobHome:
     Raises UsageError if there is a job of this name on this host.
     """
 
-    def __init__(self, name: str | None = None) -> None:
+    def __init__(self, name: str | None = None, came: list[int] | None = None) -> None:
         self.name = job_folder.new_name() if name is None else f"{job_folder.PREFIX}{name}"
         self.since = time.time()
         self.loop = Loop()
         """Of the launcher."""
+        self.came = [] if came is None else came
+        """Signals that came when no start was there to hear them."""
         self.last: Report | None = None
         """How the last start ended."""
         self._answer: Answer

@@ -33,10 +33,8 @@ from spotmpi.settings import Revocation
 
 __all__ = ["JobState"]
 
-_RID = (
-    "to be rid of a worker say `spotmpi shrink --worker W`, and to have none replaced start the "
-    "job with --no-replace"
-)
+_RID = "to be rid of a worker say `spotmpi shrink --worker W`"
+_RID_OF_ALL = ", and to have none replaced start the job with --no-replace"
 
 
 class JobState:
@@ -44,12 +42,15 @@ class JobState:
 
     ``lines`` is what to tell the user, in order; the launcher takes them out and prints them.
     ``keeps``: there is a folder for checkpoints. ``again``: the launcher itself starts the job
-    again when every worker is lost.
+    again when every worker is lost. ``replace_asked``: the user asked for workers to be replaced.
     """
 
-    def __init__(self, keeps: bool = False, again: bool = False) -> None:
+    def __init__(
+        self, keeps: bool = False, again: bool = False, replace_asked: bool = False
+    ) -> None:
         self._keeps = keeps
         self._again = again
+        self._rid = _RID if replace_asked else _RID + _RID_OF_ALL
         self._workers: list[Worker] = []
         self._started = False
         self._changes: set[int] = set()
@@ -159,9 +160,9 @@ class JobState:
         self._workers[worker].replaces = before.replaces or not before.newcomer
         self._workers[worker].before = before
         line = f"{self._named(worker)} starts in place of worker {lost}"
-        if before.end == "revoked" and _RID not in self._said:
-            self._said.add(_RID)
-            line += f"; {_RID}"
+        if before.end == "revoked" and self._rid not in self._said:
+            self._said.add(self._rid)
+            line += f"; {self._rid}"
         self.lines.append(line)
 
     def not_replaced(self, worker: int, tries: int, lasting: float) -> None:
@@ -495,7 +496,8 @@ class JobState:
         """A newcomer has come to its end before it trained: that harms nobody."""
         self._workers[worker].end = "turned away"
         self._workers[worker].how = why
-        self.lines.append(f"{self._named(worker)} did not join: {why}")
+        if not self._asked:  # all stop, and nobody waits for it any more
+            self.lines.append(f"{self._named(worker)} did not join: {why}")
 
     def _changed(self, said: messages.Change) -> None:
         if said.generation in self._changes:

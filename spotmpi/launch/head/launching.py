@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import sys
 import time
@@ -25,6 +26,7 @@ from spotmpi.launch.output_lines import Outlet
 from spotmpi.launch.showing.event_file import EventFile
 from spotmpi.launch.showing.figures import Figures
 from spotmpi.launch.showing.metrics_server import MetricsServer, url
+from spotmpi.launch.signal_events import held_back
 from spotmpi.launch.start import mpirun, private_network
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.installation import Installation
@@ -102,8 +104,9 @@ def launch(plan: JobPlan, settings: Settings, resumed: int | None = None) -> int
     from. Raises UsageError if there is a job of this name.
     """
     processes.name_this("spotmpi-run")
-    with JobHome(plan.name) as home:
-        processes.raise_priority()
+    processes.raise_priority()
+    unheard = held_back({signal.SIGTERM, signal.SIGHUP})
+    with unheard as came, JobHome(plan.name, came) as home:
         code = _run_again_and_again(plan, home, settings, resumed)
     if code == 0:
         plan.files.finished()
@@ -224,6 +227,8 @@ def _run(
 
         def begin() -> MpirunStart | None:
             nonlocal began
+            while home.came:
+                signal.raise_signal(home.came.pop())
             names = gathering.complete()
             if names is None:
                 return None

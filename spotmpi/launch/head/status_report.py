@@ -44,6 +44,8 @@ class StatusReport:
         self._resumed = resumed
         self._generation = 0
         self._checkpoint: control_messages.SavedAt | None = None
+        self._kept = 0
+        """Its step, if it is of the present training: told at once, and steps once a second."""
         self._unsaved: str | None = None
         self._follows: messages.Follows | None = None
         self._progress: dict[int, Standing] = {}
@@ -62,7 +64,8 @@ class StatusReport:
             case messages.Runs(pid=pid):
                 self._pids[worker] = pid
             case messages.Begin(training=training):
-                self._training = max(self._training, training)
+                if training > self._training:
+                    self._training, self._kept = training, 0
             case messages.Recovery() | messages.Change():
                 self._generation = max(self._generation, said.generation)
             case messages.Follows():
@@ -71,6 +74,7 @@ class StatusReport:
                     self._follows = said
             case messages.Checkpoint():
                 self._checkpoint = control_messages.SavedAt(said.step, said.path)
+                self._kept = said.step
                 self._unsaved = None
             case messages.Unsaved(why=why):
                 self._unsaved = why
@@ -103,11 +107,12 @@ class StatusReport:
             if worker < len(fates) and fates[worker].state == "training"
         }
         last = max(self._progress.values(), key=_steps, default=None)
+        step = self._resumed if last is None else max(last.steps, self._kept)
         whole = None if last is None else last.measured.whole or None
         speed = self._pace.speed(now)
         left = None
-        if speed is not None and speed.steps and last is not None and whole is not None:
-            left = max(0, whole - last.steps) / speed.steps
+        if speed is not None and speed.steps and step is not None and whole is not None:
+            left = max(0, whole - step) / speed.steps
         waits = {one.worker: one.waited for one in waited_for(training, now)}
         return control_messages.Report(
             job=job,
@@ -118,7 +123,7 @@ class StatusReport:
             since=_moment(self._since),
             seconds=round(time.time() - self._since, 3),
             generation=self._generation,
-            step=self._resumed if last is None else last.steps,
+            step=step,
             checkpoint=self._checkpoint,
             unsaved=self._unsaved,
             stopping=self._stopping,

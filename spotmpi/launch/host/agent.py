@@ -215,7 +215,8 @@ class Agent:
         return max(0.0, at - time.monotonic())
 
     def _introduce(self) -> None:
-        problem = None if self._installation else f"{NO_MPI} (on {self._name})"
+        problem = processes.few_descriptors(self._slots) if self._installation else NO_MPI
+        problem = f"{problem} (on {self._name})" if problem else None
         self._trunk.tell(messages.Hello(__version__))
         self._trunk.tell(messages.Offer(self._name, self._slots, problem))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from spotmpi import cli
 from spotmpi.launch import processes
 from spotmpi.launch.commands import cuda_probe, doctor
 from spotmpi.launch.start.installation import NO_MPI, InstallationSearch, Skipped, search
@@ -64,6 +66,22 @@ def test_too_little_shared_memory_is_a_problem(monkeypatch: pytest.MonkeyPatch) 
     assert "64 MiB free, but 8 workers may need 136 MiB" in problem
     assert "--shm-size=272m" in problem
     assert "fewer workers" in problem
+
+
+def test_too_few_open_files_are_a_problem_for_a_run_here_or_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 64))
+    (problem,) = doctor.problems(search(os.environ), 2, os.environ)
+    assert "no more than 64 files open here" in problem
+    assert "2 workers may need 110" in problem
+    assert doctor.problems(search(os.environ), 2, os.environ, elsewhere=True) == [problem]
+    script = tmp_path / "script.py"
+    script.touch()
+    assert cli.main(["run", "-n", "2", str(script)]) == 71
+    assert capsys.readouterr().err == f"spotmpi run: {problem}\n"
 
 
 def test_no_mpi_is_a_problem_that_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,6 +180,18 @@ def test_newcomers_of_a_host_that_is_to_be_taken_away_go_at_once_and_are_not_tri
     assert job.later == []
 
 
+def test_of_newcomers_nothing_is_said_when_all_were_told_to_stop(job: Job) -> None:
+    waits = job.come("h2")
+    job.verdict.asked_to_stop("SIGTERM")
+    job.turnover.noticed(None)
+    assert job.revoked == [waits]
+    job.end(waits)
+    assert job.states[waits] == "turned away"
+    assert job.verdict.lines == [
+        "SIGTERM: the workers stop after this step, with a checkpoint",
+    ]
+
+
 def test_a_second_try_that_is_due_after_the_notice_is_left_out(job: Job) -> None:
     job.end(job.come("h2"))
     job.turnover.noticed("h2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from spotmpi.launch.head.job_state import JobState
 from tests.launch.head.turnover import Job
 from tests.saying import said
 
@@ -241,6 +242,19 @@ def test_what_is_said_of_who_takes_a_place(replacing: Job) -> None:
         "worker 3 on h1 was revoked (SIGKILL); 2 of 3 workers remain",
         "worker 4 on h1 starts in place of worker 3",
     ]
+
+
+def test_who_asked_for_replacing_is_not_told_how_to_have_none_replaced() -> None:
+    verdict = JobState(replace_asked=True)
+    verdict.expect(["h1", "h1"])
+    for worker in range(2):
+        verdict.told(worker, said("ready"))
+    verdict.lost(1, "SIGKILL")
+    verdict.replaces(verdict.newcomer("h1"), 1)
+    assert verdict.lines[-1] == (
+        "worker 2 on h1 starts in place of worker 1; to be rid of a worker say `spotmpi shrink "
+        "--worker W`"
+    )
 
 
 def test_a_worker_counts_until_another_trains_in_its_place(replacing: Job) -> None:

@@ -7,11 +7,13 @@ agent's own pipes, as ssh has them.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +31,18 @@ from tests.running import LIMIT
 
 TOKEN = bytes(range(32))
 
+
+def _open_at_most(files: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+
+
 SLEEPS = "import signal\nprint('up', flush=True)\nsignal.pause()\n"
 
 
 class Head:
     """The head's end of one agent."""
 
-    def __init__(self, folder: Path, options: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path, options: tuple[str, ...], files: int | None = None) -> None:
         self.folder = folder
         self.before = set(job_folder.all_of_mine())
         self.loop = Loop()
@@ -52,6 +59,7 @@ class Head:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            preexec_fn=None if files is None else partial(_open_at_most, files),
         )
         assert self.agent.stdin is not None
         assert self.agent.stdout is not None
@@ -155,11 +163,11 @@ class Head:
 
 @pytest.fixture
 def meet(tmp_path: Path) -> Iterator[Callable[..., Head]]:
-    """``meet()`` starts an agent."""
+    """``meet()`` starts an agent, which may open so many ``files``."""
     made: list[Head] = []
 
-    def start(*options: str) -> Head:
-        made.append(Head(tmp_path, options))
+    def start(*options: str, files: int | None = None) -> Head:
+        made.append(Head(tmp_path, options, files))
         return made[-1]
 
     yield start
@@ -174,6 +182,12 @@ def test_it_says_who_it_is_and_what_it_has(meet) -> None:
     head = meet()
     assert head.hear(messages.Hello) == messages.Hello(__version__)
     assert head.hear(messages.Offer) == messages.Offer("h1", 2, None)
+
+
+def test_it_says_if_its_host_lets_it_open_too_few_files(meet) -> None:
+    offer = meet(files=64).hear(messages.Offer)
+    assert "64 files open here (ulimit -Hn), and 2 workers may need 110" in offer.problem
+    assert offer.problem.endswith("(on h1)")
 
 
 @pytest.mark.matrix
