@@ -51,13 +51,16 @@ _LEAST_DESCRIPTORS, _LEAST_MORE = 7, 96
 _usual_priority = os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def allow_descriptors(workers: int) -> None:
-    """Let this process, and those that it starts, open as many files as so many workers need."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+def allow_descriptors(workers: int, others: Iterable[int] = ()) -> None:
+    """Let this process, those that it starts, and these ``others`` (of the same user, which may
+    have ended) open as many files as so many workers need."""
     wanted = _DESCRIPTORS * workers + _MORE_DESCRIPTORS
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    for pid in (os.getpid(), *others):
+        with suppress(ProcessLookupError, PermissionError):
+            soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+            if soft != resource.RLIM_INFINITY and soft < wanted:
+                limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+                resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
 
 
 def few_descriptors(workers: int) -> str:

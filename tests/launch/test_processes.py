@@ -141,6 +141,24 @@ def test_marked_processes_are_found_by_their_environment_alone() -> None:
             one.communicate()
 
 
+def test_others_may_open_more_files_too_when_a_job_grows() -> None:
+    """mpirun, say, which was started for fewer workers."""
+    script = """
+import resource, subprocess
+_, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+ended = subprocess.Popen(["true"])
+ended.wait()
+with subprocess.Popen(["sleep", "1000"]) as other:
+    processes.allow_descriptors(10, [ended.pid, other.pid])
+    own, its = (resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in (0, other.pid))
+    assert own == its == (9 * 10 + 256, hard), (own, its)
+    other.kill()
+print("ok")
+"""
+    assert run(script) == "ok"
+
+
 @pytest.mark.parametrize(
     ("most", "workers", "said"),
     [

@@ -21,7 +21,7 @@ from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import CALM, MOST
-from spotmpi.launch.start import private_network, slurm
+from spotmpi.launch.start import crowd, private_network, slurm
 from spotmpi.launch.start.installation import NO_MPI, Installation, InstallationSearch, search
 from spotmpi.launch.wording import count
 from spotmpi.options import exit_codes
@@ -116,8 +116,7 @@ def problems(
             f"memory: enlarge it (mount -o remount,size={_mib(2 * need, 'M')} {where}; for a "
             f"container --shm-size={_mib(2 * need, 'm')}) or start fewer workers"
         )
-    if few := processes.few_descriptors(workers):
-        result.append(few)
+    result += filter(None, [processes.few_descriptors(workers), crowd.too_many(here)])
     if package is None:
         result.append("mpi4py is not installed: `python -m pip install mpi4py`")
     elif found.found is not None and not (package / "_mpiabi.py").exists():
@@ -135,8 +134,8 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
         loaded = _loaded(found.found, environ)
         rows.append(("mpi4py loads", loaded or "nothing: `import mpi4py.MPI` fails"))
         wrong += [one for one in _mismatch(found.found, loaded) if one not in wrong]
-    where, count, network = job_folder.home(), processes.cores(), private_network.erect()
-    crowd = ": they take turns" if workers > count else ""
+    where, cores, network = job_folder.home(), processes.cores(), private_network.erect()
+    turns = ": they take turns" if workers > cores else ""
     need = _mib(_shared_memory_needed(workers))
     memory = f"{where}: {_mib(_free(where))} free, {workers} workers may need {need}"
     if slurm.inside(environ):
@@ -147,7 +146,8 @@ def examine(workers: int, environ: Mapping[str, str]) -> Report:
         ("shared memory", memory),
         ("lost after", _LOST_AFTER),
         ("who gets in", _EXPOSED.format(network.why) if network.why else _FENCED),
-        ("cores", f"{count} for {workers} workers{crowd}"),
+        ("cores", f"{cores} for {workers} workers{turns}"),
+        *((("start", many),) if (many := crowd.judged(workers)) else ()),
         ("GPU", _gpu()),
         *_cuda_rows(found.found, environ),
         ("python", f"{platform.python_version()} ({sys.executable})"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from pathlib import Path
 from spotmpi import job_folder
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.exit_codes import EXIT_NOT_STARTED, MEANINGS
-from spotmpi.launch import job_token, notices, processes
+from spotmpi.launch import job_token, notices
 from spotmpi.launch.commands import publishing
 from spotmpi.launch.commands.agent import parse_address
 from spotmpi.launch.commands.doctor import problems
@@ -25,13 +24,13 @@ from spotmpi.launch.head.launching import JobPlan, ListenOptions
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.liveness import CALM, MOST
-from spotmpi.launch.start import slurm, ssh
+from spotmpi.launch.start import crowd, slurm, ssh
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.hosts_file import HostLine
 from spotmpi.launch.start.installation import search
 from spotmpi.launch.start.job_files import JobFiles
 from spotmpi.launch.start.program import AS_MODULE, Program
-from spotmpi.launch.wording import count, duration
+from spotmpi.launch.wording import count
 from spotmpi.locks import InUse
 from spotmpi.options import exit_codes
 from spotmpi.settings import DETECT_MS, Settings, check, parse_revocation
@@ -41,15 +40,6 @@ from spotmpi.training.keeping import checkpoint_folder
 __all__ = ["add_arguments", "main"]
 
 _USUAL = Limits()
-
-_MANY = 16
-"""Workers on a core that are more than somebody may have meant."""
-
-_TO_START = 0.5
-"""Seconds of a core that a worker takes to come to its training, with its wrapper and stand-in."""
-
-_MEMORY = 40.0
-"""Megabytes that these need, beside what all of a host share."""
 
 _DESCRIPTION = """\
 Train with N workers on this host, or on the hosts of a file; inside a Slurm job, if neither is
@@ -243,9 +233,9 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
         for problem in wrong:
             print(f"spotmpi run: {problem}", file=sys.stderr)
         return EXIT_NOT_STARTED
-    if not elsewhere and (crowd := _crowd(workers, processes.cores())):
-        _say(crowd)
     if not elsewhere:
+        if many := crowd.judged(workers):
+            _say(many)
         roster = WantedHosts([HostLine("localhost", workers)])
     door = None if options.listen is None else _door(options, workers)
     way: AgentStarter = allocation or ssh
@@ -311,18 +301,6 @@ def _program(options: argparse.Namespace) -> Program:
     if not os.access(script, os.R_OK):
         raise UsageError(f"the script {script} may not be read; change its permissions")
     return program
-
-
-def _crowd(workers: int, cores: int) -> str:
-    """What so many workers on so few cores come to, if they are many; else nothing."""
-    share = math.ceil(workers / cores)
-    if share <= _MANY:
-        return ""
-    return (
-        f"{workers} workers on {cores} core{'s' * (cores != 1)}, {share} to each: to start them "
-        f"takes {duration(share * _TO_START)} or more, and {workers * _MEMORY / 1e3:.0f} GB of "
-        "memory without what the script needs"
-    )
 
 
 def _say(sentence: str) -> None:

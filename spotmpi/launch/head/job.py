@@ -257,7 +257,7 @@ class Job:
 
     def asked(self, workers: int) -> None:
         """So many workers are asked for in all, whether they are there or not, spares included."""
-        processes.allow_descriptors(workers)
+        processes.allow_descriptors(workers, self._serving)
         self._turnover.asked(workers)
 
     def newcomer(self, host: str, stay: int) -> int:

@@ -34,7 +34,7 @@ from spotmpi.settings import Revocation
 __all__ = ["JobState"]
 
 _RID = "to be rid of a worker say `spotmpi shrink --worker W`"
-_RID_OF_ALL = ", and to have none replaced start the job with --no-replace"
+_OF_ALL = ", and to have none replaced start the job with --no-replace"
 
 
 class JobState:
@@ -50,7 +50,7 @@ class JobState:
     ) -> None:
         self._keeps = keeps
         self._again = again
-        self._rid = _RID if replace_asked else _RID + _RID_OF_ALL
+        self._rid = _RID if replace_asked else _RID + _OF_ALL
         self._workers: list[Worker] = []
         self._started = False
         self._changes: set[int] = set()
@@ -160,9 +160,9 @@ class JobState:
         self._workers[worker].replaces = before.replaces or not before.newcomer
         self._workers[worker].before = before
         line = f"{self._named(worker)} starts in place of worker {lost}"
-        if before.end == "revoked" and self._rid not in self._said:
-            self._said.add(self._rid)
+        if before.end == "revoked" and self._rid:
             line += f"; {self._rid}"
+            self._rid = ""  # once
         self.lines.append(line)
 
     def not_replaced(self, worker: int, tries: int, lasting: float) -> None:

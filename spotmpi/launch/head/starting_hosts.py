@@ -21,6 +21,7 @@ from spotmpi.launch.head.agents import Agents
 from spotmpi.launch.head.job import Job
 from spotmpi.launch.head.wanted_hosts import WantedHosts
 from spotmpi.launch.processes import read
+from spotmpi.launch.start import crowd
 from spotmpi.launch.start.agent_command import AgentStarter
 from spotmpi.launch.start.hosts_file import HostLine
 from spotmpi.launch.wording import count
@@ -192,6 +193,7 @@ class StartingHosts:
         It is the one of this name, or the only one. Raises UsageError if there is no such host.
         """
         there = {host.name: host.slots for host in self._fleet.hosts}
+        near = {host.name for host in self._fleet.hosts if host.near}
         if name is None and len(there) > 1:
             raise UsageError(
                 f"the job has {len(there)} hosts; say by --host which of them is to have "
@@ -205,13 +207,19 @@ class StartingHosts:
         slots = there[found] + workers
         if slots > messages.MOST_SLOTS:
             raise UsageError(f"{found} would have {slots} workers; {messages.MOST_SLOTS} are most")
+        if few := processes.few_descriptors(self._asked + workers):
+            raise UsageError(few)
+        if found in near and (too_many := crowd.too_many(slots)):
+            raise UsageError(too_many)
         if (known := self._roster.hosts.get(found)) is not None:
             self._roster.add(replace(known, slots=slots))
         else:  # it came by itself, and will say how many it has when it does so again
             self._door = (self._door or 0) + workers
         self._job.asked(self._asked)
         self._fleet.widen(found, workers)
-        return f"{count(workers)} more on {found}: they join while the others train"
+        said = f"{count(workers)} more on {found}: they join while the others train"
+        many = crowd.judged(slots, workers) if found in near else ""
+        return said + (f"\n{many}" if many else "")
 
     def rest(self, name: str, seconds: float) -> None:
         """Do not try a host for a while: it is to be taken away, or does not reach others."""

@@ -40,7 +40,7 @@ from spotmpi.launch.liveness import Awake, beat_every
 from spotmpi.launch.notices import NoticeListener
 from spotmpi.launch.processes import cores, read
 from spotmpi.launch.signal_events import as_events
-from spotmpi.launch.start import mpi_variables, mpirun
+from spotmpi.launch.start import crowd, mpi_variables, mpirun
 from spotmpi.launch.start.installation import NO_MPI, search
 from spotmpi.launch.start.program import Program
 from spotmpi.launch.udp_beats import UdpBeats, own_addresses
@@ -215,8 +215,9 @@ class Agent:
         return max(0.0, at - time.monotonic())
 
     def _introduce(self) -> None:
-        problem = processes.few_descriptors(self._slots) if self._installation else NO_MPI
-        problem = f"{problem} (on {self._name})" if problem else None
+        why = processes.few_descriptors(self._slots) or crowd.too_many(self._slots)
+        why = why if self._installation else NO_MPI
+        problem = f"{why} (on {self._name})" if why else None
         self._trunk.tell(messages.Hello(__version__))
         self._trunk.tell(messages.Offer(self._name, self._slots, problem))
 

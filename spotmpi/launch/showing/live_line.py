@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from spotmpi.launch.control_messages import Report
 from spotmpi.launch.wording import count, duration, number
 
-__all__ = ["banner", "line", "pace"]
+__all__ = ["banner", "line", "pace", "starts"]
 
 _WORTH_SAYING = 2.0
 """Seconds that others wait for a worker before the line says so."""
 
+_TRAINING = {"training", "trained"}
 _AT_WORK = ("starting", "waiting", "joining", "training", "trained")
 
 
@@ -21,6 +22,11 @@ def line(status: Report, width: int | None = None) -> str:
     while width is not None and len(_joined(parts)) > width and len(parts) > 1:
         parts.remove(max(parts))
     return _joined(parts)[:width]
+
+
+def starts(status: Report) -> bool:
+    """Whether nobody trains yet."""
+    return status.step is None or not _TRAINING.intersection(one.state for one in status.workers)
 
 
 def banner(job: str, hosts: Sequence[str], resumed: int | None) -> str:
@@ -52,9 +58,11 @@ def _parts(status: Report) -> Iterable[tuple[int, int, str]]:
     """How little each matters, where it stands, and what it says."""
     states = [worker.state for worker in status.workers]
     there = sum(state in _AT_WORK for state in states)
-    if status.step is None or not ("training" in states or "trained" in states):
+    if starts(status):
         ready = len(states) - states.count("starting")
-        yield 0, 0, f"{ready} of {count(len(states))} ready after {duration(status.seconds)}"
+        run = sum(one.pid is not None for one in status.workers)
+        more = f" ({run} have started)" if run > ready else ""
+        yield 0, 0, f"{ready} of {count(len(states))} ready{more} after {duration(status.seconds)}"
         return
     whole = status.steps_in_all
     yield 0, 0, f"step {status.step}" + ("" if whole is None else f" of {whole}")

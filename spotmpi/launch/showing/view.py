@@ -11,7 +11,10 @@ from spotmpi.launch.showing import live_line
 __all__ = ["View"]
 
 _BETWEEN_LINES = 60
-"""Looks between two lines of a log."""
+"""Looks between two lines of a log ..."""
+
+_MANY, _AT_THE_START = 16, 15
+"""... and before anybody trains, if more than so many workers are to start."""
 
 
 class _Console(Protocol):
@@ -41,7 +44,9 @@ class View:
         self._looks += 1
         if width is not None:
             self._console.show(live_line.line(status, width))
-        elif self._looks % _BETWEEN_LINES == 0:
+            return
+        many = len(status.workers) > _MANY and live_line.starts(status)
+        if self._looks % (_AT_THE_START if many else _BETWEEN_LINES) == 0:
             self._console.say(live_line.line(status))
 
     def renew(self, status: Callable[[], Report]) -> None:

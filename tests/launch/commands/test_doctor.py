@@ -14,6 +14,7 @@ import pytest
 from spotmpi import cli
 from spotmpi.launch import processes
 from spotmpi.launch.commands import cuda_probe, doctor
+from spotmpi.launch.start import crowd
 from spotmpi.launch.start.installation import NO_MPI, InstallationSearch, Skipped, search
 from tests import fake_cupy
 
@@ -56,6 +57,22 @@ def test_too_many_workers_for_the_cores_take_turns() -> None:
     report = doctor.examine(processes.cores() + 1, HOST)
     assert "take turns" in rows(report)["cores"]
     assert report.problems == ()
+
+
+def test_what_a_crowd_takes_is_a_row_and_one_without_memory_a_problem(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crowd, "memory", lambda: crowd.Memory(10**10, 10**9))
+    monkeypatch.setattr(processes, "few_descriptors", lambda _: "")
+    monkeypatch.setattr(doctor, "_free", lambda _: 1 << 40)
+    assert "start" not in rows(doctor.examine(2, HOST))
+    said = rows(doctor.examine(200, HOST))["start"]
+    assert said == crowd.judged(200)
+    assert "9.2 GB of memory without what the script needs; 1.0 GB are free" in said
+    assert doctor.problems(search(os.environ), 200, os.environ) == []
+    (problem,) = doctor.problems(search(os.environ), 300, os.environ)
+    assert problem.startswith("300 workers need 14 GB of memory")
+    assert doctor.problems(search(os.environ), 300, os.environ, elsewhere=True) == []
 
 
 def test_too_little_shared_memory_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from spotmpi.errors import UsageError
+from spotmpi.launch import processes
 from spotmpi.launch.auth import NONCE_BYTES, Role, Seal
 from spotmpi.launch.event_loop import Action, Loop
 from spotmpi.launch.head.agents import Agents
@@ -23,6 +24,7 @@ from spotmpi.launch.head.starting_hosts import Start, StartingHosts
 from spotmpi.launch.head.wanted_hosts import HostsFile, WantedHosts
 from spotmpi.launch.limits import Limits
 from spotmpi.launch.messages import Assignment
+from spotmpi.launch.start import crowd
 from spotmpi.launch.start.hosts_file import HostLine, parse
 from spotmpi.settings import Watch
 from tests.patience import NEVER_SILENT_MS
@@ -578,6 +580,26 @@ def test_a_host_has_only_so_many_workers(hosts: Hosts) -> None:
     hosts.gather("h1 slots=4096").begin()
     with pytest.raises(UsageError, match="h1 would have 4097 workers; 4096 are most"):
         hosts.gathering.widen(None, 1)
+
+
+def test_many_more_on_the_head_s_own_host_are_judged_before_they_start(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowd, "cores", lambda: 2)
+    monkeypatch.setattr(crowd, "memory", lambda: crowd.Memory(10**10, 10**10))
+    hosts.gather("localhost", "h2").begin()
+    said = hosts.gathering.widen("localhost", 50)
+    assert said.splitlines() == [
+        "50 workers more on localhost: they join while the others train",
+        crowd.judged(51, 50),
+    ]
+    assert hosts.gathering.widen("h2", 50).count("\n") == 0  # nobody knows its cores here
+    with pytest.raises(UsageError, match="251 workers need 12 GB of memory"):
+        hosts.gathering.widen("localhost", 200)
+    monkeypatch.setattr(processes, "few_descriptors", lambda workers: f"too few for {workers}")
+    with pytest.raises(UsageError, match="too few for 103"):
+        hosts.gathering.widen("localhost", 1)
+    assert slots(hosts) == {"localhost": 51, "h2": 51}
 
 
 def test_a_job_on_one_host_gets_no_other(hosts: Hosts) -> None:

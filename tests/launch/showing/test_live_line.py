@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,10 @@ def test_what_is_not_known_is_not_said() -> None:
 def test_before_the_training_it_says_who_is_ready() -> None:
     fates = [*TRAINING[:3], WorkerState("h1", "starting", "")]
     assert line(status(fates, seconds=7.0)) == "3 of 4 workers ready after 7 s"
+    starting = status([WorkerState("h1", "starting", "")] * 3, seconds=4.0)
+    some = tuple(replace(one, pid=40 + one.worker or None) for one in starting.workers[:2])
+    said = line(replace(starting, workers=(*some, *starting.workers[2:])))
+    assert said == "0 of 3 workers ready (2 have started) after 4 s"
 
 
 def test_a_worker_that_others_wait_for_is_named() -> None:

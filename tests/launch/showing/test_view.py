@@ -41,6 +41,21 @@ def test_a_log_has_a_line_a_minute() -> None:
     assert (console.shown, console.said) == ([], ["step 3, loss 0.5, 2 workers"] * 2)
 
 
+def test_a_log_has_more_lines_while_many_workers_start() -> None:
+    console = Console(None)
+    view = View(console)
+    starting = status([WorkerState("h1", "starting", "")] * 17, seconds=15.0)
+    for _ in range(14):
+        view.look(starting)
+    assert console.said == []
+    for _ in range(20):
+        view.look(starting)
+    assert console.said == ["0 of 17 workers ready after 15 s"] * 2
+    for _ in range(20):
+        view.look(status([WorkerState("h1", "starting", "")] * 16))
+    assert len(console.said) == 2
+
+
 def test_what_is_said_renews_the_line_on_a_terminal_once_there_is_one() -> None:
     console = Console(8)
     view = View(console)
