@@ -61,8 +61,7 @@ class JobState:
         self._unsaved: str | None = None
         """Why the last checkpoint could not be written."""
         self._told_of_end: int | None = None
-        """That training is over, and its end cannot be kept, was told so many minutes before that
-        is given up."""
+        """Minutes for which the end of the training was said to be tried to be kept, if it was."""
         self._unkept = False
         """It was given up."""
         self._broken = BrokenTrainings(lambda line: self.lines.append(line))

@@ -582,24 +582,16 @@ def test_a_host_has_only_so_many_workers(hosts: Hosts) -> None:
         hosts.gathering.widen(None, 1)
 
 
-def test_many_more_on_the_head_s_own_host_are_judged_before_they_start(
-    hosts: Hosts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(crowd, "cores", lambda: 2)
-    monkeypatch.setattr(crowd, "memory", lambda: crowd.Memory(10**10, 10**10))
+def test_many_more_on_the_head_s_own_host_are_judged(hosts: Hosts, monkeypatch) -> None:
+    monkeypatch.setattr(crowd, "memory", lambda: crowd.Memory(10**10, 10**9))
     hosts.gather("localhost", "h2").begin()
-    said = hosts.gathering.widen("localhost", 50)
-    assert said.splitlines() == [
-        "50 workers more on localhost: they join while the others train",
-        crowd.judged(51, 50),
-    ]
-    assert hosts.gathering.widen("h2", 50).count("\n") == 0  # nobody knows its cores here
+    assert hosts.gathering.widen("localhost", 50).partition("\n")[2] == crowd.judged(51, 50) != ""
+    assert "\n" not in hosts.gathering.widen("h2", 50)  # nobody here knows its cores
     with pytest.raises(UsageError, match="251 workers need 12 GB of memory"):
         hosts.gathering.widen("localhost", 200)
     monkeypatch.setattr(processes, "few_descriptors", lambda workers: f"too few for {workers}")
     with pytest.raises(UsageError, match="too few for 103"):
         hosts.gathering.widen("localhost", 1)
-    assert slots(hosts) == {"localhost": 51, "h2": 51}
 
 
 def test_a_job_on_one_host_gets_no_other(hosts: Hosts) -> None:
