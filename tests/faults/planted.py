@@ -41,8 +41,8 @@ SESSION: list[_Slip] = [
     (
         "only_one_checkpoint_stays",
         "keeping/checkpoint_folder.py",
-        "for path in older[KEPT - 1 :]:",
-        "for path in older[KEPT - 2 :]:",
+        "older[KEPT - 1 :]",
+        "older[KEPT - 2 :]",
     ),
     (
         "what_was_written_of_the_last_checkpoint_confirms_the_next_one_too",
