@@ -29,6 +29,7 @@ __all__ = [
     "new_name",
     "remove",
     "remove_abandoned",
+    "remove_when_free",
 ]
 
 PREFIX = "spotmpi-"
@@ -115,6 +116,25 @@ def remove(folder: Path, patience: float = 2.0) -> None:
     deadline = time.monotonic() + patience
     while folder.exists() and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_when_free(folder: Path, patience: float = 5.0) -> None:
+    """Remove a folder as soon as nobody holds it, if that comes. Blocking, for so many seconds.
+
+    For who has seen that its holder dies: that may be seen before the lock is free.
+    """
+    deadline = time.monotonic() + patience
+    with suppress(FileNotFoundError):
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        while time.monotonic() < deadline:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(0.001)
+            else:
+                remove(folder)
+                break
+        os.close(lock)
 
 
 def remove_abandoned() -> None:

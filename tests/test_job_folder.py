@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,15 @@ def test_removing_twice_is_no_error() -> None:
     job_folder.remove(path)
     job_folder.remove(path)
     assert not path.exists()
+
+
+def test_a_folder_goes_as_soon_as_nobody_holds_it(home: Path) -> None:
+    path, lock = job_folder.make("spotmpi-it")
+    threading.Timer(0.05, os.close, [lock]).start()
+    job_folder.remove_when_free(path)
+    assert not path.exists()
+    job_folder.remove_when_free(path)
+    path, lock = job_folder.make("spotmpi-it")
+    job_folder.remove_when_free(path, patience=0.01)
+    assert path.exists()
+    os.close(lock)

@@ -2,11 +2,12 @@
 
 ``ends.py FOLDER STRATEGY``, run by test_ends. Into the pipe ``said`` of the folder goes ``in
 WORKER`` when one begins, ``out WORKER`` as soon as it has the answer that training is over, and
-``gone WORKER`` when it has left its block. A worker that can read from its pipe, ``0`` and so on,
-is dead.
+``gone WORKER`` when it has left its block. A worker whose pipe, ``0`` and so on, was opened by
+somebody else is dead.
 """
 
 import os
+import select
 import signal
 import sys
 import threading
@@ -40,16 +41,19 @@ def performed(self, request):
     return reply
 
 
-def die_when_told(worker):
+def die_when_told(mine):
     """MPI lets other threads run while it waits."""
-    (folder / str(worker)).read_bytes()
+    told = select.poll()
+    told.register(mine)
+    told.poll()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 trainer = spotmpi.Trainer([np.ones(SIZE, np.float32)], optimizer=SGD(lr=0.1), strategy=strategy)
 with trainer:
     MpiFabric.perform = performed
-    threading.Thread(target=die_when_told, args=[trainer.worker], daemon=True).start()
+    mine = os.open(folder / str(trainer.worker), os.O_RDONLY | os.O_NONBLOCK)
+    threading.Thread(target=die_when_told, args=[mine], daemon=True).start()
     say("in", trainer.worker)
     for _ in trainer.batches(64, batch_size=1):
         trainer.step([np.ones(SIZE, np.float32)])

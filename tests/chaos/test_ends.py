@@ -55,8 +55,12 @@ class End:
         if len(out) > 1 and self._chance.random() < 0.25:
             dead.append(self._chance.choice(out))
         for worker in dead:
-            os.close(os.open(self._folder / str(worker), os.O_WRONLY | os.O_NONBLOCK))
-        self.killed = set(dead)
+            try:
+                os.close(os.open(self._folder / str(worker), os.O_WRONLY | os.O_NONBLOCK))
+            except OSError:
+                assert worker in out, worker  # it has gone by now
+            else:
+                self.killed.add(worker)
 
 
 def comes(tmp_path: Path, seed: int, run: Callable[..., Running]) -> None:

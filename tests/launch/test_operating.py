@@ -255,6 +255,21 @@ def test_a_killed_launcher_leaves_no_socket_and_nobody_who_waits(
     assert not folder.exists()
 
 
+def test_a_launcher_that_is_killed_with_its_keeper_leaves_nothing_either(start) -> None:
+    """`pkill -9 -f "spotmpi run"` finds both."""
+    running = start("run", "-n", 2, TRAINER, "say:0@20", "hang:all@30")
+    running.until("worker 0 at step 20")
+    folder = folder_of(running)
+    names = {pid: Path(f"/proc/{pid}/comm").read_text() for pid in running.children(running.pid)}
+    (keeper,) = (pid for pid, name in names.items() if name == "spotmpi-keeper\n")
+    os.kill(keeper, signal.SIGKILL)
+    os.kill(running.pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    deadline = time.monotonic() + LIMIT
+    while folder.exists():
+        assert time.monotonic() < deadline
+
+
 @pytest.mark.matrix
 def test_workers_are_quiet_and_their_files_have_it_all(start, tmp_path: Path, hosts: Path) -> None:
     for place in (["-n", 2], ["--hosts", hosts]):

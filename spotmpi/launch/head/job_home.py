@@ -6,7 +6,6 @@ A job may be started again (its workers were lost before all were ready, or all 
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import time
@@ -98,9 +97,8 @@ def _keeper(folder: Path) -> int:
             os.dup2(alive, 3)
             os.closerange(4, _MOST_DESCRIPTORS)  # the lock and the other end of the pipe, too
             os.read(3, 1)
-            # The pipe's end may be closed before the lock is free.
-            fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
-            job_folder.remove(folder)
+            job_folder.remove_when_free(folder)
+            job_folder.remove_abandoned()  # a start's, if nobody holds it yet who would do it
         finally:
             os._exit(0)
     os.close(alive)

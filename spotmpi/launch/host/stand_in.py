@@ -71,6 +71,10 @@ def _obey(link: socket.socket, folder: Path) -> None:
         os._exit(0)
     elif not message:
         job_folder.remove(folder)
+        from spotmpi.settings import Settings  # here: all would pay for it at their start
+
+        if job := Settings.from_environ().job:  # the keeper may have been killed as well
+            job_folder.remove_when_free(job_folder.home() / job)
         os._exit(1)
 
 
