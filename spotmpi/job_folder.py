@@ -27,6 +27,7 @@ __all__ = [
     "is_name",
     "make",
     "new_name",
+    "of_starts",
     "remove",
     "remove_abandoned",
     "remove_when_free",
@@ -69,9 +70,14 @@ def is_name(text: str) -> bool:
     return word and text[:1].isalnum() and len(text) <= _LONGEST
 
 
-def new_name() -> str:
-    """Return a name that no other job has, `PREFIX` included."""
-    return f"{PREFIX}{os.urandom(6).hex()}"
+def new_name(beginning: str = PREFIX) -> str:
+    """Return a name that no other job has, and that begins so."""
+    return f"{beginning}{os.urandom(6).hex()}"
+
+
+def of_starts(job: str) -> str:
+    """Return how the names of folders begin that starts of this job have: as no job is called."""
+    return f"{job}+"
 
 
 def make(name: str) -> tuple[Path, int]:
@@ -86,10 +92,10 @@ def make(name: str) -> tuple[Path, int]:
             return folder, hold(folder)
 
 
-def create(workers: int) -> tuple[str, Path, int]:
-    """Make a folder for one start of a job, and return its name, itself and the lock's
-    descriptor."""
-    folder, lock = make(new_name())
+def create(workers: int, beginning: str = PREFIX) -> tuple[str, Path, int]:
+    """Make a folder for one start of a job, and return its name, which begins so, itself and the
+    lock's descriptor."""
+    folder, lock = make(new_name(beginning))
     (folder / DEATHS).write_bytes(bytes(8 * workers))
     for board in BOARDS:
         (folder / board).touch(mode=0o600)

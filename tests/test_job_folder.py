@@ -60,7 +60,7 @@ def test_removing_twice_is_no_error() -> None:
 def test_a_folder_goes_as_soon_as_nobody_holds_it(home: Path) -> None:
     path, lock = job_folder.make("spotmpi-it")
     threading.Timer(0.05, os.close, [lock]).start()
-    job_folder.remove_when_free(path)
+    job_folder.remove_when_free(path, patience=60)
     assert not path.exists()
     job_folder.remove_when_free(path)
     path, lock = job_folder.make("spotmpi-it")

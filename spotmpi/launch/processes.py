@@ -47,7 +47,8 @@ _PRIORITY = -10
 _DESCRIPTORS, _MORE_DESCRIPTORS = 9, 256
 """What mpirun, a launcher or an agent may need for each worker, whichever needs most; and more."""
 _LEAST_DESCRIPTORS, _LEAST_MORE = 7, 96
-"""What they need at least: 6 and 12 were measured, and 81 for the first; the script opens some."""
+"""What they need at least. Measured: 6 for each and 12 more, but 85 for two. The rest is for what
+the script opens."""
 _usual_priority = os.getpriority(os.PRIO_PROCESS, 0)
 
 

@@ -146,7 +146,7 @@ class MpirunStart:
     hosts: Sequence[str]
     """Of each worker."""
     folder: Path
-    """Of this start."""
+    """The private one of this start."""
     network: Open
     """Where mpirun is to live."""
 

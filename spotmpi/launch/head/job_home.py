@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -21,17 +22,19 @@ from spotmpi.launch.head.control_socket import Answer, ControlSocket
 
 __all__ = ["JobHome"]
 
-_MOST_DESCRIPTORS = 1 << 16
-"""Higher ones are of nobody that needs more than another job's patience."""
+_FOR_CLEARING = 5.0
+"""Seconds for killed processes to be gone."""
 
 
 class JobHome:
-    """A context manager; blocks for half a second at its end, if somebody waits for that.
+    """The name of a job, and the private folder with its socket. A context manager.
 
-    Raises UsageError if there is a job of this name on this host.
+    Entering raises UsageError if there is a job of this name on this host. Leaving blocks for half
+    a second if somebody waits for the job's end. If this process is killed, the folder goes, too.
     """
 
     def __init__(self, name: str | None = None, came: list[int] | None = None) -> None:
+        """``name``: without `job_folder.PREFIX`; None: one that no other job has."""
         self.name = job_folder.new_name() if name is None else f"{job_folder.PREFIX}{name}"
         self.since = time.time()
         self.loop = Loop()
@@ -83,7 +86,8 @@ class JobHome:
 
 
 def _keeper(folder: Path) -> int:
-    """Start a process that removes a folder when this one has died, and return its id.
+    """Start a process that removes this folder, and all else of the job of this name on this host,
+    when this one has died; return its id.
 
     Only one without threads may call this.
     """
@@ -94,11 +98,16 @@ def _keeper(folder: Path) -> int:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             os.setsid()  # whoever kills all of the launcher's group, this one remains
             processes.name_this("spotmpi-keeper")
-            os.dup2(alive, 3)
-            os.closerange(4, _MOST_DESCRIPTORS)  # the lock and the other end of the pipe, too
-            os.read(3, 1)
+            for other in map(int, os.listdir("/proc/self/fd")):  # the lock and our end among them
+                if other > 2 and other != alive:
+                    with suppress(OSError):
+                        os.close(other)
+            os.read(alive, 1)
             job_folder.remove_when_free(folder)
-            job_folder.remove_abandoned()  # a start's, if nobody holds it yet who would do it
+            # mpirun outlives the launcher by an instant, in which it makes folders.
+            processes.sweep(f"SPOTMPI_JOB={folder.name}", _FOR_CLEARING)
+            for start in folder.parent.glob(f"{job_folder.of_starts(folder.name)}*"):
+                job_folder.remove_when_free(start)
         finally:
             os._exit(0)
     os.close(alive)

@@ -61,7 +61,7 @@ class JobState:
         self._unsaved: str | None = None
         """Why the last checkpoint could not be written."""
         self._told_of_end: int | None = None
-        """Minutes for which the end of the training was said to be tried to be kept, if it was."""
+        """For how many more minutes the last checkpoint is tried, if users were told that."""
         self._unkept = False
         """It was given up."""
         self._broken = BrokenTrainings(lambda line: self.lines.append(line))
@@ -175,8 +175,8 @@ class JobState:
         )
 
     def asked_to_stop(self, by: str | None = None) -> str:
-        """Take the news that the workers were ordered to stop, ``by`` a signal if it is said;
-        return what comes of it."""
+        """Take the news that the workers were ordered to stop; returns what happens now. ``by``:
+        what has ordered it, if users are to read that."""
         then = "the workers stop after this step, with a checkpoint"
         if self._told_of_end is not None:
             then = "the training is over, and its last checkpoint is waited for"

@@ -233,8 +233,7 @@ def _run(
             if names is None:
                 return None
             began = time.monotonic()
-            # Not before: whoever waits for hosts leaves nothing behind if it is killed.
-            _, folder, lock = job_folder.create(0)
+            _, folder, lock = job_folder.create(0, job_folder.of_starts(home.name))
             stack.callback(os.close, lock)
             stack.callback(job_folder.remove, folder)
             plan.files.begins(home.name)

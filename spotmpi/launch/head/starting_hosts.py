@@ -52,7 +52,7 @@ class Start(Enum):
     AGAIN = auto()
     """Workers were lost before all were ready: for all for a while, then it begins with fewer."""
     PATIENT = auto()
-    """With --keep-alive: for as many workers as it takes, for as long as it takes."""
+    """All workers were lost, or --keep-alive was given: for as long as it takes."""
 
 
 class StartingHosts:

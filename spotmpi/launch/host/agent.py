@@ -215,8 +215,9 @@ class Agent:
         return max(0.0, at - time.monotonic())
 
     def _introduce(self) -> None:
-        why = processes.few_descriptors(self._slots) or crowd.too_many(self._slots)
-        why = why if self._installation else NO_MPI
+        why = NO_MPI
+        if self._installation:
+            why = processes.few_descriptors(self._slots) or crowd.too_many(self._slots)
         problem = f"{why} (on {self._name})" if why else None
         self._trunk.tell(messages.Hello(__version__))
         self._trunk.tell(messages.Offer(self._name, self._slots, problem))

@@ -50,7 +50,7 @@ class Memory(NamedTuple):
 def memory() -> Memory:
     """What there is now. Local; not blocking."""
     kilobytes = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _MEMINFO.read_text(), re.MULTILINE))
-    there, swap = (1024 * int(kilobytes[name]) for name in ("MemTotal", "SwapTotal"))
+    there, swap = 1024 * int(kilobytes["MemTotal"]), 1024 * int(kilobytes.get("SwapTotal", 0))
     limit = _limit()
     if limit is not None and limit < there:
         there, swap = limit, 0  # that of the host is not for everybody
