@@ -185,6 +185,15 @@ def test_a_head_cut_off_from_all_hosts_ends_and_so_do_they(train) -> None:
         os.close(descriptor)
 
 
+def test_an_outage_shorter_than_the_limit_is_no_rift_either(train) -> None:
+    # TCP sends again only as long after it as the outage was: the links get no answer until then.
+    training = train(3).until_step(20)
+    for seconds in (4.0, 7.0):
+        training.network.stutter(seconds, "h2")
+        training.go_on()
+    training.check(0, 1, 2)
+
+
 def test_a_stutter_shorter_than_the_limit_loses_nobody(train) -> None:
     training = train(3, slots=2)
     network = training.network

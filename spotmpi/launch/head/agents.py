@@ -229,9 +229,7 @@ class Agents:
     def _take_in(self, link: trunk.HostLink, offer: messages.Offer, near: bool) -> None:
         name = self._free_name(offer.name)
         connections = relay.Relay(self._loop, link.relay)
-        beats = HostBeats(
-            name, self._loop, link, self._hearing, self._assignment.detect_ms, self._fence
-        )
+        beats = HostBeats(self._loop, link, self._hearing, self._assignment.detect_ms, self._fence)
         host = Registered(name, offer.slots, link, connections, beats, near)
         link.reassign(
             partial(self._take, host), lambda why: self._lose(host, f"was lost: {why}", "reset")
@@ -528,15 +526,17 @@ class Agents:
             for host in self._hosts.values():
                 if not host.near:
                     host.beats.send(now)
-        if self._rifts:
-            self._part_from_outcast(now)
         for link, guest in list(self._guests.items()):
             if guest.until < self._hearing.awake:
                 self.part(link, "it did not introduce itself in time")
         heard = [host for host in self._hosts.values() if host.beats.news]
         certain = self._hearing.look(now, bool(heard))
         for host in heard:
-            host.beats.take()
+            silence = host.beats.take()
+            if not host.near and self._rifts.silent(host.name, silence - self._beat, now):
+                _LOG.info("%s is heard again, after %s", host.name, milliseconds(1e3 * silence))
+        if self._rifts:
+            self._part_from_outcast(now)
         for host in [host for host in self._hosts.values() if not host.near]:
             silence = host.beats.lost_after(now, certain)
             if silence is not None:

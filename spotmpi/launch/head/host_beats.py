@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.link import AT_START, HostLink
 from spotmpi.launch.liveness import Hearing, Pulses, Silences, bounds
 from spotmpi.launch.udp_beats import UdpBeats
 
 __all__ = ["HostBeats"]
-
-_LOG = logging.getLogger(__name__)
 
 _BETWEEN_DATAGRAMS = 1.0
 """Seconds between two of the head's own beats by UDP: they keep firewalls open, no more."""
@@ -21,7 +17,7 @@ _LINK, _UDP = "link", "udp"
 
 
 class HostBeats:
-    """The beats of one host, ``name``, judged in the time of the head's `Hearing`.
+    """The beats of one host, judged in the time of the head's `Hearing`.
 
     ``detect_ms`` is how long it may be silent; None: that is found out. After ``fence`` seconds
     without its link it is lost in any case.
@@ -29,14 +25,12 @@ class HostBeats:
 
     def __init__(
         self,
-        name: str,
         loop: Loop,
         link: HostLink,
         hearing: Hearing,
         detect_ms: int | None,
         fence: float,
     ) -> None:
-        self._name = name
         self._link = link
         self._hearing = hearing
         self._fence = fence
@@ -45,6 +39,7 @@ class HostBeats:
         self._heard = self._heard_by_udp = 0.0
         self._awake = hearing.awake
         """How long the head had been awake when the link was heard."""
+        self._taken = hearing.clock
         self.udp = UdpBeats(loop, link.seal, _BETWEEN_DATAGRAMS)
         self.settled = False
         """All of the job, or a newcomer of its own, had started: it may be silent for less now."""
@@ -61,14 +56,16 @@ class HostBeats:
         """Whether something was heard that was not taken into account."""
         return self._link.heard != self._heard or self.udp.heard != self._heard_by_udp
 
-    def take(self) -> None:
-        """Take into account what was heard."""
+    def take(self) -> float:
+        """Take into account what was heard. Returns the seconds since the last time."""
         if self._link.heard != self._heard:
             self._heard, self._awake = self._link.heard, self._hearing.awake
             self._pulses.beat(_LINK, self._hearing.time, self._hearing.clock)
         if self.udp.heard != self._heard_by_udp:
             self._heard_by_udp = self.udp.heard
             self._pulses.beat(_UDP, self._hearing.time, self._hearing.clock)
+        silence, self._taken = self._hearing.clock - self._taken, self._hearing.clock
+        return silence
 
     def settle(self) -> None:
         """From now on its silence is short."""
@@ -87,7 +84,7 @@ class HostBeats:
         # Without its link it is of no use, however well its datagrams are heard.
         unheard = self._hearing.awake - self._awake
         least = 0.0 if self.settled else AT_START
-        limit = self.silences.allowed = self._pulses.limit(least)
+        self.silences.allowed = self._pulses.limit(least)
         lost = certain and self._pulses.lost(self._hearing.time, least)
         longest = self.settled and self.silences.news(silence, now)
         # What has come but was not read yet is the head's own delay, and no silence.
@@ -101,5 +98,4 @@ class HostBeats:
         if lost:
             return silence
         self.silences.saw(silence)
-        _LOG.debug("%s was silent for %.0f ms, of %.0f", self._name, 1e3 * silence, 1e3 * limit)
         return None

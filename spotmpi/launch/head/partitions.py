@@ -16,6 +16,10 @@ by itself; and others say meanwhile whom they do not reach."""
 _FRESH = 2.5
 """Seconds for which a word counts: agents repeat it every second."""
 
+_UNANSWERED, _LONGEST = 1.0, 120.0
+"""Seconds without an answer after which TCP may wait as long again before it sends once more; and
+for which it waits at most."""
+
 
 class Partitions:
     """Pairs of hosts whose workers wait for each other in vain. Pure; times are in seconds.
@@ -28,10 +32,26 @@ class Partitions:
         self._claims: dict[TcpConnection, tuple[str, float]] = {}
         self._pairs: dict[frozenset[str], tuple[float, float]] = {}
         """When each was seen first and last."""
+        self._excused: dict[str, float] = {}
+        """Hosts that were silent, and until when they are believed to reach others again."""
 
     def __bool__(self) -> bool:
         """Whether somebody may have to go."""
         return bool(self._pairs)
+
+    def silent(self, host: str, seconds: float, now: float) -> bool:
+        """Nothing was heard of a host for so long, and now it is heard again.
+
+        Returns whether that was long enough to excuse it.
+
+        Its links may all be well again, and still get no answer: TCP waits twice as long each time
+        before it sends again, so for as long as the silence was.
+        """
+        if seconds <= _UNANSWERED:
+            return False
+        self._excused[host] = now + min(seconds, _LONGEST) + _FRESH
+        self._pairs = {pair: seen for pair, seen in self._pairs.items() if host not in pair}
+        return True
 
     def claim(self, host: str, links: Collection[TcpConnection], now: float) -> None:
         """These links of a host's workers get no answer."""
@@ -44,8 +64,9 @@ class Partitions:
         """A host has the other ends of these links, which somebody has claimed."""
         for link in links:
             claimer, at = self._claims.get(link, (host, now))
-            if claimer != host and now - at < _FRESH:
-                pair = frozenset((claimer, host))
+            pair = frozenset((claimer, host))
+            excused = any(now < self._excused.get(one, now) for one in pair)
+            if claimer != host and now - at < _FRESH and not excused:
                 first, last = self._pairs.get(pair, (now, now))
                 self._pairs[pair] = (first if now - last < _FRESH else now, now)
 

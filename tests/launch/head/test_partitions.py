@@ -72,5 +72,26 @@ def test_nor_is_what_was_never_claimed_or_long_ago_or_by_the_same_host() -> None
     assert rifts.outcast(WORKERS, 3.6) is None
 
 
+def test_after_a_silence_what_gets_no_answer_may_wait_for_as_long_again() -> None:
+    rifts = seen(("h1", "h2"), ("h1", "h3"))
+    rifts.silent("h1", 6.0, now=1.0)
+    for now in (1.5, 2.5, 8.5):
+        for other in ("h2", "h3"):
+            rifts.claim(other, [link(other, "h1")], now)
+            rifts.confirm("h1", [link(other, "h1")], now)
+        assert rifts.outcast(WORKERS, now) is None, now
+    for now in (9.5, 10.5):
+        rifts.claim("h2", [link("h2", "h1")], now)
+        rifts.confirm("h1", [link("h2", "h1")], now)
+    assert rifts.outcast(WORKERS, 10.5) == ("h2", ["h1"])
+
+
+def test_a_silence_of_others_and_one_that_tcp_does_not_notice_excuse_nobody() -> None:
+    rifts = seen(("h1", "h2"))
+    rifts.silent("h1", 1.0, now=1.0)
+    rifts.silent("h3", 6.0, now=1.0)
+    assert rifts.outcast(WORKERS, 1.0) == ("h2", ["h1"])
+
+
 def test_a_host_that_has_gone_meanwhile_is_in_nobody_s_way() -> None:
     assert seen(("h1", "h2")).outcast({"h1": 2, "h3": 2}, 1.0) is None
