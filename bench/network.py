@@ -24,6 +24,7 @@ from spotmpi.launch.start import temporary_job
 __all__ = ["Network", "missing"]
 
 _ROOT = Path(sys.modules["spotmpi"].__path__[0]).parent
+_BRIDGE = "02:00:00:00:00:01"
 _numbers = itertools.count()
 
 
@@ -238,7 +239,9 @@ class Network:
     def _make_head(self) -> None:
         head = self._space("head")
         self._add_space(head)
-        run("ip", "-n", head, "link", "add", "bridge", "type", "bridge")
+        # An address of its own: it would take one of its hosts' cards', whose frames would then
+        # still come in when that host's card is moved to another bridge (`stutter`).
+        run("ip", "-n", head, "link", "add", "bridge", "address", _BRIDGE, "type", "bridge")
         run("ip", "-n", head, "addr", "add", "10.77.0.1/24", "dev", "bridge")
         run("ip", "-n", head, "link", "set", "bridge", "up")
 
@@ -281,8 +284,8 @@ class Network:
     def _below(self, pid: int) -> list[int]:
         found = [pid]
         for one in found:
-            for file in Path(f"/proc/{one}/task").glob("*/children"):
-                with suppress(OSError):
+            with suppress(OSError):  # it has ended meanwhile
+                for file in Path(f"/proc/{one}/task").glob("*/children"):
                     found += map(int, file.read_text().split())
         return found
 

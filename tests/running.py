@@ -88,8 +88,8 @@ class Running:
     def children(self, of: int) -> list[int]:
         """The process ids of a process's children, from the kernel."""
         found: list[int] = []
-        for file in Path(f"/proc/{of}/task").glob("*/children"):
-            with suppress(OSError):  # the thread has ended meanwhile
+        with suppress(OSError):  # it has ended meanwhile
+            for file in Path(f"/proc/{of}/task").glob("*/children"):
                 found += map(int, file.read_text().split())
         return found
 
