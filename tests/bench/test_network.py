@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -32,3 +33,45 @@ def test_jobs_are_of_the_spotmpi_that_measures_and_of_no_other_that_is_found_fir
                 command, cwd=tmp_path, env=network.environ, capture_output=True, text=True
             )
             assert done.stdout == f"{spotmpi.__file__}\n", done.stderr
+
+
+_HEARS = """
+import socket
+link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+link.bind(("10.77.0.1", 5555))
+link.settimeout(60)
+print("up", flush=True)
+while (said := link.recv(64)) != b"over":
+    print(said.decode(), flush=True)
+"""
+
+_SAYS = """
+import socket, sys
+socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(sys.argv[1].encode(), ("10.77.0.1", 5555))
+"""
+
+
+def test_of_a_host_that_is_cut_off_the_head_hears_no_datagram_either(tmp_path: Path) -> None:
+    if (why := missing()) is not None:
+        pytest.skip(why)
+    with Network(tmp_path, 1) as network:
+
+        def say(word: str) -> None:
+            subprocess.run(network.in_host("h1", sys.executable, "-c", _SAYS, word), check=True)
+
+        hears = network.in_head(sys.executable, "-c", _HEARS)
+        with subprocess.Popen(hears, stdout=subprocess.PIPE, text=True) as head:
+            assert head.stdout is not None
+            assert head.stdout.readline() == "up\n"
+            say("before")
+            assert head.stdout.readline() == "before\n"
+            cut = threading.Thread(target=network.stutter, args=(2.0, "h1"))
+            cut.start()
+            away = network.in_head("ip", "link", "show", "to-h1")
+            while b"master away" not in subprocess.run(away, capture_output=True).stdout:
+                assert cut.is_alive()
+            say("while")
+            assert cut.is_alive()
+            cut.join()
+            say("over")
+            assert head.stdout.read() == ""
