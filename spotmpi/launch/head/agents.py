@@ -532,9 +532,9 @@ class Agents:
         heard = [host for host in self._hosts.values() if host.beats.news]
         certain = self._hearing.look(now, bool(heard))
         for host in heard:
-            silence = host.beats.take()
-            if not host.near and self._rifts.silent(host.name, silence - self._beat, now):
-                _LOG.info("%s is heard again, after %s", host.name, milliseconds(1e3 * silence))
+            after = host.beats.take()
+            if not host.near and self._rifts.silent(host.name, after - self._beat, now):
+                _LOG.info("%s is heard again, after %s", host.name, milliseconds(1e3 * after))
         if self._rifts:
             self._part_from_outcast(now)
         for host in [host for host in self._hosts.values() if not host.near]:
