@@ -81,7 +81,7 @@ def test_a_job_that_is_to_end_keeps_its_steps_whoever_dies_then(
     folder = tmp_path / "kept"
     first = run(4, "--checkpoint", folder, chaos=chaos, script_args=["--terminate", "12", *args])
     assert first.code == 75, first.out + first.err
-    assert "SIGTERM (a second one ends the job at once, without a checkpoint): the" in first.err
+    assert "SIGTERM (once more ends the job at once, without a checkpoint): the" in first.err
     found = spotmpi.load(folder)
     assert not found.complete
     assert found.step == first.of("end")[0]["step"]

@@ -67,15 +67,14 @@ def test_jobs_that_end_by_themselves(start, tmp_path: Path, code: int) -> None:
 @pytest.mark.parametrize("code", BY_SIGNAL)
 @pytest.mark.first("143")
 def test_jobs_that_are_ended_by_a_signal(start, tmp_path: Path, code: int) -> None:
-    """SIGTERM is one of them where nothing can be kept."""
-    kept = [] if code == 143 else ["--checkpoint", "kept"]
+    """SIGTERM and SIGINT are two of them where nothing can be kept."""
+    kept = [] if code in (130, 143) else ["--checkpoint", "kept"]
     running = start("run", "-n", 2, *kept, TRAINER, "say:0@20")
     running.until("worker 0 at step 20")
     os.kill(running.pid, BY_SIGNAL[code])
     assert running.wait() == code
-    assert f"spotmpi: {BY_SIGNAL[code].name}: the job was ended, and every worker in it" in (
-        running.output
-    )
+    said = "Ctrl-C" if code == 130 else BY_SIGNAL[code].name
+    assert f"spotmpi: {said}: the job was ended, and every worker in it" in running.output
     assert not list(tmp_path.glob("kept/*"))
 
 
@@ -118,7 +117,7 @@ def test_sigterm_ends_a_job_at_once_that_cannot_stop_soon(
     running.until("waits" if early else "worker 0 at step 20")
     os.kill(running.pid, signal.SIGTERM)
     if not early:
-        running.until("SIGTERM \\(a second one ends the job at once, without a checkpoint\\): the")
+        running.until("SIGTERM \\(once more ends the job at once, without a checkpoint\\): the")
         assert running.alive
         os.kill(running.pid, signal.SIGTERM)
     assert running.wait() == 143
