@@ -25,6 +25,7 @@ __all__ = ["Network", "missing"]
 
 _ROOT = Path(sys.modules["spotmpi"].__path__[0]).parent
 _BRIDGE = "02:00:00:00:00:01"
+"""The link-layer address of the head's bridge; no host has it."""
 _numbers = itertools.count()
 
 
@@ -239,8 +240,8 @@ class Network:
     def _make_head(self) -> None:
         head = self._space("head")
         self._add_space(head)
-        # An address of its own: it would take one of its hosts' cards', whose frames would then
-        # still come in when that host's card is moved to another bridge (`stutter`).
+        # It would take the address of one of its ports. If that port is then moved to another
+        # bridge (`stutter`, `separate`), what its host sends to the head would still come in there.
         run("ip", "-n", head, "link", "add", "bridge", "address", _BRIDGE, "type", "bridge")
         run("ip", "-n", head, "addr", "add", "10.77.0.1/24", "dev", "bridge")
         run("ip", "-n", head, "link", "set", "bridge", "up")

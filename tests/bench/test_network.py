@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -55,23 +54,14 @@ def test_of_a_host_that_is_cut_off_the_head_hears_no_datagram_either(tmp_path: P
     if (why := missing()) is not None:
         pytest.skip(why)
     with Network(tmp_path, 1) as network:
-
-        def say(word: str) -> None:
-            subprocess.run(network.in_host("h1", sys.executable, "-c", _SAYS, word), check=True)
-
+        says = sys.executable, "-c", _SAYS
         hears = network.in_head(sys.executable, "-c", _HEARS)
         with subprocess.Popen(hears, stdout=subprocess.PIPE, text=True) as head:
             assert head.stdout is not None
             assert head.stdout.readline() == "up\n"
-            say("before")
+            subprocess.run(network.in_host("h1", *says, "before"), check=True)
             assert head.stdout.readline() == "before\n"
-            cut = threading.Thread(target=network.stutter, args=(2.0, "h1"))
-            cut.start()
-            away = network.in_head("ip", "link", "show", "to-h1")
-            while b"master away" not in subprocess.run(away, capture_output=True).stdout:
-                assert cut.is_alive()
-            say("while")
-            assert cut.is_alive()
-            cut.join()
-            say("over")
+            network.separate("h1")
+            subprocess.run(network.in_host("h1", *says, "cut off"), check=True)
+            subprocess.run(network.in_head(*says, "over"), check=True)
             assert head.stdout.read() == ""

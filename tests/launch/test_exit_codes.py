@@ -67,7 +67,7 @@ def test_jobs_that_end_by_themselves(start, tmp_path: Path, code: int) -> None:
 @pytest.mark.parametrize("code", BY_SIGNAL)
 @pytest.mark.first("143")
 def test_jobs_that_are_ended_by_a_signal(start, tmp_path: Path, code: int) -> None:
-    """SIGTERM and SIGINT are two of them where nothing can be kept."""
+    """SIGTERM and Ctrl-C ask for a checkpoint where there is a place for one; here is none."""
     kept = [] if code in (130, 143) else ["--checkpoint", "kept"]
     running = start("run", "-n", 2, *kept, TRAINER, "say:0@20")
     running.until("worker 0 at step 20")

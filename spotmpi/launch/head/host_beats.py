@@ -40,6 +40,7 @@ class HostBeats:
         self._awake = hearing.awake
         """How long the head had been awake when the link was heard."""
         self._taken = hearing.clock
+        """When what was heard was last taken into account."""
         self.udp = UdpBeats(loop, link.seal, _BETWEEN_DATAGRAMS)
         self.settled = False
         """All of the job, or a newcomer of its own, had started: it may be silent for less now."""
@@ -64,8 +65,8 @@ class HostBeats:
         if self.udp.heard != self._heard_by_udp:
             self._heard_by_udp = self.udp.heard
             self._pulses.beat(_UDP, self._hearing.time, self._hearing.clock)
-        silence, self._taken = self._hearing.clock - self._taken, self._hearing.clock
-        return silence
+        before, self._taken = self._taken, self._hearing.clock
+        return self._taken - before
 
     def settle(self) -> None:
         """From now on its silence is short."""

@@ -57,7 +57,7 @@ class JobHome:
             raise UsageError(
                 f"there is a job {self.name} on this host: give another --name, or end that one"
             ) from None
-        self._keeper = _keeper(self._folder)
+        self._keeper = _keeper(self._folder, self._lock)
         return self
 
     def serve(self, answer: Answer) -> str:
@@ -85,11 +85,12 @@ class JobHome:
         os.waitpid(self._keeper, 0)
 
 
-def _keeper(folder: Path) -> int:
+def _keeper(folder: Path, lock: int) -> int:
     """Start a process that removes this folder, and all else of the job of this name on this host,
     when this one has died; return its id.
 
-    Only one without threads may call this.
+    It holds the folder's lock as well: no other job has the name before all of this one is gone,
+    which is known by it. Only a process without threads may call this.
     """
     alive, _ours = os.pipe()  # the launcher's end: closed by its death
     keeper = os.fork()
@@ -98,16 +99,16 @@ def _keeper(folder: Path) -> int:
             signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
             os.setsid()  # whoever kills all of the launcher's group, this one remains
             processes.name_this("spotmpi-keeper")
-            for other in map(int, os.listdir("/proc/self/fd")):  # the lock and our end among them
-                if other > 2 and other != alive:
+            for other in map(int, os.listdir("/proc/self/fd")):  # the launcher's end among them
+                if other > 2 and other not in (alive, lock):
                     with suppress(OSError):
                         os.close(other)
             os.read(alive, 1)
-            job_folder.remove_when_free(folder)
             # mpirun outlives the launcher by an instant, in which it makes folders.
             processes.sweep(f"SPOTMPI_JOB={folder.name}", _FOR_CLEARING)
             for start in folder.parent.glob(f"{job_folder.of_starts(folder.name)}*"):
                 job_folder.remove_when_free(start)
+            job_folder.remove(folder)
         finally:
             os._exit(0)
     os.close(alive)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from spotmpi.launch.tcp_connections import TcpConnection
 
-__all__ = ["Partitions"]
+__all__ = ["OUTAGE", "Partitions"]
 
 _CERTAIN = 1.0
 """Seconds for which two hosts do not reach each other before one must go. What takes shorter heals
@@ -16,9 +16,11 @@ by itself; and others say meanwhile whom they do not reach."""
 _FRESH = 2.5
 """Seconds for which a word counts: agents repeat it every second."""
 
-_UNANSWERED, _LONGEST = 1.0, 120.0
-"""Seconds without an answer after which TCP may wait as long again before it sends once more; and
-for which it waits at most."""
+OUTAGE = 1.0
+"""Seconds of a host's silence after which its links may get no answer for a while."""
+
+_LONGEST = 120.0
+"""Seconds for which TCP waits at most before it sends again."""
 
 
 class Partitions:
@@ -33,25 +35,21 @@ class Partitions:
         self._pairs: dict[frozenset[str], tuple[float, float]] = {}
         """When each was seen first and last."""
         self._excused: dict[str, float] = {}
-        """Hosts that were silent, and until when they are believed to reach others again."""
+        """Hosts that were silent, and until when rifts of theirs do not count."""
 
     def __bool__(self) -> bool:
         """Whether somebody may have to go."""
         return bool(self._pairs)
 
-    def silent(self, host: str, seconds: float, now: float) -> bool:
-        """Nothing was heard of a host for so long, and now it is heard again.
+    def excuse(self, host: str, outage: float, now: float) -> None:
+        """A host is heard again after an ``outage`` of so many seconds.
 
-        Returns whether that was long enough to excuse it.
-
-        Its links may all be well again, and still get no answer: TCP waits twice as long each time
-        before it sends again, so for as long as the silence was.
+        Its links are well again, too, and may still get no answer for as long as that: TCP waits
+        twice as long each time before it sends again.
         """
-        if seconds <= _UNANSWERED:
-            return False
-        self._excused[host] = now + min(seconds, _LONGEST) + _FRESH
-        self._pairs = {pair: seen for pair, seen in self._pairs.items() if host not in pair}
-        return True
+        until = now + min(outage, _LONGEST) + _FRESH
+        self._excused = {one: end for one, end in self._excused.items() if end > now}
+        self._excused[host] = max(until, self._excused.get(host, until))
 
     def claim(self, host: str, links: Collection[TcpConnection], now: float) -> None:
         """These links of a host's workers get no answer."""
@@ -64,9 +62,8 @@ class Partitions:
         """A host has the other ends of these links, which somebody has claimed."""
         for link in links:
             claimer, at = self._claims.get(link, (host, now))
-            pair = frozenset((claimer, host))
-            excused = any(now < self._excused.get(one, now) for one in pair)
-            if claimer != host and now - at < _FRESH and not excused:
+            if claimer != host and now - at < _FRESH:
+                pair = frozenset((claimer, host))
                 first, last = self._pairs.get(pair, (now, now))
                 self._pairs[pair] = (first if now - last < _FRESH else now, now)
 
@@ -81,10 +78,16 @@ class Partitions:
             for pair, (first, last) in self._pairs.items()
             if now - last < _FRESH and pair <= workers.keys()
         }
-        if not any(now - first >= _CERTAIN for first, _ in self._pairs.values()):
+        # However often a host falls silent, it is not excused for ever.
+        pairs = {
+            pair: first
+            for pair, (first, _) in self._pairs.items()
+            if now - first >= _LONGEST or all(now >= self._excused.get(one, now) for one in pair)
+        }
+        if not any(now - first >= _CERTAIN for first in pairs.values()):
             return None
-        misses = Counter(host for pair in self._pairs for host in pair)
+        misses = Counter(host for pair in pairs for host in pair)
         order = list(workers)
         worst = max(misses, key=lambda host: (misses[host], -workers[host], order.index(host)))
-        missed = {host for pair in self._pairs if worst in pair for host in pair - {worst}}
+        missed = {host for pair in pairs if worst in pair for host in pair - {worst}}
         return worst, sorted(missed, key=order.index)

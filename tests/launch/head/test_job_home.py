@@ -30,6 +30,19 @@ with JobHome(sys.argv[1]) as home:
     signal.pause()
 """
 
+WHILE_IT_CLEARS = """
+import sys
+from spotmpi import job_folder
+from spotmpi.launch import processes
+def sweep(mark, patience):
+    job_folder.remove_abandoned()
+    try:
+        job_folder.make(mark.removeprefix("SPOTMPI_JOB="))
+    except FileExistsError:
+        print("its name is taken", flush=True)
+processes.sweep = sweep
+"""
+
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -112,3 +125,18 @@ def test_a_launcher_that_is_killed_while_it_waits_for_hosts_leaves_nothing(
         os.close(ended)
     assert not (job_folder.home() / f"spotmpi-{name}").exists()
     assert launcher.returncode == -signal.SIGKILL
+
+
+def test_nobody_gets_the_name_of_a_killed_job_before_all_of_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By its name its processes are found, and killed."""
+    monkeypatch.undo()
+    name = f"killed-{os.getpid()}"
+    command = [sys.executable, "-c", WHILE_IT_CLEARS + ALONE, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
+        assert launcher.stdout is not None
+        assert launcher.stdout.readline() == f"spotmpi-{name}\n"
+        launcher.kill()
+        assert launcher.stdout.read() == "its name is taken\n"  # to the end of its keeper
+    assert not (job_folder.home() / f"spotmpi-{name}").exists()

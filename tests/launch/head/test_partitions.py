@@ -72,25 +72,43 @@ def test_nor_is_what_was_never_claimed_or_long_ago_or_by_the_same_host() -> None
     assert rifts.outcast(WORKERS, 3.6) is None
 
 
-def test_after_a_silence_what_gets_no_answer_may_wait_for_as_long_again() -> None:
-    rifts = seen(("h1", "h2"), ("h1", "h3"))
-    rifts.silent("h1", 6.0, now=1.0)
-    for now in (1.5, 2.5, 8.5):
-        for other in ("h2", "h3"):
-            rifts.claim(other, [link(other, "h1")], now)
-            rifts.confirm("h1", [link(other, "h1")], now)
-        assert rifts.outcast(WORKERS, now) is None, now
-    for now in (9.5, 10.5):
-        rifts.claim("h2", [link("h2", "h1")], now)
-        rifts.confirm("h1", [link("h2", "h1")], now)
-    assert rifts.outcast(WORKERS, 10.5) == ("h2", ["h1"])
+def claimed(rifts: Partitions, now: float, *pairs: tuple[str, str]) -> tuple[str, list[str]] | None:
+    for one, other in pairs:
+        rifts.claim(one, [link(one, other)], now)
+        rifts.confirm(other, [link(one, other)], now)
+    return rifts.outcast(WORKERS, now)
 
 
-def test_a_silence_of_others_and_one_that_tcp_does_not_notice_excuse_nobody() -> None:
-    rifts = seen(("h1", "h2"))
-    rifts.silent("h1", 1.0, now=1.0)
-    rifts.silent("h3", 6.0, now=1.0)
-    assert rifts.outcast(WORKERS, 1.0) == ("h2", ["h1"])
+def test_after_an_outage_what_gets_no_answer_may_wait_for_as_long_again() -> None:
+    rifts = seen(("h2", "h1"), ("h3", "h1"))
+    rifts.excuse("h1", 6.0, now=1.0)
+    for second in range(1, 9):
+        assert claimed(rifts, second, ("h2", "h1"), ("h3", "h1")) is None, second
+    assert claimed(rifts, 9.5, ("h2", "h1"), ("h3", "h1")) == ("h1", ["h2", "h3"])
+
+
+def test_a_shorter_outage_after_a_long_one_excuses_nobody_sooner() -> None:
+    rifts = seen(("h2", "h1"))
+    rifts.excuse("h1", 6.0, now=1.0)
+    rifts.excuse("h1", 1.5, now=2.0)
+    for second in range(1, 9):
+        assert claimed(rifts, second, ("h2", "h1")) is None, second
+
+
+def test_who_was_cut_off_is_no_witness_against_another_meanwhile() -> None:
+    rifts = seen(("h2", "h1"), ("h2", "h3"))
+    rifts.excuse("h1", 6.0, now=1.0)
+    assert rifts.outcast(WORKERS, 1.0) == ("h3", ["h2"])
+
+
+def test_a_host_that_is_silent_again_and_again_is_not_excused_for_ever() -> None:
+    rifts = Partitions()
+    found = None
+    for second in range(121):
+        rifts.excuse("h2", 1.5, now=second)
+        assert found is None, second
+        found = claimed(rifts, second, ("h2", "h1"))
+    assert found == ("h2", ["h1"])
 
 
 def test_a_host_that_has_gone_meanwhile_is_in_nobody_s_way() -> None:
