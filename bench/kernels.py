@@ -1,7 +1,7 @@
-"""``spotmpi bench kernels``: how fast the arithmetic is, beside NumPy and copies of memory.
+"""``spotmpi bench kernels``: how fast the arithmetic is, beside NumPy or CuPy, and beside copies.
 
-Each kernel takes turns with the fastest spelling of the same that NumPy has, without new arrays,
-and with a copy of as many bytes as it reads and writes; all on one core.
+Each kernel takes turns with the fastest spelling of the same that the library has, without new
+arrays, and with a copy of as many bytes as it reads and writes; on one core, or on one GPU.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from spotmpi.bench.measuring import figures, turns
+from spotmpi.bench.measuring import gpu_cases as gpu
 from spotmpi.bench.measuring.copies import copying
 from spotmpi.bench.measuring.report import Report
-from spotmpi.bench.measuring.turns import Step
+from spotmpi.bench.measuring.turns import Case
 from spotmpi.errors import UsageError
 from spotmpi.kernels import cpu, reference
 
-__all__ = ["Case", "Measured", "add_arguments", "cpu_cases", "main"]
+__all__ = ["Measured", "add_arguments", "cpu_cases", "main"]
 
 _PARAMS, _TURNS, _BLOCK, _MOST = (1_000_000, 25_600_000), 9, 0.02, 1000
 _SUMS = (2, 4, 8)
@@ -34,17 +35,6 @@ _ARRAYS = 10
 Flat = npt.NDArray[np.float32]
 
 
-class Case(NamedTuple):
-    """One kernel on one machine's arrays."""
-
-    name: str
-    ours: Step
-    theirs: Step
-    """The same by the library that everybody uses."""
-    moved: int
-    """Bytes that must be read and written."""
-
-
 @dataclass(frozen=True)
 class Measured:
     """One kernel at one size: seconds of a call of each side, turn by turn."""
@@ -52,6 +42,7 @@ class Measured:
     name: str
     params: int
     moved: int
+    library: str
     sides: Mapping[str, Sequence[float]]
 
 
@@ -154,6 +145,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--params", type=int, nargs="+", metavar="N", default=_PARAMS,
         help="sizes of the arrays, in float32 (1 M, 25.6 M)")  # fmt: skip
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
+    add("--gpu", action="store_true", help="those of a GPU, beside CuPy")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
 
@@ -161,22 +153,23 @@ def main(options: argparse.Namespace) -> int:
     """Measure, print, write what was asked for. Blocking, minutes."""
     if min(*options.params, options.turns) < 1:
         raise UsageError("--params and --turns take numbers of at least 1")
-    report = Report("kernels", options.json)
+    library = "CuPy" if options.gpu else "NumPy"
+    report = Report("kernels", options.json, gpu=options.gpu)
     print(
-        f"{'kernel':<18} {'floats':>7} | {'spotmpi':>9} {'NumPy':>9}  ms | times faster, of a copy"
+        f"{'kernel':<18} {'floats':>7} | {'spotmpi':>9} {library:>9}  ms | times faster, of a copy"
     )
     for params in options.params:
-        if report.has_room(4 * params * (_ARRAYS + 4), figures.size(params)):
-            for case in cpu_cases(params):
-                found = _measure(case, params, options.turns)
+        if options.gpu or report.has_room(4 * params * (_ARRAYS + 4), figures.size(params)):
+            for case in gpu.kernel_cases(params) if options.gpu else cpu_cases(params):
+                found = _measure(case, params, options.turns, options.gpu)
                 report.add(to_json(found), [line(found)])
     return report.close()
 
 
 def line(found: Measured) -> str:
-    """A row: NumPy's time over ours, and a copy's of as many bytes."""
-    ours, theirs = (1e3 * median(found.sides[side]) for side in ("spotmpi", "numpy"))
-    faster = figures.times(found.sides, "numpy", "spotmpi")
+    """A row: the library's time over ours, and a copy's of as many bytes."""
+    ours, theirs = (1e3 * median(found.sides[side]) for side in ("spotmpi", found.library))
+    faster = figures.times(found.sides, found.library, "spotmpi")
     share = figures.times(found.sides, "copy", "spotmpi").middle
     return (
         f"{found.name:<18} {figures.size(found.params):>7} | {ours:9.3f} {theirs:9.3f}     | "
@@ -190,9 +183,13 @@ def to_json(found: Measured) -> dict[str, Any]:
     return {"kernel": found.name, "params": found.params, "bytes": found.moved, **seconds}
 
 
-def _measure(case: Case, params: int, count: int) -> Measured:
-    copy = copying(case.moved // 2)  # which reads and writes as much
-    sides: dict[str, Step] = {"spotmpi": case.ours, "numpy": case.theirs, "copy": copy}
-    clock = turns.alone
+def _measure(case: Case, params: int, count: int, on_gpu: bool) -> Measured:
+    copy, clock = (gpu.copying, gpu.clock) if on_gpu else (copying, turns.alone)
+    library = "cupy" if on_gpu else "numpy"
+    # The copy reads and writes as much.
+    sides = {"spotmpi": case.ours, library: case.theirs, "copy": copy(case.moved // 2)}
+    for step in sides.values():
+        step()  # which may compile it
     steps = {name: turns.block(clock, step, _BLOCK, _MOST) for name, step in sides.items()}
-    return Measured(case.name, params, case.moved, turns.take(clock, count, sides, steps))
+    found = turns.take(clock, count, sides, steps)
+    return Measured(case.name, params, case.moved, library, found)

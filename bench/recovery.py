@@ -87,6 +87,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--detect-ms", type=int, metavar="MS", help="with --hosts: as of spotmpi run (auto)"
     )
+    parser.add_argument(
+        "--gpu", action="store_true", help="train CuPy's arrays, on a GPU; the floor has the host's"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all samples to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the box plot into FILE")
 
@@ -97,16 +100,16 @@ def main(options: argparse.Namespace) -> int:
         if not file.resolve().parent.is_dir():
             raise UsageError(f"{file}: there is no folder {file.resolve().parent}; make it first")
     if options.hosts:
-        if options.workers or options.params or options.lost or options.plot:
+        if options.workers or options.params or options.lost or options.plot or options.gpu:
             raise UsageError("--hosts goes with --runs, --detect-ms and --json only")
         return hosts.main(options)
     if options.detect_ms is not None:
         raise UsageError("--detect-ms goes with --hosts")
     cells = _cells(options)
-    head = machine.describe()
+    head = machine.describe(options.gpu)
     measured: Results = {cell: {"spotmpi": [], "floor": []} for cell in cells}
     with temporary_job.ended_by_signals():
-        failures = _measure(measured, options.runs)
+        failures = _measure(measured, options.runs, "cupy" if options.gpu else "numpy")
     if options.json:
         results = to_json(head, measured, failures)
         options.json.write_text(json.dumps(results, indent=1) + "\n")
@@ -168,7 +171,7 @@ def _fitting(cells: Iterable[Cell]) -> Iterator[Cell]:
             )
 
 
-def _measure(measured: Results, runs: int) -> list[str]:
+def _measure(measured: Results, runs: int, library: str) -> list[str]:
     """Fill ``measured``, cell after cell and side by side, so that both see the same machine."""
     failures = []
     jobs = {cell: -(-runs // cell.events) for cell in measured}
@@ -184,7 +187,7 @@ def _measure(measured: Results, runs: int) -> list[str]:
                 )
                 begin = time.monotonic()
                 try:
-                    got = _job(side, cell, events)
+                    got = _job(side, cell, events, library)
                 except (JobFailed, TraceError) as error:
                     failures.append(f"{name}: {error}")
                     _say(f"FAILED {failures[-1]}")
@@ -195,7 +198,7 @@ def _measure(measured: Results, runs: int) -> list[str]:
     return failures
 
 
-def _job(side: summary.Side, cell: Cell, events: list[Event]) -> list[Sample]:
+def _job(side: summary.Side, cell: Cell, events: list[Event], library: str) -> list[Sample]:
     """One job, one recovery after the other. JobFailed or TraceError; leaves nothing behind."""
     limit = 60 + 2 * cell.workers + 2e-8 * cell.params * cell.workers * cell.steps
     with temporary_job.private_folder(cell.workers) as folder, Deaths(folder) as deaths:
@@ -205,7 +208,7 @@ def _job(side: summary.Side, cell: Cell, events: list[Event]) -> list[Sample]:
             launching.by_mpirun(cell.workers, program, folder, limit)
             records = list(trace.read(folder / "records"))
         else:
-            program = [str(launching.SCRIPTS / "training.py"), *arguments]
+            program = [str(launching.SCRIPTS / "training.py"), *arguments, library]
             launching.by_spotmpi(cell.workers, program, folder / "trace", folder, limit)
             records = [*trace.read(folder / "records"), *trace.read(folder / "trace")]
     return recoveries(cell, events, deaths.seen, records)

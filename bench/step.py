@@ -98,16 +98,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--params", type=int, nargs="+", metavar="N",
         help="sizes of the model, in float32 (1 M, 25.6 M)")  # fmt: skip
     add("--models", nargs="+", choices=tuple(MODELS), default=(), help="these, array by array")
+    add("--gpu", action="store_true", help="arrays of CuPy's, all on one GPU")
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print, write what was asked for; 1 if a job failed. Blocking, minutes."""
+    if options.gpu and options.models:
+        raise UsageError("--gpu goes with --workers, --params, --turns and --json only")
     asked = options.params or (() if options.models else _PARAMS)
     if min(*options.workers, *asked, options.turns) < 1:
         raise UsageError("--workers, --params and --turns take numbers of at least 1")
-    report = Report("step", options.json)
+    report = Report("step", options.json, gpu=options.gpu)
+    if options.gpu:
+        return _on_gpu(options, report)
     print(
         "workers       floats | bare, ms   plane  spotmpi |   plane, spotmpi born | "
         "times faster (95 % interval) | safety, % (95 % interval)"
@@ -120,6 +125,26 @@ def main(options: argparse.Namespace) -> int:
                     with report.measuring(job):
                         found = _measure(workers, what, options.turns)
                         report.add(to_json(found), lines(found))
+    return report.close()
+
+
+def _on_gpu(options: argparse.Namespace, report: Report) -> int:
+    """The same for arrays of a device: every side in ms, and how many times faster than others."""
+    print("workers  floats | ms of each side | spotmpi's gradients in place, times faster than ...")
+    with temporary_job.ended_by_signals():
+        for params in options.params or _PARAMS:
+            for workers in options.workers:
+                with report.measuring(f"{workers} workers, {params}"):
+                    found = _measure(workers, params, options.turns, "on_device.py")
+                    sides = found.sides
+                    best = "born" if "born" in sides else "staged born"
+                    ms = [f"{side} {1e3 * median(times):.2f}" for side, times in sides.items()]
+                    ratios = {side: figures.times(sides, side, best) for side in sides}
+                    said = [f"{side} {ratios[side].say()}" for side in sides if side != best]
+                    row = f"{workers:7} {found.what:>7} | {', '.join(ms)} | {', '.join(said)}"
+                    times = {f"{side.replace(' ', '_')}_s": one for side, one in sides.items()}
+                    cell = {"workers": workers, "params": params, "times_faster": ratios, **times}
+                    report.add(cell, [row])
     return report.close()
 
 
@@ -159,12 +184,10 @@ def _params(what: int | str) -> int:
     return what if isinstance(what, int) else sum(array.size for array in MODELS[what]())
 
 
-def _measure(workers: int, what: int | str, turns: int) -> Measured:
+def _measure(workers: int, what: int | str, turns: int, script: str = "stepping.py") -> Measured:
     """One job. Leaves nothing behind."""
     params = _params(what)
     name = what if isinstance(what, str) else figures.size(what)
     limit = _LIMIT + 2 * workers + _SLOWEST * params * workers * (turns + 5)
     program = [str(turns), str(what)]
-    return Measured(
-        workers, name, params, launching.times_of(workers, "stepping.py", program, limit)
-    )
+    return Measured(workers, name, params, launching.times_of(workers, script, program, limit))

@@ -291,27 +291,34 @@ def _cupy() -> Any:
 
 
 @cache
-def _kernels() -> dict[str, Any]:
-    """By name, those that were asked for."""
-    return {}
+def _kernel(name: str, device: int) -> Any:
+    """This one, in the memory of that device, which is the current one."""
+    narrow = name in ("begin", "most", "end", "widen")
+    return _module(SOURCES[narrow], device).get_function(name)
 
 
 @cache
-def _modules() -> list[Any]:
-    return [_cupy().RawModule(code=source(name), options=OPTIONS) for name in SOURCES]
+def _module(name: str, device: int) -> Any:
+    """The code of one of `SOURCES` for that device, which is the current one.
+
+    Not `cupy.RawModule`: that compiles with ``-ftz=true`` whatever it is told, which makes zeros of
+    the smallest numbers.
+    """
+    cuda = _cupy().cuda
+    code, _ = cuda.compiler.compile_using_nvrtc(source(name), OPTIONS)
+    module = cuda.function.Module()
+    module.load(code)
+    return module
 
 
 def _launch(name: str, along: Array, *arguments: Any) -> None:
     """This kernel, for each element of ``along``, the number of which is its last argument."""
     if not along.size:
         return
-    kernels = _kernels()
-    if (kernel := kernels.get(name)) is None:
-        arithmetic, narrow = _modules()
-        module = narrow if name in ("begin", "most", "end", "widen") else arithmetic
-        kernel = kernels[name] = module.get_function(name)
     blocks = min(-(-along.size // _THREADS), _BLOCKS)
-    with along.device:
+    device = along.device
+    with device:
+        kernel = _kernel(name, device.id)
         kernel((blocks,), (_THREADS,), (*arguments, np.uint64(along.size)))
 
 

@@ -441,12 +441,18 @@ def ascontiguousarray(array: ndarray) -> ndarray:
     return made
 
 
-class RawModule:
+def _compile(code: str, options: Sequence[str]) -> tuple[bytes, None]:
+    """Source is the CPU's code, too. `RawModule` is missing: it does not keep to its options."""
+    assert "--fmad=false" in options
+    return code.encode(), None
+
+
+class Module:
     """CUDA source, on the CPU."""
 
-    def __init__(self, code: str, options: Sequence[str] = ()) -> None:
-        self._compiled = gpu_on_cpu.compiled(code)
-        assert "--fmad=false" in options
+    def load(self, code: bytes) -> None:
+        """What a compiler has made."""
+        self._compiled = gpu_on_cpu.compiled(code.decode())
 
     def get_function(self, name: str) -> Callable[..., None]:
         """A kernel."""
@@ -482,6 +488,8 @@ cuda = SimpleNamespace(
     UnownedMemory=UnownedMemory,
     alloc_pinned_memory=_alloc_pinned_memory,
     get_current_stream=get_current_stream,
+    compiler=SimpleNamespace(compile_using_nvrtc=_compile),
+    function=SimpleNamespace(Module=Module),
     runtime=runtime,
 )
 
@@ -501,7 +509,7 @@ def installed() -> Iterator[None]:
     try:
         yield
     finally:
-        for forgets in (gpu._kernels, gpu._modules):
+        for forgets in (gpu._kernel, gpu._module):
             forgets.cache_clear()
         if before is None:
             del sys.modules["cupy"]

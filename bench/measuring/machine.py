@@ -12,16 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from spotmpi import __version__
+from spotmpi.errors import UsageError
 from spotmpi.launch.processes import cores
 from spotmpi.launch.start.installation import search
 
 __all__ = ["busy", "describe", "free_memory"]
 
-_PACKAGES = ("mpi4py", "numpy", "numba")
+_PACKAGES = ("mpi4py", "numpy", "numba", "cupy-cuda12x", "cupy-cuda13x", "torch")
+"""Those that are installed are named."""
 
 
-def describe() -> dict[str, Any]:
-    """Date, arguments, machine and versions, for the head of a file of results. Blocking, 0.1 s."""
+def describe(gpu: bool = False) -> dict[str, Any]:
+    """Date, arguments, machine and versions, for the head of a file of results. Blocking, 0.1 s.
+
+    ``gpu``: with CuPy's current device, too. UsageError if it finds none.
+    """
     mpi = search(os.environ).found
     return {
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -34,12 +39,13 @@ def describe() -> dict[str, Any]:
             ),
             "kernel": platform.release(),
             "load": os.getloadavg()[0],
+            **({"gpu": _gpu()} if gpu else {}),
         },
         "versions": {
             "spotmpi": __version__,
             "Open MPI": mpi.version if mpi else None,
             "Python": platform.python_version(),
-            **{name: _version(name) for name in _PACKAGES},
+            **{name: found for name in _PACKAGES if (found := _version(name))},
         },
     }
 
@@ -56,6 +62,17 @@ def free_memory() -> int:
     """Bytes that new processes can have without anything being swapped out."""
     kib = _field("/proc/meminfo", "MemAvailable") or "0 kB"
     return int(kib.split()[0]) * 1024
+
+
+def _gpu() -> str:
+    try:
+        import cupy
+
+        told = cupy.cuda.runtime.getDeviceProperties(cupy.cuda.runtime.getDevice())
+    except Exception as error:  # whatever keeps it from working is what is to be said
+        raise UsageError(f"--gpu: CuPy finds no GPU ({error}); see spotmpi doctor") from error
+    name: str = told["name"].decode()
+    return name
 
 
 def _times() -> tuple[int, int]:

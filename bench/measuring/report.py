@@ -22,12 +22,12 @@ class Report:
     """Of one run. Its file has all that was found by then."""
 
     def __init__(self, bench: str, file: Path | None, **about: Any) -> None:
-        """``about``: what else stands at the head of the file. UsageError if there is no folder
-        for it. Blocking, 0.1 s."""
+        """``about``: what else stands at the head of the file, and ``gpu=True`` if it measures one.
+        UsageError if there is no folder for the file, or no GPU. Blocking, 0.1 s."""
         if file and not file.resolve().parent.is_dir():
             raise UsageError(f"{file}: there is no such folder; make it first")
         self._file = file
-        self._head = {"bench": bench, **machine.describe(), **about}
+        self._head = {"bench": bench, **machine.describe(about.get("gpu", False)), **about}
         self.cells: list[Mapping[str, Any]] = []
         self.failures: list[str] = []
 

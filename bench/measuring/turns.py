@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Clock", "Step", "alone", "block", "take", "together"]
+__all__ = ["Case", "Clock", "Step", "alone", "block", "take", "together"]
 
 _WARM_UP = 2
 """Steps that say how long one usually takes."""
@@ -18,6 +18,17 @@ Step = Callable[[], object]
 
 Clock = Callable[[Step, int], float]
 """Seconds of one step, of so many in a row."""
+
+
+class Case(NamedTuple):
+    """One kernel on one machine's arrays."""
+
+    name: str
+    ours: Step
+    theirs: Step
+    """The same by the library that everybody uses."""
+    moved: int
+    """Bytes that must be read and written."""
 
 
 def alone(step: Step, steps: int) -> float:

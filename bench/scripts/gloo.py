@@ -20,7 +20,7 @@ def there() -> bool:
 
 
 def joined(rank: int, size: int, store: Path, alone: bool) -> Callable[[Any], None]:
-    """Sums a NumPy array over so many processes, in place. Collective.
+    """Sums an array of NumPy or CuPy over so many processes, in place. Collective.
 
     ``store``: a file that all of them see and that is not there yet. ``alone``: all are on one
     host; or else they meet by the first interface that is not the loopback.
@@ -37,6 +37,6 @@ def joined(rank: int, size: int, store: Path, alone: bool) -> Callable[[Any], No
     group = dist.ProcessGroupGloo(dist.FileStore(str(store), size), rank, size, options)
 
     def total(array: Any) -> None:
-        group.allreduce([torch.from_numpy(array)]).wait()
+        group.allreduce([torch.from_dlpack(array)]).wait()
 
     return total

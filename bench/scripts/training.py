@@ -1,17 +1,17 @@
 """The training whose recoveries are measured: all of spotmpi, and a gradient that costs nothing.
 
-A script for ``spotmpi run`` (`recovery` starts it): ``training.py FOLDER PARAMS STEPS SCHEDULE``,
-arguments as in `floor`. Victims die by `floor.Killer`, in the place of spotmpi's own rehearsal: at
-moments that the bench chooses, the same on both sides.
+A script for ``spotmpi run`` (`recovery` starts it): ``training.py FOLDER PARAMS STEPS SCHEDULE
+LIBRARY``, arguments as in `floor`, and whose the arrays are: ``numpy`` or ``cupy``. Victims die by
+`floor.Killer`, in the place of spotmpi's own rehearsal: at moments that the bench chooses, the same
+on both sides.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
-
-import numpy as np
 
 import spotmpi
 from spotmpi.bench.scripts.floor import Killer
@@ -20,10 +20,11 @@ from spotmpi.strategies import SSGD
 from spotmpi.training.fault_injection import Rehearsal
 
 
-def main(folder: Path, params: int, steps: int, schedule: str) -> None:
+def main(folder: Path, params: int, steps: int, schedule: str, library: str) -> None:
     """One worker of the job, to its end."""
-    weights = [np.zeros(params, np.float32)]
-    gradient = [np.full(params, 1e-3, np.float32)]
+    zeros = import_module(library).zeros
+    weights, gradient = [zeros(params, "float32")], [zeros(params, "float32")]
+    gradient[0].fill(1e-3)
     with spotmpi.Trainer(weights, optimizer=Momentum(lr=0.05), strategy=SSGD()) as trainer:
         killer: Rehearsal = Killer(schedule, trainer.worker, folder)
         cast(Any, trainer)._seat.rehearsal = killer
@@ -32,4 +33,4 @@ def main(folder: Path, params: int, steps: int, schedule: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), *sys.argv[4:])

@@ -15,6 +15,7 @@ from spotmpi.bench.measuring import launching, machine
 from spotmpi.bench.scripts import floor
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
+from tests import fake_cupy
 
 
 def arguments(*words: str) -> argparse.Namespace:
@@ -44,6 +45,18 @@ def test_both_sides_lose_workers_and_recover(
     shown = capsys.readouterr()
     assert "Where the last survivor's time goes" in shown.out
     assert "floor" in shown.out
+
+
+@pytest.mark.matrix
+def test_workers_with_a_device_are_lost_and_recover(tmp_path: Path, fake_device: None) -> None:
+    file = tmp_path / "recovery.json"
+    size = ("--workers", "4", "--params", "1000", "--lost", "1", "--runs", "1")
+    with fake_cupy.installed():
+        assert recovery.main(arguments("--gpu", *size, "--json", str(file))) == 0
+    results = json.loads(file.read_text())
+    assert results["failures"] == []
+    (cell,) = results["cells"]
+    assert [len(cell[side]) for side in ("spotmpi", "floor")] == [1, 1]
 
 
 def test_the_floor_holds_nothing_of_spotmpi() -> None:

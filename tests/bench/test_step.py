@@ -10,6 +10,7 @@ import pytest
 from spotmpi import cli
 from spotmpi.bench import step
 from spotmpi.bench.step import Measured
+from tests import fake_cupy
 
 SIDES = {
     "bare": [0.060, 0.080],
@@ -49,6 +50,23 @@ def test_all_sides_run_in_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert min(cell[f"{side}_s"]) > 0
     assert results["failures"] == []
     assert "1 k" in capsys.readouterr().out
+
+
+@pytest.mark.matrix
+def test_all_sides_of_a_gpu_run_in_one_job(
+    tmp_path: Path, fake_device: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "step.json"
+    options = ["--workers", "2", "--params", "1000", "--turns", "2", "--json", str(file)]
+    with fake_cupy.installed():
+        assert cli.main(["bench", "step", "--gpu", *options]) == 0
+    results = json.loads(file.read_text())
+    (cell,) = results["cells"]
+    assert (cell["workers"], cell["params"]) == (2, 1000)
+    for side in ("bare", "spotmpi", "born", "staged", "staged_born"):
+        assert len(cell[f"{side}_s"]) == 2
+    assert results["failures"] == []
+    assert "born" in capsys.readouterr().out
 
 
 def test_a_model_that_does_not_fit_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:

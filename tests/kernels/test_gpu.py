@@ -267,13 +267,13 @@ def test_a_wrong_kernel_is_found(
     monkeypatch.setattr(gpu, "source", texts.__getitem__)
     x = [make("float32", 1001, "random", i) for i in range(3)]
     x[2][500] = np.inf
-    for forgets in (gpu._kernels, gpu._modules):
+    for forgets in (gpu._kernel, gpu._module):
         forgets.cache_clear()
     try:
         with pytest.raises(AssertionError):
             compare(what, x)
     finally:
-        for forgets in (gpu._kernels, gpu._modules):
+        for forgets in (gpu._kernel, gpu._module):
             forgets.cache_clear()
 
 
@@ -286,13 +286,13 @@ def test_a_kernel_that_fuses_would_be_found(monkeypatch: pytest.MonkeyPatch) -> 
     texts = {"arithmetic.cu": fused, "narrow.cu": gpu.source("narrow.cu")}
     monkeypatch.setattr(gpu, "source", texts.__getitem__)
     x = [make("float64", 1001, "random", i) for i in range(2)]
-    for forgets in (gpu._kernels, gpu._modules):
+    for forgets in (gpu._kernel, gpu._module):
         forgets.cache_clear()
     try:
         with pytest.raises(AssertionError):
             compare(lambda k, a: k.sgd(a[0], a[1], 0.1, 0.3), x)
     finally:
-        for forgets in (gpu._kernels, gpu._modules):
+        for forgets in (gpu._kernel, gpu._module):
             forgets.cache_clear()
 
 

@@ -1,0 +1,49 @@
+"""The tables of docs/gpu.md say what the samples in bench/results say."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from tests.docs import pages
+from tests.docs.pages import DOCS
+from tests.docs.test_figures import FLOATS, close, extremes, results, shown
+
+PAGE = (DOCS / "gpu.md").read_text(encoding="utf-8")
+
+
+def test_steps_are_those_measured() -> None:
+    measured = {(cell["workers"], cell["params"]): cell for cell in results("gpu-step")["cells"]}
+    for workers, floats, *said in pages.table(PAGE, "What it takes", 0):
+        cell = measured.pop((int(workers), FLOATS[floats]))
+        sides = ("bare", "gloo", "born", "staged_born")
+        took = [1e3 * median(cell[f"{side}_s"]) for side in sides]
+        assert close([shown(one)[0] for one in said], took)
+    assert measured == {}, "not on the page"
+
+
+def test_recoveries_are_those_measured() -> None:
+    cells = results("gpu-recovery")["cells"]
+    measured = {(cell["workers"], cell["params"]): cell for cell in cells}
+    for workers, floats, *said in pages.table(PAGE, "What it takes", 1):
+        cell = measured.pop((int(workers), FLOATS[floats]))
+        for one, side in zip(said, ("spotmpi", "floor"), strict=True):
+            totals = [sample["total"] for sample in cell[side]]
+            assert len(totals) == 4
+            assert close(shown(one), extremes(totals))
+    assert measured == {}, "not on the page"
+
+
+def test_what_it_says_of_kernels_was_measured() -> None:
+    shares, times = {}, {}
+    for cell in results("gpu-kernels")["cells"]:
+        if cell["params"] == 25_600_000:
+            ours = median(cell["spotmpi_s"])
+            shares[cell["kernel"]] = median(cell["copy_s"]) / ours
+            times[cell["kernel"]] = median(cell["cupy_s"]) / ours
+    plain = ("accumulate", "blend", "exchange", "sgd", "momentum", "adam", "lamb")
+    plain += tuple(f"scaled_sum of {count}" for count in (2, 4, 8))
+    low, high = (round(100 * edge(shares[one] for one in plain)) for edge in (min, max))
+    assert f"reach {low} to {high} % of a copy's bandwidth" in PAGE
+    low, high = (round(edge(times[one] for one in plain), 2) for edge in (min, max))
+    assert f"({low:.2f} to {high:.2f} times)" in PAGE
+    assert f"(`narrow_sum`, {100 * shares['narrow_sum, fp16']:.0f} % of a copy)" in PAGE
