@@ -17,6 +17,7 @@ What it adds to every test:
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
@@ -259,6 +260,13 @@ def nothing_left_behind() -> Iterator[None]:
         subprocess.run(["ip", "netns", "delete", name], check=False)
     if left:
         pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
+
+
+@pytest.fixture
+def descriptors() -> Callable[[], list[str]]:
+    """Tells which ones this process has open; those that earlier tests forgot are closed by now."""
+    gc.collect()
+    return lambda: os.listdir("/proc/self/fd")
 
 
 @pytest.fixture(autouse=True)

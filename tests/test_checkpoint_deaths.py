@@ -67,7 +67,9 @@ def test_a_missing_folder_is_an_error_of_the_save(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_full_at_any_point_leaves_the_last_good_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    descriptors: Callable[[], list[str]],
 ) -> None:
     size = save(tmp_path, 1, STATE).stat().st_size
     write, room = os.write, 0
@@ -80,13 +82,13 @@ def test_a_disk_that_is_full_at_any_point_leaves_the_last_good_one(
         return count
 
     monkeypatch.setattr(os, "write", write_while_there_is_room)
-    open_files = len(os.listdir("/proc/self/fd"))
+    open_files = len(descriptors())
     for space in [*range(0, size - 512, 101), size - 513]:
         room = space
         with pytest.raises(CheckpointError, match=r"step 2 could not .* No space left on device"):
             save(tmp_path, 2, STATE)
         assert [path.name[-4:] for path in tmp_path.iterdir()] == ["1.h5"]
-    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert len(descriptors()) == open_files
     assert load_latest(tmp_path, nowhere).step == 1
     room = size - 512
     save(tmp_path, 2, STATE)

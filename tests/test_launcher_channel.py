@@ -12,7 +12,7 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -78,17 +78,19 @@ def test_an_event_that_is_too_long_arrives_without_its_fields(
 
 
 def test_a_channel_that_is_closed_holds_nothing_and_leaves_the_connection_alone(
-    tmp_path: Path, ends: tuple[socket.socket, socket.socket]
+    tmp_path: Path,
+    ends: tuple[socket.socket, socket.socket],
+    descriptors: Callable[[], list[str]],
 ) -> None:
     (tmp_path / DEATHS).write_bytes(bytes(16))
     for board in BOARDS:
         (tmp_path / board).touch()
-    before = os.listdir("/proc/self/fd")
+    before = descriptors()
     channel = LauncherChannel.open(Settings(job_dir=tmp_path, channel_fd=ends[1].fileno()))
-    assert len(os.listdir("/proc/self/fd")) == len(before) + 4  # deaths, and three boards
+    assert len(descriptors()) == len(before) + 4  # deaths, and three boards
     channel.close()
     channel.close()
-    assert os.listdir("/proc/self/fd") == before
+    assert descriptors() == before
     channel.tell("begin")
     channel.progressed(0, 1, 1, IN_ROUND)
     assert channel.order_for(0) is channel.death_of(0) is None

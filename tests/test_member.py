@@ -90,7 +90,7 @@ def left(results: Sequence[Result]) -> list[int]:
 @pytest.mark.parametrize("workers", [2, 5])
 @pytest.mark.first("5")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, workers: int) -> None:
-    results = campaign(Job(tmp_path / "calm", workers, samples=83), runs=25)
+    results = campaign(Job(tmp_path / "calm", workers, samples=83), runs=15)
     assert len(joined(results)) > 5
     assert len(left(results)) > 5
     assert any(result.of("recovery") for result in results)
@@ -217,7 +217,7 @@ def agree(result: Result) -> None:
 @pytest.mark.parametrize("kind", [MeansInTheLoop, NoBatches])
 @pytest.mark.first("MeansInTheLoop")
 def test_newcomers_follow_scripts_of_other_kinds(tmp_path: Path, kind: type[Job]) -> None:
-    results = campaign(kind(tmp_path / "calm", 3), runs=15, holds=agree)
+    results = campaign(kind(tmp_path / "calm", 3), runs=8, holds=agree)
     assert len(joined(results)) > 2
 
 

@@ -92,7 +92,7 @@ def check_many(result: Result) -> None:
 @pytest.mark.first("LAMB")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) -> None:
     calm = Job(tmp_path / "calm", 3, samples=85, optimizer=OPTIMIZERS[name])
-    results = campaign(calm, runs=15)
+    results = campaign(calm, runs=8)
     assert joined(results)
     assert left(results)
     assert any(result.of("recovery") for result in results)
@@ -129,7 +129,7 @@ def test_a_model_of_many_pages_is_learnt_while_others_come_and_die(
     if ends:
         assert max(end - begin for begin, end in pages) == 270
     calm = Job(tmp_path / "calm", 3, samples=85, optimizer=OPTIMIZERS[name], model=MANY)
-    results = campaign(calm, runs=10, holds=check_many)
+    results = campaign(calm, runs=5, holds=check_many)
     assert joined(results)
     assert any(result.of("recovery") for result in results)
 
@@ -161,11 +161,16 @@ def test_a_newcomer_that_is_not_told_the_number_of_updates_would_be_found(
     "chain",
     [
         Clip(0.5) >> GradientAverage() >> Clip(0.25) >> Apply(),
-        Clip(0.5) >> Apply() >> Every(3, ModelAverage()),
         Apply() >> Every(3, OuterUpdate()),
-        GradientAverage() >> Apply() >> Every(4, SlowWeights()),
-        STRATEGIES["accumulating"]().chain,
-        STRATEGIES["narrowly"]().chain,
+        *(
+            pytest.param(chain, marks=pytest.mark.matrix)
+            for chain in (
+                Clip(0.5) >> Apply() >> Every(3, ModelAverage()),
+                GradientAverage() >> Apply() >> Every(4, SlowWeights()),
+                STRATEGIES["accumulating"]().chain,
+                STRATEGIES["narrowly"]().chain,
+            )
+        ),
     ],
     ids=str,
 )

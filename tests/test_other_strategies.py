@@ -112,7 +112,7 @@ def test_it_trains_what_the_trace_says_while_nothing_happens(tmp_path: Path, nam
     "diloco:h=8,outer=0.5,momentum=0.75,fragments=2,delay=2,mix=0.5",
 )
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) -> None:
-    results = campaign(job(name, tmp_path / "calm"), runs=20, holds=check_with(name))
+    results = campaign(job(name, tmp_path / "calm"), runs=10, holds=check_with(name))
     assert joined(results)
     assert left(results)
     assert any(result.of("recovery") for result in results)
@@ -122,7 +122,7 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
 def test_an_optimizer_that_counts_goes_with_them(tmp_path: Path, name: str) -> None:
     """Where workers move for themselves, each counts its own updates."""
     calm = job(name, tmp_path / "calm", optimizer=lambda: Adam(lr=0.05))
-    results = campaign(calm, runs=12, holds=check_with(name, Adam))
+    results = campaign(calm, runs=6, holds=check_with(name, Adam))
     assert joined(results)
 
 

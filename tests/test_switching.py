@@ -132,7 +132,7 @@ def test_all_change_to_it_after_the_same_round(tmp_path: Path, seed: int) -> Non
 @pytest.mark.first("Adam")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, optimizer: Any) -> None:
     calm = Changing(tmp_path / "calm", 3, optimizer=lambda: optimizer(lr=0.05))
-    results = campaign(calm, runs=25, holds=check)
+    results = campaign(calm, runs=12, holds=check)
     assert joined(results)
     assert left(results)
     assert any(result.of("recovery") for result in results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,14 +39,17 @@ def order_stop(folder: Path, worker: int) -> None:
 
 
 def test_a_worker_that_is_told_to_stop_keeps_its_state_and_asks_for_a_requeue(
-    boards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    boards: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    descriptors: Callable[[], list[str]],
 ) -> None:
     monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
     for name, value in (("JOB_DIR", boards), ("CHANNEL", NOBODY), ("CHECKPOINT", tmp_path / "c")):
         monkeypatch.setenv(f"SPOTMPI_{name}", str(value))
     trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD())
     checkpoint_folder.check_writable(tmp_path)  # what it opens for good, it has opened now
-    before = os.listdir("/proc/self/fd")
+    before = descriptors()
     board = progress(boards)
 
     def train() -> None:
@@ -68,7 +71,7 @@ def test_a_worker_that_is_told_to_stop_keeps_its_state_and_asks_for_a_requeue(
     # Two more: the last step is stable after one, and kept in the other.
     assert said[:3] == (8, 4, IN_ROUND)
     board.close()
-    assert os.listdir("/proc/self/fd") == before
+    assert descriptors() == before
     assert checkpoint_file.load_latest(tmp_path / "c", pytest.fail).step == 4
 
 

@@ -1,7 +1,7 @@
 """The training whose recoveries are measured: all of spotmpi, and a gradient that costs nothing.
 
 A script for ``spotmpi run`` (`recovery` starts it): ``training.py FOLDER PARAMS STEPS SCHEDULE
-LIBRARY``, arguments as in `floor`, and whose the arrays are: ``numpy`` or ``cupy``. Victims die by
+[LIBRARY]``, arguments as in `floor`, and whose the arrays are: ``numpy``, or ``cupy``. Victims die by
 `floor.Killer`, in the place of spotmpi's own rehearsal: at moments that the bench chooses, the same
 on both sides.
 """
@@ -20,7 +20,7 @@ from spotmpi.strategies import SSGD
 from spotmpi.training.fault_injection import Rehearsal
 
 
-def main(folder: Path, params: int, steps: int, schedule: str, library: str) -> None:
+def main(folder: Path, params: int, steps: int, schedule: str, library: str = "numpy") -> None:
     """One worker of the job, to its end."""
     zeros = import_module(library).zeros
     weights, gradient = [zeros(params, "float32")], [zeros(params, "float32")]

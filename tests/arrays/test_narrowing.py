@@ -27,7 +27,7 @@ def test_all_results_and_all_that_is_kept_are_all_that_was_brought(form: str) ->
     draw = random.Random(form)
     kept = {worker: new(form) for worker in range(6)}
     results, everything = np.zeros(SIZE), np.zeros(SIZE)
-    for number in range(60):
+    for number in range(25):
         attempts = draw.choice((1, 1, 2, 3))
         for attempt in range(attempts):
             there = sorted(draw.sample(range(6), draw.randint(2, 6)))

@@ -66,8 +66,9 @@ def test_who_is_stopped_is_not_dead(
 
 def test_who_left_is_of_no_interest_and_nothing_of_it_stays_open(
     neighbours: dict[int, subprocess.Popen[bytes]],
+    descriptors: Callable[[], list[str]],
 ) -> None:
-    before = set(os.listdir("/proc/self/fd"))
+    before = set(descriptors())
     ends = [Watched()]
     for worker, process in neighbours.items():
         ends[0].follow(worker, process.pid)
@@ -79,7 +80,7 @@ def test_who_left_is_of_no_interest_and_nothing_of_it_stays_open(
     ends[0].follow(1, os.getpid())  # another process is that worker now
     assert ends[0].dead == []
     ends.clear()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert set(descriptors()) == before
 
 
 def test_a_process_that_is_gone_cannot_be_followed(

@@ -238,26 +238,29 @@ def test_arrays_that_do_not_fit_each_other_are_refused() -> None:
 # These checks can fail.
 
 
+WRONG: list[Any] = [
+    ("out[i] + x[i]", "out[i] + x[i + 1]", lambda k, a: k.accumulate(a[0], a[1])),
+    ("b * out[i] + a", "out[i] + a", lambda k, a: k.blend(a[0], a[1], 0.3, 0.7)),
+    ("(brought - own[i])", "brought", lambda k, a: k.exchange(a[0], a[1], a[2])),
+    ("i < (n)", "i + 1 < (n)", lambda k, a: k.accumulate(a[0], a[1])),
+    ("sum = sum + q * b[i];", "sum = q * b[i] + sum * (real)1.0000001;",
+     lambda k, a: k.scaled_sum(a[0], a[1:], [0.3, 0.7])),
+    ("sum = out[i] + sum", "sum = sum", lambda k, a: k.scaled_sum(a[0], [a[1]] * 9, [0.3] * 9)),
+    ("(u32)i + start", "(u32)i", lambda k, a: k.digest(a[0], 3)),
+    ("*broken = 1", "*broken = 0", lambda k, a: k.finite(a[2])),
+    ("new2 * (gradient * gradient)", "new2 * gradient * gradient",
+     lambda k, a: k.lamb_norms(a[0], a[1], a[1], a[2], *[0.3] * 7)),
+    ("+ decay * param", "", lambda k, a: k.lamb(a[0], a[1], a[1], *[0.3] * 5)),
+    ("i += LANES", "i += 2 * LANES", lambda k, a: k.sum_of_squares(a[0])),
+    ("lanes[stretch * LANES + j]", "lanes[stretch * LANES + LANES - 1 - j]",
+     lambda k, a: k.sum_of_squares(a[0])),
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("right", "wrong", "what"),
-    [
-        ("out[i] + x[i]", "out[i] + x[i + 1]", lambda k, a: k.accumulate(a[0], a[1])),
-        ("b * out[i] + a", "out[i] + a", lambda k, a: k.blend(a[0], a[1], 0.3, 0.7)),
-        ("(brought - own[i])", "brought", lambda k, a: k.exchange(a[0], a[1], a[2])),
-        ("i < (n)", "i + 1 < (n)", lambda k, a: k.accumulate(a[0], a[1])),
-        ("sum = sum + q * b[i];", "sum = q * b[i] + sum * (real)1.0000001;",
-         lambda k, a: k.scaled_sum(a[0], a[1:], [0.3, 0.7])),
-        ("sum = out[i] + sum", "sum = sum", lambda k, a: k.scaled_sum(a[0], [a[1]] * 9, [0.3] * 9)),
-        ("(u32)i + start", "(u32)i", lambda k, a: k.digest(a[0], 3)),
-        ("*broken = 1", "*broken = 0", lambda k, a: k.finite(a[2])),
-        ("new2 * (gradient * gradient)", "new2 * gradient * gradient",
-         lambda k, a: k.lamb_norms(a[0], a[1], a[1], a[2], *[0.3] * 7)),
-        ("+ decay * param", "", lambda k, a: k.lamb(a[0], a[1], a[1], *[0.3] * 5)),
-        ("i += LANES", "i += 2 * LANES", lambda k, a: k.sum_of_squares(a[0])),
-        ("lanes[stretch * LANES + j]", "lanes[stretch * LANES + LANES - 1 - j]",
-         lambda k, a: k.sum_of_squares(a[0])),
-    ],
-)  # fmt: skip
+    [*WRONG[:2], *(pytest.param(*one, marks=pytest.mark.matrix) for one in WRONG[2:])],
+)
 def test_a_wrong_kernel_is_found(
     right: str, wrong: str, what: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,10 +38,10 @@ class Watching:
 
 
 @pytest.fixture
-def loop() -> Iterator[Callable[..., Watching]]:
+def loop(descriptors: Callable[[], list[str]]) -> Iterator[Callable[..., Watching]]:
     """``loop(watch)`` makes one; its lookout is to be closed at the end, and leaves nothing."""
     made: list[Watching] = []
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(descriptors())
 
     def make(watch: Watch, **more: object) -> Watching:
         made.append(Watching(watch, **more))  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def loop() -> Iterator[Callable[..., Watching]]:
         one.lookout.close()
         assert len(one.loop) == 0
         one.loop.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(descriptors()) == before
 
 
 @pytest.mark.parametrize("fake", [EC2, GCE, Azure])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import http.client
-import os
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -29,13 +29,11 @@ def ask(service: Service, timeout: float = 60.0) -> int:
         asking.close()
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 @CLOUDS
 @pytest.mark.parametrize("fault", [None, *FAULTS])
-def test_nothing_is_left_after_the_block(cloud: type[Service], fault: str | None) -> None:
+def test_nothing_is_left_after_the_block(
+    cloud: type[Service], fault: str | None, descriptors: Callable[[], list[str]]
+) -> None:
     before = threading.active_count(), descriptors()
     # Both connections stay to the end of the service, and longer.
     with socket.socket() as mute, socket.socket() as asking, cloud() as service:

@@ -164,7 +164,7 @@ def test_a_resumed_loop_goes_through_the_passes_that_are_left(tmp_path: Path) ->
     firsts = set()
     calm = keeping(tmp_path / "calm")
     events = calm.run().events
-    for at in range(100, events, 41):
+    for at in range(100, events, 89):
         kills = [Kill(worker, at + 2 * worker) for worker in range(3)]
         job = replace(keeping(tmp_path / f"{at}"), kills=kills)
         if job.run().finals or not any((job.folder / "kept").glob("*.h5")):
@@ -326,7 +326,7 @@ def is_whole(result: Result) -> None:
 
 def test_newcomers_begin_with_the_pass_that_the_others_are_in(tmp_path: Path) -> None:
     """In jobs that workers join, leave and die in, at any event."""
-    results = campaign(Evaluated(tmp_path / "calm", 3, samples=29), runs=25, holds=is_whole)
+    results = campaign(Evaluated(tmp_path / "calm", 3, samples=29), runs=15, holds=is_whole)
     late = [
         SEEN[result.job.folder, False].passes[worker]
         for result in results
@@ -341,7 +341,7 @@ def test_newcomers_begin_with_the_pass_that_the_others_are_in(tmp_path: Path) ->
 def test_a_leader_dies_at_any_event_of_what_is_done_once_after_a_pass(tmp_path: Path) -> None:
     job = Evaluated(tmp_path, 3, samples=8, passes=2)
     again = 0
-    for at in range(20, job.run().events, 9):
+    for at in range(20, job.run().events, 19):
         folder = tmp_path / f"{at}"
         folder.mkdir()
         result = replace(job, folder=folder, kills=[Kill(0, at)]).run()

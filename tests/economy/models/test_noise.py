@@ -41,6 +41,7 @@ def test_without_a_noise_all_batches_count_alike() -> None:
 
 
 @pytest.mark.parametrize("noise", [1.0, 4.0, 20.0])
+@pytest.mark.first("4.0")
 def test_the_noise_comes_back_from_runs_of_several_sizes(noise: float) -> None:
     curve = RingLoss(g1=100, g3=500, g5=0.2, workers=1, noise=noise)
     chance = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import os
 import resource
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -252,9 +252,11 @@ def test_another_user_is_not_listened_to(served: Served, monkeypatch: pytest.Mon
 
 
 def test_a_desk_that_cannot_be_made_leaves_no_descriptor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    descriptors: Callable[[], list[str]],
 ) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(descriptors())
     with pytest.raises(OSError, match="No such file"):
         ControlSocket(Loop(), tmp_path / "gone", answer)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(descriptors()) == before
