@@ -20,7 +20,7 @@ from spotmpi.arrays.views import Views
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import RESTS, Contribute, Moment, Quorum, Run, Step, Weighted, fragment
+from spotmpi.operators import RESTS, Contribute, Quorum, Run, Step, StepPosition, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.strategies import SSGD, Strategy, complete
@@ -143,7 +143,7 @@ def _after(
     brought: dict[WorkerId, list[Any]] = {}
     runs: dict[WorkerId, tuple[Step, Run]] = {}
     for worker, weight, samples, record, last, sends in _taken(of_round):
-        now = Moment(
+        now = StepPosition(
             weight,
             shares[worker],
             last,
@@ -291,7 +291,7 @@ class _Replica:
         return fragment(len(self.layout.buckets), self._known[1].fragments, self.rounds)
 
     def begin(
-        self, samples: npt.NDArray[np.int64] | None, now: Moment
+        self, samples: npt.NDArray[np.int64] | None, now: StepPosition
     ) -> tuple[Contribute | None, Step, Run]:
         """A step up to its round, if it has one; with these samples' gradient, if they count."""
         self._views.round()

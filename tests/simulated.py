@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric import Arena, Background, Between, Fabric, Part, Shape, Steps, Twins
+from spotmpi.fabric import Arena, Background, Between, DoubleBuffer, Fabric, Part, Shape, Steps
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
 from spotmpi.fabric.simulated.data import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
@@ -82,7 +82,9 @@ class Seat(Fabric):
         late = seat.me not in seat.membership
         return replace(_SETTINGS(), newcomer=seat.me if late else None)
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """The simulation's."""
         return self._simulation.arena(layout, name, state)
 

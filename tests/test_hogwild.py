@@ -12,7 +12,7 @@ import spotmpi
 from spotmpi.arrays.layout import Layout
 from spotmpi.errors import UsageError
 from spotmpi.fabric import AddUp
-from spotmpi.operators import Moment, Step, Weighted
+from spotmpi.operators import Step, StepPosition, Weighted
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import Hogwild, complete
 
@@ -41,9 +41,9 @@ class Crew:
             for me in self.members
         }
 
-    def moment(self, me: int, **known: Any) -> Moment:
+    def moment(self, me: int, **known: Any) -> StepPosition:
         others = [one for one in self.members if one != me]
-        return Moment(me=me, others=others, crew=self.members, round=self.round, **known)
+        return StepPosition(me=me, others=others, crew=self.members, round=self.round, **known)
 
     def train(self, *workers: int, by: float = 1.0) -> None:
         """These take a step each, one after the other, which adds so much to each parameter."""
@@ -193,7 +193,7 @@ def test_what_a_worker_did_before_a_round_that_it_had_no_samples_in_does_not_com
 
 
 def test_a_group_has_no_optimizer_for_it() -> None:
-    step = Step(LAYOUT, None, LAYOUT.allocate(), now=Moment(last=False))
+    step = Step(LAYOUT, None, LAYOUT.allocate(), now=StepPosition(last=False))
     with pytest.raises(UsageError, match=r"SharedSteps\(\) needs an optimizer, and a group has"):
         next(Hogwild().begin(step))
 

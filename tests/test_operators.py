@@ -20,12 +20,12 @@ from spotmpi.operators import (
     Every,
     GradientAverage,
     GradientSum,
-    Moment,
     Operator,
     Run,
     Scope,
     State,
     Step,
+    StepPosition,
     Weighted,
 )
 from spotmpi.optimizers import SGD
@@ -85,7 +85,7 @@ def test_the_sum_contributes_the_mean_gradient_and_is_not_divided(
     """Of the steps of a round, for whose samples ``share`` stands."""
     whole = brings([share / 2] * 3, 1.0)
     bring = brings([0.5, 0.5, 0.5], share) if weighted else lambda flats: whole(flats)
-    now = step(bring=bring, weight=24.0, now=Moment(samples=4.0, share=share))
+    now = step(bring=bring, weight=24.0, now=StepPosition(samples=4.0, share=share))
     run = GradientSum().run(now)
     request = next(run)
     (out,) = now.layout.allocate()
@@ -101,7 +101,7 @@ def test_the_sum_contributes_the_mean_gradient_and_is_not_divided(
 def test_a_sum_is_cut_as_an_average_is() -> None:
     chain = Clip(1.0) >> GradientSum() >> Clip(2.0)
     now = step(bring=brings([3.0, 0.0, 4.0], 8.0), room=lambda: [np.zeros(3)])
-    now.now = Moment(samples=8.0, share=8.0)
+    now.now = StepPosition(samples=8.0, share=8.0)
     run = chain.run(now)
     request = next(run)
     (out,) = now.layout.allocate()
@@ -167,10 +167,10 @@ def test_a_round_that_comes_now_and_then_comes_with_the_last_of_its_steps() -> N
     pages: list[str] = []
     chain = Diary(pages, "each") >> Every(2, GradientAverage() >> Diary(pages, "every"))
     for last in (False, True, False):
-        for _ in chain.run(step(now=Moment(last=last))):
+        for _ in chain.run(step(now=StepPosition(last=last))):
             break
     assert pages == ["each"] * 3
-    assert [bool([*chain.run(step(now=Moment(last=last)))]) for last in (False, True)] == [
+    assert [bool([*chain.run(step(now=StepPosition(last=last)))]) for last in (False, True)] == [
         False,
         True,
     ]
@@ -186,7 +186,7 @@ def test_what_is_local_comes_when_so_many_steps_are_taken_or_passed(
     found = []
     for after in range(many, 9, many):
         pages.clear()
-        now = step(now=Moment(samples=0.0, after=after), many=many)
+        now = step(now=StepPosition(samples=0.0, after=after), many=many)
         list(chain.run(now))
         found += [after] * len(pages)
     assert found == due
@@ -256,7 +256,7 @@ def test_a_gradient_that_is_too_long_is_cut_before_the_round_and_after(
 
 def test_what_a_worker_applies_for_itself_is_cut_as_well() -> None:
     room = [np.full(3, 77.0)]
-    moment = Moment(samples=8.0, last=False)
+    moment = StepPosition(samples=8.0, last=False)
     now = step(bring=brings([3.0, 0.0, 4.0], 8.0), room=lambda: room, now=moment, rate=0.5)
     assert list((Clip(1.0) >> Apply()).run(now)) == []
     np.testing.assert_allclose(now.params[0], [0.7, 1.0, 0.6])

@@ -20,7 +20,7 @@ from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import LAMB, SGD, Adam, Momentum, Optimizer
 from spotmpi.replay import replay, steps
 from spotmpi.strategies import SSGD
-from spotmpi.training import teaching
+from spotmpi.training import state_transfer
 from spotmpi.training.keeping import checkpoint_file
 from tests import fake_cupy as cupy
 from tests.boxed import Boxed, box, boxed_all, boxes, unbox, unboxed_all
@@ -144,7 +144,7 @@ def test_a_model_of_many_pages_is_learnt_to_the_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A newcomer has a slice of parameters and velocities with each round, also of halves."""
-    monkeypatch.setattr(teaching, "_LEAST", 16)
+    monkeypatch.setattr(state_transfer, "_LEAST", 16)
     shapes = {"w": ((15, 31), np.float32), "b": ((301,), np.float64)}
 
     def large(worker: int) -> dict[str, Any]:

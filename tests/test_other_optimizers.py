@@ -34,7 +34,7 @@ from spotmpi.optimizers import LAMB, Adam, AdamW, Optimizer
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace import records as trace
-from spotmpi.training import elastic, teaching
+from spotmpi.training import elastic, state_transfer
 from spotmpi.training.keeping import checkpoint_file
 from tests.chaos.others import STRATEGIES
 from tests.docs import pages
@@ -120,11 +120,11 @@ def test_a_step_whose_samples_are_all_lost_is_no_update(tmp_path: Path) -> None:
 def test_a_model_of_many_pages_is_learnt_while_others_come_and_die(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teaching, "_LEAST", 16)
+    monkeypatch.setattr(state_transfer, "_LEAST", 16)
     layout = Layout.of(many(0))
     ends = None if OPTIMIZERS[name]().elementwise else layout.ends
     usual = layout.ends[-1] // 24
-    pages = teaching.cut(layout.ends[-1], usual + usual % 2, ends)
+    pages = state_transfer.cut(layout.ends[-1], usual + usual % 2, ends)
     assert len(pages) > 4
     if ends:
         assert max(end - begin for begin, end in pages) == 270
@@ -137,9 +137,9 @@ def test_a_model_of_many_pages_is_learnt_while_others_come_and_die(
 def test_pages_that_cut_arrays_of_lamb_would_be_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cut = teaching.cut
-    monkeypatch.setattr(teaching, "_LEAST", 16)
-    monkeypatch.setattr(teaching, "cut", lambda size, usual, _ends: cut(size, usual))
+    cut = state_transfer.cut
+    monkeypatch.setattr(state_transfer, "_LEAST", 16)
+    monkeypatch.setattr(state_transfer, "cut", lambda size, usual, _ends: cut(size, usual))
     made = {"optimizer": OPTIMIZERS["LAMB"], "model": MANY}
     job = Job(tmp_path, 2, samples=85, arrivals=[Arrival(2, 40)], **made)  # type: ignore[arg-type]
     with pytest.raises(Exception, match="replicas differ"):
@@ -177,7 +177,7 @@ def test_a_newcomer_that_is_not_told_the_number_of_updates_would_be_found(
 def test_with_other_strategies_and_where_workers_move_apart(
     tmp_path: Path, name: str, chain: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teaching, "_LEAST", 16)
+    monkeypatch.setattr(state_transfer, "_LEAST", 16)
     made: dict[str, Any] = {"optimizer": OPTIMIZERS[name], "model": MANY, "samples": 85}
     calm = Job(tmp_path / "calm", 3, strategy=lambda: Strategy(chain), **made)
     assert joined(campaign(calm, runs=6, holds=check_many))
@@ -222,7 +222,7 @@ def test_the_optimizer_of_the_docs_trains_as_ours_do(tmp_path: Path) -> None:
 def test_a_long_campaign_of_other_optimizers(
     tmp_path: Path, name: str, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(teaching, "_LEAST", 16)
+    monkeypatch.setattr(state_transfer, "_LEAST", 16)
     made: dict[str, Any] = {"optimizer": OPTIMIZERS[name], "model": MANY, "samples": 150}
     calm = Job(tmp_path / "calm", workers, **made)
     results = campaign(calm, runs=250, first=40_000, holds=check_many)

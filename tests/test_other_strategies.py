@@ -24,7 +24,7 @@ from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import Strategy, named
 from spotmpi.training.replica import Replica
 from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.turns import Turn
+from spotmpi.training.worker_steps import RoundSteps
 from tests import simulated
 from tests.chaos.others import STRATEGIES
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
@@ -171,7 +171,7 @@ def who_was_not_the_first_brings_nothing_later(patch: pytest.MonkeyPatch) -> Non
 
 
 def the_first_of_the_membership_counts_though_it_learns(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Turn, "first_dealt", lambda self, workers: workers[-1])
+    patch.setattr(RoundSteps, "first_dealt", lambda self, workers: workers[-1])
     patch.setattr(RoundMemory, "full", lambda self, workers: workers)
 
 

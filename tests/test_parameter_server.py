@@ -11,7 +11,7 @@ import pytest
 from spotmpi.arrays.layout import Layout
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Fetch, Fetched, Publish
-from spotmpi.operators import Moment, Step, Weighted
+from spotmpi.operators import Step, StepPosition, Weighted
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import ParameterServer, complete, named
 
@@ -39,9 +39,9 @@ class Crew:
             for me in self.members
         }
 
-    def moment(self, me: int, **known: Any) -> Moment:
+    def moment(self, me: int, **known: Any) -> StepPosition:
         others = [one for one in self.members if one != me]
-        return Moment(me=me, others=others, round=self.round, **known)
+        return StepPosition(me=me, others=others, round=self.round, **known)
 
     def train(self, *workers: int, by: float = 1.0) -> None:
         """These take a step each, one after the other, which adds so much to each parameter."""
@@ -203,10 +203,10 @@ def test_more_workers_than_there_are_numbers_to_show_are_refused(me: int) -> Non
     step = crew.steps[0]
     step.bring = Weighted(lambda flats, _: [flat.fill(1.0) for flat in flats], 1.0)
     others = [one for one in range(1025) if one != me]
-    step.now = Moment(me=me, others=others, last=False)
+    step.now = StepPosition(me=me, others=others, last=False)
     with pytest.raises(UsageError, match=r"^there are 1025 workers, .* there may be at most 1024"):
         next(crew.strategy.begin(step))
-    step.now = Moment(me=min(me, 1023), others=others[:1023], last=False)
+    step.now = StepPosition(me=min(me, 1023), others=others[:1023], last=False)
     next(crew.strategy.begin(step), None)
 
 

@@ -18,12 +18,12 @@ from spotmpi.operators import (
     Every,
     GradientAverage,
     ModelAverage,
-    Moment,
     Narrow,
     Operator,
     PairAverage,
     PushSum,
     Step,
+    StepPosition,
 )
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, Gossip, Strategy, complete
@@ -115,9 +115,9 @@ def test_who_follows_does_what_all_do_with_the_sums() -> None:
 def test_a_strategy_says_in_which_steps_it_has_a_round() -> None:
     strategy = Strategy(Every(3, GradientAverage() >> Apply()))
     assert strategy.steps == 3
-    contribute, _ = begun(strategy, step(now=Moment(last=False)))
+    contribute, _ = begun(strategy, step(now=StepPosition(last=False)))
     assert contribute is None
-    contribute, _ = begun(strategy, step(now=Moment(last=True)))
+    contribute, _ = begun(strategy, step(now=StepPosition(last=True)))
     assert contribute is not None
 
 
@@ -136,8 +136,8 @@ def test_a_second_round_in_a_step_is_refused() -> None:
         complete(run, now.layout.allocate())
 
 
-def alone_in_a_step(**known: Any) -> Moment:
-    return Moment(samples=2.0, last=False, others=[4, 7, 8], chance=0.5, **known)
+def alone_in_a_step(**known: Any) -> StepPosition:
+    return StepPosition(samples=2.0, last=False, others=[4, 7, 8], chance=0.5, **known)
 
 
 def test_a_worker_goes_on_with_the_mean_of_its_model_and_anothers() -> None:
@@ -171,17 +171,19 @@ def test_if_nothing_came_it_goes_on_alone() -> None:
     assert [type(one) for one in asked] == [Fetch, Publish]
 
 
-@pytest.mark.parametrize("moment", [Moment(samples=2.0), Moment(samples=0.0, others=[1])])
-def test_who_is_alone_or_has_nothing_exchanges_nothing(moment: Moment) -> None:
+@pytest.mark.parametrize(
+    "moment", [StepPosition(samples=2.0), StepPosition(samples=0.0, others=[1])]
+)
+def test_who_is_alone_or_has_nothing_exchanges_nothing(moment: StepPosition) -> None:
     now = step(rate=0.5, now=moment)
     now.room = now.layout.allocate
     assert next(iter(PairAverage().run(now)), None) is None
 
 
-def giving(before: int | None, samples: float = 2.0, **known: Any) -> Moment:
+def giving(before: int | None, samples: float = 2.0, **known: Any) -> StepPosition:
     """A step in which a worker looks for what that one gives."""
     others = [] if before is None else [before]
-    return Moment(samples=samples, last=False, others=others, before=before, **known)
+    return StepPosition(samples=samples, last=False, others=others, before=before, **known)
 
 
 class Giver:
@@ -282,7 +284,7 @@ def test_each_round_begins_with_all_of_a_model() -> None:
 
 
 @pytest.mark.parametrize("moment", [giving(None), giving(1, samples=0.0)])
-def test_who_is_alone_or_has_nothing_gives_nothing(moment: Moment) -> None:
+def test_who_is_alone_or_has_nothing_gives_nothing(moment: StepPosition) -> None:
     worker = Giver(2.0).step
     worker.now = moment
     assert next(iter(PushSum().run(worker)), None) is None
@@ -305,7 +307,7 @@ def test_a_mean_of_models_now_and_then_comes_once_though_steps_count_by_more_or_
     chain = Every(4, PairAverage())
     reached, asked = [0, 1, 1, 3, 4, 4, 4, 9, 9], []
     for before, after in itertools.pairwise([0, *reached]):
-        moment = Moment(after=after, many=after - before, others=[1])
+        moment = StepPosition(after=after, many=after - before, others=[1])
         now = step(now=moment, many=moment.many)
         asked.append(any(isinstance(one, Publish) for one in chain.run(now)))
     assert asked == [False, False, False, False, True, False, False, True, False]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric import Arena, Shape, Twins
+from spotmpi.fabric import Arena, DoubleBuffer, Shape
 from spotmpi.fabric.sim import Kill
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.operators import Narrow
@@ -26,7 +26,7 @@ from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import ADPSGD, EASGD, SSGD, DiLoCo, LocalSGD, Lookahead, Strategy
 from spotmpi.training.replica import Replica
 from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.teaching import Teaching
+from spotmpi.training.state_transfer import StateTransfer
 from tests.fabric.crew import at_once, company
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
 from tests.test_member import campaign, joined, left
@@ -312,12 +312,12 @@ def test_memory_for_what_workers_tell_of_their_paces_is_there_before_they_do(
     fabric, replica = SoloFabric(), Replica(params(1), SGD(lr=0.1), SSGD(), others=others)
     made: list[str] = []
 
-    def arena(layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None) -> Arena:
         made.append(name)
         return fabric.arena(layout, name, state)
 
     replica.furnish(arena)
-    school = Teaching(0, replica.registry.tape(), arena, replica.ends)
+    school = StateTransfer(0, replica.registry.tape(), arena, replica.ends)
     RoundMemory(arena, replica, school)
     assert ("paces" in made) == tells
 

@@ -29,7 +29,7 @@ import spotmpi
 from spotmpi.arrays.layout import Layout
 from spotmpi.bench.measuring import turns
 from spotmpi.bench.measuring.models import MODELS
-from spotmpi.fabric import Move, Reduce, Shape, Twins
+from spotmpi.fabric import DoubleBuffer, Move, Reduce, Shape
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
@@ -86,7 +86,7 @@ def main(file: Path, count: int, what: str) -> None:
         workers = comm.Get_size()
         loop = Replica(layout)
         many = len(layout.buckets)
-        state = Twins([(bucket.dtype, bucket.size) for bucket in layout.buckets] * 2)
+        state = DoubleBuffer([(bucket.dtype, bucket.size) for bucket in layout.buckets] * 2)
         alone = Replica(layout, state.live)
         flats = [np.zeros(bucket.size, np.float32) for bucket in layout.buckets]
         arena = fabric.arena(
@@ -108,7 +108,7 @@ def main(file: Path, count: int, what: str) -> None:
             summed()
 
         def summed() -> None:
-            at_once = arena.aim(moves, 1)
+            at_once = arena.fuse_update(moves, 1)
             fabric.perform(Reduce(arena.parts))
             arena.turn()
             if at_once:

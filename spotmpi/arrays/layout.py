@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from spotmpi.arrays.backend import Array, Backend, Buffer, backend_of
 from spotmpi.arrays.structure import Key, Structure, called
-from spotmpi.arrays.words import WORDS_OF
+from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.errors import UsageError
 
 __all__ = ["BUCKET_MB", "Bucket", "Entry", "Key", "Layout", "Room", "Tree"]

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from spotmpi.arrays.backend import HOST, Array, Backend, Buffer, digest_of
 from spotmpi.arrays.layout import Layout
-from spotmpi.arrays.words import Tape
+from spotmpi.arrays.word_view import WordView
 from spotmpi.errors import UsageError
 from spotmpi.protocol.membership import WorkerId
 
@@ -50,11 +50,11 @@ class Values(Protocol):
     def resume(self, found: Mapping[str, Any], where: str) -> None:
         """Go on from what a checkpoint kept, at ``where``; UsageError if that cannot be."""
 
-    def told(self, contributors: Sequence[WorkerId] | None) -> Any:
+    def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """What a newcomer is told, in the values of JSON; as it is after the step that is drawn,
         if its ``contributors`` are given."""
 
-    def take(self, told: Any) -> None:
+    def restore(self, told: Any) -> None:
         """Go on where it was told."""
 
 
@@ -86,10 +86,10 @@ class Registry:
 
     # Arrays.
 
-    def tape(self) -> Tape:
+    def tape(self) -> WordView:
         """The replicated arrays of which there are pages, as one row of words, which are the live
         ones."""
-        return Tape(*(state.flats for _, _, state in self._replicated() if state.paged))
+        return WordView(*(state.flats for _, _, state in self._replicated() if state.paged))
 
     def numbers(self) -> dict[str, list[float]]:
         """The replicated ones of which there are none."""
@@ -168,11 +168,11 @@ class Registry:
 
     # Newcomers.
 
-    def told(self, contributors: Sequence[WorkerId] | None) -> dict[str, Any]:
+    def snapshot(self, contributors: Sequence[WorkerId] | None) -> dict[str, Any]:
         """The plain values, for a newcomer."""
-        return {name: values.told(contributors) for name, values in self._values.items()}
+        return {name: values.snapshot(contributors) for name, values in self._values.items()}
 
-    def take(self, told: Mapping[str, Any]) -> None:
+    def restore(self, told: Mapping[str, Any]) -> None:
         """Go on with these."""
         for name, values in self._values.items():
-            values.take(told[name])
+            values.restore(told[name])

@@ -40,6 +40,7 @@ from typing import Any, NamedTuple, TypeVar
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.background import Background, InThread
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import (
     AddUp,
     Arena,
@@ -54,7 +55,6 @@ from spotmpi.fabric.planes.plane import (
     Start,
     Wait,
 )
-from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import NO_PLAN, PlannedChange, RevokeControl, Send
 
@@ -88,7 +88,7 @@ __all__ = [
     "Signals",
     "Start",
     "Steps",
-    "Twins",
+    "DoubleBuffer",
     "Wait",
     "Welcome",
     "Work",
@@ -262,7 +262,9 @@ class Fabric(ABC):
         """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
 
     @abstractmethod
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Memory for rounds of this ``layout``, from the data plane. Local.
 
         ``name``: of an arena for many rounds, in which all workers use the one that they gave this

@@ -5,10 +5,9 @@ makes it anew by ``Shrink``. ``control`` carries tokens between two live workers
 communicator with dead members as long as nobody revokes it; only a recovery that fails half-way
 does (see `recovery`), and then it is made anew as well.
 
-A newcomer is a process that was started long before, and is given an identity in MPI when it is
-ready: a thread of its sponsor's spawns a stand-in (which does nothing), the launcher hands what
-that was told by mpirun to the newcomer, and the two have a *bridge*, a communicator of their own.
-Over it goes all that the newcomer must know before it is a member.
+A newcomer was started long before, and gets an identity in MPI when it is ready: a thread of its
+sponsor's spawns a stand-in, which does nothing; the launcher hands what mpirun tells that to the
+newcomer. The two have a *bridge*, a communicator of their own, until the newcomer is a member.
 """
 
 from __future__ import annotations
@@ -66,11 +65,11 @@ from spotmpi.fabric.mpi_calls import (
     is_broken,
     is_failure,
     no_loss,
+    peers_lost,
     ranks_of,
     sum_in_place,
     take,
     threads,
-    told,
 )
 from spotmpi.fabric.mpi_departure import Departure
 from spotmpi.fabric.mpi_guests import (
@@ -87,8 +86,8 @@ from spotmpi.fabric.mpi_line import MpiLine
 from spotmpi.fabric.mpi_models import MpiModels
 from spotmpi.fabric.mpi_signals import MpiSignals
 from spotmpi.fabric.planes.devices import Devices
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import Plane, Ways
-from spotmpi.fabric.planes.twins import Twins
 from spotmpi.fabric.retired import Retired
 from spotmpi.fabric.token_bytes import Row, decode, encode, pack_row, unpack_rows
 from spotmpi.launcher_channel import Name
@@ -124,10 +123,9 @@ def abort() -> None:
 class MpiFabric(Fabric):
     """This process as a worker of the MPI job that it was started in. Starting is collective.
 
-    ``stand_in``: the program that is spawned for a newcomer. ``newcomer``: this process's id, if
-    it is one that was spawned; then starting needs its sponsor only. ``follow`` is told of all
-    workers that MPI knows here: if one of them dies, MPI is to be told (`deaths`). ``bury`` tells
-    it at once of one that was seen to die from here.
+    ``stand_in``: the program that is spawned for a newcomer. ``newcomer``: this process's id, if it
+    was spawned; then starting needs its sponsor only. ``follow`` is told all workers that MPI knows
+    here: MPI is to hear of their deaths (`deaths`). ``bury`` tells it at once of one seen here.
     """
 
     def __init__(
@@ -193,7 +191,9 @@ class MpiFabric(Fabric):
         self._together = together
         self._plane.bind(self._data_ids, together)
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Of the data plane."""
         return self._plane.arena(layout, name, state)
 
@@ -290,7 +290,7 @@ class MpiFabric(Fabric):
         try:
             sent = self._control.Isend([data, MPI.BYTE], self._control_rank[to], _TAG)
         except MPI.Exception as error:
-            told(error, self._control)  # a loss will be heard of in a poll
+            peers_lost(error, self._control)  # a loss will be heard of in a poll
             return
         self._sending = [one for one in self._sending if not done(one)]
         self._sending.append((sent, data, self._control))
@@ -543,7 +543,7 @@ class MpiFabric(Fabric):
                         return tag, data
                 time.sleep(PAUSE)
         except MPI.Exception as error:
-            raise told(error, self._bridge) from error
+            raise peers_lost(error, self._bridge) from error
 
     def _meet(self) -> bytes:
         self._briefed += 1
@@ -553,7 +553,7 @@ class MpiFabric(Fabric):
         try:
             self._bridge.Send([str(self._briefed).encode(), MPI.BYTE], 0, READY)
         except MPI.Exception as error:
-            raise told(error, self._bridge) from error
+            raise peers_lost(error, self._bridge) from error
         tag, data = self._await(COME, PROSPECTUS)
         if tag == PROSPECTUS:
             self._briefed += 1
@@ -574,7 +574,7 @@ class MpiFabric(Fabric):
         try:
             shrunk = MPI.Intracomm(comm.Shrink())
         except MPI.Exception as error:
-            told(error, comm)
+            peers_lost(error, comm)
             return None, []
         shrunk.Set_errhandler(MPI.ERRORS_RETURN)
         group = shrunk.Get_group()
@@ -591,7 +591,7 @@ class MpiFabric(Fabric):
                 return bool(self._control.Agree(int(flag)))
             except MPI.Exception as error:
                 # A loss that not everybody had acknowledged. All alive get this same error.
-                told(error, self._control)
+                peers_lost(error, self._control)
 
 
 def _own_name() -> Name:

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
-from spotmpi.fabric.mpi_calls import MPI, is_failure, told
-from spotmpi.fabric.planes.boards import Board, Form
+from spotmpi.fabric.mpi_calls import MPI, is_failure, peers_lost
+from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.fabric.retired import QUIET
 from spotmpi.protocol.membership import WorkerId
 
@@ -64,7 +64,7 @@ class _Message:
         try:
             return bool(self.request.Test())
         except MPI.Exception as error:
-            raise told(error, self.comm) from error
+            raise peers_lost(error, self.comm) from error
 
 
 class GivenUp:
@@ -107,7 +107,7 @@ class _Ask:
     number: int
     worker: WorkerId
     rank: int
-    form: Form
+    form: ModelForm
     room: Buffer | None
     """None: it does not matter any more; what is under way is to come nevertheless."""
     pieces: int
@@ -147,7 +147,7 @@ class Asking:
         return bool(self._asks)
 
     def begin(
-        self, comm: MPI.Intracomm, worker: WorkerId, rank: int, form: Form, room: Buffer
+        self, comm: MPI.Intracomm, worker: WorkerId, rank: int, form: ModelForm, room: Buffer
     ) -> None:
         """Ask it, unless an earlier ask is still without a reply."""
         if worker in self._asks:
@@ -194,7 +194,7 @@ class Asking:
                 ask.asks.append(_Message(comm, request, words))
                 ask.asked += 1
         except MPI.Exception as error:
-            told(error, comm)
+            peers_lost(error, comm)
             self._drop(ask)
 
     def _take(self, comm: MPI.Intracomm, ask: _Ask) -> None:
@@ -259,7 +259,7 @@ class Answering:
         """Whether something is under way."""
         return bool(self._asked or self._sent or self._serves)
 
-    def proceed(self, comm: MPI.Intracomm, board: Callable[[], Board | None]) -> bool:
+    def proceed(self, comm: MPI.Intracomm, board: Callable[[], PublishedModel | None]) -> bool:
         """Take asks, and reply to what can be replied to. Whether anything was done."""
         asked = self._hear(comm)
         left = self._see_off()
@@ -295,7 +295,7 @@ class Answering:
                 count += 1
         except MPI.Exception as error:
             if not is_failure(error):
-                told(error, comm)
+                peers_lost(error, comm)
             elif not comm.Is_revoked():
                 comm.Ack_failed()  # else a probe for any source fails for ever
         return count > 0
@@ -316,7 +316,7 @@ class Answering:
         self._sent = under_way
         return left
 
-    def _reply(self, comm: MPI.Intracomm, board: Callable[[], Board | None]) -> bool:
+    def _reply(self, comm: MPI.Intracomm, board: Callable[[], PublishedModel | None]) -> bool:
         replied = False
         while (one := self._next()) is not None:
             rank, ask, piece = one
@@ -340,7 +340,7 @@ class Answering:
                 return found
         return None
 
-    def _look(self, board: Board | None) -> bool:
+    def _look(self, board: PublishedModel | None) -> bool:
         """Have a copy of the latest publication; False if there is none."""
         if board is None:
             return False
@@ -363,7 +363,7 @@ class Answering:
         try:
             request = comm.Issend([buffer[:length], MPI.BYTE], rank, _REPLY)
         except MPI.Exception as error:
-            told(error, comm)
+            peers_lost(error, comm)
             self._buffers.append(buffer)
         else:
             self._sent.append(_Message(comm, request, buffer))
@@ -373,6 +373,6 @@ def _message() -> Buffer:
     return HOST.zeros("uint8", _HEAD.size + PIECE)
 
 
-def _digest(form: Form) -> int:
+def _digest(form: ModelForm) -> int:
     found = hashlib.blake2b(repr(form.arrays).encode(), digest_size=7).digest()
     return int.from_bytes(found, "little")

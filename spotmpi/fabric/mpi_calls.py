@@ -34,7 +34,7 @@ __all__ = [
     "sum_in_place",
     "take",
     "threads",
-    "told",
+    "peers_lost",
 ]
 
 _FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
@@ -90,7 +90,7 @@ def done(sent: Sent) -> bool:
     try:
         return has_left(request)
     except MPI.Exception as error:
-        told(error, comm)  # the receiver is gone, and with it the need for these bytes
+        peers_lost(error, comm)  # the receiver is gone, and with it the need for these bytes
         return True
 
 
@@ -99,7 +99,7 @@ def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any
     try:
         return call(*arguments)
     except MPI.Exception as error:
-        raise told(error, comm) from error
+        raise peers_lost(error, comm) from error
 
 
 def sum_in_place(comm: MPI.Intracomm, array: Buffer) -> None:
@@ -118,7 +118,7 @@ def sum_in_place(comm: MPI.Intracomm, array: Buffer) -> None:
     add_up(rows, array)
 
 
-def told(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:
+def peers_lost(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:
     """What an error on ``comm`` tells: `PeersLost`, or it is raised as no failure of a peer.
 
     Open MPI 5.0.11 at times tells a survivor of a death MPI_ERR_OTHER instead of a class of ULFM

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spotmpi.fabric.mpi_calls import MPI, Sent, done, take, told
+from spotmpi.fabric.mpi_calls import MPI, Sent, done, peers_lost, take
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Departure"]
@@ -40,7 +40,7 @@ class Departure:
                 request = self._comm.Isend([b"", MPI.BYTE], self._ranks[worker], _OUT)
                 self._telling[worker] = request, b"", self._comm
             except MPI.Exception as error:
-                told(error, self._comm)  # it is dead
+                peers_lost(error, self._comm)  # it is dead
 
     def within(self, dead: Collection[WorkerId]) -> Collection[WorkerId]:
         """Those who may still have to ask this worker, or wait for its word. ``dead``: as far as is
@@ -50,7 +50,7 @@ class Departure:
                 if worker in dead or take(self._comm, self._ranks[worker], _OUT) is not None:
                     self._within.remove(worker)
             except MPI.Exception as error:
-                told(error, self._comm)
+                peers_lost(error, self._comm)
                 self._within.remove(worker)
         for worker, sent in [*self._telling.items()]:
             if worker in dead or done(sent):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spotmpi.fabric.mpi_calls import MPI, PAUSE, Sent, take, told
+from spotmpi.fabric.mpi_calls import MPI, PAUSE, Sent, peers_lost, take
 from spotmpi.protocol.joining import Stage
 
 __all__ = ["BRIDGE", "CHARTER", "COME", "PROSPECTUS", "READY", "Guest", "cross", "spawn"]
@@ -80,5 +80,5 @@ def cross() -> MPI.Intracomm:
         bridge: MPI.Intracomm = parent.Merge(True)
         bridge.Set_errhandler(MPI.ERRORS_RETURN)
     except MPI.Exception as error:
-        raise told(error, parent) from error
+        raise peers_lost(error, parent) from error
     return bridge

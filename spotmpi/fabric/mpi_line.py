@@ -10,7 +10,7 @@ from itertools import chain
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.mpi_calls import MPI, PAUSE, has_left, is_broken, told
+from spotmpi.fabric.mpi_calls import MPI, PAUSE, has_left, is_broken, peers_lost
 from spotmpi.fabric.planes.plane import Handle, Line
 from spotmpi.protocol.membership import WorkerId
 
@@ -88,7 +88,7 @@ class MpiLine(Line):
         try:
             request = begin(buffer, *where)
         except MPI.Exception as error:
-            raise told(error, comm) from error
+            raise peers_lost(error, comm) from error
         self._last += 1
         return _Message(self._last, request, buffer, comes)
 
@@ -106,7 +106,7 @@ class MpiLine(Line):
                 time.sleep(min(max(_NAP, 0.1 * (now - self._idle_since)), _LONGEST_NAP))
                 now = time.monotonic()
         except MPI.Exception as error:
-            raise told(error, comm) from error
+            raise peers_lost(error, comm) from error
         self._idle_since = None
         return done
 

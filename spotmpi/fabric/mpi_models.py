@@ -17,8 +17,8 @@ from spotmpi.arrays.backend import HOST, Backend, Buffer, backend_of
 from spotmpi.fabric import Fetched
 from spotmpi.fabric.mpi_asks import Answering, Asking, Came, GivenUp
 from spotmpi.fabric.mpi_calls import MPI, threads
-from spotmpi.fabric.planes.boards import Board, Form
 from spotmpi.fabric.planes.plane import Plane
+from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiModels"]
@@ -49,7 +49,7 @@ class MpiModels:
         self._plane = plane
         self._way = way
         self._members = members
-        self._board: Board | None = None
+        self._board: PublishedModel | None = None
         """None as long as nothing is published."""
         self._replied = self._free = _Room(HOST.zeros("uint8", 0), [])
         """What was the last reply, and what is for the next model that comes from another host."""
@@ -74,7 +74,7 @@ class MpiModels:
     def publish(self, model: Sequence[Buffer]) -> None:
         """As `Publish`."""
         self._check()
-        form = Form.of(model)
+        form = ModelForm.of(model)
         if self._board is None or self._board.form != form:
             self._furnish(form, [backend_of(array) for array in model])
         assert self._board is not None
@@ -118,16 +118,16 @@ class MpiModels:
         self._attend()
 
     @property
-    def _form(self) -> Form:
+    def _form(self) -> ModelForm:
         assert self._board is not None
         return self._board.form
 
-    def _furnish(self, form: Form, backends: Sequence[Backend]) -> None:
+    def _furnish(self, form: ModelForm, backends: Sequence[Backend]) -> None:
         """Make a board, and rooms, for models of this form."""
         with self._turn:
             self._forget()
             before = 0 if self._board is None else self._board.published
-            self._board = Board.new(form, before)
+            self._board = PublishedModel.new(form, before)
             self._replied, self._free = _room(form, backends), _room(form, backends)
         self._plane.show(self._board)
 
@@ -213,7 +213,7 @@ class MpiModels:
         return answered or came is not None or wanted is not None
 
 
-def _room(form: Form, backends: Sequence[Backend]) -> _Room:
+def _room(form: ModelForm, backends: Sequence[Backend]) -> _Room:
     flat = form.room()
     model = [
         here if backend is HOST else backend.zeros(dtype, size)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spotmpi.fabric import MARK
-from spotmpi.fabric.mpi_calls import MPI, Sent, done, told
+from spotmpi.fabric.mpi_calls import MPI, Sent, done, peers_lost
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiSignals"]
@@ -45,7 +45,7 @@ class MpiSignals:
                 try:
                     request = comm.Issend([mark, MPI.BYTE], rank, _TAG)
                 except MPI.Exception as error:
-                    told(error, comm)  # it is lost, as others will see
+                    peers_lost(error, comm)  # it is lost, as others will see
                 else:
                     self._sending.append((request, mark, comm))
 
@@ -73,4 +73,4 @@ class MpiSignals:
                 message.Recv([data, MPI.BYTE])
                 self._known[members[sender]] = bytes(data[:size])
         except MPI.Exception as error:
-            told(error, comm)  # of a loss, or of the end of this path, others learn
+            peers_lost(error, comm)  # of a loss, or of the end of this path, others learn

@@ -55,8 +55,8 @@ from spotmpi.fabric import (
     Welcome,
     Work,
 )
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import private_arena
-from spotmpi.fabric.planes.twins import Twins
 from spotmpi.fabric.simulated.background import Errand
 from spotmpi.fabric.simulated.builds import Builds
 from spotmpi.fabric.simulated.data import LATER, USUAL, Data, DataPath, Delays, Misuse, Process
@@ -102,7 +102,7 @@ class LeaveNotice:
     at: int
 
 
-class Seat(Fabric):
+class SimulatedFabric(Fabric):
     """One worker's place in a simulation. Its steps are the simulation's to perform, whole."""
 
     def __init__(self, me: WorkerId, simulation: Simulation) -> None:
@@ -110,7 +110,9 @@ class Seat(Fabric):
         self.membership = simulation.membership
         self.simulation = simulation
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """The simulation's."""
         return self.simulation.arena(layout, name, state)
 
@@ -209,7 +211,9 @@ class Simulation:
         self.builds = Builds(self, membership.ids)
         self._data_path = DataPath(self, lambda worker: worker % hosts)
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Memory for rounds."""
         made = private_arena(layout, self._in_place, state)
         made.weighs = self._weighs and bool(name)

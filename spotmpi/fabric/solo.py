@@ -29,8 +29,8 @@ from spotmpi.fabric import (
     Wait,
     Work,
 )
-from spotmpi.fabric.planes.plane import Plain, Ways
-from spotmpi.fabric.planes.twins import Twins
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
+from spotmpi.fabric.planes.plane import InPlacePlane, Ways
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Built
 
@@ -41,9 +41,11 @@ class SoloFabric(Fabric):
     def __init__(self) -> None:
         self.me = 0
         self.membership = Membership.first([socket.gethostname()])
-        self._plane = Plain(Ways(_alone, lambda: False))
+        self._plane = InPlacePlane(Ways(_alone, lambda: False))
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Of one who is alone: what it brings is the sum."""
         return self._plane.arena(layout, name, state)
 

@@ -25,7 +25,7 @@ from spotmpi.operators.stages import (
     Narrow,
     Operator,
 )
-from spotmpi.operators.step import Bring, Contribute, Moment, Run, Step, Weighted, fragment
+from spotmpi.operators.step import Bring, Contribute, Run, Step, StepPosition, Weighted, fragment
 
 __all__ = [
     "RESTS",
@@ -41,7 +41,7 @@ __all__ = [
     "GradientSum",
     "MeanOfSteps",
     "ModelAverage",
-    "Moment",
+    "StepPosition",
     "Narrow",
     "Operator",
     "OuterUpdate",

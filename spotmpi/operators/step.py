@@ -12,7 +12,7 @@ from spotmpi.fabric import AddUp, Buffer, Fetch, Publish
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["Bring", "Contribute", "Moment", "Run", "Step", "Weighted", "fragment"]
+__all__ = ["Bring", "Contribute", "StepPosition", "Run", "Step", "Weighted", "fragment"]
 
 Bring = Callable[[Sequence[Buffer]], None]
 """Fills buffers of the layout; as often as it is called, with the same."""
@@ -46,7 +46,7 @@ class Weighted:
 
 
 @dataclass(frozen=True)
-class Moment:
+class StepPosition:
     """Where one step of one worker stands: in the training, and in its round."""
 
     samples: float = 1.0
@@ -95,7 +95,7 @@ class Step:
     """What the operators remember, by the names that they gave it."""
     room: Callable[[], Sequence[Buffer]] = tuple
     """Memory for what is made of the gradient before the round; `own` uses it."""
-    now: Moment = Moment()
+    now: StepPosition = StepPosition()
     bring: Bring = lambda _buffers: None
     """What the stages so far have made of this worker's gradient, times its samples ..."""
     update: Sequence[Buffer] | None = None

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from spotmpi.protocol import tables
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["WORDS", "Lengths", "Noise", "estimated", "told", "write"]
+__all__ = ["WORDS", "Lengths", "Noise", "estimated", "read", "write"]
 
 
 class Lengths(NamedTuple):
@@ -43,7 +43,7 @@ def write(table: Any, place: int, worker: WorkerId, lengths: Lengths | None) -> 
     tables.write(table, place, worker, lengths or ())
 
 
-def told(table: Any) -> list[Lengths]:
+def read(table: Any) -> list[Lengths]:
     """What the sum of all tables says."""
     return [
         Lengths(int(samples), own, int(whole), mean, int(elements))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from spotmpi.protocol import tables
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["WORDS", "Pace", "all_of", "furthest", "paces", "told", "write"]
+__all__ = ["WORDS", "Pace", "all_of", "furthest", "paces", "read", "write"]
 
 _LEAST = 1e-9
 """Seconds that a worker's steps take at least."""
@@ -49,7 +49,7 @@ def write(table: Any, place: int, pace: Pace | None) -> None:
     tables.write(table, place, *((0, ()) if pace is None else (pace.worker, pace[1:])))
 
 
-def told(table: Any) -> list[Pace]:
+def read(table: Any) -> list[Pace]:
     """What the sum of all tables says."""
     return [
         Pace(worker, int(dealt), int(taken), int(samples), seconds)

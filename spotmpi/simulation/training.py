@@ -26,12 +26,12 @@ from spotmpi.simulation.pushes import Ring
 from spotmpi.simulation.schedules import Schedule
 from spotmpi.strategies import named
 from spotmpi.trace.records import Trace
-from spotmpi.training.entering import Seat, Visitor, enter
 from spotmpi.training.history import History
-from spotmpi.training.place import Place
-from spotmpi.training.registered import Rate, Training
+from spotmpi.training.joining_worker import JoiningWorker, Seat, enter
 from spotmpi.training.replica import Replica
 from spotmpi.training.session import Session
+from spotmpi.training.training_state import Rate, TrainingState
+from spotmpi.training.worker_context import WorkerContext
 
 BATCH = 3
 STEPS = 3
@@ -168,7 +168,7 @@ class Trainee:
         params = cut(first_params(me, schedule.size), self._arrays)
         first, *others = strategies
         replica = Replica(params, optimizer, first, bucket_mb=_ALONE, others=others)
-        self._training = Training(replica, _SEED, Rate(optimizer), False)
+        self._training = TrainingState(replica, _SEED, Rate(optimizer), False)
         self._seed = schedule.seed
         chance = random.Random(f"{schedule.seed}/{schedule.workers}/most")
         several = any(one.steps > 1 for one in strategies)
@@ -177,8 +177,8 @@ class Trainee:
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
         self._history = History()
         self._history.enter()
-        self._place = Place(
-            sim.Seat(me, simulation),
+        self._place = WorkerContext(
+            sim.SimulatedFabric(me, simulation),
             Board(me, simulation, launcher),
             settings,
             trace,
@@ -234,7 +234,7 @@ class Trainee:
                 if self._steps % _EVERY == 1 and not (ahead or paced):
                     yield from self._once(("in the loop", self._steps))
                 self._change()
-                learnt = isinstance(self._seat, Visitor)
+                learnt = isinstance(self._seat, JoiningWorker)
                 yield from self._step(batch)
                 if learnt:  # of the others' step, that is
                     ahead, paced = self._ahead, self._paced
@@ -262,7 +262,7 @@ class Trainee:
 
     def _step(self, batch: Indices) -> Steps[None]:
         seat, told, grads = self._seat, self._told, gradient(self._params, batch)
-        if isinstance(seat, Visitor):
+        if isinstance(seat, JoiningWorker):
             whole = yield from self._give(cut(grads, self._arrays))
             self._seat = taught = yield from seat.step(whole, 1.0)
             assert isinstance(taught, Session)

@@ -26,15 +26,15 @@ from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training.busy import BusyBlock
-from spotmpi.training.entering import Seat, enter
 from spotmpi.training.history import History
+from spotmpi.training.joining_worker import Seat, enter
 from spotmpi.training.keeping import checkpoint_folder
-from spotmpi.training.place import Place
-from spotmpi.training.registered import Training
 from spotmpi.training.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.training.rounds.timings import CpuTime
 from spotmpi.training.script_position import TOO_LARGE
 from spotmpi.training.session import Session
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_context import WorkerContext
 from spotmpi.version import version
 
 # Whoever wants to see what a library does says so: without that nothing is printed.
@@ -68,7 +68,7 @@ class Elastic(Generic[P]):
     _use = "average"
     """What they do with a batch."""
 
-    def __init__(self, training: Training[P]) -> None:
+    def __init__(self, training: TrainingState[P]) -> None:
         self._training = training
         self._seat: Seat[P] | None = None
         self._inside = False
@@ -300,7 +300,7 @@ class Elastic(Generic[P]):
             self._end_job(error, given)
             raise
         cpu = CpuTime() if trace.active else None
-        place = Place(process.fabric, channel, given, trace, version(), history, cpu=cpu)
+        place = WorkerContext(process.fabric, channel, given, trace, version(), history, cpu=cpu)
         try:
             self._seat = process.fabric.run(enter(place, self._training))
         except Exception as error:
@@ -364,7 +364,7 @@ class Elastic(Generic[P]):
         self._inside = False
         if isinstance(self._seat, Session):
             self._training.position.end()
-            told = self._training.registry.told(None)
+            told = self._training.registry.snapshot(None)
             history.over(told, self._seat.driver.membership)
         else:
             history.passed_by()

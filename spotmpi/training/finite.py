@@ -76,11 +76,11 @@ class Finite:
         names = (name for name in found if name.startswith(_SPARED))
         self._spared = frozenset(name.removeprefix(_SPARED) for name in names)
 
-    def told(self, contributors: Sequence[WorkerId] | None) -> Any:
+    def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """Their names."""
         return sorted(self._spared)
 
-    def take(self, told: Any) -> None:
+    def restore(self, told: Any) -> None:
         """As the others have them."""
         self._spared = frozenset(map(str, told))
 

@@ -11,8 +11,8 @@ from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import GradientAverage, Operator, Run, Step
 from spotmpi.strategies import Strategy
 from spotmpi.training.elastic import Elastic
-from spotmpi.training.registered import Rate, Training
 from spotmpi.training.replica import Replica
+from spotmpi.training.training_state import Rate, TrainingState
 
 __all__ = ["Group"]
 
@@ -56,7 +56,7 @@ class Group(Elastic[P]):
     def __init__(self, state: P, *, arrays: Any = None, seed: int = 0) -> None:
         strategy = Strategy(GradientAverage() >> Deliver())
         replica = Replica(state, None, strategy, state if arrays is None else arrays)
-        super().__init__(Training(replica, seed, Rate(_Unscaled(), scale="none"), False))
+        super().__init__(TrainingState(replica, seed, Rate(_Unscaled(), scale="none"), False))
         self._average = replica.state("average")
 
     @property

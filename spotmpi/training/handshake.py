@@ -15,9 +15,9 @@ from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.training.registered import LIBRARY
 from spotmpi.training.rounds.kinds import Round, Taken
 from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.training_state import LIBRARY
 
 __all__ = ["Compare", "Facts", "Tell", "check_facts"]
 

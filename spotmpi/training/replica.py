@@ -13,16 +13,16 @@ from spotmpi.arrays.micro_batches import MicroBatches
 from spotmpi.arrays.narrowing import NARROWED, Narrowing
 from spotmpi.arrays.registry import Registry, Scope, State
 from spotmpi.arrays.views import Views
-from spotmpi.arrays.words import Tape
+from spotmpi.arrays.word_view import WordView
 from spotmpi.errors import UsageError
-from spotmpi.fabric import Arena, Buffer, Move, Shape, Twins
+from spotmpi.fabric import Arena, Buffer, DoubleBuffer, Move, Shape
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import RESTS, Contribute, Moment, Run, Step, Weighted, fragment
+from spotmpi.operators import RESTS, Contribute, Run, Step, StepPosition, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.paces import Pace, all_of, furthest
 from spotmpi.strategies import Strategy, complete
-from spotmpi.training.gradients.lengths import Measured
-from spotmpi.training.gradients.pieces import Pieces
+from spotmpi.training.gradients.gradient_lengths import GradientLengths
+from spotmpi.training.gradients.partial_gradient import PartialGradient
 
 P = TypeVar("P")
 
@@ -117,7 +117,7 @@ class Replica(Generic[P]):
         """Whether the last round of steps had a result: not if all who brought to it are lost."""
         self.surveyed = False
         """Workers say now and then how they do."""
-        self.lengths = Measured()
+        self.lengths = GradientLengths()
         """Of gradients, in these rounds."""
         self._arena_of: Callable[..., Arena]
         self._made: dict[int, list[Arena]] = {}
@@ -131,7 +131,7 @@ class Replica(Generic[P]):
         """The same by their keys."""
         self._born: Sequence[Buffer] | None = None
         """Where they are."""
-        self.pieces = Pieces(self._layout)
+        self.pieces = PartialGradient(self._layout)
         """Of the gradient of the step to come, if the script gives it array by array, ..."""
         self.micro_batches = MicroBatches(self._layout)
         """... or a part of the batch at a time."""
@@ -243,14 +243,14 @@ class Replica(Generic[P]):
     def _buckets(self) -> range:
         return self.buckets_of(self._progress.rounds)
 
-    def _made_to_move(self, layout: Layout, sets: int) -> Twins | None:
+    def _made_to_move(self, layout: Layout, sets: int) -> DoubleBuffer | None:
         """Room for parameters and slots in two copies, if a data plane can do all of a step."""
         optimizer = self.optimizer
         if optimizer is None or layout.backend is not HOST:
             return None
         if not (optimizer.at_once and any(one.at_once for one in self.strategies)):
             return None
-        return Twins([(bucket.dtype, bucket.size) for bucket in layout.buckets] * sets)
+        return DoubleBuffer([(bucket.dtype, bucket.size) for bucket in layout.buckets] * sets)
 
     @staticmethod
     def _taken(layout: Layout, flats: Sequence[Buffer]) -> Callable[[], list[Buffer]]:
@@ -294,9 +294,9 @@ class Replica(Generic[P]):
             return self._whole.ends[-1:]
         return None if self.optimizer.elementwise else self._whole.ends
 
-    def first(self) -> Tape:
+    def first(self) -> WordView:
         """What the first worker gives to all at the beginning."""
-        return Tape(self._model)
+        return WordView(self._model)
 
     def settle(self) -> None:
         """The model of all has come to this worker: train from there."""
@@ -345,7 +345,7 @@ class Replica(Generic[P]):
 
     # A step.
 
-    def begin(self, grads: Any, now: Moment) -> Asks[bool]:
+    def begin(self, grads: Any, now: StepPosition) -> Asks[bool]:
         """A step, up to its round; whether it has one, as the last steps of rounds do. UsageError
         if the gradient does not fit."""
 
@@ -357,7 +357,7 @@ class Replica(Generic[P]):
         what = "arrays" if self.optimizer is None else "grads"
         return (yield from self._begin(Weighted(pack, now.samples), now))
 
-    def _begin(self, bring: Weighted, now: Moment) -> Asks[bool]:
+    def _begin(self, bring: Weighted, now: StepPosition) -> Asks[bool]:
         self.moved = False
         self._open = self._step(now=now, bring=bring, rate=now.rate, many=now.many)
         self._contribute, self._run = yield from self.strategy.begin(self._open)
@@ -402,14 +402,14 @@ class Replica(Generic[P]):
         numbers = self._buckets[first:last]
         return self._layout.check_finite(self.arena.contributions[first:last], numbers)
 
-    def send(self, now: Moment) -> None:
+    def send(self, now: StepPosition) -> None:
         """Make the contribution of a round whose last step is still to come."""
         self._contribute = self.strategy.early(self._step(now=now))
         self.bring()
 
     # A step whose gradient comes array by array.
 
-    def begin_piecewise(self, now: Moment) -> Asks[None]:
+    def begin_piecewise(self, now: StepPosition) -> Asks[None]:
         """Begin it before all is there, of a strategy that is piecewise; the rest is as `begin`."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
@@ -453,7 +453,7 @@ class Replica(Generic[P]):
 
     # Its end.
 
-    def aim(self, rate: float, weight: float) -> None:
+    def fuse_update(self, rate: float, weight: float) -> None:
         """Have the sums of the open round go right into the next state, where the data plane can:
         `complete` will be given the same. Called again for a retry."""
         if self._twins is None or not self.strategy.at_once:
@@ -474,7 +474,9 @@ class Replica(Generic[P]):
             into(self._twins.next[number::many], self._twins.live[number::many])
             for number in range(many)
         ]
-        if not self.arena.aim(moves, _mark(optimizer, self.registry.numbers(), rate, weight)):
+        if not self.arena.fuse_update(
+            moves, _mark(optimizer, self.registry.numbers(), rate, weight)
+        ):
             self.arena.leave()
 
     def leave(self) -> None:
@@ -487,7 +489,7 @@ class Replica(Generic[P]):
         self.moved = True
         self._know(self._open, result)
         self._turn()
-        if self.arena.aimed:
+        if self.arena.fused:
             self.arena.advance()
             assert self.optimizer is not None
             self.optimizer.moved(self.memory)
@@ -502,7 +504,7 @@ class Replica(Generic[P]):
             return
         if not self.arena.in_place and self._open.now.samples:
             self.lengths.bring(self.arena.contributions, self.arena.weight)
-        if not self.arena.aimed:
+        if not self.arena.fused:
             self.lengths.begin()
             self.lengths.sum(self._record())
         self.lengths.end(self._open.now.samples, weight)
@@ -529,7 +531,7 @@ class Replica(Generic[P]):
     def follow(self, result: Result) -> None:
         """Do with the record what all do, without having brought anything to it."""
         self.moved = True
-        now = Moment(samples=0.0, share=0.0, after=result.after, round=result.round)
+        now = StepPosition(samples=0.0, share=0.0, after=result.after, round=result.round)
         step = self._step(now=now)
         self._know(step, result)
         self._turn()

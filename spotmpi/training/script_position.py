@@ -368,7 +368,7 @@ class ScriptPosition:
         self.last = {name: base64.b64decode(said) for name, said in known["last"].items()}
         self._early = list(map(int, known["early"]))
 
-    def told(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
+    def snapshot(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
         """Plain values for a newcomer; after the step drawn, if its ``contributors`` are given. If
         workers take different numbers of steps, its lease is `lent`, and `settle` does the rest."""
         drawn = None if contributors is None else self.dealer.drawn
@@ -389,7 +389,7 @@ class ScriptPosition:
             "dealer": self.dealer.after(),
         }
 
-    def take(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where it was `told`, with the samplers that are open and those to come."""
         self._follow(state)
         self._kept = dict(enumerate(state["samplers"]))

@@ -16,7 +16,7 @@ from spotmpi.errors import CheckpointError, Left, Stopped
 from spotmpi.fabric import Steps as Asks
 from spotmpi.fabric import Work
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
-from spotmpi.operators import Moment
+from spotmpi.operators import StepPosition
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlWord
 from spotmpi.protocol.exact_means import like
@@ -24,23 +24,23 @@ from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
 from spotmpi.protocol.sampler import Indices
-from spotmpi.training.comparison import Comparison
+from spotmpi.training.digest_check import DigestCheck
 from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection, Rehearsal
 from spotmpi.training.handshake import Compare, Facts, Tell
 from spotmpi.training.journal import Journal
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.orders import Orders
-from spotmpi.training.place import Place
-from spotmpi.training.registered import Training
+from spotmpi.training.launcher_orders import LauncherOrders
+from spotmpi.training.rounds import kinds
 from spotmpi.training.rounds.gathering import Gathering
-from spotmpi.training.rounds.kinds import Begin, End, Learn, Mean, Once, Round, Step
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.rounds.records import StepRecords
-from spotmpi.training.rounds.survey import Survey
+from spotmpi.training.rounds.strategy_survey import StrategySurvey
 from spotmpi.training.rounds.switching import Switching
-from spotmpi.training.teaching import Teaching
-from spotmpi.training.turns import Turn, Turns
+from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_context import WorkerContext
+from spotmpi.training.worker_steps import RoundSteps, WorkerSteps
 
 _LOG = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ class Session(Generic[P]):
 
     def __init__(
         self,
-        place: Place,
-        training: Training[P],
+        place: WorkerContext,
+        training: TrainingState[P],
         membership: Membership,
         ledger: Ledger | None = None,
     ) -> None:
@@ -64,7 +64,7 @@ class Session(Generic[P]):
         self.me: WorkerId = fabric.me
         replica = training.replica
         tape = training.registry.tape()
-        self._school = Teaching(self.me, tape, fabric.arena, replica.ends)
+        self._school = StateTransfer(self.me, tape, fabric.arena, replica.ends)
         self.memory = RoundMemory(fabric.arena, replica, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
@@ -81,10 +81,10 @@ class Session(Generic[P]):
             channel,
             fabric,
         )
-        self._round: Round = End(self.memory, self._reached)
+        self._round: kinds.Round = kinds.EndRound(self.memory, self._reached)
         """The open one, or the last."""
-        self.turns = Turns(training, self.me, lambda: self.driver.membership, fabric.clock)
-        self._orders = Orders(place, training, self.me)
+        self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
+        self._orders = LauncherOrders(place, training, self.me)
         self._stopping = self._due = False
         """What all have read from theirs: training stops, a plan is due."""
         self._owed = False
@@ -93,12 +93,12 @@ class Session(Generic[P]):
         """All have come to the end, nothing can be taken back, and it is to be kept."""
         self._closing = self._finishing = False
         """This worker is on its way through the last rounds, and at the end of its training."""
-        self._compare = Comparison(training.registry, self.journal)
+        self._compare = DigestCheck(training.registry, self.journal)
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, where the script has yet to apply its result."""
         self._reducing = 0.0
         self._records = StepRecords(place, self.journal, self.memory, self.turns)
-        survey = Survey(training, lambda: self.driver.membership, fabric.clock)
+        survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
         known = self._school, self.turns, self.journal, survey, self.memory
         self._switching = Switching(training, *known)
         self._gathering = Gathering(place, training, self._school, lambda: self.driver.membership)
@@ -116,7 +116,7 @@ class Session(Generic[P]):
     def begin(self, resumed: bool) -> Asks[None]:
         """A round brings what the first worker holds to all."""
         replica = self.training.replica
-        yield from self._perform(Begin(self.memory, replica.first()))
+        yield from self._perform(kinds.BeginRound(self.memory, replica.first()))
         replica.settle()
         if not resumed:
             replica.start()
@@ -130,7 +130,7 @@ class Session(Generic[P]):
         self.training.progress.rounds = charter["rounds"]
         ledger = self.driver.ledger
         while self._school.learns:
-            self._round = Learn(self.memory, self.training, self._reached)
+            self._round = kinds.LearnRound(self.memory, self.training, self._reached)
             self._needs_others()
             yield from self.driver.round()
             if ledger.ending:
@@ -160,7 +160,7 @@ class Session(Generic[P]):
         yield from self._perform_step(self.turns.now, now)
         self._renew()
 
-    def _end_turn(self) -> Asks[Moment]:
+    def _end_turn(self) -> Asks[StepPosition]:
         """The steps that were taken are all that its round will have of this worker."""
         self.turns.end()
         now = self.turns.moment()
@@ -172,14 +172,14 @@ class Session(Generic[P]):
         self._switching.carry_out(self.driver.membership.generation, self._leads)
         self.turns.renew()
 
-    def _perform_step(self, turn: Turn, now: Moment) -> Asks[None]:
+    def _perform_step(self, turn: RoundSteps, now: StepPosition) -> Asks[None]:
         """The round of these steps, which may be open already."""
         opened = self.driver.ledger.open
         yield from self._gathering.come()
         if opened and now.sends:
             self._round.bring()
         yield from self._perform(
-            self._round if opened else Step(self.memory, self.training, turn, self.me)
+            self._round if opened else kinds.StepRound(self.memory, self.training, turn, self.me)
         )
 
     def ready(self, key: Any, array: Any) -> Asks[Session[P]]:
@@ -199,7 +199,7 @@ class Session(Generic[P]):
     def _open_early(self) -> Asks[None]:
         """The round of the steps that are being taken begins before all is there for it."""
         self._needs_others()
-        yield from self._enter(Step(self.memory, self.training, self.turns.now, self.me))
+        yield from self._enter(kinds.StepRound(self.memory, self.training, self.turns.now, self.me))
         yield from self._unless_left(self.driver.open())
         self._goes_on()
 
@@ -250,7 +250,7 @@ class Session(Generic[P]):
         """The mean of ``x``, in two rounds."""
         if self.turns.comes_together:
             yield from self.round_off()
-        answer = Mean(self.memory, x)
+        answer = kinds.MeanRound(self.memory, x)
         yield from self._perform(answer)
         if self.memory.numbers:
             yield from self._perform(answer)
@@ -265,7 +265,7 @@ class Session(Generic[P]):
         """
         if self.turns.comes_together:
             yield from self.round_off()
-        answer = Once(self.memory)
+        answer = kinds.OnceRound(self.memory)
         yield from self._perform(answer)
         while answer.answer is None:
             if answer.mine is None and self._first == self.me and not self._owed:
@@ -305,7 +305,7 @@ class Session(Generic[P]):
 
     # Rounds.
 
-    def _perform(self, what: Round) -> Asks[None]:
+    def _perform(self, what: kinds.Round) -> Asks[None]:
         if self.driver.ledger.open and what is not self._round:  # what travels must arrive first
             self.turns.check_free()
             yield from self.round_off()
@@ -315,7 +315,7 @@ class Session(Generic[P]):
         yield from self._unless_left(self.driver.round())
         yield from self._after_round()
 
-    def _enter(self, what: Round) -> Asks[None]:
+    def _enter(self, what: kinds.Round) -> Asks[None]:
         """The next round is this one, if there is one."""
         if self._may_stop and self._unkept is not None and what.kind != control_word.END:
             yield from self._stop()
@@ -373,7 +373,7 @@ class Session(Generic[P]):
         last."""
         self._closing, over = True, False
         while not over:
-            yield from self._perform(End(self.memory, self._reached))
+            yield from self._perform(kinds.EndRound(self.memory, self._reached))
             over = self.driver.ledger.ending or not self._settled
         self._closing = False
 
@@ -584,7 +584,7 @@ class Session(Generic[P]):
         values = self._round.lesson(full) if full[0] == self.me else None
         rest: dict[str, Any] = {}
         if values is not None and self._school.rest_due and self._round.graduates:
-            rest = self.training.registry.told(full)
+            rest = self.training.registry.snapshot(full)
         self._school.bring(full, values or {}, rest)
 
     def _check(self, number: int, word: control_word.ControlSum) -> None:
@@ -597,4 +597,4 @@ class Session(Generic[P]):
         if word.save:
             self.keeper.asked = False
         if word.over and self._round.kind != control_word.END:
-            self._round = End(self.memory, self._reached)
+            self._round = kinds.EndRound(self.memory, self._reached)

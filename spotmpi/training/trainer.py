@@ -14,8 +14,8 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy, named
 from spotmpi.training.elastic import Elastic
-from spotmpi.training.registered import SCALES, Rate, Training
 from spotmpi.training.replica import Replica
+from spotmpi.training.training_state import SCALES, Rate, TrainingState
 
 __all__ = ["Trainer"]
 
@@ -95,7 +95,7 @@ class Trainer(Elastic[P]):
         first, *others = known.values()
         replica = Replica(params, optimizer, first, bucket_mb=bucket_mb, others=others)
         rate = Rate(optimizer, lr_reference, scale_lr, lr_warmup)
-        super().__init__(Training(replica, seed, rate, check_finite, policy))
+        super().__init__(TrainingState(replica, seed, rate, check_finite, policy))
         if insists:  # a checkpoint may be of one that the policy had decided for
             self._training.wish = 0
 

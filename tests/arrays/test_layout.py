@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi.arrays.layout import HALVES, Layout
 from spotmpi.arrays.views import Views
-from spotmpi.arrays.words import Tape
+from spotmpi.arrays.word_view import WordView
 from spotmpi.errors import UsageError
 
 
@@ -302,12 +302,12 @@ def test_arrays_are_had_one_by_one_and_end_in_the_row_of_words_where_the_layout_
     assert sorted(array.size for array in layout.one_by_one(flats)) == [0, 1, 3, 4, 5]
     numbers = [set(array.ravel()) for array in layout.named(flats).values()]
     assert sorted(map(len, numbers)) == [0, 1, 1, 1, 1]
-    tape = Tape(flats)
+    tape = WordView(flats)
     assert layout.ends[-1] == tape.size
     begin = 0
     for end in layout.ends:
         fresh = layout.allocate()
-        Tape(fresh).write(begin, np.full(end - begin, 0xFFFFFFFF, np.uint32))
+        WordView(fresh).write(begin, np.full(end - begin, 0xFFFFFFFF, np.uint32))
         touched = [array for array in layout.one_by_one(fresh) if np.isnan(array).any()]
         assert len(touched) == (end > begin)
         assert all(np.isnan(array).all() for array in touched)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import spotmpi
-from spotmpi.fabric.planes.plane import Plain
+from spotmpi.fabric.planes.plane import InPlacePlane
 from spotmpi.optimizers import SGD
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD
@@ -22,7 +22,7 @@ where = sys.argv[1]
 if Settings.from_environ().newcomer is None:  # workers wait for each other in MPI
     from spotmpi.fabric import mpi
 
-    mpi.PLANE = Plain
+    mpi.PLANE = InPlacePlane
 main = threading.get_ident()
 
 

@@ -7,14 +7,14 @@ import numpy as np
 
 import spotmpi
 from spotmpi.fabric import mpi_calls
-from spotmpi.fabric.planes import node
+from spotmpi.fabric.planes import shared_memory_plane
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
 mistake = sys.argv[1]
 collective = mpi_calls.collective
 if mistake == "network":  # MPI has nothing to do in a step where all share memory
-    node.possible = lambda: False
+    shared_memory_plane.possible = lambda: False
 
 
 def fail():

@@ -18,7 +18,7 @@ import numpy as np
 
 from spotmpi.fabric.planes import common_sums
 from spotmpi.fabric.planes.common_sums import CommonSums
-from spotmpi.fabric.planes.desks import Desk
+from spotmpi.fabric.planes.shared_header import SharedHeader
 from spotmpi.fabric.planes.shared_memory import Found
 
 __all__ = ["arrays"]
@@ -31,8 +31,8 @@ def arrays(value: float) -> list[Any]:
 
 def main() -> None:
     """Go on until the input ends."""
-    others = [Desk.of(Found(*map(int, one.split()))) for one in sys.argv[1:]]
-    desk = Desk.new()
+    others = [SharedHeader.of(Found(*map(int, one.split()))) for one in sys.argv[1:]]
+    desk = SharedHeader.new()
     print(*desk.found, flush=True)
     sums, total, desks = CommonSums(desk), arrays(0), [*others, desk]
     replace = common_sums._replace

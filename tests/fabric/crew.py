@@ -17,9 +17,9 @@ from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Part, Shape
 from spotmpi.fabric.planes.devices import Devices
-from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Line, Ways
 from spotmpi.fabric.planes.shared_arena import SMALL
+from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.protocol.host_ring import FIRST, RING
 
 DATA = [Shape("float32", 70_001), Shape("float64", 1_500), Shape("float32", 1)]
@@ -112,7 +112,7 @@ def in_rings(shape: Shape) -> Sequence[str]:
     return (FIRST,) if shape.size <= SMALL else (RING,)
 
 
-class On(Node):
+class On(SharedMemoryPlane):
     """On a host of this number."""
 
     ways_of = staticmethod(in_rings)

@@ -25,10 +25,10 @@ import numpy as np
 
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Shape
-from spotmpi.fabric.planes import meeting_loops
-from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes import barrier_loops
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import Ways
-from spotmpi.fabric.planes.twins import Twins
+from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.kernels import cpu
 from spotmpi.launch import processes as processes_of_ours
 
@@ -79,8 +79,8 @@ def work(me: int, line: Line) -> NoReturn:
     def by_mpi(part: Any) -> None:
         raise AssertionError("there is no MPI here")
 
-    plane = Node(Ways(by_mpi, lambda: page[_BROKEN] == 1))
-    state = Twins([("float32", size) for size in SIZES] * 2)
+    plane = SharedMemoryPlane(Ways(by_mpi, lambda: page[_BROKEN] == 1))
+    state = DoubleBuffer([("float32", size) for size in SIZES] * 2)
     data = plane.arena([Shape("float32", size) for size in SIZES], "data", state)
     word = plane.arena([Shape("float64", 16)], "word")
     members: list[int] = []
@@ -98,10 +98,10 @@ def work(me: int, line: Line) -> NoReturn:
             state.next[flat][part] = state.live[flat][part] + (total - must + 1)
 
     def aim() -> None:
-        data.rest()
+        data.unfuse()
         if aimed(number):
             moves = [partial(move, index) for index in range(len(SIZES))]
-            assert data.aim(moves, 1 + number)
+            assert data.fuse_update(moves, 1 + number)
 
     def bring() -> None:
         for size, flat in zip(SIZES, data.contributions, strict=True):
@@ -191,7 +191,7 @@ def main(count: int, deaths: int, seed: int) -> None:
     """Until so many have died."""
     rng = random.Random(seed)
     cpu.warm()  # for all that are forked
-    meeting_loops.compiled()
+    barrier_loops.compiled()
     lines: dict[int, Line] = {}
     processes: dict[int, int] = {}
     high = 0

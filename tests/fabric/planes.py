@@ -6,15 +6,15 @@ import os
 from collections.abc import Callable
 
 from spotmpi.fabric.planes.devices import Devices
-from spotmpi.fabric.planes.node import Node
-from spotmpi.fabric.planes.plane import Apart, Plain, Plane, Ways
+from spotmpi.fabric.planes.plane import Apart, InPlacePlane, Plane, Ways
+from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from tests.fabric.crew import in_rings
 
 HOSTS = (0, 1, 1, 2, 1)
 """Where the workers of a job are, as far as `Hosts` is asked."""
 
 
-class OnHosts(Node):
+class OnHosts(SharedMemoryPlane):
     """Workers on several hosts, with rings for whatever is not small."""
 
     ways_of = staticmethod(in_rings)
@@ -33,6 +33,6 @@ def Hosts(ways: Ways) -> Devices:  # noqa: N802 -- it stands for a plane
 PLANES: dict[str, Callable[[Ways], Plane]] = {
     "Node": Devices,
     "Hosts": Hosts,
-    "Plain": Plain,
+    "Plain": InPlacePlane,
     "Apart": Apart,
 }

@@ -15,12 +15,12 @@ from functools import partial
 import numpy as np
 
 from spotmpi.arrays.backend import in_host_memory
-from spotmpi.fabric.planes import boards
-from spotmpi.fabric.planes.boards import Board, Form
+from spotmpi.fabric.planes import published_model
+from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.fabric.planes.shared_memory import Found
 
 MODEL = [np.zeros(300_007, np.float32), np.zeros(5, np.float64), np.zeros(0, np.float32)]
-FORM = Form.of(MODEL)
+FORM = ModelForm.of(MODEL)
 TO_READ = 100
 WAYS = {"killed": signal.SIGKILL, "stopped": signal.SIGSTOP}
 FOURTH = 3
@@ -29,13 +29,13 @@ FOURTH = 3
 
 def publish(how: str) -> None:
     """One model after the other."""
-    board = Board.new(FORM, 0)
+    board = PublishedModel.new(FORM, 0)
     print(*board.segment.here, flush=True)
     while True:
         for array in MODEL:
             array[...] = board.published
         if how in WAYS and board.published == FOURTH:
-            boards.in_host_memory = partial(_end_in, WAYS[how])
+            published_model.in_host_memory = partial(_end_in, WAYS[how])
         board.write(MODEL)
 
 
@@ -45,7 +45,7 @@ def _end_in(how: signal.Signals, array: np.ndarray) -> np.ndarray:
     return in_host_memory(array)
 
 
-def whole(board: Board, room: np.ndarray) -> int | None:
+def whole(board: PublishedModel, room: np.ndarray) -> int | None:
     """The number of what it shows; every element says it."""
     number = board.read(room)
     if number is not None:
@@ -54,7 +54,7 @@ def whole(board: Board, room: np.ndarray) -> int | None:
     return number
 
 
-def read(*shown: Board) -> None:
+def read(*shown: PublishedModel) -> None:
     """Of each in turn."""
     room, last, left = FORM.room(), [-1] * len(shown), [TO_READ] * len(shown)
     while any(left):
@@ -68,6 +68,6 @@ def read(*shown: Board) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1] == "read":
-        read(*(Board.of(Found(*map(int, one.split())), FORM) for one in sys.argv[2:]))
+        read(*(PublishedModel.of(Found(*map(int, one.split())), FORM) for one in sys.argv[2:]))
     else:
         publish(sys.argv[1])

@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.planes import rings
-from spotmpi.fabric.planes.beside import Beside
+from spotmpi.fabric.planes.sum_thread import SumThread
 from tests.fabric import test_rings
 from tests.fabric.crew import DATA, LIMIT, Worker, at_once, company, go_on, lose, same
 from tests.fabric.crew import check as check_in_order
@@ -183,7 +183,7 @@ def test_what_the_thread_raises_is_raised_where_it_is_ended() -> None:
     def work(number: int) -> bool:
         raise ValueError(f"no {number}")
 
-    beside = Beside(work, "spotmpi sums")
+    beside = SumThread(work, "spotmpi sums")
     beside.give(7)
     beside.give(8)
     with pytest.raises(ValueError, match="no 7"):

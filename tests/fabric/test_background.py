@@ -9,7 +9,7 @@ import pytest
 
 from spotmpi.fabric import Background, Poll, Steps
 from spotmpi.fabric.background import InThread
-from spotmpi.fabric.sim import Hang, Kill, Seat, Simulation
+from spotmpi.fabric.sim import Hang, Kill, SimulatedFabric, Simulation
 from spotmpi.fabric.simulated.background import Errand
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.protocol.membership import Membership
@@ -56,7 +56,7 @@ def done_of(kills: list[Kill], seed: int = 1) -> list[int]:
     done: list[int] = []
 
     def script(worker: int) -> Steps[None]:
-        Seat(worker, simulation).background(lambda: done.append(worker), "some work")
+        SimulatedFabric(worker, simulation).background(lambda: done.append(worker), "some work")
         while True:
             yield Poll()
 

@@ -16,9 +16,9 @@ import pytest
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import AddUp
-from spotmpi.fabric.planes.boards import Form
 from spotmpi.fabric.planes.common_sums import CommonSums, _Sums
-from spotmpi.fabric.planes.desks import Desk
+from spotmpi.fabric.planes.published_model import ModelForm
+from spotmpi.fabric.planes.shared_header import SharedHeader
 from spotmpi.fabric.planes.shared_memory import Found
 from tests.boxed import BOXED, boxes
 from tests.fabric import adding
@@ -179,14 +179,14 @@ def _mapped() -> int:
 
 def test_no_room_for_a_model_is_said_with_its_size() -> None:
     with pytest.raises(SpotmpiError, match="no room for 4611686018427 MB of memory"):
-        _Sums.new(Form((("float64", 1 << 58),)), 0)
+        _Sums.new(ModelForm((("float64", 1 << 58),)), 0)
 
 
 def test_arrays_of_another_library_are_added_in_the_memory_of_the_host() -> None:
     with boxes():
         part, total = BOXED.zeros("float32", 5), BOXED.zeros("float32", 5)
         BOXED.fill(part, 3)
-        desk = Desk.new()
+        desk = SharedHeader.new()
         CommonSums(desk).add([part], [total], 0, [desk])
         assert BOXED.to_host(total).tolist() == [3.0] * 5
 
@@ -231,7 +231,7 @@ def tell(process: subprocess.Popen[str], what: str) -> None:
 def test_who_is_killed_in_the_middle_leaves_a_part_of_it_until_the_round(start: Start) -> None:
     """And the memory was its own."""
     process = start()
-    desk, total = Desk.new(), arrays(0)
+    desk, total = SharedHeader.new(), arrays(0)
     there = _desk(line(process))
     sums = CommonSums(desk)
 
@@ -254,7 +254,7 @@ def test_who_is_killed_at_any_moment_leaves_nothing_in_the_next_round(
     start: Start, adds: int
 ) -> None:
     process = start()
-    there, desk, total = _desk(line(process)), Desk.new(), arrays(0)
+    there, desk, total = _desk(line(process)), SharedHeader.new(), arrays(0)
     sums = CommonSums(desk)
     tell(process, "add 1")
     line(process)
@@ -278,7 +278,7 @@ def test_two_that_add_as_fast_as_they_can_find_numbers_that_were_added(start: St
     line(second)
     for process in (first, second):
         tell(process, "many 0")
-    there, own, total = _desk(desk), Desk.new(), arrays(0)
+    there, own, total = _desk(desk), SharedHeader.new(), arrays(0)
     sums = CommonSums(own)
     for number in range(60):
         sums.add(arrays(number % 7), total, 0, [there, own])
@@ -291,5 +291,5 @@ def test_two_that_add_as_fast_as_they_can_find_numbers_that_were_added(start: St
     assert [{*flat.tolist()} for flat in total] == [{3}, {3}], "nothing of it in the next round"
 
 
-def _desk(said: str) -> Desk:
-    return Desk.of(Found(*map(int, said.split())))
+def _desk(said: str) -> SharedHeader:
+    return SharedHeader.of(Found(*map(int, said.split())))

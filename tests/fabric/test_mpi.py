@@ -216,7 +216,7 @@ def test_no_newcomer_is_brought_in_if_mpi_was_not_started_for_threads(tmp_path: 
 GUEST = """
 import os, sys
 from spotmpi.fabric import Welcome, mpi
-from spotmpi.fabric.mpi_calls import MPI, take, told
+from spotmpi.fabric.mpi_calls import MPI, take, peers_lost
 
 fabric = mpi.MpiFabric(("stand-in",))
 bridge, both = (MPI.COMM_WORLD.Dup() for _ in range(2))
@@ -234,7 +234,7 @@ def heard(tag):
     try:
         return until(lambda: take(bridge, 0, tag)).decode()
     except MPI.Exception as error:
-        return type(told(error, bridge)).__name__
+        return type(peers_lost(error, bridge)).__name__
 
 def briefed(asked=[]):
     fabric.brief(lambda: asked.append(7) or b"the way")

@@ -109,7 +109,7 @@ def test_memory_shows_a_segment_or_parts_from_it_at_the_same_addresses() -> None
     assert mine.tolist() == [3] * 4
     mine[0] = 4
     assert theirs[0] == 4
-    memory.part()
+    memory.unshare()
     assert mine.tolist() == [4, 3, 3, 3]
     mine[:] = 5
     assert theirs.tolist() == [4, 3, 3, 3]

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import PeersLost, UsageError
-from spotmpi.fabric.planes import node
+from spotmpi.fabric.planes import shared_memory_plane
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.shared_memory import PAGE, bytes_of
-from spotmpi.fabric.planes.twins import Twins
 from tests.fabric.crew import DATA, WORD, Post, Worker, at_once, brought, go_on, lose, meet, same
 
 
@@ -26,7 +26,7 @@ class Mover(Worker):
 
     def furnish(self, form: str | None = None) -> None:
         """With a state of the arrays that are summed, and as many of zeros beside them."""
-        self.state = Twins([(shape.dtype, shape.size) for shape in DATA] * 2)
+        self.state = DoubleBuffer([(shape.dtype, shape.size) for shape in DATA] * 2)
         self.data = self.plane.arena(DATA, "data", self.state)
         self.word = self.plane.arena(WORD, "word")
         self.aimed = False
@@ -36,9 +36,9 @@ class Mover(Worker):
     def aim(self, number: int) -> None:
         """As a trainer does before each attempt."""
         self.bring(number)
-        self.data.rest()
+        self.data.unfuse()
         moves = [partial(self.move, index) for index in range(len(DATA))]
-        self.aimed = self.data.aim(moves, self.mark)
+        self.aimed = self.data.fuse_update(moves, self.mark)
 
     def move(
         self, index: int, part: slice, inputs: Sequence[Any], weights: Sequence[float]
@@ -233,7 +233,7 @@ def test_rounds_that_are_not_aimed_leave_the_state_where_it_is() -> None:
     for _ in range(3):
         for worker in workers:
             worker.bring(1)
-            worker.data.rest()
+            worker.data.unfuse()
             worker.aimed = False
         at_once(workers, Mover.step)
         assert all(same(one.held(), held) for one in workers)
@@ -267,10 +267,10 @@ def test_if_some_are_in_no_step_nothing_comes_of_it() -> None:
     held = workers[0].held()
     for worker in workers:
         worker.aim(1)
-    workers[2].data.rest()
+    workers[2].data.unfuse()
     assert all(at_once(workers, Mover.try_it))
     for worker in workers:
-        worker.data.rest()
+        worker.data.unfuse()
         worker.aimed = False
         worker.commit()
         assert same(worker.held(), held)
@@ -305,7 +305,7 @@ def test_whoever_remains_on_one_host_of_several_shares_a_state_and_parts_when_on
 def test_where_memory_cannot_change_its_place_each_worker_has_its_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(node, "possible", lambda: False)
+    monkeypatch.setattr(shared_memory_plane, "possible", lambda: False)
     workers = movers(2)
     for worker in workers:
         worker.aim(0)
@@ -319,7 +319,7 @@ def test_if_only_one_can_do_it_all_sums_go_by_mpi_and_nobody_waits(
     workers = [Mover(me) for me in range(2)]
     meet(workers)
     workers[0].furnish()
-    monkeypatch.setattr(node, "possible", lambda: False)
+    monkeypatch.setattr(shared_memory_plane, "possible", lambda: False)
     workers[1].furnish()
     for worker in workers:
         worker.aim(0)

@@ -267,43 +267,43 @@ DRIVER: list[_Slip] = [
 PLANES: list[_Slip] = [
     (
         "who_waits_for_a_neighbour_does_not_see_it_die",
-        "planes/meetings.py",
+        "planes/host_barrier.py",
         'raise PeersLost("a worker of this host is lost, or has met a loss")',
         "pass",
     ),
     (
         "who_waits_for_a_neighbour_hears_of_no_revocation",
-        "planes/node.py",
+        "planes/shared_memory_plane.py",
         "if self._watched.dead or self._ways.broken():",
         "if self._watched.dead:",
     ),
     (
         "a_sum_is_taken_as_whole_before_all_have_added_their_slices",
-        "planes/node.py",
+        "planes/shared_memory_plane.py",
         "            self.meetings.all_done(last)\n",
         "",
     ),
     (
         "parts_are_counted_on_from_where_each_was_when_one_was_lost",
-        "planes/node.py",
+        "planes/shared_memory_plane.py",
         "        self._begun = 0\n        self._members",
         "        self._members",
     ),
     (
         "desks_of_the_lost_stay_open",
-        "planes/node.py",
+        "planes/shared_memory_plane.py",
         "for one, desk in self._desks.items() if one in members}",
         "for one, desk in self._desks.items()}",
     ),
     (
         "the_lost_are_waited_for_after_a_recovery",
-        "planes/node.py",
+        "planes/shared_memory_plane.py",
         "self.meetings.seat(self.present)",
         "self.meetings.seat(self.meetings._present or self.present)",
     ),
     (
         "messages_between_hosts_are_not_given_up",
-        "planes/node.py",
+        "planes/shared_memory_plane.py",
         "        if self._ways.line is not None:\n            self._ways.line.give_up()\n",
         "",
     ),
@@ -327,7 +327,7 @@ PLANES: list[_Slip] = [
     ),
     (
         "who_goes_on_by_itself_begins_with_zeros",
-        "planes/twins.py",
+        "planes/double_buffer.py",
         "            self._spare.copy(self._live)\n",
         "",
     ),
@@ -339,7 +339,7 @@ PLANES: list[_Slip] = [
     ),
     (
         "a_model_that_is_being_written_over_is_taken_as_whole",
-        "planes/boards.py",
+        "planes/published_model.py",
         "if self._loops.look(self._begun) < count + 2:",
         "if self._loops.look(self._begun) < count + 3:",
     ),
@@ -351,7 +351,7 @@ PLANES: list[_Slip] = [
     ),
     (
         "whoever_gives_up_sums_goes_on_while_they_are_made",
-        "planes/beside.py",
+        "planes/sum_thread.py",
         "        self.halted = True\n        self._given.put(None)\n        self._thread.join()\n",
         "        self.halted = True\n        self._given.put(None)\n",
     ),

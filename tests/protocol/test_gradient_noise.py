@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from spotmpi.protocol.gradient_noise import WORDS, Lengths, Noise, estimated, told, write
+from spotmpi.protocol.gradient_noise import WORDS, Lengths, Noise, estimated, read, write
 
 SIZE = 400
 
@@ -72,4 +72,4 @@ def test_a_table_tells_it() -> None:
         own = np.ones(WORDS)
         write(own, place, 7, one)
         total += own
-    assert told(total) == known
+    assert read(total) == known

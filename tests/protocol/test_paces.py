@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from spotmpi.errors import UsageError
-from spotmpi.protocol.paces import WORDS, Pace, all_of, furthest, paces, told, write
+from spotmpi.protocol.paces import WORDS, Pace, all_of, furthest, paces, read, write
 from spotmpi.protocol.sampler import Sampler
 from spotmpi.protocol.tables import MOST
 
@@ -33,8 +33,8 @@ def test_the_sum_of_all_tables_says_what_each_worker_has_told() -> None:
     total = table(*known)
     nothing = np.ones(WORDS)
     write(nothing, -1, None)
-    assert told(total + nothing) == known
-    assert told(np.zeros(WORDS)) == []
+    assert read(total + nothing) == known
+    assert read(np.zeros(WORDS)) == []
 
 
 def test_a_table_has_room_for_so_many_and_says_so() -> None:

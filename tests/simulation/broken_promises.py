@@ -12,7 +12,7 @@ import pytest
 from spotmpi.arrays.registry import Registry
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Between, Start
-from spotmpi.fabric.sim import Seat
+from spotmpi.fabric.sim import SimulatedFabric
 from spotmpi.fabric.simulated.builds import Builds
 from spotmpi.fabric.simulated.newcomers import Newcomers
 from spotmpi.launch.head.membership_changes import MembershipChanges
@@ -37,12 +37,12 @@ from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.protocol.trials import Trial
 from spotmpi.training.driver import Driver
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.registered import Rate
 from spotmpi.training.replica import Replica
-from spotmpi.training.rounds.kinds import Once
+from spotmpi.training.rounds.kinds import OnceRound
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.session import Session
-from spotmpi.training.teaching import Teaching
+from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.training_state import Rate
 
 Patch = pytest.MonkeyPatch
 
@@ -237,30 +237,30 @@ def a_newcomer_trains_before_it_has_all_parts(patch: Patch) -> None:
 
 
 def a_part_is_not_what_it_was_before_the_round(patch: Patch) -> None:
-    bring = Teaching.bring
+    bring = StateTransfer.bring
 
-    def bring_late(self: Teaching, *given: Any) -> None:
+    def bring_late(self: StateTransfer, *given: Any) -> None:
         bring(self, *given)
         self._page[-1] += self.me == given[0][-1]
 
-    patch.setattr(Teaching, "bring", bring_late)
+    patch.setattr(StateTransfer, "bring", bring_late)
 
 
 def a_page_goes_with_a_round_as_long_as_somebody_learns(patch: Patch) -> None:
-    def open_now(self: Teaching) -> None:
+    def open_now(self: StateTransfer) -> None:
         self._open = bool(self._lessons.learning)
 
-    patch.setattr(Teaching, "open", open_now)
+    patch.setattr(StateTransfer, "open", open_now)
 
 
 def some_do_not_forget_a_newcomer_that_is_lost(patch: Patch) -> None:
-    forget = Teaching.forget
+    forget = StateTransfer.forget
 
-    def forget_not(self: Teaching, workers: frozenset[int]) -> None:
+    def forget_not(self: StateTransfer, workers: frozenset[int]) -> None:
         if self.me % 2:
             forget(self, workers)
 
-    patch.setattr(Teaching, "forget", forget_not)
+    patch.setattr(StateTransfer, "forget", forget_not)
 
 
 def whoever_leaves_is_not_in_the_plan(patch: Patch) -> None:
@@ -328,7 +328,7 @@ def who_lacks_a_step_computes_another_gradient(patch: Patch) -> None:
 
 
 def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
-    patch.setattr("spotmpi.training.rounds.kinds.Begin.commit", lambda self, *given: None)
+    patch.setattr("spotmpi.training.rounds.kinds.BeginRound.commit", lambda self, *given: None)
 
 
 def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:
@@ -336,11 +336,11 @@ def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:
 
 
 def a_value_that_was_lost_with_its_worker_counts(patch: Patch) -> None:
-    def commit(self: Once, *given: Any) -> None:
+    def commit(self: OnceRound, *given: Any) -> None:
         if self.memory.answering and self.memory.numbers:
             self.answer = self.memory.alone.record[0].tobytes()
 
-    patch.setattr(Once, "commit", commit)
+    patch.setattr(OnceRound, "commit", commit)
 
 
 def whoever_is_told_to_leaves_in_the_middle_of_what_it_does_once(patch: Patch) -> None:
@@ -456,7 +456,7 @@ def a_second_one_is_started_when_the_first_one_takes_long(patch: Patch) -> None:
 
 
 def a_knock_is_not_heard(patch: Patch) -> None:
-    patch.setattr(Seat, "guest", lambda self: None)
+    patch.setattr(SimulatedFabric, "guest", lambda self: None)
 
 
 def a_newcomer_takes_no_checkpoint_for_due(patch: Patch) -> None:

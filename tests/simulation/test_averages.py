@@ -13,23 +13,23 @@ from spotmpi.fabric import Fetched, Publish
 from spotmpi.operators import (
     Contribute,
     ElasticAverage,
-    Moment,
     OuterUpdate,
     PairAverage,
     PushSum,
     Run,
     Step,
+    StepPosition,
 )
 from spotmpi.protocol.paces import paces
 from spotmpi.protocol.sampler import Dealer
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.registered import Progress
 from spotmpi.training.replica import Replica, Result
-from spotmpi.training.rounds.kinds import Learn
+from spotmpi.training.rounds.kinds import LearnRound
 from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.turns import Turns
+from spotmpi.training.training_state import Progress
+from spotmpi.training.worker_steps import WorkerSteps
 from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch
@@ -77,17 +77,17 @@ def what_the_outer_optimizer_remembers_is_each_worker_s_own(patch: Patch) -> Non
 
 
 def a_job_stops_in_the_middle_of_a_round_s_steps(patch: Patch) -> None:
-    patch.setattr(Turns, "level", True)
+    patch.setattr(WorkerSteps, "level", True)
 
 
 def a_worker_counts_as_its_last_step_alone(patch: Patch) -> None:
-    moment = Turns.moment
+    moment = WorkerSteps.moment
 
-    def wrong(self: Turns) -> Moment:
+    def wrong(self: WorkerSteps) -> StepPosition:
         now = moment(self)
         return replace(now, share=now.samples)
 
-    patch.setattr(Turns, "moment", wrong)
+    patch.setattr(WorkerSteps, "moment", wrong)
 
 
 def who_was_lost_pulls_as_well(patch: Patch) -> None:
@@ -115,13 +115,13 @@ def a_worker_forgets_its_velocity_with_each_round(patch: Patch) -> None:
 
 
 def a_step_that_counts_for_nothing_moves_its_worker(patch: Patch) -> None:
-    moment = Turns.moment
+    moment = WorkerSteps.moment
 
-    def wrong(self: Turns) -> Moment:
+    def wrong(self: WorkerSteps) -> StepPosition:
         now = moment(self)
         return replace(now, samples=now.samples or 1e-9)
 
-    patch.setattr(Turns, "moment", wrong)
+    patch.setattr(WorkerSteps, "moment", wrong)
 
 
 def a_checkpoint_is_due_for_the_last_step_of_a_round_alone(patch: Patch) -> None:
@@ -141,22 +141,22 @@ def a_part_is_sent_after_another_one(patch: Patch) -> None:
 
 
 def a_lease_is_dealt_by_what_each_worker_knows_of_itself(patch: Patch) -> None:
-    def wrong(self: Turns, workers: Any) -> Any:
+    def wrong(self: WorkerSteps, workers: Any) -> Any:
         known = self._training.paces
         mine = [one._replace(seconds=one.seconds / 9) for one in known if one.worker == self._me]
         return paces(workers, [*known, *mine], self._steps)
 
-    patch.setattr(Turns, "_paces", wrong)
+    patch.setattr(WorkerSteps, "_paces", wrong)
 
 
 def a_newcomer_does_not_hear_of_others_paces(patch: Patch) -> None:
-    commit = Learn.commit
+    commit = LearnRound.commit
 
-    def wrong(self: Learn, *known: Any) -> None:
+    def wrong(self: LearnRound, *known: Any) -> None:
         commit(self, *known)
         self._training.paces = ()
 
-    patch.setattr(Learn, "commit", wrong)
+    patch.setattr(LearnRound, "commit", wrong)
 
 
 def a_worker_brings_its_pace_to_another_s_place(patch: Patch) -> None:
@@ -287,13 +287,13 @@ def what_was_given_in_one_round_is_taken_in_the_next(patch: Patch) -> None:
 
 
 def a_worker_takes_what_was_given_to_another(patch: Patch) -> None:
-    moment = Turns.moment
+    moment = WorkerSteps.moment
 
-    def wrong(self: Turns) -> Moment:
+    def wrong(self: WorkerSteps) -> StepPosition:
         now = moment(self)
         return replace(now, before=now.others[0]) if now.others else now
 
-    patch.setattr(Turns, "moment", wrong)
+    patch.setattr(WorkerSteps, "moment", wrong)
 
 
 STREAMED, PAIRS, GOSSIP = STRATEGIES[-3:]

@@ -12,12 +12,12 @@ from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.strategies import Strategy
 from spotmpi.training.journal import Journal
-from spotmpi.training.registered import Followed
 from spotmpi.training.replica import Replica
 from spotmpi.training.rounds.switching import Switching
 from spotmpi.training.session import Session
-from spotmpi.training.teaching import Teaching
-from spotmpi.training.turns import Turns
+from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.training_state import Followed
+from spotmpi.training.worker_steps import WorkerSteps
 from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch
@@ -53,11 +53,11 @@ def a_worker_does_not_change(patch: Patch) -> None:
 
 
 def it_changes_while_somebody_learns(patch: Patch) -> None:
-    patch.setattr(Teaching, "idle", property(lambda self: True))
+    patch.setattr(StateTransfer, "idle", property(lambda self: True))
 
 
 def who_learns_another_state_goes_on_with_the_old_pages(patch: Patch) -> None:
-    patch.setattr(Teaching, "change", _not_again(Teaching.change))
+    patch.setattr(StateTransfer, "change", _not_again(StateTransfer.change))
 
 
 def optimizers_remember_what_was_their_own(patch: Patch) -> None:
@@ -105,7 +105,7 @@ def the_strategy_does_not_begin_anew(patch: Patch) -> None:
 
 
 def turns_are_as_long_as_before(patch: Patch) -> None:
-    patch.setattr(Turns, "follow", _not_again(Turns.follow))
+    patch.setattr(WorkerSteps, "follow", _not_again(WorkerSteps.follow))
 
 
 def a_newcomer_follows_what_the_job_began_with(patch: Patch) -> None:

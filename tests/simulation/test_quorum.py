@@ -18,7 +18,7 @@ from spotmpi.training import replica
 from spotmpi.training.rounds.gathering import Gathering
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.script_position import ScriptPosition
-from spotmpi.training.turns import Turn, Turns
+from spotmpi.training.worker_steps import RoundSteps, WorkerSteps
 from tests.simulation.hunting import Mutation, first_failing, hunt
 
 Patch = pytest.MonkeyPatch
@@ -30,34 +30,34 @@ Patch = pytest.MonkeyPatch
 
 
 def who_is_cut_short_brings_its_model_as_if_it_had_used_all_its_samples(patch: Patch) -> None:
-    def wrong(self: Turn, worker: WorkerId) -> int:
+    def wrong(self: RoundSteps, worker: WorkerId) -> int:
         return self.steps if self.dealt is None else len(self.dealt.of(worker))
 
-    patch.setattr(Turn, "share", wrong)
+    patch.setattr(RoundSteps, "share", wrong)
 
 
 def who_is_cut_short_says_that_it_has_used_all_its_samples(patch: Patch) -> None:
-    tell = Turns._tell
+    tell = WorkerSteps._tell
 
-    def wrong(self: Turns) -> None:
+    def wrong(self: WorkerSteps) -> None:
         tell(self)
         turn = self.now
         if turn.pace is not None and turn.dealt is not None:
             whole = len(turn.dealt.of(self._me))
             turn.pace = turn.pace._replace(taken=turn.planned, samples=whole)
 
-    patch.setattr(Turns, "_tell", wrong)
+    patch.setattr(WorkerSteps, "_tell", wrong)
 
 
 def samples_that_were_not_used_do_not_come_back(patch: Patch) -> None:
-    tell = Turns._tell
+    tell = WorkerSteps._tell
 
-    def wrong(self: Turns) -> None:
+    def wrong(self: WorkerSteps) -> None:
         tell(self)
         if self.now.pace is not None:
             self.now.pace = self.now.pace._replace(taken=self.now.planned)
 
-    patch.setattr(Turns, "_tell", wrong)
+    patch.setattr(WorkerSteps, "_tell", wrong)
 
 
 def who_is_cut_short_brings_nothing_and_counts(patch: Patch) -> None:
@@ -93,7 +93,7 @@ def who_is_late_is_forgotten_by_the_others(patch: Patch) -> None:
 def who_is_late_goes_on_without_its_round(patch: Patch) -> None:
     is_due = Gathering.is_due
 
-    def wrong(self: Gathering, turn: Turn, planned: bool) -> Any:
+    def wrong(self: Gathering, turn: RoundSteps, planned: bool) -> Any:
         if (yield from is_due(self, turn, planned)):
             turn.lease = turn.lease and replace(turn.lease, steps=turn.taken, paces=())
             turn.steps = turn.planned = turn.taken + 1
@@ -142,7 +142,7 @@ def test_workers_are_cut_short_in_most_of_these_schedules(monkeypatch: Patch) ->
     ends: list[tuple[int, int]] = []
     is_due = Gathering.is_due
 
-    def counted(self: Gathering, turn: Turn, planned: bool) -> Any:
+    def counted(self: Gathering, turn: RoundSteps, planned: bool) -> Any:
         due = yield from is_due(self, turn, planned)
         ends[-1] = ends[-1][0] + due, ends[-1][1] + 1
         return due

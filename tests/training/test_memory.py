@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.fabric.planes import meeting_loops
+from spotmpi.fabric.planes import barrier_loops
 from spotmpi.kernels import cpu, moving
 
 SCRIPT = Path(__file__).with_name("sized.py")
@@ -28,7 +28,7 @@ def test_memory_for_each_parameter(where: str, run_spotmpi) -> None:
     # Who compiles keeps memory for it: not in the workers that are compared.
     cpu.warm()
     moving.warm("float32")
-    meeting_loops.compiled()
+    barrier_loops.compiled()
     workers = 3
     used = []
     for size in (SMALL, LARGE):

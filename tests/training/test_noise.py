@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.arrays.backend import HOST
-from spotmpi.training.gradients.lengths import Measured
+from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from tests.training.noisy import DEVIATION, EACH
 
 SCRIPT = Path(__file__).with_name("noisy.py")
@@ -50,7 +50,7 @@ def test_slices_are_measured_as_they_are_summed_and_anew_if_that_is_done_again()
     mine, yours = HOST.zeros("float32", size), HOST.zeros("float32", size)
     mine[...], yours[...] = 0.5, 2.0
     moved: list[slice] = []
-    measured = Measured()
+    measured = GradientLengths()
     move = measured.beside(lambda part, _inputs, _weights: moved.append(part))
     for _ in range(2):
         measured.begin()

@@ -15,7 +15,7 @@ from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Cosine, Momentum, StepDecay, Warmup
 from spotmpi.replay import replay, steps
 from spotmpi.strategies import SSGD
-from spotmpi.training.registered import Progress, Rate
+from spotmpi.training.training_state import Progress, Rate
 from tests.simulated import Job, bits, gradient, params, rates
 from tests.test_member import campaign, joined, left
 
@@ -64,15 +64,15 @@ def test_what_is_kept_and_what_is_told_goes_on_where_it_was() -> None:
     one = Rate(SGD(lr=1.0), 4, "linear", warmup=4)
     walk(one, [4, 8])
     assert one.now(8, 1.0) == 1.5  # which all are about to take
-    told, kept = json.loads(json.dumps(one.told([0, 1]))), dict(one.kept())
+    told, kept = json.loads(json.dumps(one.snapshot([0, 1]))), dict(one.kept())
     one.taken()
     newcomer, resumed = (Rate(SGD(lr=9.0), None, "linear", warmup=4) for _ in range(2))
-    newcomer.take(told)
+    newcomer.restore(told)
     resumed.resume(kept, "there")
     assert walk(newcomer, [8, 8, 2]) == walk(one, [8, 8, 2]) == [1.75, 2.0, 1.625]
     assert walk(resumed, [8]) == [9.0 * 1.5]
     fresh = Rate(SGD(lr=1.0), None, "linear", warmup=4)
-    fresh.take(json.loads(json.dumps(Rate(SGD(lr=2.0), 4).told(None))))
+    fresh.restore(json.loads(json.dumps(Rate(SGD(lr=2.0), 4).snapshot(None))))
     assert walk(fresh, [2]) == [1.0]
 
 
@@ -84,7 +84,7 @@ def test_a_schedule_is_asked_for_the_step_to_come_and_told_whole() -> None:
     progress.steps = 4
     assert rate.asked == rate.now(2, rate.asked) == 0.5
     other = SGD(lr=0.3)
-    Rate(other).take(json.loads(json.dumps(rate.told(None))))
+    Rate(other).restore(json.loads(json.dumps(rate.snapshot(None))))
     assert other.lr == Warmup(10, 1.0)
 
 

@@ -36,7 +36,7 @@ def loop(position: ScriptPosition, samples: int = 8, most: int = 100) -> int:
 def arrived(other: ScriptPosition, contributors: tuple[int, ...] | None = None) -> ScriptPosition:
     """A newcomer's position, after all that it is told, over the wire."""
     position = ScriptPosition()
-    position.take(json.loads(json.dumps(other.told(contributors))))
+    position.restore(json.loads(json.dumps(other.snapshot(contributors))))
     return position
 
 
@@ -82,7 +82,7 @@ def test_a_newcomer_draws_what_the_others_draw_next(
     if open_first:
         newcomer.open(8, 2, 1, 7)
         newcomer.open(20, 2, 2, 7)
-    newcomer.take(json.loads(json.dumps(others.told(contributors))))
+    newcomer.restore(json.loads(json.dumps(others.snapshot(contributors))))
     if not open_first:
         newcomer.open(8, 2, 1, 7)
         newcomer.open(20, 2, 2, 7)
@@ -112,7 +112,7 @@ def test_a_newcomer_puts_back_what_late_workers_have_left(
     others.draw(number, TWO, 3, lambda _workers: [3, 3])
     if open_first:
         newcomer.open(40, 2, 2, 7)
-    newcomer.take(json.loads(json.dumps(others.told(contributors))))
+    newcomer.restore(json.loads(json.dumps(others.snapshot(contributors))))
     others.dealer.end(taken)
     others.dealer.count(contributors)
     newcomer.settle(dict(enumerate(taken)), contributors, 7)
@@ -133,10 +133,10 @@ def test_a_newcomer_puts_back_what_late_workers_have_left(
 def test_a_position_that_is_told_without_a_step_does_not_count_the_one_that_is_drawn() -> None:
     others = ScriptPosition()
     number = others.open(8, 2, 1, 7)
-    before = others.told()
+    before = others.snapshot()
     others.draw(number, TWO)
-    assert others.told()["samplers"] == before["samplers"]
-    assert others.told((0, 1))["samplers"] != before["samplers"]
+    assert others.snapshot()["samplers"] == before["samplers"]
+    assert others.snapshot((0, 1))["samplers"] != before["samplers"]
 
 
 def test_answers_come_in_order_and_where_they_were_given() -> None:
@@ -161,7 +161,7 @@ def test_what_was_told_later_does_not_begin_anew_for_who_has_had_some() -> None:
     newcomer = arrived(others)
     assert newcomer.recall(list) == [1.0]
     others.remember([2.0])
-    newcomer.take(json.loads(json.dumps(others.told())))
+    newcomer.restore(json.loads(json.dumps(others.snapshot())))
     assert newcomer.recall(list) == [2.0]
     assert newcomer.recall(list) is None
 
@@ -192,7 +192,7 @@ def test_answers_from_before_the_first_step_outside_of_batches_stay_and_later_on
     late = arrived(others)
     assert late.recall(list) == [1.0]
     assert late.recall(list) is None
-    early.take(json.loads(json.dumps(others.told())))
+    early.restore(json.loads(json.dumps(others.snapshot())))
     assert early.recall(list) is None
     early.remember([3.0])
     assert early.recall(list) is None
@@ -207,7 +207,7 @@ def test_more_answers_than_are_kept_are_none_and_nobody_can_follow() -> None:
     others.remember([0.5] * 1100)
     assert others.lost
     assert arrived(others).lost
-    early.take(json.loads(json.dumps(others.told())))
+    early.restore(json.loads(json.dumps(others.snapshot())))
     assert early.lost
     assert early.recall(list) is None
 
@@ -293,12 +293,12 @@ def test_who_comes_late_begins_with_the_pass_of_the_others_and_skips_what_they_d
         assert others.next_pass() == further
         a_pass(others, float(further))
     assert others.next_pass() == 7
-    newcomer.take(json.loads(json.dumps(others.told())))
+    newcomer.restore(json.loads(json.dumps(others.snapshot())))
     assert newcomer.used_up(number)
     assert newcomer.recall(list, 1) == [3.0], "what they were told in that pass"
     assert newcomer.next_pass() == 7
     assert newcomer.open(8, 2, 1, 7) == others.open(8, 2, 1, 7) == 7
-    assert newcomer.told() == others.told()
+    assert newcomer.snapshot() == others.snapshot()
     assert newcomer.kept().keys() == others.kept().keys()
 
 

@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 
 from spotmpi.arrays.backend import HOST, Buffer, backend_of, fill, in_host_memory
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.boards import Form, counting
-from spotmpi.fabric.planes.desks import DESCRIPTOR, MARK, Desk, key_of
+from spotmpi.fabric.planes.published_model import ModelForm, counting
+from spotmpi.fabric.planes.shared_header import DESCRIPTOR, MARK, SharedHeader, key_of
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = ["CommonSums"]
@@ -34,7 +34,7 @@ _SETS = 2
 class _Sums:
     """The memory, as one worker sees it."""
 
-    def __init__(self, form: Form, segment: Segment) -> None:
+    def __init__(self, form: ModelForm, segment: Segment) -> None:
         self.segment = segment
         memory = Memory(_length(form), segment)
         self._rounds = [memory.address + _ROUNDS * (1 + turn) for turn in range(_SETS)]
@@ -45,7 +45,7 @@ class _Sums:
         self._loops = counting()
 
     @classmethod
-    def new(cls, form: Form, number: int) -> _Sums:
+    def new(cls, form: ModelForm, number: int) -> _Sums:
         """With sums of this round and of the next. Raises SpotmpiError if there is no memory."""
         try:
             made = cls(form, Segment(_length(form)))
@@ -71,22 +71,26 @@ class _Sums:
 class CommonSums:
     """One worker's part in them."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: SharedHeader) -> None:
         self._desk = desk
         self._entry: int | None = None
         """Where its memory is shown there."""
-        self._form: Form | None = None
+        self._form: ModelForm | None = None
         self._used: _Sums | None = None
         self._round = -1
         self._within: list[Buffer] = []
         """What this worker has in the sum of that round."""
 
     def add(
-        self, part: Sequence[Buffer], total: Sequence[Buffer], number: int, desks: Sequence[Desk]
+        self,
+        part: Sequence[Buffer],
+        total: Sequence[Buffer],
+        number: int,
+        desks: Sequence[SharedHeader],
     ) -> None:
         """Have that in the sum of the round of this ``number``, which workers with these desks make
         up, this one's among them; and copy what the sum is then."""
-        form = Form.of(part)
+        form = ModelForm.of(part)
         if form != self._form:
             self.leave()
             self._form = form
@@ -103,7 +107,7 @@ class CommonSums:
         self._entry = self._used = self._form = None
         self._round = -1
 
-    def _use(self, form: Form, number: int, desks: Sequence[Desk]) -> list[Buffer]:
+    def _use(self, form: ModelForm, number: int, desks: Sequence[SharedHeader]) -> list[Buffer]:
         """The sum of this round that all take, with what this worker has in it."""
         key = key_of("a common sum", form.arrays)
         found = next((one for one in self._shown(form, key, desks) if one.of(number)), None)
@@ -121,7 +125,7 @@ class CommonSums:
         assert sums is not None
         return sums
 
-    def _shown(self, form: Form, key: int, desks: Sequence[Desk]) -> Iterator[_Sums]:
+    def _shown(self, form: ModelForm, key: int, desks: Sequence[SharedHeader]) -> Iterator[_Sums]:
         """What these show, as far as it can be reached."""
         for desk in desks:
             if (entry := desk.entry(key)) is None:
@@ -147,5 +151,5 @@ def _replace(one: Buffer, within: Buffer, part: Buffer) -> None:
     HOST.kernels.exchange(one, within, part)
 
 
-def _length(form: Form) -> int:
+def _length(form: ModelForm) -> int:
     return PAGE + _SETS * form.bytes

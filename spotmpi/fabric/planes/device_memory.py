@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from spotmpi.arrays.backend import DEVICE, Buffer
-from spotmpi.arrays.words import WORDS_OF
+from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.fabric.planes.plane import Shape
 
 __all__ = ["HANDLE", "SETS", "DeviceMemory", "Opened"]

@@ -8,8 +8,8 @@ All meet after each reading of others' memory, and nobody goes on unless all hav
 done with a meeting knows that all others were alive when it came, after it had read: else what it
 has read may be rubbish, and nothing would say so.
 
-All that workers tell each other goes by `Node`, as sums of short arrays in the memory of the host,
-in which everybody has a row. So a loss is met there, too.
+Workers tell each other numbers by `SharedMemoryPlane`: as sums of short arrays in the memory of the
+host, in which each has a row. So a loss is met there, too.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 
 from spotmpi.arrays.backend import DEVICE, Buffer
 from spotmpi.fabric.planes.device_memory import HANDLE, DeviceMemory, Opened
-from spotmpi.fabric.planes.node import Node
 from spotmpi.fabric.planes.plane import Arena, Handle, Part, Shape
+from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.protocol.host_ring import cut
 
-__all__ = ["DeviceArena", "Neighbours", "Talk"]
+__all__ = ["DeviceArena", "DeviceSums", "HostTalk"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,10 +32,10 @@ _ENOUGH = 1024
 """Elements of an array that neighbours sum in shared memory, whatever else there is."""
 
 
-class Talk:
+class HostTalk:
     """How members tell each other numbers: all get a row of each. Collective."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SharedMemoryPlane) -> None:
         self._node = node
         self._arena: Arena | None = None
         self._herald: Arena | None = None
@@ -128,12 +128,12 @@ class DeviceArena(Arena):
             self.opened.pop(handle).close()
 
 
-class Neighbours:
+class DeviceSums:
     """What this worker does with others of its host on the device."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: SharedMemoryPlane) -> None:
         self._node = node
-        self.talk = Talk(node)
+        self.talk = HostTalk(node)
         self._begun = False
 
     def reaches_all(self, arena: DeviceArena) -> bool:

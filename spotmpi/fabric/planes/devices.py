@@ -1,4 +1,4 @@
-"""The data plane of workers whose arrays lie on devices. It has `Node` for all others.
+"""The data plane of workers whose arrays lie on devices. It has `SharedMemoryPlane` for all others.
 
 Workers of one host that can open each other's memory sum on the device (`device_sums`). For all
 others, what a worker brings is copied to an arena of the host's memory when it is started: there
@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from spotmpi.arrays.backend import DEVICE, HOST, Buffer
-from spotmpi.fabric.planes.boards import Board, Form
-from spotmpi.fabric.planes.device_sums import DeviceArena, Neighbours
-from spotmpi.fabric.planes.node import Node
+from spotmpi.fabric.planes.device_sums import DeviceArena, DeviceSums
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import AddUp, Arena, Between, Handle, Part, Plane, Shape, Ways
+from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.fabric.planes.staging import Staging
-from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Devices"]
@@ -33,7 +33,9 @@ class _Landing(NamedTuple):
 class Devices(Plane):
     """For members whose arrays are a device's, or the host's, or of both."""
 
-    def __init__(self, ways: Ways, node: Callable[[Ways], Node] = Node) -> None:
+    def __init__(
+        self, ways: Ways, node: Callable[[Ways], SharedMemoryPlane] = SharedMemoryPlane
+    ) -> None:
         self.node = node(ways)
         self._arenas: dict[str, DeviceArena] = {}
         """The last one of each name."""
@@ -45,7 +47,7 @@ class Devices(Plane):
         """What is to be summed on the device. The node knows nothing of these, hence numbers that
         it does not give."""
         self._last_near: Handle = 0
-        self._neighbours = Neighbours(self.node)
+        self._neighbours = DeviceSums(self.node)
         self._made: Staging | None = None
 
     def card(self) -> bytes:
@@ -63,7 +65,9 @@ class Devices(Plane):
         for arena in self._arenas.values():
             arena.near = None
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """On the device, if all arrays are, with a way through the memory of the host."""
         if (old := self._arenas.pop(name, None)) is not None:
             old.close()
@@ -164,7 +168,7 @@ class Devices(Plane):
         """Whom the node has seen die."""
         return self.node.dead()
 
-    def show(self, board: Board | None) -> None:
+    def show(self, board: PublishedModel | None) -> None:
         """In the memory of the host."""
         self.node.show(board)
 
@@ -172,7 +176,7 @@ class Devices(Plane):
         """The node's."""
         return self.node.is_near(worker)
 
-    def board_of(self, worker: WorkerId, form: Form) -> Board | None:
+    def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
         """The node's."""
         return self.node.board_of(worker, form)
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.planes.boards import Board, Form
-from spotmpi.fabric.planes.twins import Twins
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
+from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Choice
 
@@ -68,7 +68,7 @@ class Arena:
         layout: Sequence[Shape],
         allocate: Callable[[], list[Buffer]],
         in_place: bool,
-        state: Twins | None = None,
+        state: DoubleBuffer | None = None,
     ) -> None:
         self.layout = layout
         self.state = state
@@ -113,7 +113,7 @@ class Arena:
             for part, shape, move in zip(self._parts[0], self.layout, moves, strict=True)
         ]
 
-    def aim(self, moves: Sequence[Move], mark: int) -> bool:
+    def fuse_update(self, moves: Sequence[Move], mark: int) -> bool:
         """Have the open round's sums go right into the next state, each by one of ``moves``.
 
         Whether they will: the same for all members. ``mark``: the same for all who do the same with
@@ -126,11 +126,11 @@ class Arena:
         return True
 
     @property
-    def aimed(self) -> bool:
+    def fused(self) -> bool:
         """Whether the open round's sums go right into the next state."""
         return bool(self._moves)
 
-    def rest(self) -> None:
+    def unfuse(self) -> None:
         """The open round's sums are left as they are."""
         self._moves = ()
 
@@ -144,7 +144,7 @@ class Arena:
     def leave(self) -> None:
         """What counts is in memory of this worker's own from now on, until sums go there again."""
         if self.state is not None:
-            self.state.part()
+            self.state.unshare()
 
     def bring_nothing(self) -> None:
         """Add nothing to the open round's sums."""
@@ -293,7 +293,9 @@ class Plane(ABC):
         """
 
     @abstractmethod
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Memory for rounds of this ``layout``, all zero. Local.
 
         ``name``: of an arena for many rounds, in which all workers use the one that they gave this
@@ -337,7 +339,7 @@ class Plane(ABC):
 
     # Boards.
 
-    def show(self, board: Board | None) -> None:
+    def show(self, board: PublishedModel | None) -> None:
         """This is where neighbours find this worker's model from now on; None: nowhere. Local."""
         return
 
@@ -346,7 +348,7 @@ class Plane(ABC):
         the same."""
         return False
 
-    def board_of(self, worker: WorkerId, form: Form) -> Board | None:
+    def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
         """A near worker's; None if it has none of this form, or is dead. Local."""
         return None
 
@@ -388,7 +390,9 @@ class Plane(ABC):
             raise
 
 
-def private_arena(layout: Sequence[Shape], in_place: bool, state: Twins | None = None) -> Arena:
+def private_arena(
+    layout: Sequence[Shape], in_place: bool, state: DoubleBuffer | None = None
+) -> Arena:
     """An arena in memory of this process alone."""
 
     def allocate() -> list[Buffer]:
@@ -397,13 +401,15 @@ def private_arena(layout: Sequence[Shape], in_place: bool, state: Twins | None =
     return Arena(layout, allocate, in_place, state)
 
 
-class Plain(Plane):
+class InPlacePlane(Plane):
     """Part by part, each at once and in place: the least memory, and what MPI does fastest."""
 
     def __init__(self, ways: Ways) -> None:
         self._total = ways.total
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Results where the contributions were."""
         return private_arena(layout, in_place=True)
 
@@ -425,8 +431,8 @@ class Plain(Plane):
 class Apart(Plane):
     """Results apart from contributions, and nothing is summed before it is waited for.
 
-    No faster than `Plain`. It is what faster planes are like to the layers above, and so what tests
-    hold them against.
+    No faster than `InPlacePlane`. To the layers above it is as faster planes are, and so tests hold
+    them against it.
     """
 
     def __init__(self, ways: Ways) -> None:
@@ -434,7 +440,9 @@ class Apart(Plane):
         self._started: dict[Handle, Part] = {}
         self._last = 0
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Contributions that stay as they are."""
         return private_arena(layout, in_place=False, state=state)
 

@@ -8,13 +8,21 @@ from typing import Protocol
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import UsageError
-from spotmpi.fabric.planes.desks import AIM, DESCRIPTOR, HOME, HOME_MARK, MARK, OPEN, Desk
-from spotmpi.fabric.planes.meetings import Meetings
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
+from spotmpi.fabric.planes.host_barrier import HostBarrier
 from spotmpi.fabric.planes.plane import Arena, Move, Part, Shape
 from spotmpi.fabric.planes.rings import Rings
+from spotmpi.fabric.planes.shared_header import (
+    AIM,
+    DESCRIPTOR,
+    HOME,
+    HOME_MARK,
+    MARK,
+    OPEN,
+    SharedHeader,
+)
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
 from spotmpi.fabric.planes.shared_state import SharedState
-from spotmpi.fabric.planes.twins import Twins
 from spotmpi.protocol.host_ring import RING, STRAIGHT, cut
 
 __all__ = ["SMALL", "SharedArena"]
@@ -26,9 +34,9 @@ SMALL = 512
 class Neighbours(Protocol):
     """What an arena needs of the plane that it belongs to."""
 
-    present: list[Desk]
+    present: list[SharedHeader]
     rings: Rings | None
-    meetings: Meetings
+    meetings: HostBarrier
 
     def reached(self, found: Found, length: int) -> Segment:
         """A member's segment. Raises PeersLost if that is lost."""
@@ -43,7 +51,11 @@ class SharedArena(Arena):
     """
 
     def __init__(
-        self, desk: Desk, key: int, layout: Sequence[Shape], state: Twins | None = None
+        self,
+        desk: SharedHeader,
+        key: int,
+        layout: Sequence[Shape],
+        state: DoubleBuffer | None = None,
     ) -> None:
         self.key = key
         self.layout = layout
@@ -74,7 +86,7 @@ class SharedArena(Arena):
         """When the rest was last looked at: ..."""
         self._inputs: list[list[Buffer]] | None = None
         """... of each array the slices of all members, in their order; None: not all share it."""
-        self._members: list[tuple[Desk, int]] = []
+        self._members: list[tuple[SharedHeader, int]] = []
         """Where each of them has it in its desk."""
         self._slices: list[slice] = []
         self._told: list[Buffer] = []
@@ -107,19 +119,19 @@ class SharedArena(Arena):
             self._desk.weigh(self._entry, weight)
             self._desk.write(self._entry, AIM, self._aim)
 
-    def aim(self, moves: Sequence[Move], mark: int) -> bool:
+    def fuse_update(self, moves: Sequence[Move], mark: int) -> bool:
         """If all members are on this host: then they have one next state between them."""
         if self._shares is None or not (self.alone and self.shared):
             return False
-        super().aim(moves, mark)
+        super().fuse_update(moves, mark)
         self._aim = mark
         if self.first:
             self._shares.offer()
         return True
 
-    def rest(self) -> None:
+    def unfuse(self) -> None:
         """The open round's sums are left as they are."""
-        super().rest()
+        super().unfuse()
         self._aim = 0
 
     def advance(self) -> None:
@@ -209,7 +221,7 @@ class SharedArena(Arena):
         """Get a small array's sum from the first of this host, which has left it."""
         self.results[number][:] = self._told[number]
 
-    def part(self) -> None:
+    def unshare(self) -> None:
         """Share nothing any more, now and later."""
         if self._entry is not None:
             self._desk.clear(self._entry)
@@ -218,7 +230,7 @@ class SharedArena(Arena):
                 self._shares.hide()
         if self._home is not None:
             for region in self._regions:
-                region.part()
+                region.unshare()
             self._home = None
 
     def _reach(self, node: Neighbours, found: Found) -> Segment:
@@ -230,7 +242,7 @@ class SharedArena(Arena):
         known = [entry for entry in entries if entry is not None]
         self._inputs = None
         if len(known) < len(entries):
-            self.part()
+            self.unshare()
             return
         members = self._members = list(zip(node.present, known, strict=True))
         found = [
@@ -257,7 +269,7 @@ class SharedArena(Arena):
         ]
 
     def _find_home(
-        self, members: Sequence[tuple[Desk, int]], found: Sequence[Found], node: Neighbours
+        self, members: Sequence[tuple[SharedHeader, int]], found: Sequence[Found], node: Neighbours
     ) -> None:
         """Where anybody has it already; or else with the first."""
         home, turn = found[0], members[0]

@@ -114,7 +114,7 @@ class Memory:
         """Be these pages of ``segment`` from now on, at the same addresses."""
         _map(self.address, self.size, segment, at)
 
-    def part(self) -> None:
+    def unshare(self) -> None:
         """Be pages of nobody else's from now on, with what is in them now."""
         own = _map(0, self.size, None, 0)
         ctypes.memmove(own, self.address, self.size)

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spotmpi.fabric.planes.desks import (
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
+from spotmpi.fabric.planes.shared_header import (
     DESCRIPTOR,
     MARK,
     STATE,
     STATE_HOME,
     STATE_MARK,
-    Desk,
+    SharedHeader,
 )
 from spotmpi.fabric.planes.shared_memory import Found, Segment
-from spotmpi.fabric.planes.twins import Twins
 
 __all__ = ["SharedState"]
 
@@ -26,7 +26,9 @@ __all__ = ["SharedState"]
 class SharedState:
     """One worker's view of it."""
 
-    def __init__(self, state: Twins, segment: Segment, place: int, desk: Desk, entry: int) -> None:
+    def __init__(
+        self, state: DoubleBuffer, segment: Segment, place: int, desk: SharedHeader, entry: int
+    ) -> None:
         """``place``: where it can be in such a segment."""
         self._state = state
         self._segment = segment
@@ -51,7 +53,7 @@ class SharedState:
 
     def find(
         self,
-        members: Sequence[tuple[Desk, int]],
+        members: Sequence[tuple[SharedHeader, int]],
         reach: Callable[[Found], Segment],
         publish: Callable[[int, int], None],
     ) -> None:
@@ -90,9 +92,9 @@ class SharedState:
         """This worker's is its own again."""
         if self._entry is not None:
             self._desk.write(self._entry, STATE_MARK, 0)
-        self._state.part()
+        self._state.unshare()
         self.home = None
 
 
-def _own(desk: Desk, entry: int) -> tuple[int, int]:
+def _own(desk: SharedHeader, entry: int) -> tuple[int, int]:
     return desk.read(entry, DESCRIPTOR), desk.read(entry, MARK)

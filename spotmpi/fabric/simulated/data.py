@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from spotmpi.arrays.backend import backend_of, fill
 from spotmpi.arrays.narrowing import narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
-from spotmpi.arrays.words import WORDS_OF
+from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,

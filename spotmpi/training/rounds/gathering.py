@@ -14,10 +14,10 @@ from typing import Any
 from spotmpi.fabric import Signal, Signals
 from spotmpi.fabric import Steps as Asks
 from spotmpi.protocol.membership import Membership
-from spotmpi.training.place import Place
-from spotmpi.training.registered import Training
-from spotmpi.training.teaching import Teaching
-from spotmpi.training.turns import Turn
+from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_context import WorkerContext
+from spotmpi.training.worker_steps import RoundSteps
 
 __all__ = ["Gathering"]
 
@@ -30,9 +30,9 @@ class Gathering:
 
     def __init__(
         self,
-        place: Place,
-        training: Training[Any],
-        school: Teaching,
+        place: WorkerContext,
+        training: TrainingState[Any],
+        school: StateTransfer,
         membership: Callable[[], Membership],
     ) -> None:
         """``membership``: of now."""
@@ -50,7 +50,7 @@ class Gathering:
         if self._training.replica.strategy.quorum is not None:
             yield Signal(_MARK.pack(*self._here, self._urgent))
 
-    def is_due(self, turn: Turn, planned: bool) -> Asks[bool]:
+    def is_due(self, turn: RoundSteps, planned: bool) -> Asks[bool]:
         """Whether this worker is to take no more steps of this turn, of which it has taken some.
         ``planned``: all know that the next round begins with a change of the membership."""
         quorum = self._training.replica.strategy.quorum

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from spotmpi.arrays.words import Tape
+from spotmpi.arrays.word_view import WordView
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
@@ -18,10 +18,10 @@ from spotmpi.protocol.control_word import ControlSum, ControlWord
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace
 from spotmpi.training.journal import described
-from spotmpi.training.registered import Training
 from spotmpi.training.replica import Result
 from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.turns import Turn
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_steps import RoundSteps
 
 
 class Taken(NamedTuple):
@@ -86,13 +86,13 @@ class Round:
         raise NotImplementedError
 
 
-class Begin(Round):
+class BeginRound(Round):
     """The first: what the first worker holds goes to all, as words that are added to zeros."""
 
     kind = control_word.MEAN
     obeys = False  # without parameters there is nothing to stop with
 
-    def __init__(self, memory: RoundMemory, first: Tape) -> None:
+    def __init__(self, memory: RoundMemory, first: WordView) -> None:
         super().__init__(memory)
         self._first = first
         memory.expect(Shape(first.dtype, first.size))
@@ -111,13 +111,13 @@ class Begin(Round):
         return None
 
 
-class Step(Round):
+class StepRound(Round):
     """A round with contributions to the steps that a turn is made of."""
 
     kind = control_word.STEP
 
     def __init__(
-        self, memory: RoundMemory, training: Training[Any], turn: Turn, me: WorkerId
+        self, memory: RoundMemory, training: TrainingState[Any], turn: RoundSteps, me: WorkerId
     ) -> None:
         super().__init__(memory)
         self._training = training
@@ -159,13 +159,13 @@ class Step(Round):
             replica.count(self._turn.first_dealt(self.memory.full(membership.ids)) == self._me)
         pace, known = self._training.meter.pace(me), replica.lengths.known
         self.memory.answer(pace, known, membership.ids.index(me))
-        self.memory.rest()
+        self.memory.unfuse()
         if self.memory.teaches:
             replica.leave()
             return
         result = self._result(membership.ids)
         if result.weight:
-            replica.aim(result.rate, result.weight)
+            replica.fuse_update(result.rate, result.weight)
 
     def word(self, word: ControlWord) -> ControlWord:
         """The loss; and a turn without a lease may have to end before its script."""
@@ -229,7 +229,7 @@ class Step(Round):
         return Result(rate, total, active, turn.whole, after, rounds)
 
 
-class Mean(Round):
+class MeanRound(Round):
     """Two rounds: one that says how many numbers a mean is asked of, and one that carries them.
 
     No more than the first may be of the size that others expect, who take a step by mistake.
@@ -264,7 +264,7 @@ class Mean(Round):
         return None
 
 
-class Once(Round):
+class OnceRound(Round):
     """Rounds until all have a value that one worker has for them.
 
     One that says that all wait for it, as many as it takes in which nothing is brought until
@@ -304,7 +304,7 @@ Reached = Callable[[ControlSum], None]
 """Takes it that all have come to the end, with what their control words say."""
 
 
-class End(Round):
+class EndRound(Round):
     """All have come to the end: nothing is brought. The last round is one, and so may be some
     before it."""
 
@@ -322,13 +322,13 @@ class End(Round):
         return None
 
 
-class Learn(Round):
+class LearnRound(Round):
     """Any round of the others, of a worker that does what all do with its result and brings
     nothing to it."""
 
     kind = None
 
-    def __init__(self, memory: RoundMemory, training: Training[Any], reached: Reached) -> None:
+    def __init__(self, memory: RoundMemory, training: TrainingState[Any], reached: Reached) -> None:
         super().__init__(memory)
         self._training = training
         self._reached = reached
@@ -340,7 +340,7 @@ class Learn(Round):
     def graduate(self, rest: Any, full: Sequence[WorkerId]) -> None:
         """Where its lesson was too early, it is set right."""
         training = self._training
-        training.registry.take(rest)
+        training.registry.restore(rest)
         training.progress.steps += self._beyond
         taken = {one.worker: one.taken for one in self._told}
         training.position.settle(taken, full, training.progress.seed)

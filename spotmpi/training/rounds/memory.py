@@ -17,7 +17,7 @@ from spotmpi.protocol.host_ring import RING
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace
 from spotmpi.training.replica import Replica
-from spotmpi.training.teaching import Teaching
+from spotmpi.training.state_transfer import StateTransfer
 
 ArenaOf = Callable[..., Arena]
 """As `Fabric.arena`."""
@@ -26,7 +26,7 @@ ArenaOf = Callable[..., Arena]
 class RoundMemory:
     """Arenas, and their turns."""
 
-    def __init__(self, arena_of: ArenaOf, replica: Replica[Any], school: Teaching) -> None:
+    def __init__(self, arena_of: ArenaOf, replica: Replica[Any], school: StateTransfer) -> None:
         """``replica``: its arena goes in the round of steps to come."""
         self._arena_of = arena_of
         self._replica = replica
@@ -96,16 +96,16 @@ class RoundMemory:
     def open(self) -> None:
         """The next round begins."""
         self._school.open()
-        self.rest()
+        self.unfuse()
         self._surveys = self._alone is None and self._replica.surveys
         first = [] if self._alone is None else [self._alone]
         if self._alone is None:
             first = [self._replica.arena, *self._told, *self._surveyed]
         self._open = (*first, *self._school.arena)
 
-    def rest(self) -> None:
+    def unfuse(self) -> None:
         """The open round's sums are to be left as they are."""
-        self._replica.arena.rest()
+        self._replica.arena.unfuse()
 
     def bring_nothing(self) -> None:
         """Nothing to add to the open round's sums."""
@@ -135,7 +135,7 @@ class RoundMemory:
     @property
     def told(self) -> list[Pace] | None:
         """What all have told in the last round, which was one of steps; None where nothing is."""
-        return next((paces.told(table.record[0]) for table in self._told), None)
+        return next((paces.read(table.record[0]) for table in self._told), None)
 
     @property
     def _surveyed(self) -> list[Arena]:
@@ -158,7 +158,7 @@ class RoundMemory:
     def surveyed(self) -> tuple[list[Pace], list[Lengths]] | None:
         """How all do, and what they know of gradients, if it was asked with the last round."""
         for table in self._surveyed:
-            return paces.told(table.record[0]), gradient_noise.told(table.record[1])
+            return paces.read(table.record[0]), gradient_noise.read(table.record[1])
         return None
 
     # The control word.

@@ -9,11 +9,11 @@ from typing import Any
 from spotmpi.protocol import control_word
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.training.journal import Journal
-from spotmpi.training.place import Place
 from spotmpi.training.rounds.kinds import Taken
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.rounds.timings import Timings
-from spotmpi.training.turns import Turns
+from spotmpi.training.worker_context import WorkerContext
+from spotmpi.training.worker_steps import WorkerSteps
 
 __all__ = ["StepRecords"]
 
@@ -21,7 +21,9 @@ __all__ = ["StepRecords"]
 class StepRecords:
     """One worker's. Local, all of it."""
 
-    def __init__(self, place: Place, journal: Journal, memory: RoundMemory, turns: Turns) -> None:
+    def __init__(
+        self, place: WorkerContext, journal: Journal, memory: RoundMemory, turns: WorkerSteps
+    ) -> None:
         self._place = place
         self._journal = journal
         self._memory = memory

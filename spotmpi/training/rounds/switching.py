@@ -11,12 +11,12 @@ from spotmpi.policies import Metrics
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.training.journal import Journal
-from spotmpi.training.registered import Training
 from spotmpi.training.rounds.kinds import Taken
 from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.rounds.survey import Survey, decided
-from spotmpi.training.teaching import Teaching
-from spotmpi.training.turns import Turns
+from spotmpi.training.rounds.strategy_survey import StrategySurvey, decided
+from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_steps import WorkerSteps
 
 __all__ = ["Switching"]
 
@@ -33,11 +33,11 @@ class Switching:
 
     def __init__(
         self,
-        training: Training[Any],
-        school: Teaching,
-        turns: Turns,
+        training: TrainingState[Any],
+        school: StateTransfer,
+        turns: WorkerSteps,
         journal: Journal,
-        survey: Survey,
+        survey: StrategySurvey,
         memory: RoundMemory,
     ) -> None:
         self._training = training

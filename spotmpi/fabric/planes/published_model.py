@@ -17,7 +17,7 @@ from spotmpi.arrays.backend import HOST, Buffer, backend_of, in_host_memory
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 
-__all__ = ["Board", "Form", "counting"]
+__all__ = ["PublishedModel", "ModelForm", "counting"]
 
 _BEGUN, _THERE, _FIRST = 64, 128, 192
 """What lies where in the first page: the counts, and how many publications there were before."""
@@ -30,14 +30,14 @@ _TRIES = 4
 
 
 @dataclass(frozen=True)
-class Form:
+class ModelForm:
     """What a model is made of."""
 
     arrays: tuple[tuple[str, int], ...]
     """The dtype and the size of each."""
 
     @classmethod
-    def of(cls, model: Sequence[Buffer]) -> Form:
+    def of(cls, model: Sequence[Buffer]) -> ModelForm:
         """That of these arrays."""
         described = (backend_of(array).describe(array) for array in model)
         return cls(tuple((dtype, size) for dtype, (size,) in described))
@@ -67,10 +67,10 @@ class Form:
         ]
 
 
-class Board:
+class PublishedModel:
     """One worker's, as it sees it or as another one does."""
 
-    def __init__(self, form: Form, segment: Segment, first: int | None = None) -> None:
+    def __init__(self, form: ModelForm, segment: Segment, first: int | None = None) -> None:
         """In ``segment``. ``first``: it is a new one of this worker's, who had published so often
         before."""
         self.form = form
@@ -88,7 +88,7 @@ class Board:
         self._loops = counting()
 
     @classmethod
-    def new(cls, form: Form, first: int) -> Board:
+    def new(cls, form: ModelForm, first: int) -> PublishedModel:
         """This worker's. Raises SpotmpiError if there is no memory for it."""
         try:
             return cls(form, Segment(_length(form)), first)
@@ -96,7 +96,7 @@ class Board:
             raise SpotmpiError(f"no memory for models that others read: {error}") from error
 
     @classmethod
-    def of(cls, found: Found, form: Form) -> Board:
+    def of(cls, found: Found, form: ModelForm) -> PublishedModel:
         """Another worker's. OSError if it cannot be reached, or is of another form."""
         return cls(form, Segment.reach(found, _length(form)))
 
@@ -132,12 +132,12 @@ def _bytes(dtype: str, size: int) -> int:
     return found
 
 
-def _length(form: Form) -> int:
+def _length(form: ModelForm) -> int:
     return PAGE + 2 * form.bytes
 
 
 def counting() -> SimpleNamespace:
     """Loops that write and read numbers which others read and write."""
-    from spotmpi.fabric.planes import meeting_loops  # takes as long as Numba does
+    from spotmpi.fabric.planes import barrier_loops  # takes as long as Numba does
 
-    return meeting_loops.compiled()
+    return barrier_loops.compiled()

@@ -9,10 +9,10 @@ from spotmpi.arrays.layout import Key, Layout
 from spotmpi.arrays.structure import spread
 from spotmpi.errors import UsageError
 
-__all__ = ["Pieces"]
+__all__ = ["PartialGradient"]
 
 
-class Pieces:
+class PartialGradient:
     """Those of one step: the arrays are the script's, which leaves them alone until it is taken."""
 
     def __init__(self, layout: Layout) -> None:

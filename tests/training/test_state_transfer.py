@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.arrays.words import Tape
+from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Arena, Shape
 from spotmpi.fabric.planes.plane import private_arena
-from spotmpi.training import teaching
-from spotmpi.training.teaching import HEAD, Teaching
+from spotmpi.training import state_transfer
+from spotmpi.training.state_transfer import HEAD, StateTransfer
 
 PAGES: weakref.WeakSet[Arena] = weakref.WeakSet()
 """The memory of all pages that anybody has."""
@@ -33,7 +33,7 @@ class Class:
     def __init__(self, workers: int, sizes: tuple[int, ...] = (50, 33, 7)) -> None:
         self.sizes = sizes
         self.state: dict[int, list[np.ndarray]] = {}
-        self.schools: dict[int, Teaching] = {}
+        self.schools: dict[int, StateTransfer] = {}
         for worker in range(workers):
             self.add(worker)
         for worker in range(1, workers):
@@ -45,7 +45,7 @@ class Class:
         chance = np.random.default_rng(worker)
         words = [chance.integers(0, 2**32, size, np.uint32) for size in self.sizes]
         self.state[worker] = [flat.view(np.float32) for flat in words]
-        self.schools[worker] = Teaching(worker, Tape(self.state[worker]), arena)
+        self.schools[worker] = StateTransfer(worker, WordView(self.state[worker]), arena)
 
     def come(self, worker: int) -> None:
         """A newcomer is admitted, and enrols with what another one says."""
@@ -103,7 +103,7 @@ class Class:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slices so small that there are several."""
-    monkeypatch.setattr(teaching, "_LEAST", 1)
+    monkeypatch.setattr(state_transfer, "_LEAST", 1)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])

@@ -9,16 +9,16 @@ from typing import Any
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.state_pages import pack
-from spotmpi.training.place import Place
-from spotmpi.training.registered import Training
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_context import WorkerContext
 
-__all__ = ["Orders"]
+__all__ = ["LauncherOrders"]
 
 
-class Orders:
+class LauncherOrders:
     """One worker's. Local, all of it."""
 
-    def __init__(self, place: Place, training: Training[Any], me: WorkerId) -> None:
+    def __init__(self, place: WorkerContext, training: TrainingState[Any], me: WorkerId) -> None:
         self._place, self._training, self._me = place, training, me
         self.stop = self.leave = False
         """What this worker says in its control words: all should stop, it is to leave."""
@@ -57,7 +57,7 @@ class Orders:
             **self._place.history.told(),
             "membership": pack(membership),
             "facts": [value for _, value in self._training.facts(self._place.settings)],
-            "rest": self._training.registry.told(None),
+            "rest": self._training.registry.snapshot(None),
         }
         return json.dumps(fields).encode()
 

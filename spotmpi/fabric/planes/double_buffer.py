@@ -13,10 +13,10 @@ from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.shared_memory import Place, Segment, bytes_of
 
-__all__ = ["Twins", "possible"]
+__all__ = ["DoubleBuffer", "possible"]
 
 
-class Twins:
+class DoubleBuffer:
     """The state of one worker: buffers, in memory of its own, or in memory that others have too."""
 
     def __init__(self, layout: Sequence[tuple[str, int]]) -> None:
@@ -53,7 +53,7 @@ class Twins:
         self._spare.move(self._live)
         self._between.move(self._spare)
 
-    def part(self) -> None:
+    def unshare(self) -> None:
         """What counts is in memory of its own from now on, and there is no room for the next."""
         if not self._stands:
             return
@@ -83,12 +83,12 @@ def possible() -> bool:
     """Whether this machine's kernel can do it; found out by trying."""
     try:
         segment = Segment(2 * bytes_of("float64", 1))
-        twins = Twins([("float64", 1)])
+        twins = DoubleBuffer([("float64", 1)])
         twins.share(segment, 0, bytes_of("float64", 1))
         twins.next[0][0] = 1.0
         twins.exchange()
         after = float(twins.live[0][0])
-        twins.part()
+        twins.unshare()
         return after == 1.0 == float(twins.live[0][0])
     except (OSError, SpotmpiError):
         return False

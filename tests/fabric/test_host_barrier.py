@@ -1,4 +1,4 @@
-"""`spotmpi.fabric.planes.meetings`: how long a worker looks for the others before it sleeps."""
+"""`spotmpi.fabric.planes.host_barrier`: how long a worker looks for the others before it sleeps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.planes import meetings
-from spotmpi.fabric.planes.desks import Desk
-from spotmpi.fabric.planes.meetings import Meetings
+from spotmpi.fabric.planes import host_barrier
+from spotmpi.fabric.planes.host_barrier import HostBarrier
+from spotmpi.fabric.planes.shared_header import SharedHeader
 
 Looked = list[tuple[int, int]]
 
 
 def met_after(
-    calls: int, vain: Callable[[], bool], desks: Sequence[Desk]
-) -> tuple[Meetings, Looked]:
+    calls: int, vain: Callable[[], bool], desks: Sequence[SharedHeader]
+) -> tuple[HostBarrier, Looked]:
     """Meetings of these, of which the next is met by so many calls; and how often they looked."""
     looked: Looked = []
 
@@ -28,7 +28,7 @@ def met_after(
         looked.append((looks, yields))
         return len(looked) == calls
 
-    made = Meetings(vain)
+    made = HostBarrier(vain)
     made._loops = SimpleNamespace(meet=meet)
     made.seat(desks)
     return made, looked
@@ -38,20 +38,20 @@ def test_who_has_a_core_looks_for_a_moment_and_who_waits_longer_only_sleeps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
-    made, looked = met_after(3, lambda: False, [Desk.new(), Desk.new()])
+    made, looked = met_after(3, lambda: False, [SharedHeader.new(), SharedHeader.new()])
     made.all_ready(1)
-    assert looked == [(meetings._LOOKS, 0), (0, 0), (0, 0)]
+    assert looked == [(host_barrier._LOOKS, 0), (0, 0), (0, 0)]
 
 
 def test_who_shares_a_core_has_others_run_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0})
-    made, looked = met_after(2, lambda: False, [Desk.new(), Desk.new()])
+    made, looked = met_after(2, lambda: False, [SharedHeader.new(), SharedHeader.new()])
     made.all_done(1)
-    assert looked == [(0, meetings._YIELDS), (0, 0)]
+    assert looked == [(0, host_barrier._YIELDS), (0, 0)]
 
 
 def test_who_waits_in_vain_leaves_off() -> None:
-    made, looked = met_after(100, lambda: len(looked) == 2, [Desk.new()])
+    made, looked = met_after(100, lambda: len(looked) == 2, [SharedHeader.new()])
     with pytest.raises(PeersLost):
         made.all_ready(1)
     assert len(looked) == 2

@@ -9,21 +9,21 @@ from statistics import median
 from typing import Any
 
 from spotmpi.errors import UsageError
-from spotmpi.operators import Moment
+from spotmpi.operators import StepPosition
 from spotmpi.protocol.drawn_ring import before
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace, paces
 from spotmpi.protocol.sampler import Indices, Lease, generator
 from spotmpi.strategies import Strategy
-from spotmpi.training.registered import Training
+from spotmpi.training.training_state import TrainingState
 
-__all__ = ["Turn", "Turns"]
+__all__ = ["RoundSteps", "WorkerSteps"]
 
 _LATELY = 1.0
 """Seconds of its steps by which a worker's pace is seen."""
 
 
-class Turn:
+class RoundSteps:
     """The steps of the round to come, as far as this worker has taken them."""
 
     def __init__(
@@ -171,12 +171,12 @@ class _Recent:
         return taken * median(one for _, one in self._steps)
 
 
-class Turns:
+class WorkerSteps:
     """One worker's turns, one after the other. Local, all of it."""
 
     def __init__(
         self,
-        training: Training[Any],
+        training: TrainingState[Any],
         me: WorkerId,
         membership: Callable[[], Membership],
         clock: Callable[[], float],
@@ -202,7 +202,7 @@ class Turns:
         self._steps, self._ahead = strategy.steps, strategy.ahead
         self.paced = strategy.paced
         """Workers may take different numbers of steps in a turn."""
-        self.now = Turn(self._steps, self._ahead, self._clock())
+        self.now = RoundSteps(self._steps, self._ahead, self._clock())
 
     @property
     def level(self) -> bool:
@@ -225,7 +225,7 @@ class Turns:
             # What a script does between its steps is of its pace, between its loops it is not.
             began = turn.began if number == self._loop else self._clock()
             self._loop = number
-            turn = self.now = Turn(self._steps, self._ahead, began, lease, number, self._me)
+            turn = self.now = RoundSteps(self._steps, self._ahead, began, lease, number, self._me)
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
         # With nothing of its own it borrows a sample and counts for nothing: the script stays
@@ -245,7 +245,7 @@ class Turns:
     def _paces(self, workers: Sequence[WorkerId]) -> Sequence[int]:
         return paces(workers, self._training.paces, self._steps)
 
-    def moment(self) -> Moment:
+    def moment(self) -> StepPosition:
         """Of the next step, or of the round that is left to come."""
         training, turn, me = self._training, self.now, self._me
         done = training.progress
@@ -253,13 +253,13 @@ class Turns:
         if not turn.taken:
             turn.first = steps
         if turn.closes:
-            return Moment(0.0, share, True, steps, rate, done.rounds, turn.sends)
+            return StepPosition(0.0, share, True, steps, rate, done.rounds, turn.sends)
         known = turn.weight(me), share, turn.last
         if not self.paced:
-            return Moment(*known, steps + 1, rate, done.rounds, turn.sends)
+            return StepPosition(*known, steps + 1, rate, done.rounds, turn.sends)
         members = self._membership()
         after = turn.first + (turn.taken + 1) * turn.whole // turn.steps
-        return Moment(
+        return StepPosition(
             *known,
             after,
             rate,
@@ -371,4 +371,4 @@ class Turns:
     def renew(self) -> None:
         """The next turn begins."""
         self._training.progress.adds = 1
-        self.now = Turn(self._steps, self._ahead, self._clock())
+        self.now = RoundSteps(self._steps, self._ahead, self._clock())

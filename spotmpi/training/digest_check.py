@@ -6,7 +6,7 @@ from spotmpi.arrays.registry import Registry
 from spotmpi.training.journal import Journal
 
 
-class Comparison:
+class DigestCheck:
     """One worker's part. Local, all of it; all workers decide alike."""
 
     def __init__(self, registry: Registry, journal: Journal) -> None:

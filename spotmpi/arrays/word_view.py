@@ -7,7 +7,7 @@ from typing import Any
 
 from spotmpi.arrays.backend import Backend, Buffer, backend_of
 
-__all__ = ["WORDS_OF", "Tape"]
+__all__ = ["WORDS_OF", "WordView"]
 
 WORDS_OF = {"float32": 1, "float64": 2}
 """Words in one element of each dtype that can be trained."""
@@ -16,7 +16,7 @@ Row = tuple[Backend, Buffer, int]
 """A buffer, and how many words it has."""
 
 
-class Tape:
+class WordView:
     """Several sets of buffers as one row of words, bit by bit.
 
     In each set the larger elements come first, so that none of them begins at an odd word of it.

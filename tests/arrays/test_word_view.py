@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from spotmpi.arrays.words import Tape
+from spotmpi.arrays.word_view import WordView
 from tests.boxed import box, boxes, unbox
 
 
@@ -25,7 +25,7 @@ def words(flats: list[Any]) -> list[int]:
 
 def test_in_each_set_the_larger_elements_come_first() -> None:
     (a, b), (c, d) = sets()
-    tape = Tape([a, b], [c, d])
+    tape = WordView([a, b], [c, d])
     assert (tape.size, tape.sets) == (14, 2)
     page = np.zeros(14, np.uint32)
     tape.read(0, page)
@@ -38,10 +38,10 @@ def test_any_slice_is_read_and_written_to_the_bit() -> None:
     for start in range(15):
         for stop in range(start, 15):
             page = np.zeros(stop - start, np.uint32)
-            Tape([a, b], [c, d]).read(start, page)
+            WordView([a, b], [c, d]).read(start, page)
             assert page.tolist() == truth[start:stop]
             empty = [[np.zeros_like(flat) for flat in flats] for flats in sets()]
-            Tape(*empty).write(start, page)
+            WordView(*empty).write(start, page)
             there = words([empty[0][1], empty[0][0], empty[1][1], empty[1][0]])
             assert there == [0] * start + truth[start:stop] + [0] * (14 - stop)
 
@@ -49,10 +49,10 @@ def test_any_slice_is_read_and_written_to_the_bit() -> None:
 def test_a_tape_of_arrays_that_are_elsewhere_is_the_same() -> None:
     with boxes():
         theirs = [[box(flat) for flat in flats] for flats in sets()]
-        tape, page, other = Tape(*theirs), np.zeros(9, np.uint32), np.zeros(9, np.uint32)
+        tape, page, other = WordView(*theirs), np.zeros(9, np.uint32), np.zeros(9, np.uint32)
         tape.read(3, page)
-        Tape(*sets()).read(3, other)
+        WordView(*sets()).read(3, other)
         assert page.tolist() == other.tolist()
         tape.write(0, page)
-        Tape(*sets()).write(0, other)
+        WordView(*sets()).write(0, other)
     assert unbox(theirs[0][1]).view(np.uint32).tolist() == page[:4].tolist()

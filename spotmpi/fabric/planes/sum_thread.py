@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-__all__ = ["Beside"]
+__all__ = ["SumThread"]
 
 T = TypeVar("T")
 
 
-class Beside(Generic[T]):
+class SumThread(Generic[T]):
     """It lives until `end` or `halt`, which one of must be called."""
 
     def __init__(self, work: Callable[[T], bool], name: str) -> None:

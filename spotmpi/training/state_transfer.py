@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-from spotmpi.arrays.words import Tape
+from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Arena, Buffer, Shape
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.state_pages import PageOrder, cut, read, write
@@ -25,13 +25,13 @@ _LEAST = 1 << 14
 """... or so many words of each set, if that is more."""
 
 
-class Teaching:
+class StateTransfer:
     """Who learns, what goes with the open round, and what went with the last one."""
 
     def __init__(
         self,
         me: WorkerId,
-        tape: Tape,
+        tape: WordView,
         arena: Callable[[Sequence[Shape]], Arena],
         ends: Sequence[int] | None = None,
     ) -> None:
@@ -50,7 +50,7 @@ class Teaching:
         """Whether a page goes with the open round, and went with the last one."""
         self.change(tape, ends)
 
-    def change(self, tape: Tape, ends: Sequence[int] | None) -> None:
+    def change(self, tape: WordView, ends: Sequence[int] | None) -> None:
         """What is registered is this from now on. Only while `idle`, and on all workers alike."""
         self._tape = tape
         self._set = tape.size // tape.sets

@@ -9,9 +9,9 @@ from spotmpi.policies import Fixed, Metrics, ThroughputBelow
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.strategies import ADPSGD, SSGD
-from spotmpi.training.registered import Rate, Training
 from spotmpi.training.replica import Replica
-from spotmpi.training.rounds.survey import Survey
+from spotmpi.training.rounds.strategy_survey import StrategySurvey
+from spotmpi.training.training_state import Rate, TrainingState
 from tests.simulated import params
 
 WORKERS = 2
@@ -20,10 +20,10 @@ COMPUTES = 0.8
 
 
 @pytest.fixture
-def survey() -> Survey:
+def survey() -> StrategySurvey:
     replica = Replica(params(0), SGD(lr=0.1), SSGD())
-    training = Training(replica, 0, Rate(replica.optimizer), False, Fixed())
-    return Survey(training, lambda: Membership.first(["here"] * WORKERS), Clock())
+    training = TrainingState(replica, 0, Rate(replica.optimizer), False, Fixed())
+    return StrategySurvey(training, lambda: Membership.first(["here"] * WORKERS), Clock())
 
 
 class Clock:
@@ -35,7 +35,7 @@ class Clock:
         return self.now
 
 
-def _rounds(survey: Survey, first: float, others: int) -> Metrics | None:
+def _rounds(survey: StrategySurvey, first: float, others: int) -> Metrics | None:
     """So many rounds of a second each, after one that took longer, with a survey in the last."""
     assert isinstance(survey._clock, Clock)
     for seconds in [first] + [1.0] * others:
@@ -47,7 +47,9 @@ def _rounds(survey: Survey, first: float, others: int) -> Metrics | None:
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_what_workers_need_to_begin_is_not_taken_for_slowness(survey: Survey, anew: bool) -> None:
+def test_what_workers_need_to_begin_is_not_taken_for_slowness(
+    survey: StrategySurvey, anew: bool
+) -> None:
     if anew:
         _rounds(survey, 30.0, 15)
         survey.begin_anew()
@@ -61,5 +63,5 @@ def test_what_workers_need_to_begin_is_not_taken_for_slowness(survey: Survey, an
     assert (found.seconds, found.throughput) == (31.0, 4.0)
 
 
-def test_one_round_alone_says_nothing(survey: Survey) -> None:
+def test_one_round_alone_says_nothing(survey: StrategySurvey) -> None:
     assert _rounds(survey, 30.0, 0) is None

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.planes.desks import Desk
+from spotmpi.fabric.planes.shared_header import SharedHeader
 
-__all__ = ["Meetings"]
+__all__ = ["HostBarrier"]
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platform.machine(), 0)
 """The number of that system call; 0 where it is not known."""
@@ -28,7 +28,7 @@ _YIELDS = 100
 shares its core: they come the sooner."""
 
 
-class Meetings:
+class HostBarrier:
     """One worker's. Whoever waits sleeps, and asks now and then whether it waits in vain."""
 
     possible = bool(_FUTEX)
@@ -36,7 +36,7 @@ class Meetings:
 
     def __init__(self, vain: Callable[[], bool]) -> None:
         self._vain = vain
-        self._present: Sequence[Desk] = ()
+        self._present: Sequence[SharedHeader] = ()
         self._loops: SimpleNamespace | None = None
         self._all_ready = self._all_done = HOST.zeros("uint64", 0)
         self._bell = self._looks = self._yields = 0
@@ -51,12 +51,12 @@ class Meetings:
     def load(self) -> None:
         """There is. Takes as long as Numba does."""
         if self._loops is None:
-            from spotmpi.fabric.planes import meeting_loops
+            from spotmpi.fabric.planes import barrier_loops
 
-            self._loops = meeting_loops.compiled()
+            self._loops = barrier_loops.compiled()
             self.seat(self._present)
 
-    def seat(self, present: Sequence[Desk]) -> None:
+    def seat(self, present: Sequence[SharedHeader]) -> None:
         """From now on these are who is met."""
         self._present = present
         if self._loops is None or not present:
@@ -70,11 +70,11 @@ class Meetings:
         self._looks, self._yields = (_LOOKS, 0) if crowd == 1 else (0, _YIELDS)
         self._nap[1] = min(_NAP * crowd, 999_999_999)
 
-    def ready(self, desk: Desk, number: int) -> None:
+    def ready(self, desk: SharedHeader, number: int) -> None:
         """This worker, whose desk it is, has started the part of this number."""
         self._tell(desk.ready, number, self._all_ready)
 
-    def done(self, desk: Desk, number: int) -> None:
+    def done(self, desk: SharedHeader, number: int) -> None:
         """It has summed its slices up to this one."""
         self._tell(desk.done, number, self._all_done)
 

@@ -1,4 +1,4 @@
-"""`spotmpi.fabric.planes.boards`: who reads finds all of one publication, and waits for nobody."""
+"""`spotmpi.fabric.planes.published_model`: readers find one publication whole, and never wait."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.boards import Board, Form, counting
-from spotmpi.fabric.planes.meetings import Meetings
+from spotmpi.fabric.planes.host_barrier import HostBarrier
+from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel, counting
 from spotmpi.fabric.planes.shared_memory import Found
 from tests.boxed import BOXED, boxes
 from tests.fabric import shown
@@ -64,7 +64,7 @@ def test_what_is_read_is_never_of_two_publications_and_never_older(start: Start)
 @pytest.mark.first("killed")
 def test_who_ends_in_the_middle_leaves_the_publication_before_it(start: Start, how: str) -> None:
     process = start(how)
-    board = Board.of(Found(*map(int, line(process).split())), FORM)
+    board = PublishedModel.of(Found(*map(int, line(process).split())), FORM)
     signalled = os.WEXITED if how == "killed" else os.WSTOPPED
     os.waitid(os.P_PID, process.pid, signalled | os.WNOWAIT)
     room = FORM.room()
@@ -73,7 +73,7 @@ def test_who_ends_in_the_middle_leaves_the_publication_before_it(start: Start, h
 
 
 def test_a_board_on_which_nothing_is_yet_shows_nothing() -> None:
-    board = Board.new(FORM, 7)
+    board = PublishedModel.new(FORM, 7)
     assert board.read(FORM.room()) is None
     assert board.published == 7
     board.write(shown.MODEL)
@@ -82,7 +82,7 @@ def test_a_board_on_which_nothing_is_yet_shows_nothing() -> None:
 
 
 def test_who_has_met_others_loads_nothing_more_for_a_board() -> None:
-    meetings = Meetings(lambda: False)
+    meetings = HostBarrier(lambda: False)
     meetings.load()
     assert meetings._loops is counting()
 
@@ -91,8 +91,8 @@ def test_arrays_of_another_library_are_shown_from_the_memory_of_the_host() -> No
     with boxes():
         boxed = BOXED.zeros("float32", 5)
         BOXED.fill(boxed, 3)
-        form = Form.of([boxed])
-        board = Board.new(form, 0)
+        form = ModelForm.of([boxed])
+        board = PublishedModel.new(form, 0)
         board.write([boxed])
         room = form.room()
         assert board.read(room) == 0
@@ -102,22 +102,22 @@ def test_arrays_of_another_library_are_shown_from_the_memory_of_the_host() -> No
 
 def test_no_room_for_a_model_is_said_with_its_size() -> None:
     with pytest.raises(SpotmpiError, match="no room for 4611686018427 MB of memory"):
-        Board.new(Form((("float64", 1 << 58),)), 0)
+        PublishedModel.new(ModelForm((("float64", 1 << 58),)), 0)
 
 
 MODEL = [np.zeros(9, np.float32)]
-SMALL = Form.of(MODEL)
+SMALL = ModelForm.of(MODEL)
 
 
-def published(worker: Member, value: float) -> Board:
+def published(worker: Member, value: float) -> PublishedModel:
     """It shows a model of this number."""
-    board = Board.new(SMALL, 0)
+    board = PublishedModel.new(SMALL, 0)
     board.write([np.full(9, value, np.float32)])
     worker.plane.show(board)
     return board
 
 
-def seen(reader: Member, worker: Member, form: Form = SMALL) -> float | None:
+def seen(reader: Member, worker: Member, form: ModelForm = SMALL) -> float | None:
     """The number that one finds on the other's board."""
     board = reader.plane.board_of(worker.me, form)
     room = form.room()
@@ -135,7 +135,7 @@ def test_neighbours_find_each_other_s_boards_as_long_as_they_are_shown() -> None
     assert seen(first, second) == 4
     board.write([np.full(9, 5, np.float32)])
     assert seen(first, second) == 5
-    other = Form((("float32", 10),))
+    other = ModelForm((("float32", 10),))
     assert seen(first, second, other) is None, "of another form"
     published(second, 6)
     assert seen(first, second) == 6, "in place of the one before"
@@ -194,9 +194,9 @@ def test_a_reader_that_is_overtaken_tries_again_and_at_last_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Overtaken twice, or each time: between its copying and its last look, two are published."""
-    board = Board.new(SMALL, 0)
+    board = PublishedModel.new(SMALL, 0)
     board.write(MODEL)
-    reader = Board.of(board.segment.here, SMALL)
+    reader = PublishedModel.of(board.segment.here, SMALL)
     looks, until = reader._loops.look, 1
 
     def look(address: int) -> int:

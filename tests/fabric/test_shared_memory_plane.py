@@ -18,8 +18,8 @@ import pytest
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Shape
-from spotmpi.fabric.planes.node import _CARD
 from spotmpi.fabric.planes.shared_memory import Segment
+from spotmpi.fabric.planes.shared_memory_plane import _CARD
 from spotmpi.kernels import cpu
 from tests.fabric.crew import (
     DATA,
@@ -275,7 +275,7 @@ def test_memory_that_can_never_be_reached_is_an_error_and_no_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As a loss it would be gone into for ever."""
-    monkeypatch.setattr("spotmpi.fabric.planes.node._EVIDENCE", 0.1)
+    monkeypatch.setattr("spotmpi.fabric.planes.shared_memory_plane._EVIDENCE", 0.1)
     workers = company(2)
 
     def refuse(found: Any, length: int) -> Segment:
@@ -310,7 +310,7 @@ def test_tiny_models_load_no_numba() -> None:
     code = (
         "import sys\n"
         "from spotmpi.fabric import Shape\n"
-        "from spotmpi.fabric.planes.node import Node\n"
+        "from spotmpi.fabric.planes.shared_memory_plane import Node\n"
         "from spotmpi.fabric.planes.plane import Ways\n"
         "node = Node(Ways(lambda part: None, lambda: False))\n"
         "node.arena([Shape('float32', 1000)], 'data'); node.arena([Shape('float64', 16)], 'word')\n"

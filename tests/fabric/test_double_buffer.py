@@ -6,19 +6,19 @@ from pathlib import Path
 
 import numpy as np
 
-from spotmpi.fabric.planes import twins
+from spotmpi.fabric.planes import double_buffer
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.shared_memory import PAGE, Segment
-from spotmpi.fabric.planes.twins import Twins
 
 LAYOUT = [("float32", 5000), ("float64", 3)]
 
 
 def test_this_kernel_can_do_it() -> None:
-    assert twins.possible()
+    assert double_buffer.possible()
 
 
 def test_alone_the_next_state_counts_after_an_exchange_at_the_same_addresses() -> None:
-    both = Twins(LAYOUT)
+    both = DoubleBuffer(LAYOUT)
     where = [flat.ctypes.data for flat in both.live]
     assert [flat.shape for flat in both.live] == [(5000,), (3,)]
     both.stand()
@@ -29,13 +29,13 @@ def test_alone_the_next_state_counts_after_an_exchange_at_the_same_addresses() -
         both.exchange()
         assert all((flat == number).all() for flat in both.live)
         assert all((flat == number - 1).all() for flat in both.next)
-    both.part()
+    both.unshare()
     assert all((flat == 4).all() for flat in both.live)
     assert [flat.ctypes.data for flat in both.live] == where
 
 
 def test_workers_that_share_both_copies_see_each_their_own_turn() -> None:
-    first, other = Twins(LAYOUT), Twins(LAYOUT)
+    first, other = DoubleBuffer(LAYOUT), DoubleBuffer(LAYOUT)
     segment = Segment(PAGE + 2 * first.bytes)
     for one in (first, other):
         for flat in one.live:
@@ -51,7 +51,7 @@ def test_workers_that_share_both_copies_see_each_their_own_turn() -> None:
     assert (other.live[0] == 1).all()
     other.exchange()
     assert (other.live[0] == 2).all()
-    other.part()
+    other.unshare()
     first.next[0][:] = 3
     first.exchange()
     first.next[0][:] = 4
@@ -60,7 +60,7 @@ def test_workers_that_share_both_copies_see_each_their_own_turn() -> None:
 
 
 def test_a_reader_beside_an_exchange_finds_one_state_or_the_other() -> None:
-    both = Twins([("float32", 1 << 20)])
+    both = DoubleBuffer([("float32", 1 << 20)])
     segment = Segment(PAGE + 2 * both.bytes)
     both.share(segment, PAGE, PAGE + both.bytes)
     both.next[0][:] = 1
@@ -81,7 +81,7 @@ def test_a_reader_beside_an_exchange_finds_one_state_or_the_other() -> None:
 
 def test_memory_is_given_back_with_the_last_array_that_lies_in_it() -> None:
     before = _mapped()
-    both = Twins([("float32", 1 << 22)])
+    both = DoubleBuffer([("float32", 1 << 22)])
     segment = Segment(PAGE + 2 * both.bytes)
     both.share(segment, PAGE, PAGE + both.bytes)
     both.exchange()
@@ -91,11 +91,11 @@ def test_memory_is_given_back_with_the_last_array_that_lies_in_it() -> None:
     del kept
     assert _mapped() - before < 1 << 22
     del segment
-    both = Twins([("float32", 1 << 22)])
+    both = DoubleBuffer([("float32", 1 << 22)])
     segment = Segment(PAGE + 2 * both.bytes)
     both.share(segment, PAGE, PAGE + both.bytes)
     both.exchange()
-    both.part()
+    both.unshare()
     named = f"/proc/self/fd/{segment.descriptor}"
     inode = os.stat(named).st_ino
     assert f" {inode} " not in _maps()

@@ -12,7 +12,7 @@ If there are several hosts, each has a result of its own, and sums travel betwee
 large arrays in rings, others straight, and what is small by the first workers of the hosts. Where
 it is in doubt which is fastest, all are tried in the first rounds after the members have changed.
 
-Who waits sleeps, and looks now and then whether somebody is lost (`meetings`). Arenas without
+Who waits sleeps, and looks now and then whether somebody is lost (`host_barrier`). Arenas without
 a name and tiny models go by MPI, and so does everything if workers of one host cannot reach each
 other's memory.
 """
@@ -30,11 +30,9 @@ from pathlib import Path
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
-from spotmpi.fabric.planes.beside import Beside
-from spotmpi.fabric.planes.boards import Board, Form
 from spotmpi.fabric.planes.common_sums import CommonSums
-from spotmpi.fabric.planes.desks import DESCRIPTOR, MARK, Desk, key_of
-from spotmpi.fabric.planes.meetings import Meetings
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer, possible
+from spotmpi.fabric.planes.host_barrier import HostBarrier
 from spotmpi.fabric.planes.plane import (
     AddUp,
     Arena,
@@ -46,17 +44,19 @@ from spotmpi.fabric.planes.plane import (
     Ways,
     private_arena,
 )
+from spotmpi.fabric.planes.process_watch import ProcessWatch
+from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.fabric.planes.rings import MESSAGE, Rings
 from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
+from spotmpi.fabric.planes.shared_header import DESCRIPTOR, MARK, SharedHeader, key_of
 from spotmpi.fabric.planes.shared_memory import Found, Segment, bytes_of
-from spotmpi.fabric.planes.twins import Twins, possible
-from spotmpi.fabric.planes.watched import Watched
+from spotmpi.fabric.planes.sum_thread import SumThread
 from spotmpi.kernels import cpu, moving
 from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Trial
 
-__all__ = ["TRIED", "Node", "ways_of"]
+__all__ = ["TRIED", "SharedMemoryPlane", "ways_of"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class _Call:
     """Its share was done beside the worker."""
 
 
-class Node(Plane):
+class SharedMemoryPlane(Plane):
     """For members that share the memory of their hosts; as `Plain` for all others."""
 
     ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
@@ -132,17 +132,17 @@ class Node(Plane):
 
     def __init__(self, ways: Ways) -> None:
         self._ways = ways
-        self._own: Desk | None = None
+        self._own: SharedHeader | None = None
         try:
-            self._own = Desk.new()
+            self._own = SharedHeader.new()
         except (OSError, SpotmpiError) as error:
             _LOG.info("no memory is shared with other workers: %s", error)
-        self._desks: dict[WorkerId, Desk] = {}
+        self._desks: dict[WorkerId, SharedHeader] = {}
         """Of all whose memory can be reached from here."""
-        self._watched = Watched()
+        self._watched = ProcessWatch()
         self._marks: dict[WorkerId, int] = {}
         """By which hosts are told apart, of all who were ever there."""
-        self.present: list[Desk] = []
+        self.present: list[SharedHeader] = []
         """Of this host's members, if all members reach their neighbours'; or else empty."""
         self.rings: Rings | None = None
         """Between the hosts, if there are several."""
@@ -154,7 +154,7 @@ class Node(Plane):
         self._begun = 0
         self._last: Handle = 0
         self._started: dict[Handle, _Call] = {}
-        self._beside: Beside[_Call] | None = None
+        self._beside: SumThread[_Call] | None = None
         """Sums while the worker does something else."""
         self._handed: Handle = 0
         """The last that it was given."""
@@ -166,10 +166,10 @@ class Node(Plane):
         """Which way each array was summed last, or is being summed."""
         self._tried: dict[_Place, _Tried] = {}
         """Of arrays that may take several ways, among these members."""
-        self.meetings = Meetings(self._in_vain)
-        self._shown: tuple[int, Board] | None = None
+        self.meetings = HostBarrier(self._in_vain)
+        self._shown: tuple[int, PublishedModel] | None = None
         """This worker's board, and where it is in its desk."""
-        self._boards: dict[WorkerId, tuple[Found, Board]] = {}
+        self._boards: dict[WorkerId, tuple[Found, PublishedModel]] = {}
         """Neighbours', of those that were looked for."""
         self._sums = None if self._own is None else CommonSums(self._own)
 
@@ -210,13 +210,13 @@ class Node(Plane):
                     self._desks[worker] = own
                 else:  # watched first: what is found then is this process's
                     self._watched.follow(worker, found.process)
-                    self._desks[worker] = Desk.of(found)
+                    self._desks[worker] = SharedHeader.of(found)
             except (OSError, SpotmpiError) as error:
                 # Where it runs, the number of its process may be another's here.
                 self._watched.forget([worker])
                 _LOG.info("the memory of worker %d cannot be reached: %s", worker, error)
                 return False
-        return Meetings.possible
+        return HostBarrier.possible
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """From now on these are summed over."""
@@ -243,7 +243,7 @@ class Node(Plane):
         for arena in self._arenas.values():
             if isinstance(arena, SharedArena):
                 if not together:
-                    arena.part()
+                    arena.unshare()
                 self._seat(arena)
         self.meetings.seat(self.present)
 
@@ -295,15 +295,17 @@ class Node(Plane):
 
     # Rounds.
 
-    def arena(self, layout: Sequence[Shape], name: str = "", state: Twins | None = None) -> Arena:
+    def arena(
+        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
+    ) -> Arena:
         """Memory that others can read, if it has a name."""
         if isinstance(old := self._arenas.pop(name, None), SharedArena):
-            old.part()  # or others would find it, and wait for who uses it no more
+            old.unshare()  # or others would find it, and wait for who uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
         # Layouts are the same on all workers once they have compared them. Until then there are no
         # rounds but such as carry unnamed parts and small ones, which go by MPI.
-        if not (name and fits and Meetings.possible and (large or self.meetings.loaded)):
+        if not (name and fits and HostBarrier.possible and (large or self.meetings.loaded)):
             return private_arena(layout, in_place=True)
         self.meetings.load()
         for shape in layout:  # nobody is to wait for that in a round
@@ -326,7 +328,9 @@ class Node(Plane):
         }
         return made
 
-    def _shared(self, layout: Sequence[Shape], name: str, state: Twins | None) -> Arena | None:
+    def _shared(
+        self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None
+    ) -> Arena | None:
         """None: nobody shares this one, as the others will see."""
         if self._own is None or (self._desks and not self.present):
             return None
@@ -373,7 +377,7 @@ class Node(Plane):
         for handle, call in self._started.items():
             if handle > self._handed:
                 if self._beside is None:
-                    self._beside = Beside(self._ahead, "spotmpi sums")
+                    self._beside = SumThread(self._ahead, "spotmpi sums")
                 self._beside.give(call)
                 self._handed = handle
 
@@ -460,7 +464,7 @@ class Node(Plane):
         return self.present.index(self._own_desk)
 
     @property
-    def _own_desk(self) -> Desk:
+    def _own_desk(self) -> SharedHeader:
         assert self._own is not None
         return self._own
 
@@ -479,7 +483,7 @@ class Node(Plane):
             if shared:
                 self._sum_of(arena, call)
             else:
-                arena.part()
+                arena.unshare()
         return shared
 
     def _sum_of(self, arena: SharedArena, call: _Call) -> None:
@@ -509,7 +513,7 @@ class Node(Plane):
 
     # Boards.
 
-    def show(self, board: Board | None) -> None:
+    def show(self, board: PublishedModel | None) -> None:
         """In this worker's desk, as an arena."""
         if self._own is None:
             return
@@ -524,7 +528,7 @@ class Node(Plane):
         """Whether they share memory."""
         return self._desks.get(worker) in self.present
 
-    def board_of(self, worker: WorkerId, form: Form) -> Board | None:
+    def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
         """As that worker's desk has it now."""
         if not self.is_near(worker) or worker in self._watched.dead:
             return None
@@ -537,7 +541,7 @@ class Node(Plane):
         known = self._boards.get(worker)
         if known is None or known[0] != found:
             try:
-                known = self._boards[worker] = found, Board.of(found, form)
+                known = self._boards[worker] = found, PublishedModel.of(found, form)
             except OSError:  # it is gone, or its entry is being changed
                 return None
         return known[1]

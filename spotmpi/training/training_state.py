@@ -57,12 +57,12 @@ class Progress:
         self.steps, self.rounds = int(found["steps"]), int(found.get("rounds", 0))
         self.loss = float(found["loss"]) if "loss" in found else None
 
-    def told(self, contributors: Sequence[WorkerId] | None) -> Any:
+    def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """Both numbers; and the loss, of which the round that is drawn tells a new one."""
         after = contributors is not None
         return [self.steps + after * self.adds, self.rounds + after, None if after else self.loss]
 
-    def take(self, told: Any) -> None:
+    def restore(self, told: Any) -> None:
         """As many as the others."""
         *numbers, loss = told
         self.steps, self.rounds = map(int, numbers)
@@ -156,12 +156,12 @@ class Rate:
         if all(f"lr/factor/{name}" in found for name in Factor._fields):
             self._factor = Factor(*(found[f"lr/factor/{name}"] for name in Factor._fields))
 
-    def told(self, contributors: Sequence[WorkerId] | None) -> Any:
+    def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """All of that, and the rate."""
         factor = self._factor if contributors is None else self._drawn
         return [self.reference, pack(self._lr.lr), factor]
 
-    def take(self, told: Any) -> None:
+    def restore(self, told: Any) -> None:
         """The others' rate, also if the script has changed it meanwhile."""
         reference, lr, factor = told
         self.reference = int(reference)
@@ -231,7 +231,7 @@ class Meter:
 class Followed:
     """The strategy that is followed."""
 
-    def __init__(self, training: Training[Any]) -> None:
+    def __init__(self, training: TrainingState[Any]) -> None:
         self._training = training
 
     def kept(self) -> Mapping[str, Any]:
@@ -244,16 +244,16 @@ class Followed:
         if found.get("followed") in known:
             self._training.follow(known.index(str(found["followed"])))
 
-    def told(self, contributors: Sequence[WorkerId] | None) -> Any:
+    def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """Its number."""
         return self._training.strategy
 
-    def take(self, told: Any) -> None:
+    def restore(self, told: Any) -> None:
         """With the one that the others follow."""
         self._training.follow(int(told))
 
 
-class Training(Generic[P]):
+class TrainingState(Generic[P]):
     """One worker's, with everything registered. Local, all of it."""
 
     def __init__(

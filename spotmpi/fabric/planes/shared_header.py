@@ -17,7 +17,7 @@ __all__ = [
     "STATE",
     "STATE_HOME",
     "STATE_MARK",
-    "Desk",
+    "SharedHeader",
     "key_of",
 ]
 
@@ -39,7 +39,7 @@ do not)."""
 _ENTRIES = (_DESK - _TABLE) // (8 * _ENTRY)
 
 
-class Desk:
+class SharedHeader:
     """What the others can read of one worker; it alone writes there."""
 
     def __init__(self, found: Found, segment: Segment) -> None:
@@ -52,13 +52,13 @@ class Desk:
         self.ready, self.done, self.bell = base + _READY, base + _DONE, base + _BELL
 
     @classmethod
-    def new(cls) -> Desk:
+    def new(cls) -> SharedHeader:
         """This worker's."""
         segment = Segment(_DESK)
         return cls(segment.here, segment)
 
     @classmethod
-    def of(cls, found: Found) -> Desk:
+    def of(cls, found: Found) -> SharedHeader:
         """Another worker's. OSError if it cannot be reached."""
         return cls(found, Segment.reach(found, _DESK))
 

@@ -1,4 +1,4 @@
-"""`spotmpi.training.turns`: how the steps of one worker on the way to a round went."""
+"""`spotmpi.training.worker_steps`: how the steps of one worker on the way to a round went."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.protocol.sampler import Lease
 from spotmpi.strategies import ADPSGD
-from spotmpi.training.registered import Meter, Progress
-from spotmpi.training.turns import Turn, Turns
+from spotmpi.training.training_state import Meter, Progress
+from spotmpi.training.worker_steps import RoundSteps, WorkerSteps
 
 CONTROL = 4
 
@@ -31,7 +31,7 @@ class Taken:
             meter=Meter(),
         )
         membership = Membership.first(["h"] * 2)
-        self.turns = Turns(self.training, 1, lambda: membership, lambda: self.now)
+        self.turns = WorkerSteps(self.training, 1, lambda: membership, lambda: self.now)
 
     def round(self, *seconds: float) -> Pace:
         """Steps that take so long, and what is told of them."""
@@ -83,8 +83,8 @@ def test_what_is_told_is_the_time_of_the_steps_that_were_taken_however_many() ->
 
 def test_those_who_were_dealt_samples_are_the_crew() -> None:
     lease = Lease(0, 0, (4, 1, 7), np.arange(2))
-    assert Turn(1, 0, 0.0, lease, 0, 1).crew == [4, 1]
-    assert Turn(1, 0, 0.0).crew == []
+    assert RoundSteps(1, 0, 0.0, lease, 0, 1).crew == [4, 1]
+    assert RoundSteps(1, 0, 0.0).crew == []
     one = Taken()
     assert one.turns.moment().crew == (0, 1), "all members, where nobody is dealt any"
 

@@ -13,11 +13,11 @@ from spotmpi.trace.records import Trace
 from spotmpi.training.history import History
 from spotmpi.training.keeping.checkpoints import Save, save
 
-__all__ = ["Place"]
+__all__ = ["WorkerContext"]
 
 
 @dataclass(frozen=True)
-class Place:
+class WorkerContext:
     """Of one worker, in one training."""
 
     fabric: Fabric

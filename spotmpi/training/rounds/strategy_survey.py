@@ -15,20 +15,20 @@ from spotmpi.policies import Metrics, Policy, Tried
 from spotmpi.protocol.gradient_noise import Lengths, Noise, estimated
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace
-from spotmpi.training.registered import Training
+from spotmpi.training.training_state import TrainingState
 
-__all__ = ["Survey", "decided"]
+__all__ = ["StrategySurvey", "decided"]
 
 _KEEPS = 0.9
 """Of a gradient's noise, what earlier surveys have said counts so much."""
 
 
-class Survey:
+class StrategySurvey:
     """One worker's view. Local, all of it."""
 
     def __init__(
         self,
-        training: Training[Any],
+        training: TrainingState[Any],
         membership: Callable[[], Membership],
         clock: Callable[[], float],
     ) -> None:

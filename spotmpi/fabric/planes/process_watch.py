@@ -9,10 +9,10 @@ from collections.abc import Collection
 
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["Watched"]
+__all__ = ["ProcessWatch"]
 
 
-class Watched:
+class ProcessWatch:
     """Processes of other workers. One is dead once its memory is gone, reaped or not."""
 
     def __init__(self) -> None:

@@ -26,9 +26,9 @@ from spotmpi.protocol.state_pages import unpack
 from spotmpi.settings import Settings
 from spotmpi.training.handshake import check_facts
 from spotmpi.training.keeping import checkpoint_folder
-from spotmpi.training.place import Place
-from spotmpi.training.registered import Training
 from spotmpi.training.session import Session
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_context import WorkerContext
 
 if TYPE_CHECKING:
     from spotmpi.training.keeping.checkpoint_file import Checkpoint
@@ -38,11 +38,11 @@ _LOG = logging.getLogger(__name__)
 P = TypeVar("P")
 
 
-Seat: TypeAlias = "Session[P] | Visitor[P] | Passerby[P]"
+Seat: TypeAlias = "Session[P] | JoiningWorker[P] | PastTraining[P]"
 """What a worker is in one training."""
 
 
-def enter(place: Place, training: Training[P]) -> Asks[Seat[P]]:
+def enter(place: WorkerContext, training: TrainingState[P]) -> Asks[Seat[P]]:
     """Connect; collective, but for a newcomer."""
     training.replica.furnish(place.fabric.arena)
     history = place.history
@@ -51,11 +51,11 @@ def enter(place: Place, training: Training[P]) -> Asks[Seat[P]]:
     if history.prospectus is None:
         yield from _look_around(place)
     if history.number < len(history.past):
-        return Passerby(place, training)
-    return Visitor(place, training)
+        return PastTraining(place, training)
+    return JoiningWorker(place, training)
 
 
-def _look_around(place: Place) -> Asks[None]:
+def _look_around(place: WorkerContext) -> Asks[None]:
     """Hear from one of the others how far its script has come. Raises Left if it is gone."""
     try:
         place.history.follow(json.loads((yield Meet())))
@@ -63,14 +63,18 @@ def _look_around(place: Place) -> Asks[None]:
         raise _turned_away(place) from None
 
 
-def _turned_away(place: Place, what: str = "its sponsor is gone, or others were lost") -> Left:
+def _turned_away(
+    place: WorkerContext, what: str = "its sponsor is gone, or others were lost"
+) -> Left:
     why = f"worker {place.fabric.me} was not admitted: {what}"
     place.channel.tell("withdrawn", why=why)
     _LOG.info("%s", why)
     return Left(why)
 
 
-def _begin(place: Place, training: Training[P], members: Membership) -> Asks[Session[P]]:
+def _begin(
+    place: WorkerContext, training: TrainingState[P], members: Membership
+) -> Asks[Session[P]]:
     fabric, given, channel, history = place.fabric, place.settings, place.channel, place.history
     fabric.move_on()
     try:
@@ -106,7 +110,7 @@ def _begin(place: Place, training: Training[P], members: Membership) -> Asks[Ses
     return session
 
 
-def _resume(given: Settings, training: Training[Any], later: bool) -> Checkpoint | None:
+def _resume(given: Settings, training: TrainingState[Any], later: bool) -> Checkpoint | None:
     if given.checkpoint is None:
         return None
     # A launcher has looked before, where the first training is, and says so if there is something.
@@ -123,7 +127,9 @@ def _resume(given: Settings, training: Training[Any], later: bool) -> Checkpoint
     return found
 
 
-def _start_record(place: Place, training: Training[Any], members: Membership) -> dict[str, Any]:
+def _start_record(
+    place: WorkerContext, training: TrainingState[Any], members: Membership
+) -> dict[str, Any]:
     given, replica = place.settings, training.replica
     optimizer = replica.optimizer
     return {
@@ -146,10 +152,10 @@ def _said(lr: float | Schedule) -> float | str:
     return str(lr) if isinstance(lr, Schedule) else lr
 
 
-class Visitor(Generic[P]):
+class JoiningWorker(Generic[P]):
     """A newcomer that is connected to its sponsor, and takes no part in rounds yet."""
 
-    def __init__(self, place: Place, training: Training[P]) -> None:
+    def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
         self.place = place
         self.training = training
         self.me = place.fabric.me
@@ -159,7 +165,7 @@ class Visitor(Generic[P]):
         """Of the others, as far as it is known."""
         facts = training.facts(place.settings)
         check_facts(self.me, self.membership.ids[0], facts, prospectus["facts"])
-        self.training.registry.take(prospectus["rest"])
+        self.training.registry.restore(prospectus["rest"])
         self._check_followed()
         self.place.channel.tell("ready")
         found, steps = self.membership.generation, self.training.progress.steps
@@ -173,13 +179,13 @@ class Visitor(Generic[P]):
         """The script leaves its batches of this number."""
         self.training.position.leave(number)
 
-    def ready(self, key: Any, array: Any) -> Asks[Visitor[P]]:
+    def ready(self, key: Any, array: Any) -> Asks[JoiningWorker[P]]:
         """It is kept for the step."""
         _keep(self.training, key, array)
         yield from ()
         return self
 
-    def step(self, grads: P, loss: float | None) -> Asks[Session[P] | Passerby[P]]:
+    def step(self, grads: P, loss: float | None) -> Asks[Session[P] | PastTraining[P]]:
         """Be admitted, and taught; returns where all are after a step, or that they are through
         with this training. Raises Left if it cannot."""
         self.training.replica.rehearse(grads)
@@ -191,7 +197,7 @@ class Visitor(Generic[P]):
         if "training" in charter:
             self.place.history.follow(charter)
             self.training.batch = None
-            return Passerby(self.place, self.training)
+            return PastTraining(self.place, self.training)
         membership = unpack(charter["membership"])
         ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
         self.training.follow(charter["strategy"])
@@ -235,21 +241,21 @@ class Visitor(Generic[P]):
             )
 
 
-class Passerby(Generic[P]):
+class PastTraining(Generic[P]):
     """A newcomer in a training that the others have been through: it runs its script past it.
 
     Its batches are over, and what was asked for in it is answered as it was then. Its parameters
     are those that the script gave: the others' came to more.
     """
 
-    def __init__(self, place: Place, training: Training[P]) -> None:
+    def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
         self.place = place
         self.training = training
         self.me = place.fabric.me
         prospectus = place.history.prospectus
         assert prospectus is not None
         self.membership = unpack(prospectus["membership"])
-        training.registry.take(place.history.past[place.history.number])
+        training.registry.restore(place.history.past[place.history.number])
 
     def next_batch(self, number: int) -> Indices | None:
         """None is left."""
@@ -259,13 +265,13 @@ class Passerby(Generic[P]):
         """The script leaves its batches of this number."""
         self.training.position.leave(number)
 
-    def ready(self, key: Any, array: Any) -> Asks[Passerby[P]]:
+    def ready(self, key: Any, array: Any) -> Asks[PastTraining[P]]:
         """The others have done without it."""
         _keep(self.training, key, array)
         yield from ()
         return self
 
-    def step(self, grads: P, loss: float | None) -> Asks[Passerby[P]]:
+    def step(self, grads: P, loss: float | None) -> Asks[PastTraining[P]]:
         """The others have taken it long ago."""
         self.training.replica.close()
         self.training.batch = None
@@ -289,7 +295,7 @@ class Passerby(Generic[P]):
         yield from ()
 
 
-def _keep(training: Training[Any], key: Any, array: Any) -> None:
+def _keep(training: TrainingState[Any], key: Any, array: Any) -> None:
     """One gradient of a worker that takes no part in rounds; it must fit all the same."""
     training.replica.pieces.check(key, array)
     training.replica.give(key, array)

@@ -9,13 +9,13 @@ from spotmpi.arrays.backend import HOST, Buffer, kernels_for
 from spotmpi.fabric import Move
 from spotmpi.protocol.gradient_noise import Lengths
 
-__all__ = ["Measured"]
+__all__ = ["GradientLengths"]
 
 _STRETCH = 1 << 16
 """Elements that are summed at a time, where their sum is kept nowhere."""
 
 
-class Measured:
+class GradientLengths:
     """One worker's measurement of one round. Local, all of it."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spotmpi.fabric.planes.watched import Watched
+from spotmpi.fabric.planes.process_watch import ProcessWatch
 
 LIMIT = 60.0
 
@@ -35,15 +35,15 @@ def neighbours() -> Iterator[dict[int, subprocess.Popen[bytes]]]:
 
 
 @pytest.fixture
-def watched(neighbours: dict[int, subprocess.Popen[bytes]]) -> Watched:
-    watched = Watched()
+def watched(neighbours: dict[int, subprocess.Popen[bytes]]) -> ProcessWatch:
+    watched = ProcessWatch()
     for worker, process in neighbours.items():
         watched.follow(worker, process.pid)
     return watched
 
 
 def test_who_is_killed_is_dead_before_anybody_has_reaped_it(
-    watched: Watched, neighbours: dict[int, subprocess.Popen[bytes]]
+    watched: ProcessWatch, neighbours: dict[int, subprocess.Popen[bytes]]
 ) -> None:
     assert watched.dead == []
     neighbours[2].kill()
@@ -57,7 +57,7 @@ def test_who_is_killed_is_dead_before_anybody_has_reaped_it(
 
 
 def test_who_is_stopped_is_not_dead(
-    watched: Watched, neighbours: dict[int, subprocess.Popen[bytes]]
+    watched: ProcessWatch, neighbours: dict[int, subprocess.Popen[bytes]]
 ) -> None:
     os.kill(neighbours[1].pid, signal.SIGSTOP)
     os.waitid(os.P_PID, neighbours[1].pid, os.WSTOPPED | os.WNOWAIT)
@@ -69,7 +69,7 @@ def test_who_left_is_of_no_interest_and_nothing_of_it_stays_open(
     descriptors: Callable[[], list[str]],
 ) -> None:
     before = set(descriptors())
-    ends = [Watched()]
+    ends = [ProcessWatch()]
     for worker, process in neighbours.items():
         ends[0].follow(worker, process.pid)
     ends[0].keep([1, 7])
@@ -90,4 +90,4 @@ def test_a_process_that_is_gone_cannot_be_followed(
     process.kill()
     process.wait()
     with pytest.raises(ProcessLookupError):
-        Watched().follow(3, process.pid)
+        ProcessWatch().follow(3, process.pid)
