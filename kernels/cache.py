@@ -1,4 +1,4 @@
-"""Numba functions, compiled once on a machine and loaded from disk ever after."""
+"""Numba functions that are compiled once on a machine and loaded from disk from then on."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from numba.core.registry import cpu_target
 __all__ = ["Loops", "compiled"]
 
 Loops: TypeAlias = Mapping[Callable[..., Any], tuple[Any, ...]]
-"""Functions that Numba can compile, and the Numba types of their arguments."""
+"""Functions that Numba can compile, with the Numba types of their arguments."""
 
 
 def compiled(loops: Loops) -> SimpleNamespace:
-    """Machine code of each function in ``loops`` for these types of its arguments.
+    """Return machine code of each function in ``loops`` for these types of its arguments.
 
-    A namespace that has each under its name, without leading underscores. Local; blocks for
-    seconds the first time, for milliseconds once the code is in Numba's cache. Of processes that
-    start together for the first time, one compiles and the others wait. A cache that cannot be
-    used costs a RuntimeWarning and the compilation, nothing else.
+    The namespace has each function under its name, without leading underscores. The call is local.
+    It blocks for seconds the first time, for milliseconds once the code is in Numba's cache. If
+    processes start together for the first time, one compiles and the others wait. A cache that
+    cannot be used costs a RuntimeWarning and the compilation, nothing else.
 
-    The code takes positional arguments and believes that they have these types: whoever calls it
-    checks them. It runs without the GIL.
+    The code takes positional arguments and believes that they have these types: the caller checks
+    them. It runs without the GIL.
     """
     try:
         jitted = _jitted(loops, cache=True)
@@ -61,10 +61,10 @@ def _namespace(jitted: Mapping[Any, tuple[Any, ...]]) -> SimpleNamespace:
 
 @contextmanager
 def _first_compiles(folder: Path, identity: str) -> Iterator[None]:
-    """One process at a time in ``folder``, until one has been through; from then on, all.
+    """Admit one process at a time to ``folder`` until one has been through; from then on, all.
 
-    Numba itself does not guard its index of a function's versions: two processes that add one
-    each at the same time may end with the wrong code under a version's name.
+    Numba itself does not guard its index of a function's versions. If two processes add one each at
+    the same time, the wrong code may end under a version's name.
     """
     with (folder / "spotmpi.lock").open("a+", encoding="ascii") as file:
         file.seek(0)
@@ -78,7 +78,7 @@ def _first_compiles(folder: Path, identity: str) -> Iterator[None]:
 
 
 def _identity(loops: Loops) -> str:
-    """What must be the same for code from the cache to be used, as Numba's own index has it."""
+    """Return what must be the same for code from the cache to be used, as in Numba's own index."""
     sources = sorted({inspect.getfile(f) for f in loops})
     machine = cpu_target.target_context.codegen().magic_tuple()
     parts = [numba.__version__, sys.implementation.cache_tag, machine, list(loops.values())]

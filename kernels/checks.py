@@ -1,4 +1,4 @@
-"""What all kernels refuse, whatever the library of the arrays."""
+"""What all kernels refuse, for any library of arrays."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 __all__ = ["check_pieces", "refuse"]
 
 Kinds = Any
-"""The library's class of arrays, or several."""
+"""The library's class of arrays, or several classes."""
 
 
 def refuse(arrays: Sequence[Any], kinds: Kinds, own: str) -> NoReturn:
-    """Say what is wrong with arrays that are not flat, contiguous, of one length and one dtype.
+    """Raise an error for arrays that are not flat, contiguous, of one length and one dtype.
 
     ``own``: the sentence about arrays of another library.
     """

@@ -1,10 +1,10 @@
 """The kernels at the speed of memory: one pass, on one core, without the GIL, by Numba (`loops`).
 
-`reference` says what each computes; the results are equal to its, to the bit save for the payload
-of NaNs, because the order of operations is the same and nothing is contracted or reassociated.
-All functions are local. They refuse arrays that compiled code would not survive: TypeError for a
-wrong type, ValueError for a wrong length or layout. The first call with `FEW` elements or more of a
-dtype loads or compiles all kernels for it; `warm` does so ahead of time.
+`reference` says what each computes. The results are equal to its, to the bit save for the payload
+of NaNs, because the order of operations is the same and nothing is contracted or reassociated. All
+functions are local. They refuse arrays that compiled code would not survive: TypeError for a wrong
+type, ValueError for a wrong length or layout. The first call with `FEW` elements or more of a dtype
+loads or compiles all kernels for it; `warm` does so ahead of time.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ DTYPES = (np.dtype(np.float32), np.dtype(np.float64))
 _OWN = "kernels take NumPy arrays"
 
 FEW = 1024
-"""With fewer elements `reference` does it: that takes microseconds more, where Numba costs every
-process 0.4 s, to be imported and to load its code."""
+"""With fewer elements `reference` does the work. That takes microseconds more, but Numba costs
+every process 0.4 s, to be imported and to load its code."""
 
 PAST_CACHE = 12_000_000
-"""Bytes from which on a sum, and what is packed, is written past the cache: of so many nothing
-remains there until they are read (`bench kernels`)."""
+"""Bytes from which on a sum, or what is packed, is written past the cache: nothing of it would
+remain there until it is read (`bench kernels`)."""
 
 
 def warm(*dtypes: str) -> None:
-    """Load or compile every kernel for these dtypes, or both, but those that narrow. Blocks for
-    seconds on the very first start.
+    """Load or compile every kernel for these dtypes, or both, except those that narrow. It blocks
+    for seconds on the very first start.
 
-    For whoever starts many workers: called once before, it spares them the wait for each other. And
-    for whoever is not to wait in the middle of something.
+    A process that starts many workers calls it once before, so that they do not wait for each
+    other. A process that must not wait in the middle of something calls it as well.
     """
     for dtype in dtypes or DTYPES:
         _KERNELS[np.dtype(dtype)]
@@ -75,7 +75,7 @@ def blend(out: Array, x: Array, a: float, b: float) -> None:
 
 
 def exchange(total: Array, own: Array, x: Array) -> None:
-    """total += x - own; own = x: a sum has x in it in the place of what was there."""
+    """total += x - own; own = x: in the sum, ``x`` takes the place of the old ``own``."""
     _checked(total, own, x, written=2).exchange(total, own, x)
 
 
@@ -146,7 +146,7 @@ def lamb_norms(
     scale: float,
 ) -> tuple[float, float]:
     """Move ``mean`` and ``square`` as `adam` does, and no parameters. Returns the sums of squares
-    of the parameters and of what is `adam`'s direction, as `sum_of_squares` has them."""
+    of the parameters and of `adam`'s direction, as `sum_of_squares` defines them."""
     kernels = _checked(mean, square, params, grads, written=2)
     scalars = beta1, beta2, first, second, eps, decay, scale
     weights, directions = kernels.lamb_norms(params, mean, square, grads, *scalars)
@@ -163,20 +163,20 @@ def lamb(
     eps: float,
     decay: float,
 ) -> None:
-    """params -= rate * direction, which is as `adam` has it, of moments that were moved."""
+    """params -= rate * direction, which is `adam`'s, from moments that were moved."""
     kernels = _checked(params, mean, square)
     kernels.lamb(params, mean, square, rate, first, second, eps, decay)
 
 
 def sum_of_squares(x: Array) -> float:
-    """x[0]**2 + x[1]**2 + ..., in float64, in the order that `reference.sum_of_squares` has."""
+    """x[0]**2 + x[1]**2 + ..., in float64, in the order of `reference.sum_of_squares`."""
     return float(_checked(x, written=0).sum_of_squares(x))
 
 
 def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
     """out = scale * (the elements of all tensors, one after another, rows first).
 
-    Tensors have any shape; those that are not contiguous are copied once more.
+    Tensors have any shape. Those that are not contiguous are copied once more.
     """
     kernels = _checked(out)
     check_pieces(out, tensors, (np.ndarray, np.generic), _OWN)
@@ -202,10 +202,10 @@ def unpack(flat: Array, tensors: Sequence[Array]) -> None:
 
 
 def digest(x: Array, offset: int = 0) -> int:
-    """A 64-bit sum over the bits of ``x`` and where they stand, for comparing replicas.
+    """Return a 64-bit sum over the bits of ``x`` and where they stand, for comparing replicas.
 
-    ``offset`` is the position of ``x[0]``, in elements, so that the digest of an array is the sum
-    mod 2**64 of those of its pieces. `reference.digest` has the formula.
+    ``offset`` is the position of ``x[0]``, in elements. So the digest of an array is the sum mod
+    2**64 of the digests of its pieces. `reference.digest` has the formula.
     """
     kernels = _checked(x, written=0)
     if kernels is _FEW:
@@ -215,7 +215,7 @@ def digest(x: Array, offset: int = 0) -> int:
 
 
 def finite(x: Array) -> bool:
-    """Whether no element is NaN or infinite."""
+    """Return True if no element is NaN or infinite."""
     return bool(_checked(x, written=0).finite(x))
 
 
@@ -249,7 +249,7 @@ def narrow_sum(
 
 
 def widen(out: Array, wire: Array, form: str) -> None:
-    """out = what ``wire`` says, of what `narrow_sum` makes; float32."""
+    """out = what ``wire`` says, made by `narrow_sum`; float32."""
     kernels = _checked(out)
     _check_wire(out, wire, form)
     if kernels is _FEW:
@@ -259,7 +259,7 @@ def widen(out: Array, wire: Array, form: str) -> None:
 
 
 def check(*arrays: Array, written: int = 1) -> None:
-    """TypeError or ValueError for arrays that compiled code would not survive; the first
+    """Raise TypeError or ValueError for arrays that compiled code would not survive. The first
     ``written`` are written to."""
     _checked(*arrays, written=written)
 
@@ -285,7 +285,7 @@ def _check_wire(flat: Array, wire: Array, form: str, written: bool = False) -> N
 
 
 def _seen(wire: Array, size: int, form: str) -> tuple[Array, Array, Array]:
-    """Its bytes, or its words of two, and its scales."""
+    """Return the int8 or the 16-bit elements of ``wire`` (the other is empty), and its scales."""
     words = size * (1 if form == "int8" else 2)
     marks, body = wire[: wire.size - words], wire[wire.size - words :]
     if form == "int8":
@@ -294,7 +294,7 @@ def _seen(wire: Array, size: int, form: str) -> tuple[Array, Array, Array]:
 
 
 def _checked(*arrays: Array, written: int = 1) -> SimpleNamespace:
-    """The kernels for these arrays, of which the first ``written`` are written to."""
+    """Return the kernels for these arrays, of which the first ``written`` are written to."""
     first = arrays[0]
     for x in arrays:
         if not (
@@ -343,7 +343,7 @@ def _address(x: Array) -> int:
     return int(x.ctypes.data)
 
 
-_quietly = np.errstate(all="ignore")  # as compiled code is
+_quietly = np.errstate(all="ignore")  # compiled code does not warn
 
 _FEW = SimpleNamespace(
     accumulate=_quietly(reference.accumulate),
@@ -362,4 +362,4 @@ _FEW = SimpleNamespace(
     widen=_quietly(reference.widen),
     address=_address,
 )
-"""What works on `FEW` elements; pack and scaled_sum take what `reference` does."""
+"""The kernels for fewer than `FEW` elements; pack and scaled_sum take what `reference` does."""

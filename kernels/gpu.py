@@ -1,10 +1,10 @@
-"""The kernels on a GPU, for CuPy's arrays: CUDA source (`arithmetic.cu`, `narrow.cu`), which is
-compiled when it is first used.
+"""The kernels on a GPU, for CuPy's arrays.
 
-`reference` says what each computes; the results are equal to its, to the bit save for the payload
+They are CUDA source (`arithmetic.cu`, `narrow.cu`), which is compiled when it is first used.
+`reference` says what each computes. The results are equal to its, to the bit save for the payload
 of NaNs. All functions refuse what `cpu` refuses. They put their work into the current stream of the
-calling thread and return; only those that tell a number (`digest`, `finite`, sums of squares) wait
-for it. CuPy is imported by the first call: whoever has an array of CuPy's has done so before.
+calling thread and return. Only functions that tell a number (`digest`, `finite`, sums of squares)
+wait for it. The first call imports CuPy, unless the script has imported it before.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ __all__ = [
 ]
 
 Array = Any
-"""One of CuPy's."""
+"""An array of CuPy's."""
 
 OPTIONS = ("--std=c++17", "--fmad=false")
-"""Of the compiler. By default it makes one operation of a product and a sum, which rounds once
-where the definition rounds twice: bits would differ from the CPU's, and between GPUs."""
+"""Options of the compiler. By default it makes one operation of a product and a sum, which rounds
+once where the definition rounds twice. Bits would differ from the CPU's, and between GPUs."""
 
 SOURCES = ("arithmetic.cu", "narrow.cu")
-"""Files beside this one."""
+"""Files of source beside this one."""
 
 REALS = {"float32": "float", "float64": "double"}
-"""What there are kernels for, and what CUDA calls it."""
+"""The dtypes that have kernels, and CUDA's name for each."""
 
 AT_A_TIME = 8
 """Inputs that one kernel adds up."""
@@ -65,14 +65,14 @@ AT_A_TIME = 8
 _OWN = "kernels of the GPU take CuPy arrays"
 
 _THREADS = 256
-"""Of a block; and the slots that `digest` sums in."""
+"""Threads of a block, and slots that `digest` sums in."""
 
 _BLOCKS = 4096
-"""At most; for more elements, each thread has several."""
+"""Most blocks. For more elements, each thread has several."""
 
 
 def source(name: str) -> str:
-    """The text of one of `SOURCES`. Needs no CuPy."""
+    """Return the text of one of `SOURCES`. It needs no CuPy."""
     return resources.files("spotmpi.kernels").joinpath(name).read_text(encoding="ascii")
 
 
@@ -89,7 +89,7 @@ def blend(out: Array, x: Array, a: float, b: float) -> None:
 
 
 def exchange(total: Array, own: Array, x: Array) -> None:
-    """total += x - own; own = x: a sum has x in it in the place of what was there."""
+    """total += x - own; own = x: in the sum, ``x`` takes the place of the old ``own``."""
     real = _checked(total, own, x)
     _launch(f"exchange_{real}", total, total, own, x)
 
@@ -158,7 +158,7 @@ def lamb_norms(
     scale: float,
 ) -> tuple[float, float]:
     """Move ``mean`` and ``square`` as `adam` does, and no parameters. Returns the sums of squares
-    of the parameters and of what is `adam`'s direction, as `sum_of_squares` has them."""
+    of the parameters and of `adam`'s direction, as `sum_of_squares` defines them."""
     real = _checked(params, mean, square, grads)
     ours, theirs = _lanes(params), _lanes(params)
     scalars = beta1, 1 - beta1, beta2, 1 - beta2, first, second, eps, decay, scale
@@ -177,14 +177,14 @@ def lamb(
     eps: float,
     decay: float,
 ) -> None:
-    """params -= rate * direction, which is as `adam` has it, of moments that were moved."""
+    """params -= rate * direction, which is `adam`'s, from moments that were moved."""
     real = _checked(params, mean, square)
     scalars = _rounded(params, rate, first, second, eps, decay)
     _launch(f"lamb_{real}", params, params, mean, square, *scalars)
 
 
 def sum_of_squares(x: Array) -> float:
-    """x[0]**2 + x[1]**2 + ..., in float64, in the order that `reference.sum_of_squares` has."""
+    """x[0]**2 + x[1]**2 + ..., in float64, in the order of `reference.sum_of_squares`."""
     real, lanes = _checked(x), _lanes(x)
     _launch(f"sum_of_squares_{real}", lanes, lanes, x, np.uint64(x.size))
     return _added(lanes)
@@ -193,7 +193,7 @@ def sum_of_squares(x: Array) -> float:
 def pack(out: Array, tensors: Sequence[Array], scale: float) -> None:
     """out = scale * (the elements of all tensors, one after another, rows first).
 
-    Tensors have any shape; those that are not contiguous are copied once more.
+    Tensors have any shape. Those that are not contiguous are copied once more.
     """
     real = _checked(out)
     check_pieces(out, tensors, _cupy().ndarray, _OWN)
@@ -218,10 +218,10 @@ def unpack(flat: Array, tensors: Sequence[Array]) -> None:
 
 
 def digest(x: Array, offset: int = 0) -> int:
-    """A 64-bit sum over the bits of ``x`` and where they stand, for comparing replicas.
+    """Return a 64-bit sum over the bits of ``x`` and where they stand, for comparing replicas.
 
-    ``offset`` is the position of ``x[0]``, in elements, so that the digest of an array is the sum
-    mod 2**64 of those of its pieces. `reference.digest` has the formula.
+    ``offset`` is the position of ``x[0]``, in elements. So the digest of an array is the sum mod
+    2**64 of the digests of its pieces. `reference.digest` has the formula.
     """
     _checked(x)
     if not x.size:
@@ -235,7 +235,7 @@ def digest(x: Array, offset: int = 0) -> int:
 
 
 def finite(x: Array) -> bool:
-    """Whether no element is NaN or infinite."""
+    """Return True if no element is NaN or infinite."""
     real = _checked(x)
     if not x.size:
         return True
@@ -276,7 +276,7 @@ def narrow_sum(
 
 
 def widen(out: Array, wire: Array, form: str) -> None:
-    """out = what ``wire`` says, of what `narrow_sum` makes; float32."""
+    """out = what ``wire`` says, made by `narrow_sum`; float32."""
     _checked(out)
     _check_wire(out, wire, form)
     if out.size:
@@ -292,16 +292,16 @@ def _cupy() -> Any:
 
 @cache
 def _kernel(name: str, device: int) -> Any:
-    """This one, in the memory of that device, which is the current one."""
+    """Return this kernel, in the memory of ``device``, which is the current one."""
     narrow = name in ("begin", "most", "end", "widen")
     return _module(SOURCES[narrow], device).get_function(name)
 
 
 @cache
 def _module(name: str, device: int) -> Any:
-    """The code of one of `SOURCES` for that device, which is the current one.
+    """Return the code of one of `SOURCES` for ``device``, which is the current one.
 
-    Not `cupy.RawModule`: that compiles with ``-ftz=true`` whatever it is told, which makes zeros of
+    It does not use `cupy.RawModule`: that always compiles with ``-ftz=true``, which makes zeros of
     the smallest numbers.
     """
     cuda = _cupy().cuda
@@ -312,7 +312,7 @@ def _module(name: str, device: int) -> Any:
 
 
 def _launch(name: str, along: Array, *arguments: Any) -> None:
-    """This kernel, for each element of ``along``, the number of which is its last argument."""
+    """Launch this kernel for each element of ``along``; their number is its last argument."""
     if not along.size:
         return
     blocks = min(-(-along.size // _THREADS), _BLOCKS)
@@ -335,13 +335,13 @@ def _add_up(
 
 
 def _lanes(like: Array) -> Array:
-    """Room for the lanes of all stretches of its sum of squares."""
+    """Return room for the lanes of all stretches of the sum of squares of ``like``."""
     with like.device:
         return _cupy().empty(-(-like.size // STRETCH) * LANES, "float64")
 
 
 def _added(lanes: Array) -> float:
-    """What they come to."""
+    """Return the sum of all lanes."""
     if not lanes.size:
         return 0.0
     with lanes.device:
@@ -354,13 +354,13 @@ def _added(lanes: Array) -> float:
 
 
 def _rounded(like: Array, *scalars: float) -> list[Any]:
-    """To the dtype of the array, as the definition has it."""
+    """Return the scalars rounded to the dtype of ``like``, as in the definition."""
     with np.errstate(all="ignore"):
         return [like.dtype.type(scalar) for scalar in scalars]
 
 
 def _table(like: Array, pieces: Sequence[Array]) -> Array:
-    """Where each of them starts, and then where each of them lies; on the device."""
+    """Return where each of the pieces starts, and then where each of them lies; on the device."""
     starts = np.cumsum([0, *(piece.size for piece in pieces[:-1])])
     rows = [starts, [piece.data.ptr for piece in pieces]]
     with like.device:
@@ -368,13 +368,13 @@ def _table(like: Array, pieces: Sequence[Array]) -> Array:
 
 
 def _seen(wire: Array, size: int, form: str) -> tuple[Array, Array]:
-    """Its elements, and the scales of its blocks, which come first."""
+    """Return the elements of ``wire``, and the scales of its blocks, which come first."""
     marks = wire.size - size * (1 if form == "int8" else 2)
     return wire[marks:], wire[:marks]
 
 
 def _checked(*arrays: Array) -> str:
-    """What CUDA calls the elements of all these."""
+    """Return CUDA's name for the elements of all these arrays."""
     first = arrays[0]
     kind = _cupy().ndarray
     for x in arrays:

@@ -1,7 +1,7 @@
-"""The loops of `cpu`, compiled by Numba. To import that takes long: only those do whose arrays are
-worth it.
+"""The loops of `cpu`, compiled by Numba. The import takes long: only processes do it whose arrays
+are worth it.
 
-In each loop, scalars are rounded to the arrays' dtype first: one float64 among float32 would turn
+In each loop, scalars are rounded to the arrays' dtype first. One float64 among float32 would turn
 the whole loop into one over float64, which is slower and rounds differently.
 """
 
@@ -24,11 +24,11 @@ BLOCK = 8192
 """Elements of a sum that stay in a core's cache while the inputs pass by."""
 
 LANES, STRETCH = 256, 1 << 16
-"""As `reference` has them, which Numba's cache would not notice to change."""
+"""The values of `reference`, repeated: Numba's cache would not notice a change there."""
 
 
 def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
-    """The loops for arrays of this dtype, float32 or float64; `cache.compiled` has more."""
+    """Return the loops for arrays of this dtype, float32 or float64; see `cache.compiled`."""
     real = from_dtype(dtype)
     flat, words = real[::1], uint32[::1]
     return cache.compiled(
@@ -230,7 +230,7 @@ def _scaled_sum(out: Any, addresses: Any, scales: Any) -> None:
 
 
 def _scaled_sum_past_cache(out: Any, addresses: Any, scales: Any) -> None:
-    # Whole lines past the cache, and what stands before and behind them as ever.
+    # Whole lines go past the cache; what stands before and behind them is written as usual.
     size, count, here = out.itemsize, addresses.size, uintp(out.ctypes.data)
     weights = np.full(count + 3, -0.0, out.dtype)
     for i in range(count):
@@ -245,10 +245,10 @@ def _scaled_sum_past_cache(out: Any, addresses: Any, scales: Any) -> None:
 
 @register_jitable
 def _add_up(out: Any, begin: Any, end: Any, addresses: Any, weights: Any) -> None:
-    """The elements from ``begin`` to ``end`` of a weighted sum."""
-    # Inputs come as addresses, because Numba would compile a tuple anew for each length. Four are
-    # added at a time: enough to keep memory busy, few enough to be written out. What is missing
-    # to four is read from zeros with a weight of -0.0, which leaves every sum as it is, to the bit.
+    """Write the elements from ``begin`` to ``end`` of a weighted sum."""
+    # Inputs come as addresses, because Numba would compile a tuple again for each length. Four are
+    # added at a time: enough to keep memory busy, few enough to be written out. In the last four,
+    # missing inputs are zeros with a weight of -0.0: they leave every sum as it is, to the bit.
     zeros = np.zeros(min(end - begin, BLOCK), out.dtype)
     for start in range(begin, end, BLOCK):
         stop = min(end, start + BLOCK)
@@ -268,7 +268,7 @@ def _add_up(out: Any, begin: Any, end: Any, addresses: Any, weights: Any) -> Non
 
 @register_jitable
 def _input(addresses: Any, i: Any, out: Any, start: Any, stop: Any, zeros: Any) -> Any:
-    """What of input ``i`` belongs to the elements of ``out`` from ``start`` to ``stop``."""
+    """Return the elements of input ``i`` that belong to ``out`` from ``start`` to ``stop``."""
     if i >= addresses.size:
         return zeros
     return pointed_at(addresses[i], out.size, out.dtype)[start:stop]
@@ -276,12 +276,12 @@ def _input(addresses: Any, i: Any, out: Any, start: Any, stop: Any, zeros: Any) 
 
 @register_jitable
 def pointed_at(address: Any, size: Any, dtype: Any) -> Any:
-    """The array of so many elements that lies there; in compiled code."""
+    """Return the array of ``size`` elements that lies at ``address``; in compiled code."""
     return carray(_as_pointer(address), size, dtype)
 
 
 def _address(x: Any) -> Any:
-    """Where ``x`` lies in memory: five times faster from compiled code than from NumPy."""
+    """Return where ``x`` lies in memory: five times faster from compiled code than from NumPy."""
     return x.ctypes.data
 
 

@@ -1,7 +1,7 @@
-"""Sums that go right into the next state: each of these does what `scaled_sum` and an update do,
-in one pass over memory and not in place, with the bits of the two by themselves.
+"""Sums that go right into the next state, in one pass over memory and not in place.
 
-For the memory of the host alone. Inputs are any number of arrays that overlap nothing that is
+Each function does what `scaled_sum` and an update do, with the bits of the two by themselves. It is
+for the memory of the host alone. Inputs are any number of arrays that overlap nothing that is
 written; what is written overlaps nothing that is read. Other rules are those of `cpu`.
 """
 
@@ -81,8 +81,8 @@ def adam(
     decay: float,
     scale: float,
 ) -> None:
-    """What `reference.adam` makes of the parameters and their moments, with the sum of all
-    scales[i] * inputs[i] for gradients."""
+    """Write what `reference.adam` makes of the parameters and their moments. The gradients are the
+    sum of all scales[i] * inputs[i]."""
     scalars = rate, beta1, beta2, first, second, eps, decay, scale
     if _are_few((out, mean_out, square_out), params, mean, square, *inputs):
         total = np.empty_like(out)
@@ -97,7 +97,7 @@ def adam(
 
 
 def warm(dtype: str) -> None:
-    """Load or compile all of them for this dtype."""
+    """Load or compile all functions for this dtype."""
     _loops(dtype)
 
 
@@ -109,8 +109,8 @@ def _loops(dtype: str) -> SimpleNamespace:
 
 
 def _are_few(written: tuple[Array, ...], *read: Array) -> bool:
-    """Whether these are so few elements that no compiled code is worth it. TypeError or ValueError
-    for what it would not survive."""
+    """Return True if there are too few elements for compiled code to be worth it. Raises TypeError
+    or ValueError for arrays that it would not survive."""
     cpu.check(*written, *read, written=len(written))
     mine = [int(x.ctypes.data) for x in written]
     for i, address in enumerate(mine):

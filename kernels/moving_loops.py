@@ -1,7 +1,7 @@
-"""The loops of `moving`, compiled by Numba. To import that takes long, as with `loops`.
+"""The loops of `moving`, compiled by Numba. The import takes long, as with `loops`.
 
-A sum is made block by block, in room that stays in a core's nearest cache, and each block is used
-before the next one is summed. What is large is written past the cache (``past``), from room again.
+A sum is made block by block, in room that stays in a core's nearest cache. Each block is used
+before the next one is summed. Large results are written past the cache (``past``), from room again.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spotmpi.kernels.past_cache import LINE, copy_lines, settle
 __all__ = ["compiled"]
 
 BLOCK = 2048
-"""Elements of a sum in a core's cache."""
+"""Elements of a sum that are in a core's nearest cache."""
 
 
 def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:
-    """The loops for arrays of this dtype; `cache.compiled` has more."""
+    """Return the loops for arrays of this dtype; see `cache.compiled`."""
     flat = from_dtype(dtype)[::1]
     brought = (uintp[::1], float64[::1])
     return cache.compiled(
@@ -145,7 +145,7 @@ def _room(out: Any) -> Any:
 
 @register_jitable
 def _write(out: Any, x: Any) -> None:
-    """Whole lines past the cache, and what stands before and behind them as ever."""
+    """Write whole lines past the cache, and what stands before and behind them as usual."""
     size, here = out.itemsize, uintp(out.ctypes.data)
     first = min(out.size, int64((uintp(0) - here) % uintp(LINE)) // size)
     last = first + (out.size - first) * size // LINE * LINE // size
@@ -159,7 +159,7 @@ def _write(out: Any, x: Any) -> None:
 
 @register_jitable
 def _weights(scales: Any, out: Any) -> Any:
-    # What is missing to four is weighed with -0.0, which leaves every sum as it is, to the bit.
+    # In the last four, missing inputs weigh -0.0: they leave every sum as it is, to the bit.
     weights = np.full(scales.size + 3, -0.0, out.dtype)
     for i in range(scales.size):
         weights[i] = scales[i]
@@ -168,7 +168,7 @@ def _weights(scales: Any, out: Any) -> Any:
 
 @register_jitable
 def _sum(total: Any, addresses: Any, weights: Any, start: Any, size: Any, zeros: Any) -> None:
-    """As `loops` does it: four at a time, from left to right."""
+    """Sum as `loops` does: four inputs at a time, from left to right."""
     for i in range(0, addresses.size, 4):
         p, a = weights[i], _input(addresses, i, start, size, zeros)
         q, b = weights[i + 1], _input(addresses, i + 1, start, size, zeros)

@@ -1,8 +1,8 @@
-"""The loops that narrow sums, compiled by Numba. To import that takes long, as with `loops`.
+"""The loops that narrow sums, compiled by Numba. The import takes long, as with `loops`.
 
-Each works on a block of one scale at a time, which stays in a core's nearest cache, in several
-passes that become vector code: floats and their bits are the same memory seen twice, and no pass
-writes to both. Numba makes 64 bits of whatever two integers come to: hence all the casts.
+Each loop works on a block of one scale at a time, which stays in a core's nearest cache, in several
+passes that become vector code. Floats and their bits are the same memory seen twice, and no pass
+writes to both. Numba makes 64 bits of any result of two integers: hence all the casts.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spotmpi.kernels.loops import pointed_at
 __all__ = ["compiled"]
 
 _BF16, _FP16 = 0, 1
-"""Formats, by their numbers in `reference.FORMATS`; int8 is the other one."""
+"""Formats, by their numbers in `reference.FORMATS`. The other one is int8."""
 
 _BLOCK = 1024
-"""As `reference.NARROWED_BLOCK`, which Numba's cache would not notice to change."""
+"""The value of `reference.NARROWED_BLOCK`: Numba's cache would not notice a change there."""
 
 
 def compiled() -> SimpleNamespace:
-    """The loops; `cache.compiled` has more."""
+    """Return the loops; see `cache.compiled`."""
     flat = float32[::1]
     wire = (int8[::1], uint16[::1], flat)
     return cache.compiled(
@@ -103,7 +103,7 @@ def _widen_block(
     elif form == _FP16:
         h, scale = halves[start : start + t.size], marks[start // _BLOCK]
         for j in range(t.size):
-            # As if it were a float32 of that exponent, which is too small by a factor.
+            # The bits are read as a float32 with this exponent, which is too small by a factor.
             half = np.uint32(h[j])
             sign = np.uint32(np.uint32(half & np.uint32(0x8000)) << np.uint32(16))
             size = np.uint32(np.uint32(half & np.uint32(0x7FFF)) << np.uint32(13))
@@ -156,7 +156,7 @@ def _to_fp16(h: Any, t: Any, u: Any, room: Any) -> Any:
     for j in range(t.size):
         t[j] = t[j] * times
     for j in range(t.size):
-        # What is too small for a mantissa of full length is rounded by this addition.
+        # This addition rounds numbers that are too small for a mantissa of full length.
         room[j] = abs(t[j]) + np.float32(0.5)
     few = room.view(np.uint32)
     for j in range(u.size):
@@ -198,7 +198,7 @@ def _to_int8(b: Any, t: Any, u: Any) -> Any:
     if np.float32(127) * scale[0] > largest:
         number[0] -= np.uint32(1)
     for j in range(t.size):
-        # Adding this leaves no place for digits behind the point.
+        # This addition leaves no place for digits behind the point.
         rounded = (t[j] * times + np.float32(12582912.0)) - np.float32(12582912.0)
         b[j] = np.int8(rounded)
     return scale[0]

@@ -1,9 +1,9 @@
-"""Sums and copies in compiled code that go past the cache: for what nobody reads before it has left
-it.
+"""Sums and copies in compiled code that go past the cache.
 
-Ordinary stores read a line of memory into the cache before they write it, and throw others out that
-may still be of use. Processors have stores that do neither; LLVM uses them only where it is told
-to. To import this takes as long as Numba does.
+They are for data that has left the cache before anybody reads it. Ordinary stores read a line of
+memory into the cache before they write it, and throw out others that may still be of use.
+Processors have stores that do neither; LLVM uses them only where it is told to. The import takes as
+long as Numba's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numba.extending import intrinsic
 __all__ = ["LINE", "copy_lines", "settle", "sum_lines"]
 
 LINE = 64
-"""Bytes that are written at once, where a multiple of them lies."""
+"""Bytes that are written at once, at a multiple of this number."""
 
 
 def _make_sum_lines(
@@ -97,14 +97,14 @@ _struct_of: Any = cgutils.create_struct_proxy
 _room: Any = cgutils.alloca_once
 
 sum_lines: Any = intrinsic(_make_sum_lines)
-"""sum_lines(out, start, stop, addresses, weights, count): the bytes from ``start`` to ``stop`` of
-the weighted sum of so many arrays, written past the cache. ``out`` and what is in ``addresses`` are
-where arrays of the weights' type lie; at ``start`` begins a line of ``out``, at ``stop`` one ends.
-From left to right, as a loop would add up. Others see it after `settle`."""
+"""sum_lines(out, start, stop, addresses, weights, count): write a weighted sum past the cache. It
+writes the bytes from ``start`` to ``stop`` of the sum of ``count`` arrays, from left to right, as a
+loop would add up. ``out`` and ``addresses`` say where arrays of the weights' type lie. A line of
+``out`` begins at ``start``, and one ends at ``stop``. Others see the sum after `settle`."""
 
 copy_lines: Any = intrinsic(_make_copy_lines)
-"""copy_lines(to, source, size): so many bytes, of whole lines, written past the cache. ``to`` and
+"""copy_lines(to, source, size): copy ``size`` bytes, of whole lines, past the cache. ``to`` and
 ``source`` are where they lie, ``to`` at the beginning of a line. Others see it after `settle`."""
 
 settle: Any = intrinsic(_make_settle)
-"""settle(): all that was written past the cache is in its place, before what is written next."""
+"""settle(): put all that was written past the cache in its place, before what is written next."""

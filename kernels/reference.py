@@ -1,9 +1,9 @@
 """What every kernel computes, in plain NumPy: the definition that every backend must match.
 
 Arrays are one-dimensional, contiguous, of one length and one dtype, float32 or float64, unless a
-function says otherwise. Scalars are rounded to that dtype first; then every operation rounds to
-it, in the order that is written here, and none is fused with the next. A backend that keeps to
-this is equal to the bit, save for the payload of NaNs.
+function says otherwise. Scalars are rounded to that dtype first. Then every operation rounds to it,
+in the order that is written here, and none is fused with the next. A backend that keeps to this is
+equal to the bit, save for the payload of NaNs.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ __all__ = [
 
 Array: TypeAlias = npt.NDArray[Any]
 
-# Each is odd, so that multiplying by it loses nothing: Weyl's for positions, murmur3's to mix.
+# Both are odd, so that multiplying by them loses nothing: Weyl's for positions, murmur3's to mix.
 POSITION = 0x9E3779B1
 MIX = 0x85EBCA6B
 
 LANES, STRETCH = 256, 1 << 16
-"""Of a sum of squares: so many are added side by side, in stretches of so many elements."""
+"""In a sum of squares, the number of sums side by side and the elements of one stretch."""
 
 FORMATS = ("bf16", "fp16", "int8")
-"""What float32 can be narrowed to."""
+"""The formats that float32 can be narrowed to."""
 
 NARROWED_BLOCK = 1024
-"""Elements that have one scale between them; the last ones of an array may be fewer."""
+"""Elements that share one scale. The last block of an array may have fewer."""
 
 _TINY = np.float32(2.0**-100)
-"""A block of nothing but smaller numbers has no scale of its own."""
+"""If all numbers of a block are smaller than this, it has no scale of its own."""
 
 
 def accumulate(out: Array, x: Array) -> None:
@@ -64,7 +64,7 @@ def blend(out: Array, x: Array, a: float, b: float) -> None:
 
 
 def exchange(total: Array, own: Array, x: Array) -> None:
-    """total += x - own; own = x: a sum has x in it in the place of what was there."""
+    """total += x - own; own = x: in the sum, ``x`` takes the place of the old ``own``."""
     total += x - own
     own[...] = x
 
@@ -138,7 +138,7 @@ def lamb_norms(
     scale: float,
 ) -> tuple[float, float]:
     """Move ``mean`` and ``square`` as `adam` does, and no parameters. Returns the sums of squares
-    of the parameters and of what is `adam`'s direction, as `sum_of_squares` has them."""
+    of the parameters and of `adam`'s direction, as `sum_of_squares` defines them."""
     _move_moments(mean, square, grads, beta1, beta2, scale)
     direction = _direction(params, mean, square, first, second, eps, decay)
     return sum_of_squares(params), sum_of_squares(direction)
@@ -154,17 +154,17 @@ def lamb(
     eps: float,
     decay: float,
 ) -> None:
-    """params -= rate * direction, which is as `adam` has it, of moments that were moved."""
+    """params -= rate * direction, which is `adam`'s, from moments that were moved."""
     direction = _direction(params, mean, square, first, second, eps, decay)
     params -= params.dtype.type(rate) * direction
 
 
 def sum_of_squares(x: Array) -> float:
-    """x[0]**2 + x[1]**2 + ..., in float64 whatever the dtype, and in this order:
+    """x[0]**2 + x[1]**2 + ..., in float64 for any dtype, and in this order:
 
-    In each stretch of `STRETCH` elements there are `LANES` sums that begin with 0; to number j are
-    added the squares of its elements j, j + LANES, j + 2 * LANES, ... The sum of a stretch is that
-    of these, from the first to the last, and the result that of the stretches.
+    Each stretch of `STRETCH` elements has `LANES` sums that begin with 0. The squares of its
+    elements j, j + LANES, j + 2 * LANES, ... are added to sum number j. The sum of a stretch is the
+    sum of these, from the first to the last. The result is the sum of the stretches, in order.
     """
     total = 0.0
     for start in range(0, x.size, STRETCH):
@@ -194,7 +194,7 @@ def unpack(flat: Array, tensors: Sequence[Array]) -> None:
 
 
 def digest(x: Array, offset: int = 0) -> int:
-    """A 64-bit sum over the bits of ``x`` and where they stand, for comparing replicas.
+    """Return a 64-bit sum over the bits of ``x`` and where they stand, for comparing replicas.
 
     With w the 32-bit words of ``x`` and i their positions,
 
@@ -202,14 +202,14 @@ def digest(x: Array, offset: int = 0) -> int:
         v = (u ^ u >> 16) * MIX         (mod 2**32)
         digest = sum (v ^ v >> 15)**2   (mod 2**64)
 
-    One changed word always changes the sum: each step maps words one to one, and the squares of
-    two different 32-bit numbers differ. Other differences (a swap, a shift, zeros at the end) go
-    unseen by chance only, about once in 2**60, or in 2**32 where two changes mirror each other.
-    It sees bits, not values: -0.0 and 0.0 differ. It is no defence against intent, and positions
+    One changed word always changes the sum: each step maps words one to one, and the squares of two
+    different 32-bit numbers differ. Other differences (a swap, a shift, zeros at the end) go unseen
+    by chance only, about once in 2**60, or in 2**32 where two changes mirror each other. The digest
+    sees bits, not values: -0.0 and 0.0 differ. It is no defence against intent, and positions
     repeat after 2**32 words (16 GiB).
 
-    The order of summation is free. ``offset`` is the position of ``x[0]``, in elements, so the
-    digest of an array is the sum mod 2**64 of those of its pieces.
+    The order of summation is free. ``offset`` is the position of ``x[0]``, in elements. So the
+    digest of an array is the sum mod 2**64 of the digests of its pieces.
     """
     words = x.view(np.uint32)
     start = offset * (x.itemsize // 4) % 2**32
@@ -220,12 +220,12 @@ def digest(x: Array, offset: int = 0) -> int:
 
 
 def finite(x: Array) -> bool:
-    """Whether no element is NaN or infinite."""
+    """Return True if no element is NaN or infinite."""
     return bool(np.isfinite(x).all())
 
 
 def narrowed_bytes(size: int, form: str) -> int:
-    """So many take ``size`` elements of float32 that are narrowed."""
+    """Return the bytes that ``size`` narrowed elements of float32 take."""
     return _marks(size, form) + size * (1 if form == "int8" else 2)
 
 
@@ -246,15 +246,15 @@ def narrow_sum(
         following = total - what ``wire`` says, or 0 where that is not finite
         total = what ``wire`` says
 
-    ``wire`` and ``came`` (None: nothing came) are bytes, `narrowed_bytes` of them; the other arrays
-    are of one length, and none of those that are written overlaps another one.
+    ``wire`` and ``came`` (None: nothing came) are arrays of `narrowed_bytes` bytes. The other
+    arrays are of one length. No array that is written overlaps another one.
 
-    - bf16: rounded to nearest, half to even; what would round to infinity is the largest number
-      there is.
+    - bf16: it is rounded to nearest, half to even. What would round to infinity becomes the largest
+      number there is.
     - fp16: each block is divided by a power of two, so that its largest finite number lies in
       [2**14, 2**15), and rounded to nearest, half to even. So nothing overflows: what would stand
-      for more than float32 has is the largest number below. (A block of nothing but numbers below
-      2**-100 is not divided.)
+      for more than float32 has becomes the largest number below. (If all numbers of a block are
+      below 2**-100, it is not divided.)
     - int8: each block is divided by 1/127 of its largest magnitude, and rounded to nearest, half to
       even. A block of numbers below 2**-100 becomes zeros, one that holds NaN or infinity NaNs.
 
@@ -302,7 +302,7 @@ def narrow_sum(
 
 
 def widen(out: Array, wire: Array, form: str) -> None:
-    """out = what ``wire`` says, of what `narrow_sum` makes; float32."""
+    """out = what ``wire`` says, made by `narrow_sum`; float32."""
     marks, body = _marks(out.size, form), wire[_marks(out.size, form) :]
     if form == "bf16":
         out.view(np.uint32)[...] = body.view(np.uint16).astype(np.uint32) << np.uint32(16)
@@ -336,7 +336,7 @@ def _direction(
 
 
 def _marks(size: int, form: str) -> int:
-    """Bytes of the scales, which come first."""
+    """Return the bytes of the scales, which come first."""
     return 0 if form == "bf16" else 4 * -(-size // NARROWED_BLOCK)
 
 

@@ -120,6 +120,22 @@ def test_an_epoch_is_a_word_of_training_and_a_generation_one_of_membership() -> 
     assert grep(r"(?i)epoch", files("spotmpi", "kernels")) == []
 
 
+PLAIN = "arrays fabric operators optimizers policies protocol strategies training".split()
+"""Rooms whose prose is plain; launch, economy, trace and simulation are still to come."""
+UNUSUAL = r"has it so|\bso many\b|in vain|that of\b|[Ww]hoever|of the day|[Ww]hatever|\banew\b"
+
+
+def test_prose_has_the_usual_words() -> None:
+    assert grep(UNUSUAL, files("kernels", *(f"spotmpi/{room}" for room in PLAIN))) == []
+
+
+def test_unusual_words_are_found() -> None:
+    assert re.findall(UNUSUAL, "Whoever has so many of them, a worker has this many") == [
+        "Whoever",
+        "so many",
+    ]
+
+
 def test_no_file_knows_the_machine_it_was_written_on() -> None:
     pattern = r"(^|[\s'\"`=(:])/(work|tmp/venv|tmp/notes|root)" + r"/|\bshared/[A-Z]+\.md"
     assert grep(pattern, everything()) == []

@@ -1,1 +1,1 @@
-"""Arrays as rounds need them: flat buckets and the user's structure as views of them."""
+"""Arrays in the form that rounds need: flat buckets, and the user's structure as views of them."""

@@ -1,9 +1,9 @@
-"""The port to the libraries that arrays come from: NumPy, and CuPy where a script has it.
+"""The port to the libraries of arrays: NumPy, and CuPy where a script uses it.
 
-Parameters, gradients and registered state are arrays of the script's library, and lie where that
-has its memory. Above this port nobody looks into them: what is done with them is one of the methods
-of a `Backend`, or one of its kernels. What is decided, sent as values or written to a disk (control
-words, pages, means, checkpoints) is in the memory of the host, and is NumPy's by design.
+Parameters, gradients and registered state are arrays of the script's library, in that library's
+memory. Above this port nobody looks into them: all work on them is a method of a `Backend`, or one
+of its kernels. What is decided, sent as values or written to a disk (control words, pages, means,
+checkpoints) is in the memory of the host, and is NumPy's by design.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Array: TypeAlias = Any
-"""An array of any shape; what more can be said of it, its backend knows."""
+"""An array of any shape. Only its backend knows more of it."""
 
 Buffer: TypeAlias = Any
 """An `Array` of one dimension, contiguous."""
@@ -45,7 +45,7 @@ HostArray: TypeAlias = npt.NDArray[Any]
 
 
 class Kernels(Protocol):
-    """The arithmetic of one backend, on buffers: `spotmpi.kernels.reference` defines it."""
+    """The arithmetic of one backend, on buffers. `spotmpi.kernels.reference` defines it."""
 
     def accumulate(self, out: Buffer, x: Buffer) -> None:
         """out += x"""
@@ -104,7 +104,7 @@ class Kernels(Protocol):
         decay: float,
         scale: float,
     ) -> tuple[float, float]:
-        """Move the moments; the sums of squares of the parameters, and of `adam`'s direction."""
+        """Move the moments; return the sums of squares of parameters and of `adam`'s direction."""
 
     def lamb(
         self,
@@ -120,7 +120,7 @@ class Kernels(Protocol):
         """params -= rate * direction"""
 
     def sum_of_squares(self, x: Buffer) -> float:
-        """In float64: the same bits on every backend."""
+        """Return the sum of squares, in float64: the same bits on every backend."""
 
     def narrow_sum(
         self,
@@ -133,7 +133,7 @@ class Kernels(Protocol):
         scales: Sequence[float],
         form: str,
     ) -> None:
-        """Sum up, narrow the sum to bytes, and keep what that takes away; float32."""
+        """Sum up float32, narrow the sum to bytes, and keep what the narrowing takes away."""
 
     def widen(self, out: Buffer, wire: Buffer, form: str) -> None:
         """out = what these bytes say; float32."""
@@ -142,34 +142,34 @@ class Kernels(Protocol):
         """out = scale * (the elements of all tensors, one after another)"""
 
     def unpack(self, flat: Buffer, tensors: Sequence[Array]) -> None:
-        """The inverse of `pack`."""
+        """Copy ``flat`` into the tensors: the inverse of `pack`."""
 
     def digest(self, x: Buffer, offset: int = 0) -> int:
-        """64 bits over the bits of ``x``: the same on every backend."""
+        """Return 64 bits over the bits of ``x``: the same on every backend."""
 
     def finite(self, x: Buffer) -> bool:
-        """Whether no element is NaN or infinite."""
+        """Return True if no element is NaN or infinite."""
 
 
 class Backend(ABC):
-    """One library's arrays. All methods are local, and done when they return: whoever is given the
-    memory next, a data plane or another library, finds it as they left it."""
+    """One library's arrays. All methods are local. What they do is done when they return, but for
+    arrays of a device: see `DEVICE`."""
 
     name: ClassVar[str]
-    """What scripts call the library."""
+    """Name of the library, as scripts know it."""
 
     kernels: Kernels
 
     @abstractmethod
     def owns(self, x: object) -> bool:
-        """Whether ``x`` is an array of this library."""
+        """Return True if ``x`` is an array of this library."""
 
     @abstractmethod
     def describe(self, array: Array) -> tuple[str, tuple[int, ...]]:
-        """The dtype of one, by its NumPy name, and the shape."""
+        """Return the dtype of ``array``, by its NumPy name, and its shape."""
 
     def fit(self, xs: Sequence[object], dtype: str, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Whether all ``xs`` are arrays of this library, of that dtype and of these shapes."""
+        """Return True if all ``xs`` are arrays of this library, of this dtype and these shapes."""
         return all(
             self.owns(x) and self.describe(x) == (dtype, shape)
             for x, shape in zip(xs, shapes, strict=True)
@@ -177,23 +177,23 @@ class Backend(ABC):
 
     @abstractmethod
     def zeros(self, dtype: str, size: int) -> Buffer:
-        """New memory, of zeros."""
+        """Return new memory, full of zeros."""
 
     @abstractmethod
     def view(
         self, flat: Buffer, start: int, shape: tuple[int, ...], read_only: bool = False
     ) -> Array:
-        """The elements from ``start`` on as an array that shares their memory.
+        """Return the elements from ``start`` on as an array that shares their memory.
 
-        ``read_only``: writing through it is an error, where the library can see to that.
+        ``read_only``: writing through it is an error, if the library can see to that.
         """
 
     @abstractmethod
     def fill(self, array: Array, value: float) -> None:
-        """Set every element."""
+        """Set every element to ``value``."""
 
     def converted(self, array: Array, dtype: str) -> Array:
-        """A copy of another dtype."""
+        """Return a copy of another dtype."""
         return array.astype(dtype)
 
     def assign(self, out: Array, array: Array) -> None:
@@ -202,11 +202,11 @@ class Backend(ABC):
 
     @abstractmethod
     def to_host(self, array: Array) -> HostArray:
-        """A copy in the memory of the host, contiguous and with the same bits."""
+        """Return a copy in the memory of the host, contiguous and with the same bits."""
 
     @abstractmethod
     def from_host(self, array: Array, values: HostArray) -> None:
-        """Overwrite all of ``array`` by ``values`` of its dtype and shape."""
+        """Overwrite all of ``array`` with ``values`` of its dtype and shape."""
 
     @abstractmethod
     def read_words(self, flat: Buffer, start: int, words: HostArray) -> None:
@@ -214,11 +214,11 @@ class Backend(ABC):
 
     @abstractmethod
     def write_words(self, flat: Buffer, start: int, words: HostArray) -> None:
-        """Replace the bits of ``flat`` from its word ``start`` on by ``words`` (uint32)."""
+        """Replace the bits of ``flat`` from its word ``start`` on with ``words`` (uint32)."""
 
 
 _NUMPY = (np.ndarray, np.generic)
-"""A sum over everything gives a NumPy scalar, which is as good as an array."""
+"""NumPy's classes. A sum over everything gives a NumPy scalar, which is as good as an array."""
 
 
 class _NumPy(Backend):
@@ -229,12 +229,12 @@ class _NumPy(Backend):
         return isinstance(x, _NUMPY)
 
     def describe(self, array: Array) -> tuple[str, tuple[int, ...]]:
-        # In the other byte order, the name would be that of an array that kernels can work on.
+        # The name alone does not tell the byte order, and kernels work on the native one only.
         dtype: np.dtype[Any] = array.dtype
         return dtype.name if dtype.isnative else str(dtype), array.shape
 
     def fit(self, xs: Sequence[object], dtype: str, shapes: Sequence[tuple[int, ...]]) -> bool:
-        wanted = np.dtype(dtype)  # two dtypes compare ten times faster than their names are made
+        wanted = np.dtype(dtype)  # comparing dtypes is ten times faster than making their names
         for x, shape in zip(xs, shapes, strict=True):
             if not (isinstance(x, _NUMPY) and x.dtype == wanted and x.shape == shape):
                 return False
@@ -268,18 +268,18 @@ class _NumPy(Backend):
 
 
 HOST: Backend = _NumPy()
-"""NumPy's arrays, in the memory of the host."""
+"""The backend of NumPy's arrays, in the memory of the host."""
 
 
 class _CuPy(Backend):
-    """What is done is put into the current stream of the calling thread. What goes to the host is
-    there when it returns; whoever hands memory to others by another way waits for the stream."""
+    """CuPy's arrays. Methods put their work into the calling thread's current stream. What goes to
+    the host is there when they return. Code that hands memory on otherwise waits for the stream."""
 
     name = "CuPy"
     kernels = gpu
 
     def owns(self, x: object) -> bool:
-        # Whoever has an array of CuPy's has imported it; nobody else pays for it.
+        # A script with an array of CuPy's has imported CuPy; no other script pays for the import.
         cupy = sys.modules.get("cupy")
         return cupy is not None and isinstance(x, cupy.ndarray)
 
@@ -314,18 +314,18 @@ class _CuPy(Backend):
     def _set(array: Array, values: HostArray) -> None:
         stream = sys.modules["cupy"].cuda.get_current_stream()
         array.set(values, stream)
-        stream.synchronize()  # it was read
+        stream.synchronize()  # until it is read
 
 
 DEVICE: Backend = _CuPy()
-"""CuPy's arrays, in the memory of a GPU."""
+"""The backend of CuPy's arrays, in the memory of a GPU."""
 
 BACKENDS: tuple[Backend, ...] = (HOST, DEVICE)
-"""Those that are known. One that is added must cost nothing where its library is not in use."""
+"""All known backends. A new one must cost nothing where its library is not in use."""
 
 
 def backend_of(array: object) -> Backend:
-    """The backend of this array; UsageError for what is no array of any."""
+    """Return the backend of this array; UsageError if it is no array of any."""
     for backend in BACKENDS:
         if backend.owns(array):
             return backend
@@ -335,18 +335,18 @@ def backend_of(array: object) -> Backend:
 
 
 def kernels_for(array: Array) -> Kernels:
-    """The kernels that work on this array."""
+    """Return the kernels that work on this array."""
     return backend_of(array).kernels
 
 
 def fill(flats: Sequence[Buffer], value: float) -> None:
-    """Set every element of all of these, whoever's they are."""
+    """Set every element of all ``flats`` to ``value``, for any backends."""
     for flat in flats:
         backend_of(flat).fill(flat, value)
 
 
 def in_host_memory(x: Any) -> Any:
-    """``x``, or a copy of it in the memory of the host if it is an array that lies elsewhere."""
+    """Return ``x``, or a copy in the memory of the host if it is an array elsewhere."""
     for backend in BACKENDS:
         if backend is not HOST and backend.owns(x):
             return backend.to_host(x)
@@ -354,7 +354,7 @@ def in_host_memory(x: Any) -> Any:
 
 
 def digest_of(flats: Sequence[Buffer]) -> int:
-    """64 bits over the bits of all ``flats`` and their order: equal replicas, equal digests."""
+    """Return 64 bits over the bits of all ``flats`` in order: equal for equal replicas."""
     found = 0
     for flat in flats:
         found = (found * 3 + kernels_for(flat).digest(flat)) % 2**64

@@ -1,9 +1,9 @@
 """Parameters as flat buckets: arrays of one dtype each, and the user's structure as views of them.
 
-A bucket holds neighbours in the user's structure, about so many bytes of them, and buckets stand in
-the order in which a backward pass completes their gradients: the last parameters come first.
+A bucket holds neighbours in the user's structure, about ``bucket_mb`` megabytes of them. Buckets
+stand in the order in which a backward pass completes their gradients: the last parameters first.
 
-All functions are local. What an array is, only its backend knows (`spotmpi.arrays.backend`).
+All functions are local. Only its backend knows what an array is (`spotmpi.arrays.backend`).
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from spotmpi.errors import UsageError
 __all__ = ["BUCKET_MB", "Bucket", "Entry", "Key", "Layout", "Room", "Tree"]
 
 Tree: TypeAlias = Any
-"""Arrays in a structure of the user's."""
+"""Arrays in the user's structure."""
 Room: TypeAlias = Mapping[str, Buffer]
 
 _SOME = 5
-"""Names in a message."""
+"""Most names in a message."""
 
 DTYPES = tuple(WORDS_OF)
-"""What buckets are of."""
+"""Dtypes of buckets."""
 
 HALVES = ("float16", "bfloat16")
-"""What may be trained as well, in buckets of `HELD`: sums and updates are not rounded to these."""
+"""Dtypes that are trained in buckets of `HELD`: sums and updates are not rounded to them."""
 
 HELD = "float32"
 
 BUCKET_MB = 25.0
-"""Of a bucket, about: so large that what a round costs beside its bytes does not count, and so
+"""About the size of a bucket. It is so large that the fixed cost of a round does not count, and so
 small that most of a large gradient can be summed before its last array is there."""
 
 _FEW = 25
-"""The buckets that are complete first and last have at most a part as small as this one of the
-others' bytes, or one array."""
+"""The buckets that are complete first and last are small: one part in `_FEW` of the others' bytes
+at most, or one array."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One array of the user's, and where its elements lie in its bucket."""
+    """One array of the user, and where its elements lie in its bucket."""
 
     key: Key
     shape: tuple[int, ...]
     start: int
     stop: int
     dtype: str
-    """The user's: the bucket's, or one of `HALVES`."""
+    """The user's dtype: the bucket's, or one of `HALVES`."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class Bucket:
 
     @cached_property
     def halves(self) -> tuple[Entry, ...]:
-        """Its entries that users have in half precision."""
+        """Entries that the user has in half precision."""
         return tuple(entry for entry in self.entries if entry.dtype != self.dtype)
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of its entries."""
+        """Shapes of the entries."""
         return [entry.shape for entry in self.entries]
 
 
@@ -81,20 +81,20 @@ class Bucket:
 class Layout:
     """Where each array of a structure lies in flat buckets.
 
-    Immutable, and without memory of its own: `allocate` makes any number of sets of buckets
-    ("flats"). Entries keep the order of lists, and the order in which dicts were filled.
+    A layout is immutable and has no memory of its own: `allocate` makes any number of sets of
+    buckets ("flats"). Entries keep the order of lists, and the order in which dicts were filled.
     """
 
     structure: Structure
     buckets: tuple[Bucket, ...]
     backend: Backend
-    """Of all the arrays."""
+    """The backend of all the arrays."""
 
     @classmethod
     def of(cls, params: Tree, bucket_mb: float = BUCKET_MB, halves: bool = False) -> Layout:
-        """The layout of these parameters; UsageError for what cannot be trained.
+        """Return the layout of these parameters; UsageError for what cannot be trained.
 
-        An array that is larger than ``bucket_mb`` has a bucket of its own. ``halves``: there may be
+        An array larger than ``bucket_mb`` has a bucket of its own. ``halves``: True if there may be
         arrays of half precision.
         """
         structure, items = Structure.of(params)
@@ -133,17 +133,17 @@ class Layout:
 
     @property
     def keys(self) -> tuple[Key, ...]:
-        """What the arrays are called, in the order of the structure."""
+        """Names of the arrays, in the order of the structure."""
         return self.structure.keys
 
     @cached_property
     def signature(self) -> int:
-        """32 bits that are equal on two workers if and (but for chance) only if layouts are."""
+        """32 bits, equal on two workers if and (but for chance) only if their layouts are."""
         return zlib.crc32(repr((str(self.structure), self.buckets)).encode())
 
     @cached_property
     def described(self) -> dict[Key, tuple[str, tuple[int, ...]]]:
-        """The dtype and the shape of each array as they lie in buckets, in their order."""
+        """Dtype and shape of each array as it lies in its bucket, in the order of `keys`."""
         found = {e.key: (bucket.dtype, e.shape) for bucket in self.buckets for e in bucket.entries}
         return {key: found[key] for key in self.keys}
 
@@ -153,12 +153,12 @@ class Layout:
         return sum(bucket.size for bucket in self.buckets)
 
     def allocate(self) -> list[Buffer]:
-        """New buckets full of zeros."""
+        """Return new buckets full of zeros."""
         return [self.backend.zeros(bucket.dtype, bucket.size) for bucket in self.buckets]
 
     @cached_property
     def ends(self) -> list[int]:
-        """Where its arrays end in a `Tape` of its buckets, in words of a set."""
+        """Where the arrays end in a `WordView` of one set of buckets, in words."""
         found, words = [0], 0
         for bucket in sorted(self.buckets, key=lambda bucket: -WORDS_OF[bucket.dtype]):
             size = WORDS_OF[bucket.dtype]
@@ -167,7 +167,7 @@ class Layout:
         return found[1:]
 
     def one_by_one(self, flats: Sequence[Buffer]) -> list[Buffer]:
-        """The arrays that lie in ``flats``, each of them flat, bucket by bucket."""
+        """Return the arrays that lie in ``flats``, each of them flat, bucket by bucket."""
         view = self.backend.view
         return [
             view(flat, entry.start, (entry.stop - entry.start,))
@@ -176,8 +176,8 @@ class Layout:
         ]
 
     def named(self, flats: Sequence[Buffer], read_only: bool = False) -> dict[Key, Array]:
-        """Arrays that share memory with ``flats``, in the order of the user's structure; those of
-        half precision as they lie there."""
+        """Return arrays that share memory with ``flats``, in the order of the user's structure.
+        Arrays of half precision are as they lie there."""
         view, found = self.backend.view, {}
         for bucket, flat in zip(self.buckets, flats, strict=True):
             for entry in bucket.entries:
@@ -185,17 +185,17 @@ class Layout:
         return {key: found[key] for key in self.keys}
 
     def views(self, flats: Sequence[Buffer], read_only: bool = False) -> Tree:
-        """The user's structure again, of arrays that share memory with ``flats``.
+        """Return the user's structure, of arrays that share memory with ``flats``.
 
-        ``read_only``: a stray write is an error, where the backend can see to that.
+        ``read_only``: a stray write is an error, if the backend can see to that.
         """
         return self.structure.build(self.named(flats, read_only))
 
     def pack(self, tree: Tree, flats: Sequence[Buffer], scale: float, what: str = "grads") -> None:
         """flats = scale * tree; UsageError unless ``tree`` fits the parameters.
 
-        ``what`` is the name of ``tree`` in messages. A dict may be filled in any order, and a
-        list passes for a tuple. After an error, what ``flats`` hold is undefined.
+        ``what`` is the name of ``tree`` in messages. A dict may be filled in any order, and a list
+        passes for a tuple. After an error the contents of ``flats`` are undefined.
         """
         for arrays, flat in zip(self._by_bucket(tree, what), flats, strict=True):
             self.backend.kernels.pack(flat, arrays, scale)
@@ -203,8 +203,8 @@ class Layout:
     def blend(
         self, tree: Tree, flats: Sequence[Buffer], times: float, keep: float, room: Room
     ) -> None:
-        """flats = keep * flats + times * tree, of which the same holds. ``room``: a buffer for
-        each dtype, as large as its largest bucket, to be written to."""
+        """flats = keep * flats + times * tree. ``tree`` must fit as for `pack`. ``room``: a buffer
+        for each dtype, as large as its largest bucket, that is overwritten."""
         kernels, view = self.backend.kernels, self.backend.view
         for bucket, arrays, flat in zip(
             self.buckets, self._by_bucket(tree, "grads"), flats, strict=True
@@ -214,14 +214,14 @@ class Layout:
             kernels.blend(flat, added, times, keep)
 
     def room(self) -> Room:
-        """New room for `blend`."""
+        """Return new room for `blend`."""
         largest: dict[str, int] = {}
         for bucket in self.buckets:
             largest[bucket.dtype] = max(bucket.size, largest.get(bucket.dtype, 0))
         return {dtype: self.backend.zeros(dtype, size) for dtype, size in largest.items()}
 
     def _by_bucket(self, tree: Tree, what: str) -> Iterator[list[Array]]:
-        """The arrays of each, in its order; UsageError unless ``tree`` fits the parameters."""
+        """Yield the arrays of each bucket, in order; UsageError unless ``tree`` fits params."""
         by_key = self.structure.arrays(tree, what)
         for bucket in self.buckets:
             arrays = [by_key[entry.key] for entry in bucket.entries]
@@ -232,19 +232,19 @@ class Layout:
             yield arrays
 
     def _held(self, array: Array, bucket: Bucket) -> Array:
-        """As it lies in its bucket."""
+        """Return the array in the dtype of its bucket."""
         if self.backend.describe(array)[0] == bucket.dtype:
             return array
         return self.backend.converted(array, bucket.dtype)
 
     def pack_one(self, key: Key, array: Array, flats: Sequence[Buffer], scale: float) -> None:
-        """The same for one array, which was checked."""
+        """Do what `pack` does for one array, which was checked."""
         number, entry = self.place(key)
         out = self.backend.view(flats[number], entry.start, (entry.stop - entry.start,))
         self.backend.kernels.pack(out, [self._held(array, self.buckets[number])], scale)
 
     def place(self, key: object) -> tuple[int, Entry]:
-        """In which bucket the array of this name is, and where; UsageError if there is none."""
+        """Return this array's bucket, by number, and its entry; UsageError if there is none."""
         found = self._places.get(key) if isinstance(key, (int, str)) else None
         if found is None:
             names = ", ".join(repr(known) for known in self.keys[:_SOME])
@@ -261,8 +261,8 @@ class Layout:
         }
 
     def check_array(self, key: Key, array: object, what: str = "grads") -> None:
-        """UsageError unless ``array`` can stand for the one of this name. For one of half precision
-        one that is not rounded can, too."""
+        """Raise UsageError unless ``array`` fits the parameter of this name. If that is of half
+        precision, an array that is not rounded fits, too."""
         number, entry = self.place(key)
         for dtype in {entry.dtype, self.buckets[number].dtype}:
             if self.backend.fit([array], dtype, [entry.shape]):
@@ -272,15 +272,15 @@ class Layout:
     def check_finite(
         self, flats: Sequence[Buffer], numbers: Iterable[int] | None = None, what: str = "grads"
     ) -> str | None:
-        """The name of the first entry that holds a NaN or an infinity, or None. ``numbers``: of the
-        buckets, where ``flats`` are some of all."""
+        """Return the name of the first entry that holds a NaN or an infinity, or None. ``numbers``:
+        the buckets' numbers, where ``flats`` are some of all."""
         found = self.not_finite(flats, numbers)
         return next((called(what, key) for key in found), None)
 
     def not_finite(
         self, flats: Sequence[Buffer], numbers: Iterable[int] | None = None
     ) -> Iterator[Key]:
-        """The keys of all entries that hold a NaN or an infinity, as they are found."""
+        """Yield the keys of all entries that hold a NaN or an infinity, as they are found."""
         finite, view = self.backend.kernels.finite, self.backend.view
         which = range(len(flats)) if numbers is None else numbers
         for number, flat in zip(which, flats, strict=True):
@@ -292,7 +292,7 @@ class Layout:
                     yield entry.key
 
     def is_finite(self, flats: Sequence[Buffer], part: slice) -> bool:
-        """Whether a part of all elements, bucket after bucket, holds neither NaN nor infinity."""
+        """Return True if ``part`` of all elements, bucket after bucket, is finite."""
         finite, view = self.backend.kernels.finite, self.backend.view
         start = 0
         for bucket, flat in zip(self.buckets, flats, strict=True):
@@ -303,7 +303,7 @@ class Layout:
         return True
 
     def _misfit(self, entry: Entry, array: object, dtype: str, what: str) -> UsageError:
-        """What it is, what it should be, what to do."""
+        """Return an error: what the array is, what it should be, what to do."""
         backend = self.backend
         if not backend.owns(array):
             got = f"a {type(array).__name__}"
@@ -319,9 +319,9 @@ class Layout:
 
 
 def _cut(sizes: Sequence[tuple[Key, int]], most: float) -> Iterator[list[Key]]:
-    """Neighbours that have at most so many bytes together, or one alone, from the last one on.
+    """Yield neighbours with at most ``most`` bytes together, or one alone, from the last one on.
 
-    If these are several, the first and the last are small: nothing travels before the one is
+    If there are several groups, the first and the last are small: nothing travels before the one is
     complete, and nothing is computed any more while the other travels.
     """
     few: list[Key] = []
@@ -354,7 +354,7 @@ def _backend_of(array: object, key: object) -> Backend:
 
 
 def _the_one(backends: dict[Any, Backend]) -> Backend:
-    """The one that all arrays belong to."""
+    """Return the backend of all arrays; UsageError if there are several."""
     first, *others = backends
     for key in others:
         if backends[key] is not backends[first]:

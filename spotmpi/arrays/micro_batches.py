@@ -1,4 +1,4 @@
-"""The gradient of one step, made of those of parts of a worker's batch. Local."""
+"""The gradient of one step, made of the gradients of parts of a worker's batch. Local."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["MicroBatches"]
 
 
 class MicroBatches:
-    """Those of the step to come: their mean, weighted by their samples.
+    """The micro-batches of the step to come: their mean gradient, weighted by their samples.
 
-    It has memory of its own, as large as the parameters, from the first one on: the script may
-    use the arrays that it gave for the next one.
+    It has memory of its own, as large as the parameters, from the first one on. So the script may
+    use its arrays again for the next one.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -24,27 +24,27 @@ class MicroBatches:
         self._mean: list[Buffer] | None = None
         self._room: Room = {}
         self.samples = 0
-        """That the mean is of."""
+        """Samples of the mean."""
         self._loss = 0.0
         self._losses = 0
-        """Samples that a loss was told of."""
+        """Samples for which a loss was given."""
 
     def __bool__(self) -> bool:
         return self.samples > 0
 
     @property
     def loss(self) -> float | None:
-        """The mean of the losses that were told."""
+        """The mean of the losses that were given; None if there were none."""
         return self._loss / self._losses if self._losses else None
 
     @property
     def gradient(self) -> Any:
-        """The mean, in the structure of the parameters; until more is added."""
+        """The mean, in the structure of the parameters. It holds until more is added."""
         assert self._mean is not None
         return self._layout.views(self._mean)
 
     def add(self, grads: Any, samples: Any, loss: Any = None) -> None:
-        """One more, which is a mean over so many samples; without any it counts for nothing.
+        """Add a gradient, the mean over ``samples`` samples; without any it counts for nothing.
         UsageError if it does not fit."""
         try:
             count = operator.index(samples)
@@ -71,6 +71,6 @@ class MicroBatches:
             self._losses += count
 
     def clear(self) -> None:
-        """The step is taken, or will not be."""
+        """Begin again: the step is taken, or will not be."""
         self.samples = self._losses = 0
         self._loss = 0.0

@@ -1,9 +1,9 @@
-"""Sums that are narrowed between hosts: what each worker keeps of what that took away.
+"""Sums that are narrowed between hosts, and what each worker keeps of them: its rest.
 
-A worker that passes a sum on in a narrow format keeps what the format took away, its *rest*, and
-adds it to what it sums next at these elements. So nothing is lost for good while it lives: all
-results and all rests together are all that was brought. The rest is the worker's own and goes with
-it; who is new has none.
+A worker that passes a sum on in a narrow format keeps what the format took away, its *rest*. It
+adds the rest to its next sum of these elements. So nothing is lost for good while the worker lives:
+all results and all rests together are all contributions. The rest is the worker's own and goes with
+it. A newcomer has none.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ NARROWED = "float32"
 class Narrowing:
     """How one array is narrowed, and the rest that this worker has of it. Local.
 
-    What is summed may be given up and summed again. So rests are made beside those that hold, and
-    take their place when the sum is committed.
+    A sum may be given up and made again. So new rests are made beside the valid ones, and take
+    their place when the sum is committed.
     """
 
     def __init__(self, form: str, rest: Buffer, following: Buffer) -> None:
         self.form = form
         self.rest = rest
-        """What the sum begins with."""
+        """The rest that the sum begins with."""
         self.following = following
-        """What becomes of it: wherever this worker narrows nothing, the same."""
+        """The rest after the sum: the same wherever this worker narrows nothing."""
         self.parts: list[slice] = []
-        """Where the two may differ: what this worker narrows."""
+        """The elements that this worker narrows: only there the two rests may differ."""
 
     def warm(self) -> None:
-        """Load what narrows, so that nobody waits for that in a round."""
+        """Load the code that narrows, so that nobody waits for it in a round."""
         room = HOST.zeros("uint8", narrowed_bytes(NARROWED_BLOCK, self.form))
         HOST.kernels.widen(HOST.zeros(NARROWED, NARROWED_BLOCK), room, self.form)
 
     def begin(self, parts: Sequence[slice]) -> None:
-        """A sum begins, or begins again, in which this worker narrows these parts, all of them, or
-        nothing at all."""
+        """Begin a sum, or begin it again. In it this worker narrows all of these parts, or nothing
+        at all."""
         if list(parts) == self.parts:
             return
         for part in self.parts:
@@ -52,7 +52,7 @@ class Narrowing:
         self.parts = list(parts)
 
     def turn(self) -> None:
-        """The last sum is committed."""
+        """Take the following rest for the next sum: the last sum is committed."""
         self.rest, self.following = self.following, self.rest
 
 
@@ -61,10 +61,10 @@ def narrowed_sum(
     hosts: Sequence[Sequence[WorkerId]],
     narrowings: Mapping[WorkerId, Narrowing],
 ) -> Buffer:
-    """What the rings between ``hosts`` make of what was ``brought``, all in one place.
+    """Return what the rings between ``hosts`` make of what was ``brought``, all in one place.
 
-    Who brought nothing may be left out of it. ``narrowings``: of all workers of the hosts; what
-    follows on them is written, and is to be turned once the sum is committed.
+    Workers that brought nothing may be left out of it. ``narrowings``: of all workers of the hosts.
+    The following rests are written, and are to be turned once the sum is committed.
     """
     size = len(next(iter(narrowings.values())).rest)
     workers = [len(host) for host in hosts]

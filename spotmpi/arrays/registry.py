@@ -1,11 +1,10 @@
-"""The registry: all that must survive, by name. Checkpoints, digests, newcomers and resumed jobs
-read it and nothing else.
+"""The registry: all that must survive, by name.
 
-Arrays have a scope. REPLICATED ones are equal to the bit on all workers after a round: a checkpoint
-holds them, the digest compares them, a newcomer learns them. LOCAL ones belong to their worker and
-go with it: a newcomer, and every worker of a job that was resumed, begins with them as they were
-at first. Beside arrays there are plain values, which say for themselves what a checkpoint keeps of
-them and what a newcomer is told.
+Checkpoints, digests, newcomers and resumed jobs read it and nothing else. Arrays have a scope.
+REPLICATED arrays are equal to the bit on all workers after a round: a checkpoint holds them, the
+digest compares them, a newcomer learns them. LOCAL arrays belong to their worker and go with it. A
+newcomer, and every worker of a resumed job, begins with them as they were at first. Beside arrays
+there are plain values. They define what a checkpoint keeps of them and what a newcomer is told.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from spotmpi.protocol.membership import WorkerId
 
 
 class Scope(enum.Enum):
-    """Whose an array is."""
+    """Whether an array is equal on all workers, or each worker has its own."""
 
     REPLICATED = "replicated"
     LOCAL = "local"
@@ -32,52 +31,52 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True)
 class State:
-    """Arrays of one layout: one flat buffer for each of its buckets. They are live."""
+    """Arrays of one layout: one flat buffer for each of its buckets. The buffers are live."""
 
     flats: Sequence[Buffer]
     scope: Scope = Scope.REPLICATED
     paged: bool = True
-    """A newcomer learns them in slices. If not, it is told all of them with each round: a few
-    float64, in the memory of the host, without which it could do nothing with a round's result."""
+    """True if a newcomer learns them in pages. If not, it is told all of them with each round: a
+    few float64, in the memory of the host, without which it could not use a round's result."""
 
 
 class Values(Protocol):
     """Plain values that must survive."""
 
     def kept(self) -> Mapping[str, Any]:
-        """What a checkpoint keeps, by name."""
+        """Return what a checkpoint keeps, by name."""
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
-        """Go on from what a checkpoint kept, at ``where``; UsageError if that cannot be."""
+        """Go on from what the checkpoint ``where`` kept; UsageError if that cannot be."""
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """What a newcomer is told, in the values of JSON; as it is after the step that is drawn,
-        if its ``contributors`` are given."""
+        """Return what a newcomer is told, as JSON values. If ``contributors`` are given, it is the
+        state after the step that is drawn."""
 
     def restore(self, told: Any) -> None:
-        """Go on where it was told."""
+        """Go on from what the newcomer was told."""
 
 
 class Registry:
-    """What one worker holds."""
+    """All that one worker has registered."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, tuple[Layout, State]] = {}
         self._values: dict[str, Values] = {}
 
     def add(self, name: str, layout: Layout, state: State) -> None:
-        """Register arrays; a name is used once."""
+        """Register arrays. A name is used once."""
         if name in self._arrays:
             raise ValueError(f"two states are called {name}")
         self._arrays[name] = layout, state
 
     def arrays(self, name: str) -> tuple[Layout, Sequence[Buffer]]:
-        """What is registered under this name: the live buffers, and how arrays lie in them."""
+        """Return the layout and the live buffers that are registered under this name."""
         layout, state = self._arrays[name]
         return layout, state.flats
 
     def begin_anew(self) -> None:
-        """No arrays are registered any more."""
+        """Remove all arrays."""
         self._arrays.clear()
 
     def keep(self, name: str, values: Values) -> None:
@@ -87,12 +86,12 @@ class Registry:
     # Arrays.
 
     def tape(self) -> WordView:
-        """The replicated arrays of which there are pages, as one row of words, which are the live
-        ones."""
+        """Return the replicated arrays of which there are pages, as one row of words. It shares
+        their memory."""
         return WordView(*(state.flats for _, _, state in self._replicated() if state.paged))
 
     def numbers(self) -> dict[str, list[float]]:
-        """The replicated ones of which there are none."""
+        """Return the replicated arrays of which there are no pages, as plain numbers."""
         return {
             name: [number for flat in state.flats for number in flat.tolist()]
             for name, _, state in self._replicated()
@@ -100,7 +99,7 @@ class Registry:
         }
 
     def put_numbers(self, found: Mapping[str, Sequence[float]]) -> None:
-        """As another worker has them."""
+        """Overwrite the arrays of which there are no pages with another worker's `numbers`."""
         for name, _, state in self._replicated():
             if not state.paged:
                 left = iter(found[name])
@@ -108,7 +107,7 @@ class Registry:
                     flat[:] = list(itertools.islice(left, len(flat)))
 
     def digest(self) -> int:
-        """64 bits over the bits of all that is replicated; one pass over memory."""
+        """Return 64 bits over the bits of all that is replicated, in one pass over memory."""
         return digest_of([flat for _, _, state in self._replicated() for flat in state.flats])
 
     def _arrays_by_name(self) -> Iterator[tuple[str, Backend, Array]]:
@@ -124,7 +123,7 @@ class Registry:
     # Checkpoints.
 
     def described(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """What a checkpoint holds of arrays: dtype and shape of each."""
+        """Return the dtype and the shape of each array that a checkpoint holds."""
         return {
             f"{name}/{key}": what
             for name, layout, _ in self._replicated()
@@ -132,14 +131,14 @@ class Registry:
         }
 
     def structure(self) -> dict[str, Any]:
-        """In what structures the user has the arrays that a checkpoint holds; values of JSON."""
+        """Return the user's structures of the arrays that a checkpoint holds, as JSON values."""
         return {
             name: {"kind": layout.structure.kept_as.__name__, "keys": list(layout.keys)}
             for name, layout, _ in self._replicated()
         }
 
     def checkpoint(self) -> dict[str, Any]:
-        """All that one holds, as it is now: copies in the memory of the host."""
+        """Return all that a checkpoint holds, as it is now: copies in the memory of the host."""
         found: dict[str, Any] = {}
         for values in self._values.values():
             found.update(values.kept())
@@ -169,10 +168,10 @@ class Registry:
     # Newcomers.
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> dict[str, Any]:
-        """The plain values, for a newcomer."""
+        """Return the plain values, for a newcomer."""
         return {name: values.snapshot(contributors) for name, values in self._values.items()}
 
     def restore(self, told: Mapping[str, Any]) -> None:
-        """Go on with these."""
+        """Go on with the values of a `snapshot`."""
         for name, values in self._values.items():
             values.restore(told[name])

@@ -1,8 +1,8 @@
-"""The structures that arrays come in: flat ones, and nested ones, whose arrays have names.
+"""The structures of arrays: flat ones, and nested ones, whose arrays have names.
 
-In a list, tuple or dict of arrays each is known by its index or its key. Where any of it is itself
-a list, tuple, dict, named tuple or dataclass, all arrays are known by the words on the way to them:
-"encoder/w1", "layers/0/bias". Pure: what an array is, nobody asks here.
+In a list, tuple or dict of arrays, each array is known by its index or its key. If any of it is
+itself a list, tuple, dict, named tuple or dataclass, each array is known by the path to it:
+"encoder/w1", "layers/0/bias". Pure: nobody asks here what an array is.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["Key", "Structure", "called", "spread"]
 Key: TypeAlias = int | str
 
 _DEEPEST = 24
-"""Levels: a file of a checkpoint has not many more."""
+"""Most levels: a file of a checkpoint has not many more."""
 
 
 @dataclass(frozen=True)
 class _Level:
-    """What is under its keys: another level each, or (None) an array."""
+    """One level of a structure: under each key another level, or (None) an array."""
 
     kind: type[Any]
-    """dict, list or tuple, or the class of a named tuple or a dataclass."""
+    """The type dict, list or tuple, or the class of a named tuple or a dataclass."""
     below: tuple[tuple[Key, _Level | None], ...]
 
     @cached_property
     def keys(self) -> frozenset[Key]:
-        """In no order."""
+        """The keys of this level, in no order."""
         return frozenset(key for key, _ in self.below)
 
     def __str__(self) -> str:
@@ -43,15 +43,15 @@ class _Level:
 
 @dataclass(frozen=True)
 class Structure:
-    """How arrays are nested, and what each of them is called. Immutable."""
+    """How arrays are nested, and the key of each of them. Immutable."""
 
     root: _Level
     keys: tuple[Key, ...]
-    """Of the arrays, in the order of the structure."""
+    """The keys of the arrays, in the order of the structure."""
 
     @classmethod
     def of(cls, tree: Any, what: str = "params") -> tuple[Structure, dict[Key, Any]]:
-        """The one of ``tree``, and its arrays by their keys; UsageError if it can have none.
+        """Return the structure of ``tree``, and its arrays by key; UsageError if it can have none.
 
         ``what``: the name of ``tree`` in messages.
         """
@@ -73,38 +73,38 @@ class Structure:
 
     @cached_property
     def flat(self) -> bool:
-        """There is one level."""
+        """True if there is one level."""
         return all(one is None for _, one in self.root.below)
 
     @property
     def kept_as(self) -> type[Any]:
-        """dict, list or tuple: in which a checkpoint gives the arrays back, by their keys."""
+        """The type in which a checkpoint gives the arrays back: dict, list or tuple."""
         return self.root.kind if self.flat and self.root.kind in (list, tuple) else dict
 
     def __str__(self) -> str:
         return str(self.root)
 
     def arrays(self, tree: Any, what: str) -> Any:
-        """What ``tree`` has under each key; UsageError unless it has this structure. Dicts may be
-        filled in any order, and a list passes for a tuple."""
+        """Return what ``tree`` has under each key; UsageError unless it has this structure. Dicts
+        may be filled in any order, and a list passes for a tuple."""
         if self.flat and self.root.kind in (dict, list, tuple):
             _match(self.root, tree, what, "")
             return tree
         return dict(zip(self.keys, _found(self.root, tree, what, ""), strict=True))
 
     def build(self, arrays: Mapping[Key, Any]) -> Any:
-        """This structure again, of what there is under each key."""
+        """Return this structure again, of the arrays under each key."""
         return _built(self.root, iter([arrays[key] for key in self.keys]))
 
 
 def called(what: str, key: object) -> str:
-    """An array's name in messages: ``grads["encoder/w1"]``."""
+    """Return an array's name in messages: ``grads["encoder/w1"]``."""
     return f'{what}["{key}"]' if isinstance(key, str) else f"{what}[{key!r}]"
 
 
 def spread(tree: Any) -> dict[Any, Any] | None:
-    """What there is in a part of a nested structure by its name, which may be a key already; None
-    if it is none."""
+    """Return the content of a part of a nested structure by name; None if ``tree`` is no part. A
+    key may be such a name already."""
     return None if _inside(tree) is None else dict(_spread(tree, "", _DEEPEST))
 
 
@@ -118,7 +118,7 @@ def _spread(tree: Any, path: str, depth: int) -> Iterator[tuple[Any, Any]]:
 
 
 def _inside(tree: Any) -> dict[Any, Any] | None:
-    """What it holds, by key; None if it is no level of a structure."""
+    """Return the content by key; None if ``tree`` is no level of a structure."""
     if isinstance(tree, dict):
         return tree
     if isinstance(tree, (list, tuple)):
@@ -174,7 +174,7 @@ def _check_word(key: object, here: str) -> None:
 
 
 def _check_keys(inside: Mapping[Any, Any], what: str) -> None:
-    """Those of a flat dict: they may have slashes."""
+    """Check the keys of a flat dict: they may have slashes."""
     names: dict[str, object] = {}
     for key in inside:
         if not isinstance(key, (int, str)):
@@ -191,7 +191,7 @@ def _check_keys(inside: Mapping[Any, Any], what: str) -> None:
 
 
 def _check_made(kind: type[Any], inside: Mapping[Any, Any], here: str) -> None:
-    """A class of the script's must give back what it is made of."""
+    """Check that a class of the script gives back what it is made of."""
     if kind in (dict, list, tuple):
         return
     try:
@@ -210,7 +210,7 @@ def _check_made(kind: type[Any], inside: Mapping[Any, Any], here: str) -> None:
 
 
 def _match(level: _Level, tree: Any, what: str, path: str) -> dict[Any, Any]:
-    """What there is in ``tree``; UsageError unless it has the keys of this level."""
+    """Return the content of ``tree``; UsageError unless it has the keys of this level."""
     here, there = (called(one, path) if path else one for one in (what, "params"))
     inside = _inside(tree)
     kind = type(tree) if inside is None else _kind(tree)

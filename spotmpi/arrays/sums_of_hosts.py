@@ -1,4 +1,4 @@
-"""What sums that travel between hosts come to, to the bit, worked out in one place."""
+"""The sums that travel between hosts, to the bit, worked out in one place."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["add_up", "sum_of_hosts"]
 def sum_of_hosts(
     brought: Mapping[WorkerId, Buffer], hosts: Sequence[Sequence[WorkerId]], way: str
 ) -> Buffer:
-    """What was ``brought`` to a sum that went this ``way`` between ``hosts``, one array of one
-    worker at least. Who brought nothing is left out of it."""
+    """Return the sum of what was ``brought``, as it goes this ``way`` between ``hosts``. At least
+    one worker brought an array. Workers that brought nothing are left out of it."""
     out = next(iter(brought.values())).copy()
     each = [[brought[one] for one in host if one in brought] for host in hosts]
     if way == RING:
         for piece, order in orders(len(out), [len(host) for host in hosts]):
             inputs = [flat[piece] for which in order for flat in each[which]]
-            # A host of which nobody brought anything begins with zeros.
+            # A host without contributions begins with zeros.
             add_up(inputs, out[piece], zeros=not each[order[0]])
         return out
     sums = []
@@ -33,7 +33,7 @@ def sum_of_hosts(
 
 
 def add_up(inputs: Sequence[Buffer], out: Buffer, zeros: bool = False) -> None:
-    """out = the sum of all, from left to right; ``zeros``: which begins with zeros."""
+    """out = the sum of all inputs, from left to right. ``zeros``: True if it begins with zeros."""
     if zeros:
         out[:] = 0
     else:

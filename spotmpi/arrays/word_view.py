@@ -1,4 +1,4 @@
-"""State as 32-bit words, of which slices are copied to and from the memory of the host."""
+"""State as 32-bit words. Slices of it are copied to and from the memory of the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORDS_OF = {"float32": 1, "float64": 2}
 """Words in one element of each dtype that can be trained."""
 
 Row = tuple[Backend, Buffer, int]
-"""A buffer, and how many words it has."""
+"""A buffer with its backend, and the number of its words."""
 
 
 class WordView:
@@ -23,7 +23,7 @@ class WordView:
     """
 
     dtype = "uint32"
-    """Of the words."""
+    """Dtype of the words."""
 
     def __init__(self, *sets: Sequence[Buffer]) -> None:
         self._rows: list[Row] = []
@@ -34,7 +34,7 @@ class WordView:
                 self._rows.append((backend, flat, size * WORDS_OF[dtype]))
         self.sets = len(sets)
         self.size = sum(words for _, _, words in self._rows)
-        """Words."""
+        """Words of all sets together."""
 
     def read(self, start: int, page: Any) -> None:
         """Fill ``page``, in the memory of the host, with the words from ``start`` on."""
@@ -42,7 +42,7 @@ class WordView:
             backend.read_words(flat, begin, words)
 
     def write(self, start: int, page: Any) -> None:
-        """Replace the words from ``start`` on by those of ``page``."""
+        """Replace the words from ``start`` on with those of ``page``."""
         for backend, flat, begin, words in self._meet(start, page):
             backend.write_words(flat, begin, words)
 

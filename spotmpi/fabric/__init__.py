@@ -1,33 +1,33 @@
-"""The port between the driver and whatever connects the workers.
+"""The interface between the driver and the communication of the workers.
 
 The driver and the trainer are generators: they *yield* the requests below and get back replies.
-A fabric performs them. `fabric.mpi` blocks until each is done, `fabric.solo` has nobody to talk
-to, `fabric.sim` runs hundreds of workers in one thread and may kill any of them at any request.
-So the code that survives real revocations is, to the line, the code that the simulator checks.
+A fabric performs the requests. `fabric.mpi` blocks until each is done. `fabric.solo` serves one
+worker alone. `fabric.sim` runs hundreds of workers in one thread and may kill any of them at any
+request. So the simulator checks exactly the code that must survive real revocations.
 
-What every fabric guarantees, and one contract suite holds:
+Every fabric guarantees the following, and one suite of contract tests checks it:
 
-- ``Start``, ``Wait``, ``Reduce`` and ``Share`` raise `PeersLost` when a member is dead or the
-  fabric was revoked, and may do so on some members while they succeed on others. They never block
-  for ever while a member is dead, provided that whoever is told revokes.
-- All members start the same parts in the same order, each at its own time. After a failure
-  whatever was started is given up with ``Cancel`` before the next ``Share`` or ``Rebuild``; then
-  nothing touches its memory.
-- ``Revoke`` reaches every member alive, also if the caller dies right after it.
-- ``Poll`` waits until there is something to tell: each loss once to every member alive, each
-  token once, the revocation of the control path once.
-- ``Rebuild`` waits for every member alive; all get the same answer. A newcomer that dies, or that
-  MPI cannot bring in, makes it fail for all alike, and is turned away. Whoever is through with it
-  may be needed by those who are not: ``Depart`` waits for these, and for nobody who is dead.
-- ``Publish`` and ``Fetch`` wait for nobody, and raise no `PeersLost`: who is dead, stopped or
-  silent costs the others nothing. They go on past losses; between hosts not past a revocation,
-  until the build. What was published in an earlier training is gone (`Fabric.move_on`).
-- ``AddUp`` waits for nobody either, and raises no `PeersLost`. All members who make up a sum find
-  the same number of them, as long as they are the same members. What was added in an earlier
-  training is gone.
-- ``Signal`` and ``Signals`` wait for nobody either, and raise no `PeersLost`. A mark may come late,
-  where there is a build meanwhile never, and what is here may be of an earlier training.
-- ``Meet`` and ``Knock`` raise `PeersLost` when nobody is left who could let the newcomer in.
+- ``Start``, ``Wait``, ``Reduce`` and ``Share`` raise `PeersLost` if a member is dead or the fabric
+  was revoked. They may raise it on some members and succeed on others. They never block for ever
+  while a member is dead, provided that each worker that learns of it revokes.
+- All members start the same parts in the same order, each at its own time. After a failure a
+  worker gives up all parts that it started, with ``Cancel``, before the next ``Share`` or
+  ``Rebuild``. From then on nothing touches their memory.
+- ``Revoke`` reaches every member alive, even if the caller dies right after it.
+- ``Poll`` waits for an event. It reports each loss once to every member alive, each token once,
+  and the revocation of the control path once.
+- ``Rebuild`` waits for every member alive, and all get the same answer. If a newcomer dies, or MPI
+  cannot connect it, the build fails for all alike and the newcomer is turned away. A member that
+  has come out of the build may be needed by one that has not. ``Depart`` waits for members that
+  have not, unless they are dead.
+- ``Publish`` and ``Fetch`` never wait and never raise `PeersLost`: a worker that is dead, stopped
+  or silent costs the others nothing. Losses do not stop them. Between hosts a revocation stops
+  them until the next build. `Fabric.move_on` drops what was published in an earlier training.
+- ``AddUp`` never waits and never raises `PeersLost`. All members that share a sum get the same
+  count of them, while the members stay the same. What was added in an earlier training is gone.
+- ``Signal`` and ``Signals`` never wait and never raise `PeersLost`. A mark may come late, or never
+  if there is a build meanwhile. A mark may be from an earlier training.
+- ``Meet`` and ``Knock`` raise `PeersLost` when nobody remains who could admit the newcomer.
 """
 
 from __future__ import annotations
@@ -117,12 +117,12 @@ class Poll:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """Make the data path of the members alive anew and seal it. Collective over those alive.
+    """Build a new data path of the members alive, and seal it. Collective over those alive.
 
-    Replies `recovery.Built`: sealed if every member alive came with the same ``members`` and
-    these are just the ones alive; None never seals. Not sealed: the control path is new as well.
-    ``change``: whoever leaves has its part in this and none in what is built; the newcomer is
-    the last member of both paths from then on.
+    Replies with `recovery.Built`. It is sealed if every member alive came with the same
+    ``members``, and exactly these are alive. None never seals. If it is not sealed, the control
+    path is new as well. ``change``: a worker that leaves takes part in this build, but not in the
+    new path. The newcomer is the last member of both paths from then on.
     """
 
     members: frozenset[WorkerId] | None
@@ -133,13 +133,13 @@ class Rebuild:
 class Depart:
     """Wait until every member alive has come out of the last `Rebuild` that this worker was in.
 
-    Before its process may end: one that waits in there may have to ask it for the answer.
+    A worker does this before it ends: a member in the build may have to ask it for the answer.
     """
 
 
 @dataclass(frozen=True)
 class Welcome:
-    """Send the ``charter`` to the newcomer that was sealed in, as its sponsor. Returns at once."""
+    """Send the ``charter`` to the newcomer that was admitted. For its sponsor; returns at once."""
 
     newcomer: WorkerId
     charter: bytes
@@ -147,20 +147,20 @@ class Welcome:
 
 @dataclass(frozen=True)
 class Meet:
-    """Wait for the sponsor's prospectus, as a newcomer; replies its bytes."""
+    """Wait for the sponsor's prospectus, as a newcomer. Replies with its bytes."""
 
 
 @dataclass(frozen=True)
 class Knock:
-    """Wait to be admitted, as a newcomer; replies the charter's bytes, or those of another
-    prospectus, if the members have moved on."""
+    """Wait to be admitted, as a newcomer. Replies with the bytes of the charter, or of another
+    prospectus if the members have moved on to another training."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """Do ``work``, for as long as it takes; replies what it returns. Local.
+    """Call ``work``, however long it takes, and reply with what it returns. Local.
 
-    Of what is a script's and may be done in vain: this worker can die in the middle of it.
+    For work of a script, which may be lost: this worker can die in the middle of it.
     """
 
     work: Callable[[], Any]
@@ -168,9 +168,9 @@ class Work:
 
 @dataclass(frozen=True)
 class Publish:
-    """Show these arrays, this worker's model, to the others, in place of what it published last.
+    """Show the arrays of this worker's model to the others, in place of its last publication.
 
-    Copies them; local, returns when they are copied. Whoever reads gets all of one publication.
+    Copies the arrays and returns. Local. A reader gets all of one publication.
     """
 
     model: Sequence[Buffer]
@@ -178,13 +178,12 @@ class Publish:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Reply with the latest model of another worker that is here, as `Fetched`, or None: never
-    waits.
+    """Reply with the latest model of another worker that is here, as `Fetched`, or with None.
 
-    A neighbour's model is here at once. A worker on another host is asked first, and its model is
-    the reply to a later `Fetch`, whichever worker that one names (one is asked at a time; the next
-    is asked as soon as one has come). None also where the worker is lost, is no member or has
-    published nothing, and as long as this worker has published nothing itself. Local.
+    Local; never waits. A neighbour's model is here at once. A worker on another host is asked, and
+    its model is the reply to a later `Fetch`, even if that one names another worker. One worker is
+    asked at a time, and the next one as soon as its model has come. The reply is also None if the
+    worker is lost, is no member or has published nothing, or if this worker has published nothing.
     """
 
     worker: WorkerId
@@ -192,10 +191,10 @@ class Fetch:
 
 @dataclass(frozen=True)
 class Signal:
-    """Tell the others this ``mark``, `MARK` bytes or less, in place of what was told last.
+    """Tell the others ``mark``, `MARK` bytes at most, in place of the last one.
 
-    A hint: it may come late, or never if somebody dies meanwhile, and nobody is told whether it
-    has. Local, returns at once.
+    A mark is a hint: it may come late, or never if a worker dies meanwhile. The sender does not
+    learn whether it has come. Local, returns at once.
     """
 
     mark: bytes
@@ -203,13 +202,14 @@ class Signal:
 
 @dataclass(frozen=True)
 class Signals:
-    """Reply with the last mark of each other member that has come from it, by worker; None of who
-    has told nothing. Members that are known to be dead are not among them. Local, never waits.
+    """Reply with the last mark that has come from each other member, by worker; None if none has.
+
+    Members that are known to be dead are left out. Local, never waits.
     """
 
 
 MARK = 32
-"""Bytes of a mark, at most."""
+"""Longest mark, in bytes."""
 
 
 class Fetched(NamedTuple):
@@ -217,10 +217,10 @@ class Fetched(NamedTuple):
 
     worker: WorkerId
     number: int
-    """Of the publication: how many this worker had published before it, in this training."""
+    """How many models ``worker`` had published before this one, in this training."""
     model: Sequence[Buffer]
-    """As the fetching worker published its own: same dtypes and sizes. Stays as it is until this
-    worker's next `Fetch`."""
+    """Its arrays, with the dtypes and sizes of the fetching worker's own model. They stay as they
+    are until the fetching worker's next `Fetch`."""
 
 
 Request = (
@@ -247,41 +247,41 @@ Request = (
     | Signals
 )
 Steps = Generator[Request, Any, T]
-"""What the driver and the trainer are made of: a generator of requests that returns a T."""
+"""A generator of requests that returns a T. The driver and the trainer consist of these."""
 
 
 class Fabric(ABC):
-    """The live communication of this worker with the others."""
+    """Live communication of this worker with the others."""
 
     me: WorkerId
     membership: Membership
-    """The members that the fabric was started with."""
+    """The membership that the fabric was started with."""
 
     @abstractmethod
     def perform(self, request: Request) -> Any:
-        """Do what is asked, waiting as long as it takes; return the reply or raise PeersLost."""
+        """Perform ``request``, however long it takes; return the reply or raise PeersLost."""
 
     @abstractmethod
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Memory for rounds of this ``layout``, from the data plane. Local.
+        """Return memory for rounds of this ``layout``, from the data plane. Local.
 
-        ``name``: of an arena for many rounds, in which all workers use the one that they gave this
-        name last. ``state``: what its sums may go right into.
+        ``name``: set for an arena of many rounds. In these, each worker uses the arena that it
+        gave this name last. ``state``: the double buffer that sums may go straight into.
         """
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
-        """How these parts of one arena were summed over these workers; None if it was in their
-        order, or as MPI does it. Local."""
+        """Return how ``parts`` of one arena were summed over ``workers``. Local. None if they were
+        summed in the order of the workers, or by MPI."""
         return None
 
-    # A sponsor's side of a newcomer. All local, and done at once.
+    # For the sponsor of a newcomer. All of these are local and return at once.
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
-        """Bring this newcomer in, in the background; give up any other.
+        """Connect ``newcomer`` to MPI, in the background, and give up any other newcomer.
 
-        To be said again and again; returns why nothing will come of it, if that is known.
+        A sponsor calls this repeatedly. Returns why the newcomer cannot come, if that is known.
         """
         return None
 
@@ -290,24 +290,24 @@ class Fabric(ABC):
         return
 
     def move_on(self) -> None:
-        """The members are in another training from now on: newcomers that were briefed for the last
-        one are briefed anew, and what was published or added up in it is forgotten.
+        """Begin another training: forget what was published or added up in the last one, and brief
+        its newcomers again.
 
-        All do this before a round that all enter: who is through that one finds nothing old.
+        All members do this before a round that all enter. After that round they find nothing old.
         """
         return
 
     def guest(self) -> WorkerId | None:
-        """The newcomer that waits to be admitted now."""
+        """Return the newcomer that waits to be admitted now, or None."""
         return None
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
-        """Begin ``work``, which goes on beside the training and dies with this worker. Local."""
+        """Begin ``work``, which runs beside the training and dies with this worker. Local."""
         return InThread(work, name)
 
     @abstractmethod
     def clock(self) -> float:
-        """Seconds, comparable between the workers of one host. From any thread."""
+        """Return seconds, comparable between the workers of one host. For any thread."""
 
     def run(self, steps: Steps[T]) -> T:
         """Perform ``steps`` to their end; return what they return."""

@@ -1,13 +1,13 @@
 """Tells this process's MPI that another process is dead, without mpirun.
 
-mpirun tells a death to those only that were started together with the dead, and every newcomer is
-started on its own. What else makes a death known is a connection that is reset, and a host that
-falls silent resets nothing: the others would wait for it for ever. So the launcher makes each
-death known to every worker (`channel.Obituaries`), and each hands it to its own MPI, as an event
-of PMIx that does not leave the process. MPI takes an event that it has heard already for nothing.
+mpirun reports a death only to the processes that it started together with the dead one, and it
+starts every newcomer alone. Otherwise only a reset connection shows a death. A host that falls
+silent resets no connection, and the others would wait for it for ever. So the launcher tells every
+worker of each death (`launcher_channel.Obituaries`), and each worker tells its own MPI, by a PMIx
+event that does not leave the process. MPI ignores an event that it has already heard.
 
-A worker also sees its neighbours die (`planes.watched`), which is some milliseconds earlier than
-mpirun says it, and tells its MPI in the same way.
+A worker also sees its neighbours die (`planes.process_watch`), some milliseconds before mpirun
+reports it, and tells its MPI in the same way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Deaths", "Listener"]
 
-# Of PMIx's pmix_common.h, the same since its version 3.
+# From PMIx's pmix_common.h, unchanged since its version 3.
 _ABORTED_BY_SIGNAL = -402
 _TO_THIS_PROCESS = 7
 _A_PROCESS = 22
@@ -49,21 +49,21 @@ class _Info(ctypes.Structure):
 
 
 class Deaths:
-    """What this process's MPI is told. MPI must have been started; raises SpotmpiError if its PMIx
-    is nowhere."""
+    """Tells this process's MPI of deaths. MPI must have been started. Raises SpotmpiError if MPI's
+    PMIx is not found."""
 
     def __init__(self) -> None:
         self._pmix = _library()
 
     @classmethod
     def found(cls) -> Deaths | None:
-        """None where PMIx is nowhere: MPI learns of all deaths from mpirun then."""
+        """Return a `Deaths`, or None without PMIx: then MPI learns of all deaths from mpirun."""
         with suppress(SpotmpiError):
             return cls()
         return None
 
     def announce(self, dead: Name) -> None:
-        """Have PMIx raise the event in this process. For any thread; does not block."""
+        """Have PMIx tell MPI that ``dead`` has died. For any thread; does not block."""
         process = _Process(dead.space, dead.rank)
         info = _Info(key=_WHO, value=_Value(_A_PROCESS, ctypes.addressof(process)))
         who, what, one = ctypes.byref(process), ctypes.byref(info), ctypes.c_size_t(1)
@@ -75,8 +75,8 @@ class Deaths:
 
 
 class Listener:
-    """A thread that waits for obituaries, and has those of workers announced that MPI knows here:
-    it forgets what it is told of others."""
+    """A thread that waits for obituaries, and announces those of workers that MPI knows here. MPI
+    would forget the others."""
 
     def __init__(self, obituaries: Obituaries, announce: Callable[[Name], None]) -> None:
         self._obituaries, self._announce = obituaries, announce
@@ -85,7 +85,7 @@ class Listener:
         threading.Thread(target=self._listen, name="deaths", daemon=True).start()
 
     def follow(self, workers: Iterable[WorkerId]) -> None:
-        """MPI knows these from now on. Does not block."""
+        """Add ``workers``, which MPI knows from now on. Does not block."""
         self._known.update(workers)
         self._obituaries.ring()
 
@@ -100,7 +100,7 @@ class Listener:
 
 
 def _library() -> Any:
-    """The PMIx that MPI has loaded: a library of its own, or a part of another one of MPI's."""
+    """Return the PMIx that MPI has loaded: a library of its own, or a part of another of MPI's."""
     for library in loaded("libpmix", "libopen-pal", "libmpi"):
         if hasattr(library, "PMIx_Notify_event"):
             return library

@@ -1,9 +1,9 @@
-"""Wakes a worker that waits for a token, so that nobody on its host has to keep looking.
+"""Wakes a worker that waits for a token, so that no worker has to look for one all the time.
 
-MPI has no blocking wait that a dead peer, a revocation and a message all end; whoever waits for
-all of them looks again and again. Sixteen workers that look on two cores hold up the one that has
-something to do. So they sleep, and who sends a token rings. A ring says nothing and promises
-nothing: one too many costs a look, one too few costs the pause until the next look.
+MPI has no blocking wait that a dead peer, a revocation and a message all end. A worker that waits
+for all of them must look again and again, and sixteen workers that look on two cores slow down the
+one that has work to do. So waiting workers sleep, and the sender of a token rings. A ring carries
+no data and no promise: a needless one costs a look, a missing one the pause until the next look.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import select
 import socket
 
 ADDRESS_BYTES = 16
-"""The longest address; shorter ones are padded by whoever sends them around."""
+"""Longest address, in bytes. `token_bytes` pads shorter ones."""
 
 
 class Doorbell:
-    """This process's bell: a datagram socket of Linux's abstract namespace, which has no file
-    that could stay behind. Whoever on this host rings it without a token only costs a look."""
+    """This process's bell: a datagram socket of Linux's abstract namespace, which leaves no file
+    behind. Any process of this host may ring it; a ring without a token only costs a look."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
@@ -28,13 +28,13 @@ class Doorbell:
         self._poll.register(self._socket, select.POLLIN)
 
     def ring(self, address: bytes) -> None:
-        """Wake the owner of ``address``, or find out that it is gone, or awake. Never blocks."""
+        """Wake the owner of ``address``. It may be gone, or awake already. Never blocks."""
         with contextlib.suppress(OSError):
             self._socket.sendto(b"", address)
 
     def wait(self, seconds: float) -> bool:
-        """Sleep until somebody rings, at most so long; whether somebody did. One call, one ring:
-        those that came while nobody waited are heard by the next calls."""
+        """Sleep until a ring comes, for at most ``seconds``. Returns True if one came. Each call
+        takes one ring; rings that come while nobody waits are kept for the next calls."""
         if not self._poll.poll(1e3 * seconds):
             return False
         with contextlib.suppress(BlockingIOError):
@@ -42,5 +42,5 @@ class Doorbell:
         return True
 
     def close(self) -> None:
-        """Nobody waits for this bell any more; the end of the process does the same."""
+        """Close the bell. The end of the process does the same."""
         self._socket.close()

@@ -2,11 +2,11 @@
 
 When a process dies, Open MPI 5.0.10 and later revoke all communicators that it was in, and with
 them what their collectives have made (``ompi_comm_revoke_local``). A communicator that Shrink, Dup,
-Split or Merge is still making has no collectives yet, and at first no messages: there they read
-through a pointer that is NULL, and every process that makes it ends by SIGSEGV. So two deaths
-within milliseconds could end a job. What they call is in a table that others may change, which is
-what happens here. Ours does the same as theirs where there are messages. Where there are no
-collectives, it lends the communicator some, whose only function takes them away again.
+Split or Merge is still making has no collectives yet, and at first no messages. There Open MPI
+reads through a NULL pointer, and every process that makes the communicator ends by SIGSEGV. So two
+deaths within milliseconds could end a job. Open MPI finds its revoking function in a table, and
+this module puts its own function there. Ours does the same as theirs where there are messages.
+Where there are no collectives, it lends the communicator some, which only take themselves away.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["guard"]
 
 _LOG = logging.getLogger(__name__)
 
-# Of Open MPI's communicator.h, pml.h and coll.h, where they have ULFM.
+# From Open MPI's communicator.h, pml.h and coll.h, in versions with ULFM.
 _POINTER = ctypes.sizeof(ctypes.c_void_p)
 _REVOKE = 6 * _POINTER
-"""Where the function is in the table ``mca_pml``."""
+"""Byte at which the revoking function is in the table ``mca_pml``."""
 _FIRST_FLAG, _LAST = 0x80, 0x200
-"""Between which bytes of a communicator its three flags are: no ANY_SOURCE, revoked, and revoked
+"""Bytes of a communicator between which its three flags lie: no ANY_SOURCE, revoked, and revoked
 for collectives."""
 _BEFORE_FLAGS = 3 * _POINTER + 2 * ctypes.sizeof(ctypes.c_int)
-"""So far before the first flag is the pointer to the collectives ..."""
+"""Bytes from the pointer to the collectives to the first flag."""
 _BEFORE_COLLECTIVES = 2 * _POINTER
-"""... and so far before that the one to what is known of messages, which is NULL at first."""
+"""Bytes from the pointer to the state of messages, NULL at first, to the one to collectives."""
 _FUNCTIONS = 512
-"""More than collectives have."""
+"""More functions than collectives have."""
 
 _Revoke = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_bool)
 _RevokeCollectives = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
@@ -43,7 +43,7 @@ _RevokeCollectives = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
 
 @cache
 def guard() -> bool:
-    """Whether this process is safe from it now: its MPI never crashed, or does not any more.
+    """Protect this process. Returns True if it is safe: its MPI does not crash, or no longer does.
 
     Local, and done once. MPI must have been started, and no other thread may use it yet.
     """
@@ -62,7 +62,7 @@ def guard() -> bool:
 
 
 class _Guard:
-    """Our functions, and what they need: to live as long as MPI may call them."""
+    """Our functions and what they need. It must live as long as MPI may call them."""
 
     def __init__(self, library: Any, place: int) -> None:
         table = ctypes.addressof(ctypes.c_void_p.in_dll(library, "mca_pml"))
@@ -71,7 +71,7 @@ class _Guard:
         self._place = place
         own = ctypes.addressof(ctypes.c_void_p.in_dll(library, "ompi_mpi_comm_self"))
         self._tells = self._messages(own).value is not None
-        """Not every transport keeps something there."""
+        """True if the transport keeps the state of messages there. Not every one does."""
         self._theirs = _Revoke(entry.value)
         self._ours = _Revoke(self._revoke)
         self._take_away = _RevokeCollectives(self._revoke_collectives)
@@ -109,7 +109,7 @@ _GUARDS: list[_Guard] = []
 
 
 def _library() -> Any:
-    """The MPI of this process, if it is one that crashes."""
+    """Return the MPI of this process if it is one that crashes, or None."""
     for library in loaded("libmpi"):
         if hasattr(library, "ompi_comm_revoke_local") and hasattr(library, "mca_pml"):
             return library
@@ -117,14 +117,14 @@ def _library() -> Any:
 
 
 def _place_of_collectives(library: Any) -> int | None:
-    """So far from the beginning of a communicator is the pointer to its collectives.
+    """Return the byte of a communicator at which the pointer to its collectives is, or None.
 
-    What comes before depends on how Open MPI was built. So it is found by what a revocation
-    changes, which comes right behind it.
+    What comes before it depends on how Open MPI was built. So this looks for the flags that a
+    revocation changes, which come right behind it.
     """
     own = ctypes.addressof(ctypes.c_void_p.in_dll(library, "ompi_mpi_comm_self"))
     if MPI._handleof(MPI.COMM_SELF) != own:
-        return None  # handles are no addresses of communicators
+        return None  # handles are not the addresses of communicators
     probe = MPI.COMM_SELF.Dup()
     content = (ctypes.c_ubyte * _LAST).from_address(MPI._handleof(probe))
     before = bytes(content)

@@ -1,4 +1,4 @@
-"""Libraries that this process has loaded: MPI's own, which others brought."""
+"""Finds libraries that other code has loaded into this process, such as MPI's own."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 __all__ = ["loaded"]
 
 _PATH = 5
-"""The field of a line of /proc/self/maps that is a path; it may hold spaces."""
+"""Index of the path among the fields of a line of /proc/self/maps. It may hold spaces."""
 
 
 def loaded(*names: str) -> Iterator[Any]:
-    """Those whose files begin with one of these names and ``.so``, in the order of their places in
-    memory."""
+    """Yield the libraries whose files begin with one of ``names`` and ``.so``, in the order of
+    their addresses."""
     lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
     fields = [line.split(maxsplit=_PATH) for line in lines]
     for path in dict.fromkeys(one[_PATH] for one in fields if len(one) > _PATH):

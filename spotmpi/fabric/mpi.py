@@ -1,13 +1,13 @@
 """The fabric over MPI with ULFM.
 
-Two communicators. ``data`` carries collectives; whoever meets a failure revokes it, and the build
-makes it anew by ``Shrink``. ``control`` carries tokens between two live workers, which works on a
-communicator with dead members as long as nobody revokes it; only a recovery that fails half-way
-does (see `recovery`), and then it is made anew as well.
+There are two communicators. ``data`` carries collectives. A worker that meets a failure revokes it,
+and the build replaces it by ``Shrink``. ``control`` carries tokens between two live workers, which
+works with dead members as long as nobody revokes it. Only a recovery that fails half-way revokes it
+(see `recovery`), and then the build replaces it as well.
 
-A newcomer was started long before, and gets an identity in MPI when it is ready: a thread of its
-sponsor's spawns a stand-in, which does nothing; the launcher hands what mpirun tells that to the
-newcomer. The two have a *bridge*, a communicator of their own, until the newcomer is a member.
+A newcomer is started long before MPI knows it. When it is ready, a thread of its sponsor spawns a
+stand-in that does nothing, and the launcher gives the newcomer what mpirun tells the stand-in. The
+sponsor and the newcomer have a *bridge*, their own communicator, until the newcomer is a member.
 """
 
 from __future__ import annotations
@@ -121,11 +121,11 @@ def abort() -> None:
 
 
 class MpiFabric(Fabric):
-    """This process as a worker of the MPI job that it was started in. Starting is collective.
+    """This process as a worker of the MPI job that it was started in. Construction is collective.
 
-    ``stand_in``: the program that is spawned for a newcomer. ``newcomer``: this process's id, if it
-    was spawned; then starting needs its sponsor only. ``follow`` is told all workers that MPI knows
-    here: MPI is to hear of their deaths (`deaths`). ``bury`` tells it at once of one seen here.
+    ``stand_in``: the program to spawn for a newcomer. ``newcomer``: this process's id if it is one;
+    then only its sponsor takes part. ``follow`` is called with all workers that MPI knows here:
+    MPI must hear of their deaths (`deaths`). ``bury`` tells MPI of a death as soon as it is seen.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class MpiFabric(Fabric):
         self._follow = follow or (lambda workers: None)
         self._bury = bury or (lambda name: None)
         self._names: dict[WorkerId, Name] = {}
-        """As which process MPI knows them."""
+        """MPI's name of each member's process."""
         self._guests: dict[WorkerId, Guest] = {}
         self._retired: Retired[MPI.Comm] = Retired(self.clock, MPI.Comm.Free)
         self._doorbell = Doorbell()
@@ -148,9 +148,9 @@ class MpiFabric(Fabric):
         self._events: deque[Event] = deque()
         self._sending: list[Sent] = []
         self._departure: Departure | None = None
-        """From the last build."""
+        """Departure from the last build, if there was one."""
         self._deaf_until: float | None = None
-        """When errors of the control path that tell no loss are not borne any more."""
+        """Time after which errors of the control path that no loss explains are raised."""
         self._status = MPI.Status()
         self._data_ids: list[WorkerId] = []
         line = MpiLine(lambda: (self._data, self._data_ids))
@@ -158,7 +158,7 @@ class MpiFabric(Fabric):
         self._models = MpiModels(self._plane, lambda: (self._data, self._data_ids), self._others)
         self._signals = MpiSignals(lambda: (self._control, self._control_ids), self._others)
         self._briefed = 0
-        """How often this newcomer was."""
+        """Prospectuses that this newcomer has received."""
         guard()
         MPI.COMM_SELF.Set_errhandler(MPI.ERRORS_RETURN)
         if newcomer is not None:
@@ -176,7 +176,7 @@ class MpiFabric(Fabric):
     def _enter(
         self, data: MPI.Intracomm, control: MPI.Intracomm, rows: list[Row], together: bool
     ) -> None:
-        """Take these two for the ways to their members; ``together``: each host's share memory."""
+        """Use these communicators from now on. ``together``: workers of one host share memory."""
         self._data, self._control = data, control
         self._workers = [Worker(row.worker, row.host) for row in rows]
         self._data_ids = [row.worker for row in rows]
@@ -194,19 +194,19 @@ class MpiFabric(Fabric):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Of the data plane."""
+        """Return an arena of the data plane."""
         return self._plane.arena(layout, name, state)
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
-        """Of the data plane."""
+        """Return the answer of the data plane."""
         return self._plane.between(workers, parts)
 
     def clock(self) -> float:
-        """Monotonic seconds of this host, the same for all its processes."""
+        """Return monotonic seconds of this host, the same for all its processes."""
         return time.monotonic()
 
     def perform(self, request: Request) -> Any:
-        """Do it, blocking; what MPI reports of dead peers becomes `PeersLost`."""
+        """Perform ``request``, blocking. Raises `PeersLost` if MPI reports dead peers."""
         match request:
             case Start() | Proceed() | Wait() | Cancel() | Reduce() | AddUp():
                 return self._plane.perform(request)
@@ -227,7 +227,7 @@ class MpiFabric(Fabric):
                 self._revocation_told = True
                 self._ring(self._control_ids)
             case Rebuild(members, change):
-                self._signals.take()  # or it would lie for ever on a path that is used no more
+                self._signals.take()  # else marks would stay for ever on an old path
                 with self._models.resting():
                     return self._rebuild(members, change)
             case Depart():
@@ -249,31 +249,31 @@ class MpiFabric(Fabric):
             case Signal(mark):
                 self._signals.tell(mark)
             case Signals():
-                self._listen()  # what it tells of losses stays for the next poll
+                self._listen()  # the next poll reports the losses that this finds
                 return self._signals.heard()
         return None
 
     def _others(self) -> Collection[WorkerId]:
-        """Members that are not known to be dead."""
+        """Return the other members that are not known to be dead."""
         return set(self._data_ids) - self._known_dead - {self.me}
 
     def _sum(self, part: Part) -> None:
         brought, result, weight = part.contribution, part.result, part.weight
         backend = backend_of(result)
-        if backend is not HOST:  # this MPI may not know the memory that it is in
+        if backend is not HOST:  # this MPI may not know the device's memory
             brought = result = backend.to_host(brought)
         if not weight:
             HOST.fill(result, 0)
         elif weight != 1.0:
             HOST.kernels.scaled_sum(result, [brought], [weight])
         elif brought is not result:
-            HOST.from_host(result, brought)  # MPI does no less, and works in place everywhere
+            HOST.from_host(result, brought)  # MPI would copy too, and always works in place
         sum_in_place(self._data, result)
         if backend is not HOST:
             backend.from_host(part.result, result)
 
     def _broken(self) -> bool:
-        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
+        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only while it is called
         return is_broken(self._data)
 
     def _share(self, buffer: Buffer, root: int) -> None:
@@ -290,7 +290,7 @@ class MpiFabric(Fabric):
         try:
             sent = self._control.Isend([data, MPI.BYTE], self._control_rank[to], _TAG)
         except MPI.Exception as error:
-            peers_lost(error, self._control)  # a loss will be heard of in a poll
+            peers_lost(error, self._control)  # a poll will report the loss
             return
         self._sending = [one for one in self._sending if not done(one)]
         self._sending.append((sent, data, self._control))
@@ -311,11 +311,11 @@ class MpiFabric(Fabric):
             self._doorbell.wait(PAUSE)
 
     def _token(self) -> Token | None:
-        """A token that has come; None also where a loss or a revocation keeps MPI from looking."""
+        """Return a token that has come, or None, also if a failure keeps MPI from looking."""
         if self._revocation_told:
             return None
         try:
-            # The first look makes MPI fetch what has come, the second one finds it.
+            # The first probe makes MPI fetch what has come, the second one finds it.
             message = self._control.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
             message = message or self._control.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
             if message is None:
@@ -324,7 +324,7 @@ class MpiFabric(Fabric):
             data = bytearray(self._status.Get_count(MPI.BYTE))
             message.Recv([data, MPI.BYTE])
         except MPI.Exception as error:
-            # Of a loss, or of the end of this path, `_listen` learns. Anything else must pass.
+            # `_listen` learns of a loss, or of the end of this path. Other errors must pass soon.
             now = self.clock()
             self._deaf_until = self._deaf_until or now + EVIDENCE
             if not is_failure(error) and now > self._deaf_until:
@@ -334,7 +334,7 @@ class MpiFabric(Fabric):
         return decode(data)
 
     def _listen(self) -> None:
-        """Look for what is no token."""
+        """Look for losses and a revocation of the control path."""
         lost = self._newly_dead()
         if lost:
             self._events.append(Lost(lost))
@@ -343,7 +343,7 @@ class MpiFabric(Fabric):
             self._events.append(ControlRevoked())
 
     def _newly_dead(self) -> frozenset[WorkerId]:
-        # A newcomer that dies while it is connected is seen, and no member.
+        # The plane also sees the death of a newcomer that is being connected, and is no member.
         dead = set(self._plane.dead()) & self._names.keys() - self._known_dead
         for worker in dead:
             self._bury(self._names[worker])
@@ -397,10 +397,10 @@ class MpiFabric(Fabric):
         return Built(False, frozenset(alive))
 
     def _change(self, shrunk: MPI.Intracomm, alive: list[WorkerId], change: PlannedChange) -> bool:
-        """Go on from ``shrunk`` without those that leave, or with the newcomer.
+        """Go on from ``shrunk`` without the workers that leave, or with the newcomer. True if done.
 
-        In stages that all end together: a revocation that arrives where a communicator is still
-        being made is a crash there (Open MPI 5.0.11), so none is revoked that not all have.
+        All members end each stage together. A revocation that arrives while a communicator is made
+        crashes Open MPI 5.0.11, so none is revoked before all have it.
         """
         if change.leaving:
             return self._go_on_without(shrunk, self.me in change.leaving)
@@ -423,14 +423,14 @@ class MpiFabric(Fabric):
         self._departure.tell(others)
         self._ring(others)
         while True:
-            self._listen()  # what it tells of losses stays for the next poll
+            self._listen()  # the next poll reports the losses that this finds
             if not self._departure.within(self._known_dead):
                 return
             self._doorbell.wait(PAUSE)
 
     def _go_on_without(self, shrunk: MPI.Intracomm, leaves: bool) -> bool:
-        """Those who leave are in nothing that the others have then: MPI may never learn that they
-        are gone, and would wait for them."""
+        """Remove the workers that leave from all communicators of the others. True if done. MPI may
+        never learn that they are gone, and would wait for them."""
         place = MPI.UNDEFINED if leaves else 0
         part = self._stage(shrunk, lambda: shrunk.Split(place, shrunk.Get_rank()))
         if part is None:
@@ -441,7 +441,7 @@ class MpiFabric(Fabric):
         return ways is not None
 
     def _stage(self, comm: MPI.Comm, make: Callable[[], Any]) -> Any:
-        """What all have made together from ``comm``; None if one of them could not."""
+        """Return what all have made together from ``comm``, or None if one of them could not."""
         comm.Set_errhandler(MPI.ERRORS_RETURN)
         made = None
         try:
@@ -451,11 +451,11 @@ class MpiFabric(Fabric):
         return made if self._agree(made is not None) else None
 
     def _furnish(self, data: Any) -> tuple[MPI.Intracomm, list[Row], bool]:
-        """The control path beside ``data``, and who is there. Collective."""
+        """Return a control path beside ``data``, and what `_introduce` returns. Collective."""
         return duplicate(data), *self._introduce(data)
 
     def _introduce(self, comm: MPI.Intracomm) -> tuple[list[Row], bool]:
-        """Who is there, by rank, and whether all of them can share memory. Collective."""
+        """Return the members' rows by rank, and True if all can share memory. Collective."""
         bell, card = self._doorbell.address, self._plane.card()
         mine = pack_row(Row(self.me, socket.gethostname(), bell, card, _own_name()))
         everybody = bytearray(len(mine) * comm.Get_size())
@@ -466,7 +466,7 @@ class MpiFabric(Fabric):
         return rows, bool(together[0])
 
     def _bridge_to(self, change: PlannedChange) -> MPI.Intracomm:
-        """Where the newcomer is; only its sponsor has to know."""
+        """Tell the newcomer to come, and return the bridge to it. For all others: `COMM_SELF`."""
         if change.newcomer is None or change.sponsor != self.me:
             return MPI.COMM_SELF
         guest = self._guests[change.newcomer]
@@ -477,10 +477,10 @@ class MpiFabric(Fabric):
     # A sponsor and its newcomers.
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
-        """Have it spawned, in a thread: that takes until it is there."""
+        """Have a thread spawn the newcomer: that blocks until it is there. See `Fabric.sponsor`."""
         for worker in self._guests.keys() - {newcomer}:
             (guest := self._guests.pop(worker)).let_go("it is to be given up")
-            self._sending += guest.sent  # as its charter, which may not have left yet
+            self._sending += guest.sent  # such as its charter, which may be under way
             self._retired.add(guest.bridge)
         if newcomer is None:
             return None
@@ -496,7 +496,7 @@ class MpiFabric(Fabric):
         return self._guests[newcomer].failure
 
     def brief(self, prospectus: Callable[[], bytes]) -> None:
-        """To be called now and then, as long as there is a newcomer."""
+        """Send the prospectus to newcomers that wait for it. Called in rounds of steps."""
         for guest in self._guests.values():
             spawned = guest.stage is Stage.SPAWNED and guest.failure is None
             if spawned and guest.bridge is not None:
@@ -505,7 +505,7 @@ class MpiFabric(Fabric):
                 guest.send(prospectus(), PROSPECTUS)
 
     def move_on(self) -> None:
-        """What newcomers have answered to so far counts no more, nor what others find here."""
+        """Forget what was published, added up and signalled, and have newcomers briefed again."""
         self._models.move_on()
         self._plane.move_on()
         self._signals.move_on()
@@ -514,7 +514,7 @@ class MpiFabric(Fabric):
                 guest.stage = Stage.SPAWNED
 
     def guest(self) -> WorkerId | None:
-        """The newcomer that has knocked."""
+        """Return the newcomer that has knocked, or None."""
         for worker, guest in self._guests.items():
             if guest.stage is Stage.BRIEFED and guest.failure is None:
                 self._listen_to(guest)
@@ -535,7 +535,7 @@ class MpiFabric(Fabric):
     # A newcomer.
 
     def _await(self, *tags: int) -> tuple[int, bytes]:
-        """The first of these that comes, and its tag."""
+        """Return the first message that comes with one of ``tags``, after its tag. Blocks."""
         try:
             while True:
                 for tag in tags:
@@ -584,17 +584,17 @@ class MpiFabric(Fabric):
             group.Free()
 
     def _agree(self, flag: bool) -> bool:
-        """Whether all alive say ``flag``; one answer for all, whoever dies meanwhile."""
+        """Return True if ``flag`` is True on all alive. All get one answer, even if one dies."""
         while True:
             self._control.Ack_failed()
             try:
                 return bool(self._control.Agree(int(flag)))
             except MPI.Exception as error:
-                # A loss that not everybody had acknowledged. All alive get this same error.
+                # Not everybody had acknowledged a loss. All alive get this same error.
                 peers_lost(error, self._control)
 
 
 def _own_name() -> Name:
-    """As which process MPI knows this one."""
+    """Return the name by which MPI knows this process."""
     space, rank = os.environ.get("PMIX_NAMESPACE", ""), os.environ.get("PMIX_RANK", "0")
     return Name(space.encode(), int(rank))

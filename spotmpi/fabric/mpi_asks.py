@@ -1,12 +1,12 @@
-"""Models that workers of other hosts ask for, over MPI: who asks, and who answers.
+"""Models of workers of other hosts, over MPI: one worker asks, the other one answers.
 
-A model travels in pieces, and each piece is asked for: a few at a time, the next one when one has
-come. So whoever answers never has more under way than somebody waits for, and notices at once that
-nobody asks any more. Each ask gets one reply, in the order of the asks, if need be one that says
-that there is none; a number tells those that still matter from those that do not.
+A model travels in pieces. The asking worker asks for a few pieces at a time, and for the next one
+when one has come. So the answering worker never sends more than the other one waits for, and
+notices at once that nobody asks any more. Each ask gets one reply, in the order of the asks. A
+reply may say that there is no model. A number tells asks that still count from those that do not.
 
-All messages are sent by Issend. What MPI has said to be sent, and still has in a buffer of its own
-when its connection breaks, can make Open MPI abort the process; of these it keeps nothing.
+All messages are sent by Issend. If a connection breaks, Open MPI can abort the process because of a
+message that it reported as sent but still has in its own buffer. With Issend it keeps none there.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["Answering", "Asking", "Came", "GivenUp"]
 
 _ASK, _REPLY = 2, 3
-"""Tags; those of rings are larger, and nothing else has tags on that communicator."""
+"""Tags of asks and of replies. All other messages on that communicator have larger tags."""
 
 PIECE = 1 << 20
-"""Bytes of a model in a message."""
+"""Bytes of a model in one message."""
 
 _AHEAD = 4
-"""Pieces that are asked for at a time."""
+"""Most pieces that are asked for at a time."""
 
 PATIENCE = 2.0
-"""Seconds without a piece, or without an ask for one, after which somebody else's turn comes."""
+"""Seconds without a piece, or without an ask for one, after which another worker has its turn."""
 
 _MOST = 64
-"""Asks that are taken at a time."""
+"""Most asks that are taken at a time."""
 
 _WANTED = struct.Struct("<qq")
-"""The number of the ask, and which piece."""
+"""Layout of an ask: its number, and the index of the piece."""
 _HEAD = struct.Struct("<qqqq")
-"""The same of a reply, the number of the publication (-1: there is none), and its form."""
+"""Head of a reply: the ask's two numbers, the publication's (-1: none), and its form's digest."""
 _NONE = -1
 
 
 @dataclass
 class _Message:
-    """On its way: MPI reads or writes where it lies until the request is through."""
+    """A message under way. MPI reads or writes its buffer until the request is through."""
 
     comm: MPI.Intracomm
     request: MPI.Request
@@ -60,7 +60,7 @@ class _Message:
     comes: bool = False
 
     def through(self) -> bool:
-        """Whether it is. Raises PeersLost."""
+        """True if the request is through. Raises PeersLost."""
         try:
             return bool(self.request.Test())
         except MPI.Exception as error:
@@ -74,12 +74,12 @@ class GivenUp:
         self._messages: deque[tuple[float, _Message]] = deque()
 
     def add(self, *messages: _Message) -> None:
-        """They are not waited for any more."""
+        """Keep ``messages``, which nobody waits for any more."""
         now = time.monotonic()
         self._messages.extend((now, message) for message in messages)
 
     def free(self) -> None:
-        """Forget those of which MPI has let go. One that will not come any more is taken back."""
+        """Forget messages that MPI has let go of. Cancel receives that are older than `QUIET`."""
         before = time.monotonic() - QUIET
         for _ in range(len(self._messages)):
             since, message = self._messages.popleft()
@@ -94,7 +94,7 @@ class GivenUp:
 
 
 class Came(NamedTuple):
-    """A model that has come, into the room that there was for it."""
+    """A model that has come whole, and lies in the room that its ask named."""
 
     worker: WorkerId
     number: int
@@ -109,18 +109,18 @@ class _Ask:
     rank: int
     form: ModelForm
     room: Buffer | None
-    """None: it does not matter any more; what is under way is to come nevertheless."""
+    """Where the model goes. None: the ask does not count any more, but its messages still come."""
     pieces: int
     asked: int = 0
     came: int = 0
     publication: int | None = None
     replies: deque[_Message] = field(default_factory=deque)
-    """To come, in this order."""
+    """Replies to come, in this order."""
     asks: list[_Message] = field(default_factory=list)
 
 
 class Asking:
-    """One worker's asks: one at a time that matters."""
+    """Asks of one worker for the models of others. One ask counts at a time."""
 
     def __init__(self, given_up: GivenUp) -> None:
         self._given_up = given_up
@@ -128,28 +128,28 @@ class Asking:
         self._current: _Ask | None = None
         self._last = 0
         self._moved = 0.0
-        """When something has come, or was asked for anew."""
+        """Time of the last reply, or of the last new ask."""
         self._buffers: list[Buffer] = []
 
     @property
     def under_way(self) -> WorkerId | None:
-        """Whose model is to come."""
+        """The worker whose model is to come, or None."""
         return None if self._current is None else self._current.worker
 
     @property
     def silent(self) -> bool:
-        """Whether nothing has come for long."""
+        """True if nothing has come for `PATIENCE` seconds."""
         return time.monotonic() > self._moved + PATIENCE
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way."""
+        """True if anything is under way."""
         return bool(self._asks)
 
     def begin(
         self, comm: MPI.Intracomm, worker: WorkerId, rank: int, form: ModelForm, room: Buffer
     ) -> None:
-        """Ask it, unless an earlier ask is still without a reply."""
+        """Ask ``worker``, unless an earlier ask to it is still without a reply."""
         if worker in self._asks:
             return
         self._last += 1
@@ -159,7 +159,7 @@ class Asking:
         self._go_on(comm, ask)
 
     def proceed(self, comm: MPI.Intracomm) -> Came | None:
-        """Take what has come; a model, if all of it has."""
+        """Take what has come. Returns a model if all of it has come."""
         for ask in [*self._asks.values()]:
             try:
                 self._take(comm, ask)
@@ -173,13 +173,13 @@ class Asking:
         return Came(ask_of_now.worker, ask_of_now.publication)
 
     def leave(self) -> None:
-        """The one that is under way does not matter any more."""
+        """Let the ask that is under way not count any more."""
         if self._current is not None:
             self._current.room = None
             self._current = None
 
     def give_up(self) -> None:
-        """None is waited for any more, nor will anybody reply."""
+        """Give up all asks: nobody will reply."""
         for ask in [*self._asks.values()]:
             self._drop(ask)
 
@@ -220,7 +220,7 @@ class Asking:
             return
         others = ask.publication is not None and publication != ask.publication
         if publication == _NONE or form != _digest(ask.form) or others:
-            self.leave()  # nothing is published, or what is is another's
+            self.leave()  # nothing is published, or not in this form, or another publication came
             return
         ask.publication = publication
         here = ask.room[piece * PIECE : (piece + 1) * PIECE]
@@ -236,18 +236,18 @@ class Asking:
 
 
 class Answering:
-    """One worker's answers: to one other at a time, with one publication from its beginning to its
-    end."""
+    """Answers of one worker. It serves one other worker at a time, with one publication from its
+    beginning to its end."""
 
     def __init__(self, given_up: GivenUp) -> None:
         self._given_up = given_up
         self._status = MPI.Status()
         self._asked: deque[tuple[int, int, int]] = deque()
-        """By which rank, the number of its ask, and which piece; in the order of their coming."""
+        """Asks in the order in which they came: rank, number of the ask, index of the piece."""
         self._serves: tuple[int, int] | None = None
-        """Whose turn it is, and which ask of it."""
+        """Rank that is served now, and the number of its ask."""
         self._moved = 0.0
-        """When it has asked, or received, something."""
+        """When the served rank last asked for, or received, something."""
         self._copy = HOST.zeros("uint8", 0)
         self._publication = _NONE
         self._form = 0
@@ -256,22 +256,22 @@ class Answering:
 
     @property
     def busy(self) -> bool:
-        """Whether something is under way."""
+        """True if anything is under way."""
         return bool(self._asked or self._sent or self._serves)
 
     def proceed(self, comm: MPI.Intracomm, board: Callable[[], PublishedModel | None]) -> bool:
-        """Take asks, and reply to what can be replied to. Whether anything was done."""
+        """Take asks, and reply where that is possible. Returns True if anything was done."""
         asked = self._hear(comm)
         left = self._see_off()
         replied = self._reply(comm, board)
         return asked or left or replied
 
     def forget(self) -> None:
-        """What is being sent is not to be sent any more: another form, or another training."""
+        """Stop serving the present ask, because the form or the training is another one."""
         self._serves = None
 
     def give_up(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Give up all asks and replies: nobody waits for an answer any more."""
         self.forget()
         self._asked.clear()
         self._given_up.add(*self._sent)
@@ -281,7 +281,7 @@ class Answering:
         count = 0
         try:
             while count < _MOST:
-                # The first look makes MPI fetch what has come, the second one finds it.
+                # The first probe makes MPI fetch what has come, the second one finds it.
                 message = comm.Improbe(MPI.ANY_SOURCE, _ASK, self._status)
                 message = message or comm.Improbe(MPI.ANY_SOURCE, _ASK, self._status)
                 if message is None:
@@ -308,7 +308,7 @@ class Answering:
                     under_way.append(message)
                     continue
             except PeersLost:
-                pass  # the one that asked for it
+                pass  # the worker that asked is lost
             else:
                 self._buffers.append(message.buffer)
             self._moved = time.monotonic()
@@ -328,11 +328,11 @@ class Answering:
                 self._serves = None
             replied = True
         if self._asked and time.monotonic() > self._moved + PATIENCE:
-            self._serves = None  # it is silent, and others wait
+            self._serves = None  # the served worker is silent, and others wait
         return replied
 
     def _next(self) -> tuple[int, int, int] | None:
-        """The next ask whose turn it is."""
+        """Take the next ask whose turn it is, or return None."""
         for index, (rank, ask, _) in enumerate(self._asked):
             if self._serves is None or self._serves == (rank, ask):
                 found = self._asked[index]
@@ -341,7 +341,7 @@ class Answering:
         return None
 
     def _look(self, board: PublishedModel | None) -> bool:
-        """Have a copy of the latest publication; False if there is none."""
+        """Copy the latest publication. Returns False if there is none."""
         if board is None:
             return False
         if len(self._copy) != board.form.bytes:

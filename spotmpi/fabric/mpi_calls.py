@@ -1,4 +1,4 @@
-"""Calls of MPI with ULFM, and what their errors tell. Importing this starts MPI."""
+"""Calls of MPI with ULFM, and the meaning of their errors. Importing this starts MPI."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import mpi4py
 
-# MPI_Finalize can hang after a failure. Workers leave through the door, after which nobody
-# needs them, and then simply exit.
+# MPI_Finalize can hang after a failure. So workers exit without it, after a build and `Depart`,
+# when no other worker needs them any more.
 mpi4py.rc.finalize = False
 
 from mpi4py import MPI  # noqa: E402 - the setting above must come first
@@ -40,29 +40,29 @@ __all__ = [
 _FAILURES = {MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED}
 
 PAUSE = 1e-3
-"""Seconds between two looks for what MPI does not tell by itself."""
+"""Seconds between two looks for what MPI does not report by itself."""
 
 EVIDENCE = 2.0
-"""Seconds in which a loss must be known that has broken a call."""
+"""Seconds within which the loss that has broken a call must become known."""
 
 _WORDS = {"float32": MPI.UINT32_T, "float64": MPI.UINT64_T}
-"""What is trained, and whole numbers of the same size."""
+"""The dtypes that are trained, and MPI's integers of the same size."""
 
 _FEW = 1024
-"""Elements from which on MPI sums in an order of its own. Models that are smaller have no other way
-than MPI (`planes.node`), and theirs is to be ours."""
+"""Elements from which on MPI sums in an order of its own. Smaller models are only summed by MPI
+(`planes.shared_memory_plane`), and their order is the order of the members."""
 
 Sent = tuple[MPI.Request, bytes, MPI.Comm]
-"""What may still be on its way: the bytes must live until MPI says that they have left."""
+"""A message that may be under way. Its bytes must live until MPI says that they have left."""
 
 
 def threads() -> bool:
-    """Whether any thread may call MPI, beside others."""
+    """Return True if any thread may call MPI, while others do."""
     return bool(MPI.Query_thread() >= MPI.THREAD_MULTIPLE)
 
 
 def take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
-    """A message that has come, or None."""
+    """Return a message that has come, or None. Never blocks."""
     status = MPI.Status()
     message = comm.Improbe(source, tag, status)
     message = message or comm.Improbe(source, tag, status)
@@ -74,18 +74,18 @@ def take(comm: MPI.Comm, source: int, tag: int) -> bytes | None:
 
 
 def has_left(request: MPI.Request) -> bool:
-    """Whether MPI has let go of a message that is sent; then the request is freed. MPI.Exception if
-    it was let go of with an error.
+    """Return True if MPI has let go of a message that is sent, and free the request then. Raises
+    MPI.Exception if it ended with an error.
 
-    Whoever asks by Test (or Wait) kills the job: for a receiver that is lost, Open MPI 5.0 ends the
-    request there and then, and frees it, though the message still waits for the line. When the line
-    breaks as well, it says "Send error after request freed", and aborts.
+    Test (or Wait) alone can kill the job: if the receiver is lost, Open MPI 5.0 ends the request at
+    once and frees it, though the message still waits for the line. When the line breaks as well,
+    Open MPI says "Send error after request freed", and aborts.
     """
     return bool(request.Get_status() and request.Test())
 
 
 def done(sent: Sent) -> bool:
-    """Whether it has left, or nobody is left to take it."""
+    """Return True if the message has left, or its receiver is lost."""
     request, _, comm = sent
     try:
         return has_left(request)
@@ -95,7 +95,7 @@ def done(sent: Sent) -> bool:
 
 
 def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any:
-    """A call that all of ``comm`` make. PeersLost if it breaks because of one of them."""
+    """Make a call that all of ``comm`` make. Raises PeersLost if it breaks because of a member."""
     try:
         return call(*arguments)
     except MPI.Exception as error:
@@ -103,14 +103,14 @@ def collective(comm: MPI.Comm, call: Callable[..., Any], *arguments: Any) -> Any
 
 
 def sum_in_place(comm: MPI.Intracomm, array: Buffer) -> None:
-    """``array`` = the sum of what all bring, which all find with the same bits; what is small, and
-    is trained, in the order of the members. Collective; PeersLost as `collective`."""
+    """Replace ``array`` by its sum over all members, with the same bits on all. A small array of
+    floats is summed in the order of the members. Collective; raises PeersLost as `collective`."""
     many, size = comm.Get_size(), len(array)
     dtype = "" if many < 3 or size >= _FEW else HOST.describe(array)[0]
-    if dtype not in _WORDS:  # of two, or of whole numbers, any order comes to the same
+    if dtype not in _WORDS:  # large, or any order gives the same sum
         collective(comm, comm.Allreduce, MPI.IN_PLACE, array)
         return
-    # Each has a row of its own, in which the others add zeros to the words of what it brings.
+    # Each member has a row of its own, in which the others add zeros to the words that it brings.
     table = HOST.zeros(dtype, many * size)
     rows = [table[start : start + size] for start in range(0, many * size, size)]
     rows[comm.Get_rank()][:] = array
@@ -119,28 +119,28 @@ def sum_in_place(comm: MPI.Intracomm, array: Buffer) -> None:
 
 
 def peers_lost(error: MPI.Exception, comm: MPI.Comm) -> PeersLost:
-    """What an error on ``comm`` tells: `PeersLost`, or it is raised as no failure of a peer.
+    """Return the `PeersLost` that an error on ``comm`` means; raise `no_loss` if it means none.
 
-    Open MPI 5.0.11 at times tells a survivor of a death MPI_ERR_OTHER instead of a class of ULFM
-    (seen in Bcast, on busy cores). So MPI is also asked whether anyone is lost, for a while: a call
-    may break before the loss is known.
+    Open MPI 5.0.11 sometimes reports a death as MPI_ERR_OTHER instead of a class of ULFM (seen in
+    Bcast, on busy cores). So this also asks MPI whether a member is lost, for `EVIDENCE` seconds: a
+    call may break before the loss is known.
     """
     until = time.monotonic() + EVIDENCE
     while not is_failure(error) and not is_broken(comm):
         if time.monotonic() > until:
             raise no_loss(error) from error
-        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only where it is called
+        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only while it is called
         time.sleep(PAUSE)
     return PeersLost(error.Get_error_string())
 
 
 def is_failure(error: MPI.Exception) -> bool:
-    """Whether it is of a class that ULFM has for the loss of a peer."""
+    """Return True if the error has a class that ULFM defines for the loss of a peer."""
     return error.Get_error_class() in _FAILURES
 
 
 def is_broken(comm: MPI.Comm) -> bool:
-    """Whether somebody of ``comm`` is lost, as far as is known here, or has found one lost."""
+    """Return True if a member of ``comm`` is known here to be lost, or has revoked it."""
     failed = comm.Get_failed()
     try:
         return comm.Is_revoked() or failed.Get_size() > 0
@@ -149,7 +149,7 @@ def is_broken(comm: MPI.Comm) -> bool:
 
 
 def ranks_of(group: MPI.Group, comm: MPI.Comm) -> list[int]:
-    """Of the members of ``group``, in ``comm``."""
+    """Return the ranks in ``comm`` of the members of ``group``."""
     parent = comm.Get_group()
     try:
         return group.Translate_ranks(list(range(group.Get_size())), parent)
@@ -158,7 +158,7 @@ def ranks_of(group: MPI.Group, comm: MPI.Comm) -> list[int]:
 
 
 def no_loss(error: MPI.Exception) -> SpotmpiError:
-    """An error that no lost peer explains."""
+    """Return an error that says that no lost peer explains ``error``."""
     return SpotmpiError(
         f"MPI reports {error.Get_error_string()}: this is no revocation; "
         "`spotmpi doctor` shows which MPI a run uses"
@@ -166,7 +166,7 @@ def no_loss(error: MPI.Exception) -> SpotmpiError:
 
 
 def duplicate(comm: MPI.Intracomm) -> MPI.Intracomm:
-    """Another one with the same members, which returns errors. Collective."""
+    """Return a new communicator of the same members, which returns errors. Collective."""
     copy = comm.Dup()
     copy.Set_errhandler(MPI.ERRORS_RETURN)
     return copy

@@ -1,9 +1,9 @@
-"""Who may still have to ask this process for the answer of a build.
+"""Tells which workers may still have to ask this process for the answer of a build.
 
-`MPI_Comm_agree` returns as soon as its answer is certain (Open MPI 5.0), on the root before the
-others have it. If a worker dies that should have passed it on, those who wait for it ask the root;
-and where that process has ended without a failure they wait for ever. So all who were in a build
-say when they are out of it, to those who want to end, and these wait for that.
+In Open MPI 5.0 `MPI_Comm_agree` returns as soon as its answer is certain: on the root before the
+others have it. If a worker dies that should have passed it on, those that wait for it ask the root.
+If that process has ended without a failure, they wait for ever. So every worker that was in a build
+tells those that want to end when it is out of it, and these wait for that.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["Departure"]
 
 _OUT = 9
-"""No other message on the data path has this tag."""
+"""The tag of these messages. No other message on the data path has it."""
 
 
 class Departure:
-    """From one build. All of it is local, and none of it waits."""
+    """Departure from one build. All methods are local, and none waits."""
 
     def __init__(self, me: WorkerId, comm: MPI.Intracomm, ids: Sequence[WorkerId]) -> None:
-        """``comm``: what the build has made of all who came, ``ids`` by rank. To be kept."""
+        """``comm``: made by the build of all who came; must be kept. ``ids``: workers by rank."""
         self._comm = comm
         self._ranks = {worker: rank for rank, worker in enumerate(ids)}
         self._untold = set(ids) - {me}
         self._within = set(self._untold)
-        """Who has not said that it is out."""
+        """Workers that have not said that they are out."""
         self._telling: dict[WorkerId, Sent] = {}
-        """Who may not have been reached yet."""
+        """Messages to workers that may not have been reached yet."""
 
     def tell(self, workers: Collection[WorkerId]) -> None:
-        """This worker is out of the build: let these know, if they do not yet."""
+        """Tell ``workers`` that this worker is out of the build, each one once."""
         for worker in self._untold.intersection(workers):
             self._untold.remove(worker)
             try:
@@ -43,8 +43,8 @@ class Departure:
                 peers_lost(error, self._comm)  # it is dead
 
     def within(self, dead: Collection[WorkerId]) -> Collection[WorkerId]:
-        """Those who may still have to ask this worker, or wait for its word. ``dead``: as far as is
-        known; what is sent to these may never leave."""
+        """Return the workers that may still have to ask this worker, or wait for its message.
+        ``dead``: workers known to be dead. What is sent to these may never leave."""
         for worker in [*self._within]:
             try:
                 if worker in dead or take(self._comm, self._ranks[worker], _OUT) is not None:

@@ -1,4 +1,4 @@
-"""A newcomer at its sponsor's side, and the bridge between them."""
+"""The sponsor's side of a newcomer, and the bridge between the two."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ __all__ = ["BRIDGE", "CHARTER", "COME", "PROSPECTUS", "READY", "Guest", "cross",
 _LOG = logging.getLogger(__name__)
 
 HELLO, PROSPECTUS, READY, COME, CHARTER = range(2, 7)
-"""Tags between a newcomer and its sponsor, in this order."""
+"""Tags of messages between a newcomer and its sponsor, in the order in which they are sent."""
 BRIDGE = 1
 """The newcomer's rank on the bridge; the sponsor's is 0."""
 
 
 @dataclass
 class Guest:
-    """A newcomer, at its sponsor's side; a thread of the sponsor's writes the first two."""
+    """A newcomer, as its sponsor sees it. A thread in `spawn` writes ``bridge`` and ``failure``."""
 
     bridge: MPI.Intracomm | None = None
     failure: str | None = None
     stage: Stage = Stage.SPAWNED
     briefed: int = 0
-    """How often."""
+    """Prospectuses that were sent to it."""
     sent: list[Sent] = field(default_factory=list)
 
     def send(self, data: bytes, tag: int) -> None:
-        """Send it to the newcomer, at once."""
+        """Send ``data`` to the newcomer. Returns at once."""
         assert self.bridge is not None
         try:
             self.sent.append((self.bridge.Isend([data, MPI.BYTE], BRIDGE, tag), data, self.bridge))
@@ -41,21 +41,21 @@ class Guest:
             self.failure = error.Get_error_string()
 
     def let_go(self, why: str) -> None:
-        """Nothing will come of it; it learns that from the bridge."""
+        """Give the newcomer up. It learns that from the bridge, unless it is admitted."""
         self.failure = self.failure or why
         if self.bridge is not None and self.stage is not Stage.LEARNING:
             self.bridge.Revoke()
 
 
 def spawn(guest: Guest, program: list[str], known: Callable[[], None]) -> None:
-    """A sponsor's thread: bring the newcomer in whose stand-in this program is. ``known`` is called
-    as soon as MPI knows it here."""
+    """Connect the newcomer whose stand-in ``program`` is to MPI. For a thread of the sponsor.
+    ``known`` is called as soon as MPI knows the newcomer here."""
     try:
         where = MPI.Info.Create({"wdir": os.sep})
         parent = MPI.COMM_SELF.Spawn(program[0], program[1:], 1, where)
         parent.Set_errhandler(MPI.ERRORS_RETURN)
         known()
-        # One that dies here is waited for in vain, and in peace: nothing else depends on it.
+        # If the newcomer dies here, this thread waits on, but nothing else depends on it.
         while take(parent, 0, HELLO) is None:
             if guest.failure is not None:
                 return
@@ -64,7 +64,7 @@ def spawn(guest: Guest, program: list[str], known: Callable[[], None]) -> None:
         bridge.Set_errhandler(MPI.ERRORS_RETURN)
         guest.bridge = bridge
         _LOG.info("a bridge leads to the newcomer")
-        if guest.failure is not None:  # it was let go meanwhile, which only the bridge can tell it
+        if guest.failure is not None:  # it was let go meanwhile: only the bridge can tell it that
             bridge.Revoke()
     except MPI.Exception as error:
         guest.failure = error.Get_error_string()
@@ -72,7 +72,7 @@ def spawn(guest: Guest, program: list[str], known: Callable[[], None]) -> None:
 
 
 def cross() -> MPI.Intracomm:
-    """A newcomer's side of that: its bridge."""
+    """Make the bridge on the newcomer's side, and return it. Blocks; raises PeersLost."""
     parent = MPI.Comm.Get_parent()
     try:
         parent.Set_errhandler(MPI.ERRORS_RETURN)

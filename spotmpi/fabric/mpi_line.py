@@ -1,4 +1,4 @@
-"""Messages of a data plane from worker to worker, over MPI."""
+"""Messages of a data plane between two workers, over MPI."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["MpiLine"]
 
 _TAG = 16
-"""The tag of ring 0; no others lie beyond it on this communicator."""
+"""The tag of ring 0. On this communicator only rings have this tag or larger ones."""
 
 _NAP, _LONGEST_NAP = 5e-5, 1e-3
-"""Seconds between two looks for messages: a tenth of what has been waited for by then, between
-these. The kernel's buffers keep the line busy meanwhile, and a core is free for others."""
+"""Shortest and longest pause between two looks for messages, in seconds. A pause is a tenth of the
+wait so far. The kernel's buffers keep the line busy meanwhile, and a core is free for others."""
 
 _FRUITLESS = 10 * PAUSE
-"""Seconds in vain after which it is asked whether anybody is lost."""
+"""Seconds without a message after which `through` checks whether a worker is lost."""
 
 Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
-"""The communicator of now, and its members by rank."""
+"""Returns the present communicator, and its members by rank."""
 
 
 @dataclass
 class _Message:
-    """On its way: MPI reads or writes where it lies until the request is through."""
+    """A message under way. MPI reads or writes its buffer until the request is through."""
 
     handle: Handle
     request: MPI.Request
@@ -40,7 +40,7 @@ class _Message:
     comes: bool
 
     def ended(self) -> bool:
-        """Whether MPI has let go of it."""
+        """True if MPI has let go of it."""
         try:
             return bool(self.request.Test()) if self.comes else has_left(self.request)
         except MPI.Exception:  # it ended with an error, and MPI has freed it
@@ -48,21 +48,21 @@ class _Message:
 
 
 class MpiLine(Line):
-    """On whatever the data path's communicator is when a message begins."""
+    """A line on the communicator that the data path has when a message begins."""
 
     def __init__(self, way: Way) -> None:
         self._way = way
         self._last: Handle = 0
         self._coming: dict[Handle, _Message] = {}
         self._leaving: dict[WorkerId, deque[_Message]] = {}
-        """To each worker: they leave in this order, so only the first one is looked at."""
+        """Messages to each worker. They leave in this order, so only the first one is checked."""
         self._idle_since: float | None = None
-        """When messages were last looked for in vain, and had come before."""
+        """Time since which looks have found nothing. None: the last one found something."""
         self._given_up: list[_Message] = []
-        """What MPI has not let go of yet."""
+        """Messages that were given up, but that MPI has not let go of yet."""
 
     def send(self, to: WorkerId, ring: int, what: Buffer) -> Handle:
-        """By Isend."""
+        """Send with Isend."""
         comm, members = self._way()
         whither = members.index(to), _TAG + ring
         message = self._begin(comm, comm.Isend, what, whither, comes=False)
@@ -70,7 +70,7 @@ class MpiLine(Line):
         return message.handle
 
     def receive(self, source: WorkerId, ring: int, room: Buffer) -> Handle:
-        """By Irecv."""
+        """Receive with Irecv."""
         comm, members = self._way()
         whence = members.index(source), _TAG + ring
         message = self._begin(comm, comm.Irecv, room, whence, comes=True)
@@ -93,7 +93,7 @@ class MpiLine(Line):
         return _Message(self._last, request, buffer, comes)
 
     def through(self) -> list[Handle]:
-        """Looks, sleeps a little between two looks, and asks at last whether somebody is lost."""
+        """Look for messages that are through, with short sleeps, and at last for a lost worker."""
         comm, _ = self._way()
         began = now = time.monotonic()
         self._idle_since = self._idle_since or began
@@ -111,7 +111,7 @@ class MpiLine(Line):
         return done
 
     def _done(self) -> list[Handle]:
-        """Those that have come, and those that have left."""
+        """Return the handles of messages that have come or left."""
         came = MPI.Request.Testsome([message.request for message in self._coming.values()])
         handles = list(self._coming)
         found = [handles[index] for index in came or ()]
@@ -123,10 +123,10 @@ class MpiLine(Line):
         return found
 
     def give_up(self) -> None:
-        """A message that nothing has come of yet is not waited for any more. What else MPI holds on
-        to stays where it is until MPI lets go of it."""
+        """Cancel the messages that have not come yet. The memory of the others stays until MPI lets
+        go of it."""
         for message in self._coming.values():
-            # What came together with an error is through, and no request any more.
+            # A message that came together with an error is no request any more.
             if message.request != MPI.REQUEST_NULL:
                 message.request.Cancel()
         self._given_up += chain(self._coming.values(), *self._leaving.values())

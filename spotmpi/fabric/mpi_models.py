@@ -1,7 +1,7 @@
 """Models that workers publish and fetch, over MPI.
 
 Neighbours read each other's boards. A worker of another host is asked for its model, and a thread
-of its own answers, whatever its script does meanwhile.
+of that worker answers, even while its script is busy.
 """
 
 from __future__ import annotations
@@ -24,55 +24,55 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["MpiModels"]
 
 _NAP, _NAP_UNDER_WAY, _NAP_IDLE = 5e-5, 1e-3, 5e-3
-"""Seconds between two looks for messages: a tenth of what has been waited for, at least the first;
-at most the second if something is under way, or else the third."""
+"""Limits of the pause between two looks for messages, in seconds. A pause is a tenth of the wait so
+far: at least the first, and at most the second if anything is under way, else the third."""
 
 Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
-"""The communicator of now, and its members by rank."""
+"""Returns the present communicator, and its members by rank."""
 
 
 @dataclass
 class _Room:
-    """Where a model comes to."""
+    """Memory for one model that comes."""
 
     flat: Buffer
-    """All of it, in the memory of the host."""
+    """All bytes of the model, in the memory of the host."""
     model: list[Buffer]
-    """Its arrays: there, or where this worker has its own."""
+    """Its arrays: in ``flat``, or on the device if this worker's own model is there."""
 
 
 class MpiModels:
-    """One worker's side."""
+    """One worker's side of publishing and fetching models."""
 
     def __init__(self, plane: Plane, way: Way, members: Callable[[], Collection[WorkerId]]) -> None:
-        """``members``: those of now, that are not known to be dead, and not this one."""
+        """``members`` returns the other members that are not known to be dead."""
         self._plane = plane
         self._way = way
         self._members = members
         self._board: PublishedModel | None = None
-        """None as long as nothing is published."""
+        """This worker's board. None as long as nothing is published."""
         self._replied = self._free = _Room(HOST.zeros("uint8", 0), [])
-        """What was the last reply, and what is for the next model that comes from another host."""
+        """Rooms of the last reply, and of the next model that comes from another host."""
         self._turn = threading.Lock()
-        """Whoever has it may touch what follows, and MPI for it. Whoever waits for the one below
-        may have this one, not the other way round."""
+        """Guards the three fields below, and MPI for them. A thread that holds it may then take
+        ``_word``, but not the other way round."""
         given_up = self._given_up = GivenUp()
         self._asking, self._answering = Asking(given_up), Answering(given_up)
         self._word = threading.Lock()
-        """Held for a moment, to touch what follows."""
+        """Guards the two fields below. Held for a moment only."""
         self._wanted: WorkerId | None = None
-        """Who is to be asked next."""
+        """Worker to ask next, if any."""
         self._came: Came | None = None
-        """What is in the room for it, and was not fetched yet."""
+        """Model that has come to ``_free`` and was not fetched yet, if any."""
         self._thread: threading.Thread | None = None
         self._news = threading.Event()
-        """The thread is to look at once."""
+        """Makes the thread look at once."""
         self._ends = False
         self._failure: Exception | None = None
-        """What has ended the thread."""
+        """Error that has ended the thread, if any."""
 
     def publish(self, model: Sequence[Buffer]) -> None:
-        """As `Publish`."""
+        """Perform `Publish`."""
         self._check()
         form = ModelForm.of(model)
         if self._board is None or self._board.form != form:
@@ -82,7 +82,7 @@ class MpiModels:
         self._attend()
 
     def fetch(self, worker: WorkerId) -> Fetched | None:
-        """As `Fetch`."""
+        """Perform `Fetch`."""
         self._check()
         if self._board is None:
             return None
@@ -103,7 +103,7 @@ class MpiModels:
         return None if number is None else self._reply(worker, number)
 
     def move_on(self) -> None:
-        """Nothing was published in this training yet."""
+        """Begin another training, in which nothing is published yet."""
         with self._turn:
             self._forget()
             self._board = None
@@ -111,7 +111,7 @@ class MpiModels:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Nothing here touches MPI in this block; what is under way is given up."""
+        """Give up what is under way, and use no MPI during this block."""
         with self._turn:
             self._give_up()
             yield
@@ -123,7 +123,7 @@ class MpiModels:
         return self._board.form
 
     def _furnish(self, form: ModelForm, backends: Sequence[Backend]) -> None:
-        """Make a board, and rooms, for models of this form."""
+        """Make a board and rooms for models of this form."""
         with self._turn:
             self._forget()
             before = 0 if self._board is None else self._board.published
@@ -132,7 +132,7 @@ class MpiModels:
         self._plane.show(self._board)
 
     def _forget(self) -> None:
-        """What was asked for, and what others were sent, does not matter any more."""
+        """Let asks and replies that are under way not count any more."""
         self._asking.leave()
         self._answering.forget()
         with self._word:
@@ -150,10 +150,10 @@ class MpiModels:
                 backend.from_host(target, here)
         return Fetched(worker, number, room.model)
 
-    # What goes on beside the script.
+    # Work beside the script.
 
     def _attend(self) -> None:
-        """See to it that others are answered."""
+        """Make sure that workers of other hosts get answers."""
         if self._board is None or all(map(self._plane.is_near, self._members())):
             return
         if not threads():
@@ -191,7 +191,7 @@ class MpiModels:
             self._failure = failure
 
     def _proceed(self) -> bool:
-        """Do what can be done now, and say whether that was anything."""
+        """Do what can be done now. Returns True if that was anything."""
         self._given_up.free()
         comm, members = self._way()
         if comm.Is_revoked():
@@ -203,7 +203,7 @@ class MpiModels:
             self._came = came or self._came
             wanted = self._wanted
             if self._asking.silent and wanted not in (None, self._asking.under_way):
-                self._asking.leave()  # and somebody else is asked meanwhile
+                self._asking.leave()  # and the wanted worker is asked meanwhile
             if self._asking.under_way is None and self._came is None:
                 self._wanted = None
             else:

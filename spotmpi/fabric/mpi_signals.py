@@ -1,4 +1,4 @@
-"""Marks that workers tell each other on the control path, over MPI: small messages, which nobody
+"""Marks that workers send each other on the control path, over MPI: small messages that nobody
 waits for."""
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["MpiSignals"]
 
 _TAG = 2
-"""Tokens have another one."""
+"""The tag of marks. Tokens have another one."""
 
 Path = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
-"""The communicator of now, and its members by rank."""
+"""Returns the present communicator, and its members by rank."""
 
 
 class MpiSignals:
-    """One worker's side.
+    """One worker's side of the marks.
 
-    Each mark goes straight to each of the others. By Issend, as models do (`mpi_asks`): so what is
-    not taken yet lies with who sends it, and each takes what has come whenever it tells or looks,
-    so that is no more than a mark or two.
+    Each mark goes straight to each of the others, by Issend as models do (`mpi_asks`). So a mark
+    that is not taken yet stays at its sender. That is no more than a mark or two, as every worker
+    takes what has come when it sends or reads marks.
     """
 
     def __init__(self, path: Path, others: Callable[[], Collection[WorkerId]]) -> None:
-        """``others``: the members of now that are not known to be dead, and not this one."""
+        """``others`` returns the other members that are not known to be dead."""
         self._path = path
         self._others = others
         self._sending: list[Sent] = []
@@ -35,7 +35,7 @@ class MpiSignals:
         self._status = MPI.Status()
 
     def tell(self, mark: bytes) -> None:
-        """As `Signal`."""
+        """Perform `Signal`."""
         self.take()
         self._sending = [one for one in self._sending if not done(one)]
         comm, members = self._path()
@@ -45,25 +45,25 @@ class MpiSignals:
                 try:
                     request = comm.Issend([mark, MPI.BYTE], rank, _TAG)
                 except MPI.Exception as error:
-                    peers_lost(error, comm)  # it is lost, as others will see
+                    peers_lost(error, comm)  # it is lost: a poll will report that
                 else:
                     self._sending.append((request, mark, comm))
 
     def heard(self) -> Mapping[WorkerId, bytes | None]:
-        """As `Signals`."""
+        """Perform `Signals`."""
         self.take()
         return {worker: self._known.get(worker) for worker in self._others()}
 
     def move_on(self) -> None:
-        """What has come so far is of an earlier training."""
+        """Begin another training: forget the marks that have come so far."""
         self._known.clear()
 
     def take(self) -> None:
-        """Take what has come."""
+        """Take the marks that have come. Never waits."""
         comm, members = self._path()
         try:
             while True:
-                # The first look makes MPI fetch what has come, the second one finds it.
+                # The first probe makes MPI fetch what has come, the second one finds it.
                 message = comm.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
                 message = message or comm.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
                 if message is None:
@@ -73,4 +73,4 @@ class MpiSignals:
                 message.Recv([data, MPI.BYTE])
                 self._known[members[sender]] = bytes(data[:size])
         except MPI.Exception as error:
-            peers_lost(error, comm)  # of a loss, or of the end of this path, others learn
+            peers_lost(error, comm)  # a poll will report a loss, or the end of this path

@@ -1,19 +1,19 @@
 """A seeded fabric in memory: many workers in one thread, any of which may die at any event.
 
-It behaves as badly as MPI with ULFM is allowed to, not as well as Open MPI usually does:
+It behaves as badly as MPI with ULFM may, not as well as Open MPI usually does:
 
 - everything takes a random time; only messages between the same two workers keep their order;
-- each worker learns of each loss on its own, in any order, sooner or later;
-- a collective that everybody has entered completes on some members and fails on others when
-  somebody dies; one that a dead member never entered fails on all;
+- each worker learns of each loss separately, in any order, sooner or later;
+- if a worker dies in a collective that all have entered, it completes on some members and fails
+  on others; a collective that a dead member never entered fails on all;
 - parts of one round are summed side by side, and complete in any order;
-- one that failed goes on writing to its result until it is given up;
+- a part that failed keeps writing to its result until it is given up;
 - a ``Share`` may complete on its source long before the others enter it;
-- what a dying worker sent last may or may not arrive; a revocation always does;
-- whoever must ask another worker for the answer of a build waits for ever if that one has gone
+- the last messages of a dying worker may or may not arrive; its revocations always do;
+- a worker that must ask another one for the answer of a build waits for ever if that one has ended
   without dying (see `simulated.builds`);
-- what was begun in the background is done at one moment, if its worker lives until then;
-- whether two workers fetch models as neighbours do, or between hosts, is drawn.
+- work in the background is done at one moment, if its worker lives until then;
+- it is drawn whether two workers fetch models as neighbours or between hosts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Kill:
-    """A fault: ``worker`` dies when the simulation has come to event number ``at``."""
+    """A fault: ``worker`` dies at event number ``at`` of the simulation."""
 
     worker: WorkerId
     at: int
@@ -88,7 +88,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Arrival:
-    """A newcomer: ``worker`` comes when the simulation has come to event number ``at``."""
+    """A newcomer: ``worker`` comes at event number ``at`` of the simulation."""
 
     worker: WorkerId
     at: int
@@ -96,14 +96,14 @@ class Arrival:
 
 @dataclass(frozen=True)
 class LeaveNotice:
-    """``worker`` is told to leave when the simulation has come to event number ``at``."""
+    """A notice: ``worker`` is told to leave at event number ``at`` of the simulation."""
 
     worker: WorkerId
     at: int
 
 
 class SimulatedFabric(Fabric):
-    """One worker's place in a simulation. Its steps are the simulation's to perform, whole."""
+    """One worker's place in a simulation, which performs the worker's steps as a whole."""
 
     def __init__(self, me: WorkerId, simulation: Simulation) -> None:
         self.me = me
@@ -113,45 +113,45 @@ class SimulatedFabric(Fabric):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """The simulation's."""
+        """Return memory that the simulation makes."""
         return self.simulation.arena(layout, name, state)
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
-        """The simulation's."""
+        """Return how the simulation summed ``parts``."""
         return self.simulation.between(self.me, workers, parts)
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
-        """The simulation's."""
+        """Sponsor a newcomer of the simulation."""
         return self.simulation.newcomers.sponsor(self.me, newcomer)
 
     def guest(self) -> WorkerId | None:
-        """The simulation's."""
+        """Return the newcomer that waits to be admitted, or None."""
         return self.simulation.newcomers.guest(self.me)
 
     def brief(self, prospectus: Callable[[], bytes]) -> None:
-        """The simulation's."""
+        """Send the prospectus to newcomers that wait for it."""
         self.simulation.newcomers.brief(self.me, prospectus)
 
     def move_on(self) -> None:
-        """The simulation's."""
+        """Begin another training."""
         self.simulation.newcomers.move_on(self.me)
         self.simulation.models.move_on(self.me)
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
-        """The simulation's."""
+        """Have the simulation do ``work`` some time later."""
         return self.simulation.background(self.me, work)
 
     def clock(self) -> float:
-        """The simulation's."""
+        """Return simulated seconds."""
         return self.simulation.now
 
     def perform(self, request: Request) -> Any:
-        """Not one by one: it would have to wait."""
+        """Raise NotImplementedError: a single request would have to wait."""
         raise NotImplementedError("a simulation performs whole generators: see Simulation.start")
 
 
 class Hang(AssertionError):
-    """Workers are left that wait for something that will never come."""
+    """Workers remain that wait for something that will never come."""
 
 
 class Simulation:
@@ -170,9 +170,9 @@ class Simulation:
         hosts: int = 3,
         stop: int | None = None,
     ) -> None:
-        """``in_place``: so does the data plane sum; else its results are apart. ``weighs``: it
-        multiplies what is brought to rounds of named arenas with its weight. ``hosts``: workers are
-        spread over so many, as far as anybody asks."""
+        """``in_place``: the data plane sums in place; else its results are apart. ``weighs``: it
+        multiplies contributions to rounds of named arenas with their weights. ``hosts``: number of
+        hosts of the workers. ``stop``: event number at which all are told to stop."""
         self._in_place = in_place
         self._weighs = weighs
         self.membership = membership
@@ -183,38 +183,38 @@ class Simulation:
         self.processes: dict[WorkerId, Process] = {}
         self.returned: dict[WorkerId, Any] = {}
         self.deaths: dict[WorkerId, float] = {}
-        """Who died, and when."""
+        """Workers that died, and when, in simulated seconds."""
         self.watch: list[Watch] = []
         """Called after every event with the worker it happened to and what happened."""
         self.transcript: list[str] | None = None
         self.newcomer: Callable[[WorkerId], Steps[Any]]
-        """Makes the steps of a newcomer; to be set where there are arrivals."""
+        """Makes the steps of a newcomer. Must be set if there are arrivals."""
         self._stop = stop
         self._kills = sorted(kills, key=lambda kill: kill.at)
         self._arrivals = sorted(arrivals, key=lambda arrival: arrival.at)
         self._notices = {notice.worker: notice.at for notice in notices}
         self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._soon: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
-        """What happens next, before time goes on."""
+        """Actions that come next, before time goes on."""
         self.newcomers = Newcomers(self)
-        """Those of the processes that have no charter yet."""
+        """The workers that have no charter yet."""
         self.models = Models(self, lambda worker: worker % hosts)
         self.arrived: Callable[[WorkerId], None] = self._arrive
-        """What is to be done where the schedule has a newcomer."""
+        """Called where the schedule has a newcomer."""
         self.ended: Callable[[WorkerId, bool], None] = lambda worker, died: None
-        """Told of the end of each."""
+        """Called when a worker ends, with True if it died."""
         self._ticket = 0
         self._arrival: dict[tuple[WorkerId, WorkerId], float] = {}
         self._in_flight: dict[WorkerId, dict[int, WorkerId]] = {}
         self._control_revocations = 0
-        """Control paths that have been revoked; they are numbered from 0."""
+        """Number of control paths that have been revoked. Control paths are numbered from 0."""
         self.builds = Builds(self, membership.ids)
         self._data_path = DataPath(self, lambda worker: worker % hosts)
 
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Memory for rounds."""
+        """Return memory for rounds."""
         made = private_arena(layout, self._in_place, state)
         made.weighs = self._weighs and bool(name)
         if name:
@@ -224,21 +224,21 @@ class Simulation:
     def between(
         self, worker: WorkerId, workers: Sequence[WorkerId], parts: Sequence[Part]
     ) -> Between | None:
-        """How a worker's parts were summed over these; None, if it is one host for all."""
+        """Return how a worker's parts were summed over ``workers``; None if all are on one host."""
         return self._data_path.between(worker, workers, parts)
 
     def clock(self) -> float:
-        """Simulated seconds."""
+        """Return simulated seconds."""
         return self.now
 
     def background(self, worker: WorkerId, work: Callable[[], T]) -> Background[T]:
-        """Have it done some time later, if ``worker`` is there then."""
+        """Have ``work`` done some time later, if ``worker`` is there then."""
         errand = Errand(work)
         self.after(self.delays.write, self._do, worker, errand)
         return errand
 
     def start(self, worker: WorkerId, steps: Steps[Any]) -> None:
-        """Let ``worker`` of the first membership begin."""
+        """Let ``worker``, a member of the first membership, begin."""
         if not self.processes:
             self._first = Data(self.membership.ids)
         self.processes[worker] = Process(steps, self._first)
@@ -246,20 +246,20 @@ class Simulation:
         self.after(self.delays.compute, self.advance, worker, None)
 
     def noticed(self, worker: WorkerId) -> bool:
-        """Whether ``worker`` is told to leave."""
+        """Return True if ``worker`` is told to leave."""
         return self._notices.get(worker, self.events + 1) <= self.events
 
     @property
     def stopping(self) -> bool:
-        """Whether all are told to stop."""
+        """True if all are told to stop."""
         return self._stop is not None and self._stop <= self.events
 
     def kill(self, worker: WorkerId) -> None:
-        """Let ``worker`` die now, if it lives; not from within its own steps."""
+        """Let ``worker`` die now, if it lives. Its own steps must not call this."""
         self._kill(worker)
 
     def at(self, seconds: float, action: Callable[[], None]) -> None:
-        """Let it happen after just so many seconds."""
+        """Call ``action`` after exactly ``seconds``."""
         self._at(self.now + seconds, action)
 
     def doom(self, worker: WorkerId) -> None:
@@ -267,7 +267,7 @@ class Simulation:
         self._kills.insert(0, Kill(worker, self.events))
 
     def run(self, limit: int = 10_000_000) -> None:
-        """Until every worker has returned or died; `Hang` if that never happens."""
+        """Run until every worker has returned or died. Raises `Hang` if that never happens."""
         soon, queue = self._soon, self._queue
         while soon or queue:
             if soon:
@@ -286,7 +286,7 @@ class Simulation:
             raise Hang(f"nothing can happen any more; waiting: {self._waiting()}")
 
     def close(self) -> None:
-        """Let go of whoever is left, after a run that failed."""
+        """Close the steps of the workers that remain after a run that failed."""
         for process in self.processes.values():
             process.steps.close()
 
@@ -297,14 +297,14 @@ class Simulation:
     # Newcomers.
 
     def _arrive(self, worker: WorkerId) -> None:
-        """Without a launcher: the first member that lives brings it in at once."""
+        """Let a newcomer come without a launcher: the first member alive is its sponsor at once."""
         members = [w for w in self.builds.ring if w in self.processes]
         if members:
             self._tell(worker, f"comes, to {members[0]}")
             self.come(worker, members[0])
 
     def come(self, worker: WorkerId, sponsor: WorkerId | None = None) -> None:
-        """A newcomer begins; until it has a sponsor it waits for one."""
+        """Let a newcomer begin. Without a sponsor it waits for one."""
         process = Process(self.newcomer(worker), None, sponsor=sponsor, waiting=None)
         self.processes[worker] = process
         self.newcomers.come(worker, process)
@@ -313,7 +313,7 @@ class Simulation:
     # Scheduling.
 
     def after(self, longest: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Let it happen, within so many seconds."""
+        """Call ``action`` within ``longest`` seconds."""
         # Squared, so that most things happen quickly and some much later.
         self._at(self.now + longest * self.random.random() ** 2, action, *arguments)
 
@@ -335,12 +335,12 @@ class Simulation:
             errand.do()
 
     def _work(self, worker: WorkerId, work: Callable[[], Any]) -> None:
-        """What is done is done, whether its worker lives to tell of it or not."""
+        """Do ``work``. It stays done, even if its worker dies before the reply."""
         if worker in self.processes:
             self.reply(worker, work(), self.delays.compute)
 
     def advance(self, worker: WorkerId, reply: Any) -> None:
-        """The worker goes on with this reply, if it is there."""
+        """Let the worker go on with this reply now, if it is there."""
         process = self.processes.get(worker)
         if process is None:
             return
@@ -360,19 +360,19 @@ class Simulation:
             self._remove(worker)
             self._tell(worker, "returns")
             self.ended(worker, False)
-            # A worker that left without a word looks to MPI like one that died. Usually all
-            # leave together, and nobody is there to be told by the time that one could be.
+            # MPI takes a worker that ended without a word for a dead one. Usually all end
+            # together, so that nobody remains who could be told.
             self._at(self.now + self.delays.collective, self._gone, worker)
 
     def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
-        """Let the worker go on with this reply."""
+        """Let the worker go on with this reply within ``longest`` seconds."""
         if longest:
             self.after(longest, self.advance, worker, reply)
         else:
             self._soon.append((self.advance, (worker, reply)))
 
     def _remove(self, worker: WorkerId) -> Process | None:
-        """It is there no more; return what it was."""
+        """Remove the worker. Returns its process, if it was there."""
         process = self.processes.pop(worker, None)
         self.newcomers.gone(worker)
         if process is not None:
@@ -386,7 +386,7 @@ class Simulation:
         process.steps.close()
         self.deaths[worker] = self.now
         self._tell(worker, "dies")
-        # Of what it sent last, some arrives and the rest does not; order is kept, so cut once.
+        # Only some of its last messages arrive. Order is kept, so the list is cut once.
         for receiver in set(self._in_flight.get(worker, {}).values()):
             tickets = [t for t, to in self._in_flight[worker].items() if to == receiver]
             for ticket in tickets[self.random.randint(0, len(tickets)) :]:
@@ -410,14 +410,14 @@ class Simulation:
     # Performing requests.
 
     def _perform(self, worker: WorkerId, process: Process, request: Request) -> Any:
-        """The reply, if it makes no difference to anybody whether the worker dies before it."""
+        """Return the reply if nobody could tell whether the worker dies before it, else `LATER`."""
         if isinstance(request, Start | Proceed | Wait | Cancel | Reduce | Share):
             return self._data_path.perform(worker, process, request)
         if isinstance(request, Poll) and process.inbox:
             reply = process.inbox.popleft()
             if not self._kills or self._kills[0].at > self.events:
                 return reply
-            self.reply(worker, reply)  # it may be the one that dies now
+            self.reply(worker, reply)  # the worker may be the one that dies now
         process.waiting = request
         match request:
             case Revoke():
@@ -500,7 +500,7 @@ class Simulation:
         process.revoked = True
         assert process.data is not None
         if process.data.revoked:
-            return  # on its way to everybody already
+            return  # the revocation is under way to everybody already
         process.data.revoked = True
         for peer in process.data.members:
             if peer != worker and peer in self.processes:

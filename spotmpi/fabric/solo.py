@@ -36,7 +36,7 @@ from spotmpi.protocol.recovery import Built
 
 
 class SoloFabric(Fabric):
-    """Nobody to lose and nobody to wait for."""
+    """The fabric of a worker that is alone: it loses nobody and waits for nobody."""
 
     def __init__(self) -> None:
         self.me = 0
@@ -46,11 +46,11 @@ class SoloFabric(Fabric):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Of one who is alone: what it brings is the sum."""
+        """Return an arena in which the contribution is the sum."""
         return self._plane.arena(layout, name, state)
 
     def perform(self, request: Request) -> Any:
-        """Sums of one; a build that is sealed at once, because training ends through the door."""
+        """Perform ``request`` at once. Training ends with a build, which is sealed at once too."""
         match request:
             case Rebuild(members):
                 return Built(members is not None, frozenset({self.me}))
@@ -61,7 +61,7 @@ class SoloFabric(Fabric):
             case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel() | Depart():
                 pass
             case Publish() | Fetch() | Signal():
-                pass  # to nobody, and of nobody
+                pass  # there is nobody to show, ask or tell anything
             case AddUp():
                 return 1
             case Signals():
@@ -71,9 +71,9 @@ class SoloFabric(Fabric):
         return None
 
     def clock(self) -> float:
-        """Monotonic seconds of this host."""
+        """Return monotonic seconds of this host."""
         return time.monotonic()
 
 
 def _alone(part: Part) -> None:
-    """What one brings is the sum already, in place."""
+    """Leave the part as it is: one contribution is the sum already, in place."""

@@ -1,6 +1,6 @@
-"""Tokens, and who is there, as bytes: fixed fields and lists of integers.
+"""Tokens and rows of members as bytes: fixed fields and lists of integers.
 
-Nothing that is read can execute.
+Nothing that is read can execute code.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOBODY = -1
 
 
 def encode(token: Token) -> bytes:
-    """The bytes of ``token``: constant size plus 8 bytes for each worker lost or leaving."""
+    """Return ``token`` as bytes: a constant size, plus 8 bytes for each worker lost or leaving."""
     survey = token.survey
     plan = survey.plan
     head = _HEAD.pack(
@@ -45,7 +45,7 @@ def encode(token: Token) -> bytes:
 
 
 def decode(data: bytes | bytearray) -> Token:
-    """The token of these bytes; `SpotmpiError` if they are none."""
+    """Return the token of these bytes. Raises `SpotmpiError` if they are none."""
     try:
         kind, ending, attempt, origin, *numbers, losses, leaving = _HEAD.unpack_from(data)
         if len(data) != _HEAD.size + _ONE.size * (losses + leaving):
@@ -64,16 +64,16 @@ def _worker(number: int) -> WorkerId | None:
 
 
 class Row(NamedTuple):
-    """Who is there."""
+    """What all members must know of one worker."""
 
     worker: WorkerId
     host: str
     bell: bytes
-    """The address of its doorbell."""
+    """Address of its doorbell."""
     card: bytes
-    """How to share memory with it, as the data plane has it: `CARD_BYTES`."""
+    """What the data plane needs to share memory with it, in `CARD_BYTES`."""
     name: Name
-    """As which process MPI knows it."""
+    """MPI's name of its process."""
 
 
 _NAME_BYTES = 256
@@ -81,13 +81,13 @@ _ROW = struct.Struct(f"<q{_NAME_BYTES}s{ADDRESS_BYTES}s{CARD_BYTES}s{_NAME_BYTES
 
 
 def pack_row(row: Row) -> bytes:
-    """A row as bytes, as many for everybody."""
+    """Return a row as bytes, the same number for each worker."""
     host = row.host.encode()[:_NAME_BYTES]
     return _ROW.pack(row.worker, host, row.bell, row.card, *row.name)
 
 
 def unpack_rows(data: bytes | bytearray) -> list[Row]:
-    """The rows that `pack_row` made, one after the other."""
+    """Return the rows that `pack_row` made, in the order of their bytes."""
     return [
         Row(
             worker,

@@ -1,4 +1,4 @@
-"""Operators: one stage of synchronisation each, composed with ``>>`` into strategies."""
+"""Operators: each is one stage of synchronisation, and ``>>`` composes them into strategies."""
 
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators.averages import (

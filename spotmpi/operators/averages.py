@@ -1,7 +1,8 @@
-"""Operators that average models: workers move their own parameters, and meet now and then.
+"""Operators that average models: each worker moves its own parameters, and rounds bring the models
+together.
 
 In the equations w_i are the parameters of worker i, n_i the samples that it used since the last
-round, and m = sum(n_i w_i) / sum(n_i) their mean, which is all that a round carries.
+round, and m = sum(n_i w_i) / sum(n_i) the mean of the models. A round carries only this mean.
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ __all__ = [
 
 
 class _Meeting(Operator):
-    """It has a round."""
+    """An operator that has a round of models."""
 
     @property
     def collective(self) -> bool:
-        """It has."""
+        """True: it has a round."""
         return True
 
     @property
     def carries(self) -> Literal["models"]:
-        """Or what was done to them."""
+        """The kind of arrays that its round carries: models, or changes of models."""
         return "models"
 
 
@@ -52,54 +53,57 @@ class ModelAverage(_Meeting):
     """
 
     def run(self, step: Step) -> Run:
-        """The parameters go to the round, and come back from it."""
+        """Sum the parameters in the round, and take their mean."""
         sums = yield _models(step)
         _assign(step.params, sums, 1.0 / step.weight)
 
 
 class Broadcast(_Meeting):
-    """All workers go on with the model of one: the first that was dealt samples since the last
-    round, in the order of the membership::
+    """All workers go on with the model of one worker. It is the first, in the order of the
+    membership, that was dealt samples since the last round::
 
         w_i <- w_1
 
-    What the others have come to since then is dropped, though their samples count as used. If that
-    worker is lost before anybody has its model, the next one takes its place.
+    What the other workers did to their models since the last round is dropped, but their samples
+    count as used. If that worker is lost before any other has its model, the next one takes its
+    place.
     """
 
     def run(self, step: Step) -> Run:
-        """The parameters of one go to the round, and come back from it."""
+        """Bring the parameters of one worker to the round, and take its result."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
             _assign(flats, step.params, times)
 
         sums = yield Contribute(Weighted(pack, 1.0), alone=True)
-        # Added to zeros, as they were on some workers and in some data planes: then -0.0 is 0.0.
+        # Some planes and workers added the model to zeros, which makes -0.0 into 0.0: do it on all.
         fill(step.params, 0)
         for w, total in zip(step.params, sums, strict=True):
             kernels_for(w).accumulate(w, total)
 
 
 class PairAverage(Operator):
-    """In each step a worker goes on with the mean of its model and another worker's, j, which is
-    drawn at random::
+    """In each step a worker goes on with the mean of its own model and the model of another worker,
+    j, which is drawn at random::
 
         w_i <- (w_i + w_j) / 2
 
-    Nobody waits: w_j is the latest model of j that is here, and if none is, nothing is averaged. Of
-    a worker of the same host it may be the same one as before. So a slow worker holds nobody back,
-    and one that is lost costs the others nothing. What comes of it is shown to the others in the
-    same step, with the number of the round that it is on the way to: after a round that all have
-    gone on from, a model from before it would only pull a worker back, and is left alone.
+    No worker waits. w_j is the latest model of j that has arrived. If none has, nothing is
+    averaged. A model from the same host may be the same one as before. So a slow worker delays no
+    other, and a lost one costs the others nothing.
+
+    In the same step the worker shows its new model to the others, marked with the number of the
+    next round. A model with the mark of an earlier round is not used: all workers have gone on from
+    that round together, and the old model would only pull a worker back.
     """
 
     @property
     def paced(self) -> bool:
-        """Workers need not keep step."""
+        """True: workers need not keep step."""
         return True
 
     def run(self, step: Step) -> Run:
-        """In the order: fetch, average, publish."""
+        """Fetch, average and publish, in this order."""
         others = step.now.others
         if not (others and step.now.samples):
             return
@@ -116,8 +120,8 @@ class PairAverage(Operator):
 
 @dataclass(frozen=True)
 class ElasticAverage(_Meeting):
-    """Workers keep models of their own, and a model z of all is pulled to their mean, as they are
-    pulled to it; p workers took part::
+    """Workers keep their own models. A central model z is pulled to their mean, and they are pulled
+    to z. p workers take part::
 
         v   <- momentum * v + pull * (m - z)
         w_i <- w_i - pull / p * (w_i - z)
@@ -133,20 +137,20 @@ class ElasticAverage(_Meeting):
 
     @property
     def centre(self) -> str:
-        """It is z that all agree on."""
+        """The name of z, on which all workers agree."""
         return "centre"
 
     @property
     def leaves_apart(self) -> bool:
-        """Each has its w_i."""
+        """True: each worker keeps its own w_i."""
         return True
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """z and v."""
+        """Return z and v."""
         return {name: State(layout.allocate()) for name in ("centre", "centre velocity")}
 
     def run(self, step: Step) -> Run:
-        """In four passes over the parameters."""
+        """Move v, w_i and z, in four passes over the parameters."""
         sums = yield _models(step)
         pull, own = self.pull, self.pull / step.active
         flats = step.state["centre"], step.state["centre velocity"], step.params, sums
@@ -160,18 +164,18 @@ class ElasticAverage(_Meeting):
 
 @dataclass(frozen=True)
 class OuterUpdate(_Meeting):
-    """What workers have come to between them since the last round is the gradient of an outer
-    optimizer, with Nesterov's momentum; a is the model after the last round::
+    """The workers' mean change since the last round is the gradient of an outer optimizer, with
+    Nesterov's momentum. a is the model after the last round::
 
         d   <- sum(n_i (a - w_i)) / sum(n_i)
         v   <- momentum * v + d
         a   <- a - rate * (d + momentum * v)
         w_i <- mix * w_i + (1 - mix) * a
 
-    ``fragments``: each round does so with one of so many parts of the model, which take turns: the
-    buckets that gradients would travel in (``bucket_mb``). ``delay``: d is made so many steps
-    before the round ends, and travels while they are taken; ``mix`` is what remains of them.
-    (Douillard et al., "Streaming DiLoCo", 2025.)
+    ``fragments``: the number of parts of the model that take turns. Each round carries one of them.
+    The parts are made of the buckets in which gradients would travel (``bucket_mb``). ``delay``: d
+    is made this many steps before the round ends, and travels during these steps. ``mix``: the
+    share of w_i that remains. (Douillard et al., "Streaming DiLoCo", 2025.)
     """
 
     rate: float = 0.7
@@ -189,32 +193,32 @@ class OuterUpdate(_Meeting):
 
     @property
     def centre(self) -> str:
-        """It is a that all agree on."""
+        """The name of a, on which all workers agree."""
         return "anchor"
 
     @property
     def leaves_apart(self) -> bool:
-        """Where something of each w_i remains, or a part of it."""
+        """True if some of each w_i remains, or the round carries only a part of it."""
         return self.mix > 0 or self.fragments > 1
 
     @property
     def ahead(self) -> int:
-        """As many as it says."""
+        """Steps from the making of d to the end of the round: ``delay``."""
         return self.delay
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """a and v; and what is under way."""
+        """Return a and v, and with a delay the contribution that is under way."""
         found = {name: State(layout.allocate()) for name in ("anchor", "outer velocity")}
         if self.delay:
             found["sent"] = State(layout.allocate(), Scope.LOCAL)
         return found
 
     def early(self, step: Step) -> Contribute | None:
-        """What is under way."""
+        """Return the contribution that travels during the delay; None without a delay."""
         return self._contribute(step) if self.delay else None
 
     def run(self, step: Step) -> Run:
-        """The sums are of a - w_i, which is small: it bears a narrow wire better than models do."""
+        """Sum a - w_i, and update a. A narrow format harms these small sums less than models."""
         if self.delay and step.now.sends:
             self._subtract(step, self._parts(step, "sent"))
         if not step.now.last:
@@ -240,7 +244,7 @@ class OuterUpdate(_Meeting):
         return Contribute(bring)
 
     def _subtract(self, step: Step, flats: Sequence[Buffer]) -> None:
-        """flats = n_i (a - w_i)"""
+        """Set flats = n_i (a - w_i), for the buckets that the round carries."""
         share = step.now.share
         for flat, number in zip(flats, self._which(step), strict=True):
             a, w = step.state["anchor"][number], step.params[number]
@@ -256,14 +260,14 @@ class OuterUpdate(_Meeting):
 @dataclass(frozen=True)
 class Quorum(Operator):
     """The round waits for no worker that is late. Once ``share`` of all workers have taken their
-    steps, and ``grace`` seconds have passed since, every other one takes no more of its own, and
-    brings to the round what it has come to::
+    steps, and ``grace`` seconds have passed since, every other worker takes no more steps of its
+    own. It brings to the round what it has done so far::
 
-        n_i: samples of the steps that worker i has taken, and not of those that it was dealt
+        n_i: samples of the steps that worker i has taken, not all samples that it was dealt
 
-    What is left of its samples is dealt again. A worker finds out between two steps, by its own
-    clock, and takes no step that is not likely to be over in that time. One that is to leave, or to
-    stop, takes no step more, nor do the others then.
+    The rest of its samples are dealt again. A worker looks for this between two steps, by its own
+    clock. It begins no step that would probably end too late. A worker that is to leave or to stop
+    takes no further step, and then the others take none either.
     """
 
     share: float = 0.75
@@ -276,17 +280,17 @@ class Quorum(Operator):
 
     @property
     def paced(self) -> bool:
-        """Workers take different numbers of steps, so they are dealt as many as they can take."""
+        """True: workers take different numbers of steps, and are dealt as many as they can take."""
         return True
 
     def of(self, workers: int) -> int:
-        """How many of so many workers it takes."""
+        """Return how many of this many workers make a quorum."""
         return math.ceil(round(self.share * workers, 9))
 
 
 @dataclass(frozen=True)
 class SlowWeights(Operator):
-    """Parameters w go back on the way that they came, to slow weights s that follow them::
+    """Parameters w go back to slow weights s, which follow them::
 
     s <- s + mix * (w - s)
     w <- s
@@ -299,24 +303,24 @@ class SlowWeights(Operator):
 
     @property
     def moves(self) -> bool:
-        """It does."""
+        """True: it changes the parameters."""
         return True
 
     @property
     def follows(self) -> Literal["models"]:
-        """All have one s."""
+        """Models: all workers must have the same s."""
         return "models"
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """s."""
+        """Return s."""
         return {"slow": State(layout.allocate())}
 
     def start(self, step: Step) -> None:
-        """From where the training begins."""
+        """Set s to the parameters with which training begins."""
         _assign(step.state["slow"], step.params, 1.0)
 
     def run(self, step: Step) -> Run:
-        """In two passes."""
+        """Move s and w, in two passes over the parameters."""
         yield from ()
         for slow, w in zip(step.state["slow"], step.params, strict=True):
             kernels_for(slow).blend(slow, w, self.mix, 1.0 - self.mix)
@@ -324,7 +328,7 @@ class SlowWeights(Operator):
 
 
 def _models(step: Step) -> Contribute:
-    """A round that sums n_i w_i."""
+    """Return a contribution to a round that sums n_i w_i."""
 
     def pack(flats: Sequence[Buffer], times: float) -> None:
         _assign(flats, step.params, times)
@@ -333,6 +337,6 @@ def _models(step: Step) -> Contribute:
 
 
 def _assign(flats: Sequence[Buffer], values: Sequence[Buffer], scale: float) -> None:
-    """flats = scale * values"""
+    """Set flats = scale * values."""
     for flat, value in zip(flats, values, strict=True):
         kernels_for(flat).pack(flat, [value], scale)

@@ -1,7 +1,7 @@
 """Operators of one model that the workers of a host share, without locks.
 
-In the equations a is the model after the last round, and y_i what a worker has made of a by its own
-steps since then.
+In the equations a is the model after the last round, and y_i is a moved by worker i's own steps
+since then.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ _ANCHOR, _OWN, _DONE, _BEGUN = "anchor", "own", "done", "begun"
 
 
 class SharedSteps(Operator):
-    """In each step a worker moves the model that it shares with the others of its host, who do the
-    same at the same time, without locks; they are p::
+    """In each step a worker moves the model that the p workers of its host share. They all do so at
+    the same time, without locks::
 
         y_i <- y_i - rate * g_i(w_i)
-        w_i <- a + sum(y_j - a) / p              of all j of its host, as far as they have come
+        w_i <- a + sum(y_j - a) / p              over all j of its host, as far as they have come
 
-    The sum lies in memory that all of them add to. Nobody waits for that. What is lost of it there,
-    when two add to an element at the same moment, and what a worker leaves in it that dies, also in
-    the middle, is there until the round and no longer: y_i is each worker's own. Who shares memory
-    with nobody trains y_i.
+    The sum is in memory to which all these workers add. No worker waits for it. When two workers
+    add to an element at the same moment, a change may be lost. A worker that dies may leave half an
+    addition there. Such errors last only until the next round, as each worker keeps its own y_i. A
+    worker that shares memory with no other trains y_i.
     """
 
     @property
     def moves(self) -> bool:
-        """It does."""
+        """True: it changes the parameters."""
         return True
 
     @property
     def paced(self) -> bool:
-        """Workers need not keep step."""
+        """True: workers need not keep step."""
         return True
 
     @property
     def needs_behind(self) -> Sequence[type[Operator]]:
-        """What keeps a."""
+        """Operators that keep a: one of them must follow."""
         return MeanOfSteps, OuterUpdate
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """All of it is of this worker and of the round to come."""
+        """Return this worker's state on the way to the next round. All of it is local."""
         found = {name: State(layout.allocate(), Scope.LOCAL) for name in (_OWN, _DONE)}
-        # The number of that round, and one more.
+        # The number of that round plus one; 0: none has begun.
         found[_BEGUN] = State([HOST.zeros("float64", 1)], Scope.LOCAL, paged=False)
         return found
 
     def run(self, step: Step) -> Run:
-        """In the order: move, add, go on with the sum."""
+        """Move y_i, add its change to the sum, and go on with the sum."""
         now, state = step.now, step.state
         if not now.samples:
             return
@@ -83,43 +83,43 @@ class SharedSteps(Operator):
 
 
 class MeanOfSteps(Operator):
-    """All workers go on with the mean of what they have done: behind `SharedSteps`, where p workers
-    of all hosts have taken steps::
+    """All workers go on with the mean of their changes since the last round. It stands behind
+    `SharedSteps`. p workers of all hosts have taken steps::
 
         a   <- a + sum(y_i - a) / p
         w_i <- a
 
-    On one host that is the model that they share, but for what was lost in it and with what was
-    still to be added; on several it is the mean of the hosts' models. Each step counts once and as
-    much as any other, so also each sample, whoever has taken more of them.
+    On one host this is the shared model, with the changes that were lost in it or were still to be
+    added. On several hosts it is the mean of the hosts' models. Each step counts once and as much
+    as any other, so each sample does too, even if some workers took more steps.
     """
 
     @property
     def collective(self) -> bool:
-        """It has a round."""
+        """True: it has a round."""
         return True
 
     @property
     def carries(self) -> Literal["models"]:
-        """What was done to them."""
+        """The kind of arrays that its round carries: changes of models."""
         return "models"
 
     @property
     def needs_before(self) -> Sequence[type[Operator]]:
-        """What keeps y_i."""
+        """The operator that keeps y_i: it must stand before this one."""
         return (SharedSteps,)
 
     @property
     def centre(self) -> str:
-        """It is a that all agree on."""
+        """The name of a, on which all workers agree."""
         return _ANCHOR
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """a."""
+        """Return a."""
         return {_ANCHOR: State(layout.allocate())}
 
     def run(self, step: Step) -> Run:
-        """What was added up on the way is of no more use."""
+        """Sum y_i - a in the round, and go on with a. The shared sum is of no more use."""
 
         def bring(flats: Sequence[Buffer]) -> None:
             if step.now.share:
@@ -139,6 +139,6 @@ def _assign(flats: Sequence[Buffer], values: Sequence[Buffer]) -> None:
 
 
 def _difference(flats: Sequence[Buffer], one: Sequence[Buffer], less: Sequence[Buffer]) -> None:
-    """flats = one - less"""
+    """Set flats = one - less."""
     for flat, a, b in zip(flats, one, less, strict=True):
         kernels_for(flat).scaled_sum(flat, [a, b], [1.0, -1.0])

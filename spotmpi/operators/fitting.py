@@ -1,5 +1,5 @@
-"""Whether the operators of a chain fit together: what each says that it needs is there, and in the
-place where it needs it. And whether each says all that it is."""
+"""Checks that the operators of a chain fit together, and that each operator's name says all that it
+is. An operator fits if all that it needs is in the chain, and in the right place."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["misfit", "unsaid"]
 class _Placed(NamedTuple):
     operator: Operator
     there: bool
-    """It comes in steps that have a round, and in no others."""
+    """True if it runs only in steps that have a round."""
 
 
 def misfit(chain: Chain) -> str | None:
-    """The first operator that does not fit into this chain, which has one round, and what to do
-    about it; None: all fit."""
+    """Return the first operator that does not fit into this chain, and what to do about it; None if
+    all fit. The chain must have exactly one round."""
     placed = list(_placed(chain, chain.steps == 1))
     operators = [one.operator for one in placed]
     here = next(number for number, one in enumerate(operators) if one.collective)
@@ -41,7 +41,8 @@ def misfit(chain: Chain) -> str | None:
 
 
 def unsaid(operator: Operator) -> list[str]:
-    """Names of what it has, and does not say: two that differ in these would look the same."""
+    """Return the names of the operator's attributes that its name does not say. Two operators that
+    differ only in these would look the same."""
     if type(operator).__str__ is not Operator.__str__:
         return []
     said: set[str] = {one.name for one in fields(operator)} if is_dataclass(operator) else set()
@@ -61,7 +62,7 @@ def _placed(operator: Operator, there: bool) -> Iterator[_Placed]:
 def _missing(
     operator: Operator, before: Sequence[Operator], behind: Sequence[Operator]
 ) -> str | None:
-    """What it needs, and where it must stand."""
+    """Return what the operator needs and where it must stand; None if all is there."""
     for needed, there, elsewhere, where, instead in (
         (operator.needs_before, before, behind, "before", "behind"),
         (operator.needs_behind, behind, before, "behind", "before"),

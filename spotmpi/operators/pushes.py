@@ -1,4 +1,4 @@
-"""Operators that give models away in one direction, with the weights that belong to them."""
+"""Operators that give models away in one direction, together with the weights of these models."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ from spotmpi.operators.step import Run, Step
 __all__ = ["PushSum"]
 
 _LEAST = 1 / 16
-"""Who has no more weight than that gives none. It loses weight as long as nothing comes, and what
-is very small beside the sums that it is added to is lost in their rounding."""
+"""The weight at which a worker stops giving. A worker loses weight as long as nothing arrives. A
+very small weight would be lost in the rounding of the sums that it is added to."""
 
 
 class PushSum(Operator):
-    """Models are given away along a ring of all workers, which is drawn anew for each round. A
+    """Workers give models away along a ring of all workers, which is drawn again for each round. A
     worker has its model w with a weight p, which is 1 at the beginning of a round. In each step it
-    gives half of p w and of p to the worker after it, and it takes what the one before has given::
+    takes what the worker before it has given, and gives half of p w and half of p to the worker
+    after it::
 
         p w <- p w + dx      p <- p + dp           dx, dp: taken
-        p w <- p w / 2       p <- p / 2            as much is given
+        p w <- p w / 2       p <- p / 2            the same amount is given
 
-    So w is a mean of models, whose weights are positive and add up to p, whatever arrives late or
-    never. Nobody waits, and nothing is lost or taken twice: a worker shows the sum of all that it
-    has given in the round, and takes what another's sum has gained since it took last. What was
-    given to a dead worker is gone with its weight.
+    So w is always a mean of models with positive weights that add up to p, even if something
+    arrives late or never. No worker waits, and nothing is lost or taken twice: a worker shows the
+    sum of all that it has given in the round, and takes what the other's sum has gained since it
+    last took. What was given to a dead worker is lost, with its weight.
 
-    Nobody gives who has but 1/16.
+    A worker gives nothing while its weight is 1/16 or less.
     """
 
     @property
     def paced(self) -> bool:
-        """Workers need not keep step."""
+        """True: workers need not keep step."""
         return True
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """What was given and what was taken in this round, each with its weight."""
+        """Return the sums that were given and taken in this round, each with its weight."""
         found = {name: State(layout.allocate(), Scope.LOCAL) for name in ("given", "taken")}
-        # The round and the generation, and the weight that was given in it; they travel together.
+        # The round, the generation and the weight given in the round: they travel together.
         told = HOST.zeros("float64", 3)
-        told[:] = -1.0  # of no round yet
+        told[:] = -1.0  # no round yet
         found["told"] = State([told], Scope.LOCAL, paged=False)
-        # This worker's own weight, and the one that it has taken.
+        # This worker's own weight, and the weight that it has taken.
         found["weights"] = State([HOST.zeros("float64", 2)], Scope.LOCAL, paged=False)
         return found
 
     def run(self, step: Step) -> Run:
-        """In the order: fetch, take, give, publish."""
+        """Fetch, take, give and publish, in this order."""
         now = step.now
         if now.before is None or not now.samples:
             return
@@ -62,7 +63,7 @@ class PushSum(Operator):
             fill(step.state["given"], 0)
             fill(step.state["taken"], 0)
         found = yield Fetch(now.before)
-        # It may be the answer of one that was asked in an earlier round.
+        # The answer may come from a worker that was asked in an earlier round.
         if found is not None and found.worker == now.before:
             self._take(step, found)
         if weights[0] > _LEAST:
@@ -70,10 +71,10 @@ class PushSum(Operator):
         yield Publish([*step.state["given"], told])
 
     def _take(self, step: Step, found: Fetched) -> None:
-        """What the other's sum has gained."""
+        """Take what the other worker's sum has gained."""
         (told,), (weights,) = step.state["told"], step.state["weights"]
         *given, theirs = found.model
-        # Not the sums of another ring, nor what a strategy before this one showed.
+        # Skip the sums of another ring, and models that an earlier strategy showed.
         if len(given) != len(step.params) or theirs[:2].tolist() != told[:2].tolist():
             return
         own, gained = float(weights[0]), float(theirs[2] - weights[1])
@@ -88,7 +89,7 @@ class PushSum(Operator):
         weights[:] = [whole, theirs[2]]
 
     def _give(self, step: Step) -> None:
-        """Half of what there is: w remains as it is."""
+        """Give half of this worker's weight away. w stays as it is."""
         (told,), (weights,) = step.state["told"], step.state["weights"]
         weights[0] /= 2
         told[2] += weights[0]

@@ -1,8 +1,8 @@
-"""Operators of a parameter server that workers hold between them.
+"""Operators of a parameter server that the workers hold together.
 
-In the equations a is the model after the last round, y_i what a worker has made of a by its own
-steps since then, and u_i = y_i - a what it pushes: all of it, again and again, so whoever takes the
-latest has taken them all, and one that was not taken costs nothing.
+In the equations a is the model after the last round, y_i is a moved by worker i's own steps since
+then, and u_i = y_i - a is what worker i pushes. Each push holds all of u_i, so the latest push
+contains all earlier ones, and a push that nobody took costs nothing.
 """
 
 from __future__ import annotations
@@ -29,29 +29,30 @@ _ANCHOR, _OWN = "anchor", "own"
 _PUSHED, _BEFORE, _HELD, _OTHERS, _TAKEN = "pushed", "pushed before", "held", "others", "taken"
 _NUMBERS, _SIGHT = "numbers", "sight"
 _ROUND, _AMONG, _PUSH, _COUNTS = 0, 1, 2, 3
-"""In the numbers that are shown: of the round, one more; what stands for its members; how often was
-pushed in it; and from there on, of each worker by its place, the last push that was taken."""
+"""Places in the numbers that a worker shows: the round plus one; a checksum of its members; its
+pushes in the round; and from there on, for each worker by its place, the last push that was
+taken."""
 _SERVERS = 2
-"""Of a shard: who holds it, and who mirrors it."""
+"""Servers of a shard: the worker that holds it, and the one that mirrors it."""
 
 
 @dataclass(frozen=True)
 class PushPull(Operator):
-    """In each step a worker moves its own y_i with the optimizer, pushes, and pulls; there are p
+    """In each step a worker moves its own y_i with the optimizer, pushes, and pulls. There are p
     workers::
 
         y_i <- y_i - rate / p * g_i(w_i)
         v_s <- sum of the latest u_j that have come, of all workers j      where shard s is held
-        w_i <- y_i + (v_s less what is in it of u_i)                       for each shard s
+        w_i <- y_i + (v_s less the part of u_i that is in it)              for each shard s
 
-    The model is cut into ``shards`` (of whole buckets). Of members in the order of their numbers,
-    the one in place s (or s modulo their number) holds shard s, and the next one mirrors it: both
-    do the same, each for itself. A worker goes on with the one that has more in it, so when
-    one of them is lost, slow or stopped, nobody has to notice.
+    The model is cut into ``shards``, each of whole buckets. Members are ordered by their numbers:
+    the one in place s (or s modulo their number) holds shard s, and the next one mirrors it. Both
+    do the same work, each for itself. A worker pulls from the one of them that has more in its sum.
+    So when one of them is lost, slow or stopped, nobody has to notice.
 
-    Nobody waits. What a worker has pushed stays shown until one of the two of each shard says
-    that it has taken it; then its next push takes its place. So of its own part in what it pulls,
-    it knows what that is.
+    No worker waits. A worker keeps showing a push until, for each shard, one of the two servers
+    says that it has taken it. Only then does its next push replace it. So the worker always knows
+    its own part in what it pulls.
     """
 
     shards: int = 1
@@ -61,21 +62,21 @@ class PushPull(Operator):
 
     @property
     def moves(self) -> bool:
-        """It does."""
+        """True: it changes the parameters."""
         return True
 
     @property
     def paced(self) -> bool:
-        """Workers need not keep step."""
+        """True: workers need not keep step."""
         return True
 
     @property
     def needs_behind(self) -> Sequence[type[Operator]]:
-        """What keeps a."""
+        """Operators that keep a: one of them must follow."""
         return PushedSum, OuterUpdate
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """All of it is of this worker and of the round to come."""
+        """Return this worker's state on the way to the next round. All of it is local."""
         found = {
             name: State(layout.allocate(), Scope.LOCAL)
             for name in (_OWN, _PUSHED, _BEFORE, _HELD, _OTHERS)
@@ -87,7 +88,7 @@ class PushPull(Operator):
         return found
 
     def run(self, step: Step) -> Run:
-        """In the order: move, take and pull, push."""
+        """Move y_i, take and pull, and push, in this order."""
         if not step.now.samples:
             return
         if step.optimizer is None:
@@ -112,41 +113,41 @@ class PushPull(Operator):
 
 
 class PushedSum(Operator):
-    """All workers go on with all that they have done: behind `PushPull`::
+    """All workers go on with the sum of all their changes. It stands behind `PushPull`::
 
         a   <- a + sum(u_i)
         w_i <- a
 
-    Each brings its own, so it does not matter who has taken what; what a lost worker had
-    pushed is in nobody's model any more, and its samples are dealt again.
+    Each worker brings its own u_i, so it does not matter who has taken which push. The pushes of a
+    lost worker are in no model any more, and its samples are dealt again.
     """
 
     @property
     def collective(self) -> bool:
-        """It has a round."""
+        """True: it has a round."""
         return True
 
     @property
     def carries(self) -> Literal["models"]:
-        """What was done to them."""
+        """The kind of arrays that its round carries: changes of models."""
         return "models"
 
     @property
     def needs_before(self) -> Sequence[type[Operator]]:
-        """What keeps y_i."""
+        """The operator that keeps y_i: it must stand before this one."""
         return (PushPull,)
 
     @property
     def centre(self) -> str:
-        """It is a that all agree on."""
+        """The name of a, on which all workers agree."""
         return _ANCHOR
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """a."""
+        """Return a."""
         return {_ANCHOR: State(layout.allocate())}
 
     def run(self, step: Step) -> Run:
-        """What was done on the way is of no more use: `PushPull` begins anew."""
+        """Sum u_i in the round, and go on with a. `PushPull` begins again after it."""
 
         def bring(flats: Sequence[Buffer]) -> None:
             if not step.now.share:
@@ -169,14 +170,14 @@ class _Round:
         self._place = self._members.index(step.now.me)
         self.numbers: Any = step.state[_NUMBERS][0]
         self._arrived, self._most = (cast(Any, one) for one in step.state[_SIGHT])
-        """Of each shard: whether the last push is known to have come there, and how much was in
-        what was pulled last."""
+        """Two numbers for each shard: 1 if this worker's last push is known to have arrived there;
+        and how much was in the sum that was pulled last."""
         self._shards = len(self._arrived)
         self._buckets = len(step.params)
 
     def begin(self) -> None:
-        """Nothing was done yet since the round. Raises UsageError if there are more workers than
-        numbers to show."""
+        """Reset all: this worker has done nothing since the round. Raises UsageError if there are
+        more workers than there are numbers to show."""
         check_room(len(self._members))
         state, layout = self._step.state, self._step.layout
         for own, a in zip(state[_OWN], state[_ANCHOR], strict=True):
@@ -188,7 +189,7 @@ class _Round:
         self.numbers[_AMONG] = zlib.crc32(repr(self._members).encode())
         self._arrived[:] = 1
         self._most[:] = 0
-        # What was taken is only remembered where it is of use: by who holds or mirrors it.
+        # Only the workers that hold or mirror a shard have a use for what was taken.
         kept = [
             bucket.size if self._serves(self._place, number % self._shards) else 0
             for number, bucket in enumerate(layout.buckets)
@@ -202,7 +203,7 @@ class _Round:
 
     @property
     def useful(self) -> list[int]:
-        """Whose pushes are to be taken here, or who holds or mirrors something."""
+        """The workers to fetch from: all if this worker is a server, otherwise the servers."""
         places = range(len(self._members))
         serving = [any(self._serves(one, shard) for shard in range(self._shards)) for one in places]
         return [
@@ -212,19 +213,19 @@ class _Round:
         ]
 
     def take(self, found: Fetched) -> None:
-        """Another worker's: what it pushes, and what it holds."""
+        """Take another worker's push, and pull from what it holds."""
         if len(found.model) != 1 + 2 * self._buckets:
-            return  # of the strategy before
+            return  # shown by an earlier strategy
         numbers: Any = found.model[0]
         if any(numbers[:_PUSH] != self.numbers[:_PUSH]):
-            return  # of another round, or of one that it began among others
+            return  # of another round, or begun among other members
         pushed, held = found.model[1 : 1 + self._buckets], found.model[1 + self._buckets :]
         place = self._members.index(found.worker)
         self._take(place, numbers[_PUSH], pushed)
         self._pull(place, numbers, held)
 
     def push(self) -> None:
-        """Show all that was done since the round, if what is shown has come where it should."""
+        """Show all changes since the round, if the last push has arrived everywhere."""
         state = self._step.state
         if all(self._arrived):
             self.numbers[_PUSH] += 1
@@ -236,11 +237,11 @@ class _Round:
         self._pull(self._place, self.numbers, state[_HELD])
 
     def _serves(self, place: int, shard: int) -> bool:
-        """Whether who is in this place holds the shard, or mirrors it."""
+        """Return True if the worker in this place holds the shard or mirrors it."""
         return (place - shard) % len(self._members) < _SERVERS
 
     def _take(self, place: int, push: float, pushed: Sequence[Buffer]) -> None:
-        """Have in what is held what this worker has pushed, in place of what it had before."""
+        """Replace this worker's earlier push by the new one in the sums that are held here."""
         if not push > self.numbers[_COUNTS + place]:
             return
         self.numbers[_COUNTS + place] = push
@@ -251,7 +252,7 @@ class _Round:
                 kernels_for(held).exchange(held, taken, new)
 
     def _pull(self, place: int, numbers: Any, held: Sequence[Buffer]) -> None:
-        """Go on with what this worker holds, where that is more than what was pulled before."""
+        """Go on with this worker's sums, where at least as much is in them as in the last ones."""
         state, much = self._step.state, numbers[_COUNTS:].sum()
         missing = self.numbers[_PUSH] - numbers[_COUNTS + self._place]
         mine = {0: _PUSHED, 1: _BEFORE}.get(missing)
@@ -266,6 +267,6 @@ class _Round:
 
 
 def _difference(flats: Sequence[Buffer], one: Sequence[Buffer], less: Sequence[Buffer]) -> None:
-    """flats = one - less"""
+    """Set flats = one - less."""
     for flat, a, b in zip(flats, one, less, strict=True):
         kernels_for(flat).scaled_sum(flat, [a, b], [1.0, -1.0])

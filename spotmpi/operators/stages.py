@@ -1,12 +1,12 @@
-"""Operators: one stage of synchronisation each, composed with ``>>``.
+"""Operators: each is one stage of synchronisation, and ``>>`` composes them.
 
-An operator is a frozen declaration. `Operator.init` says what it remembers, `Operator.run` is its
-part of one step: a generator of requests. `Contribute` opens the step's round and is answered with
-its sums, on every worker with the same bits. `Publish` shows a model to the others, and `Fetch` is
-answered with the latest one that came from another worker, if any has. `AddUp` puts something into
-a sum that workers of a host make up between them. Nobody waits for any of these. A
-local operator yields nothing. An operator gets what it needs in the step, never in its constructor:
-neither the number of workers nor the buffers are frozen in it.
+An operator is a frozen declaration. `Operator.init` returns what it remembers. `Operator.run` is
+its part of one step: a generator of requests. `Contribute` opens the step's round; the reply is the
+round's sums, with the same bits on every worker. `Publish` shows a model to the others. `Fetch`
+replies the latest model that has arrived from another worker, if any has. `AddUp` adds something to
+a sum that the workers of a host share. No worker waits for the last three. A local operator yields
+nothing. An operator finds what it needs in the step, never in its constructor: it freezes neither
+the number of workers nor the buffers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spotmpi.operators.step import Bring, Contribute, Run, Step, Weighted
 from spotmpi.optimizers.numbers import finite, whole
 
 RESTS = ("narrow/rest", "narrow/following")
-"""What `Narrow` remembers."""
+"""Names of the states that `Narrow` remembers."""
 
 
 class Operator:
@@ -35,81 +35,80 @@ class Operator:
 
     @property
     def collective(self) -> bool:
-        """Whether it takes part in rounds."""
+        """True if it takes part in rounds."""
         return False
 
     @property
     def piecewise(self) -> bool:
-        """Whether it brings the gradient to its round as it was given, so that the round can begin
-        before all of it is there."""
+        """True if it brings the gradient to its round as it was given. Then the round can begin
+        before all of the gradient is there."""
         return False
 
     @property
     def moves(self) -> bool:
-        """Whether it changes parameters: before the round that makes the replicas differ, until
-        the round brings them together."""
+        """True if it changes parameters. Before the round this makes the replicas differ, until the
+        round brings them together."""
         return False
 
     @property
     def carries(self) -> Literal["gradients", "models"] | None:
-        """What its round brings together: gradients, or what workers have made of their models, so
-        that they may move these before it. None: something else."""
+        """The kind of arrays that its round carries: gradients, or models (also changes of models).
+        If it carries models, workers may move these before it. None: something else."""
         return None
 
     @property
     def leaves_apart(self) -> bool:
-        """Whether workers go on with models of their own after its round."""
+        """True if workers go on with different models after its round."""
         return False
 
     @property
     def follows(self) -> Literal["gradients", "models"] | None:
-        """What must be the same on all workers where it stands behind a round; None: nothing. What
-        needs the same models does not stand before one."""
+        """What must be equal on all workers where it stands behind a round; None: nothing. An
+        operator that needs equal models does not stand before a round."""
         return None
 
     @property
     def needs_before(self) -> Sequence[type[Operator]]:
-        """One of these must stand before it in its chain; none: it needs none."""
+        """Operators of which one must stand before it in its chain; empty: it needs none."""
         return ()
 
     @property
     def needs_behind(self) -> Sequence[type[Operator]]:
-        """One of these must stand behind it; none: it needs none."""
+        """Operators of which one must stand behind it; empty: it needs none."""
         return ()
 
     @property
     def centre(self) -> str | None:
-        """The name of what it remembers that is the model of all, if the parameters never are: a
-        checkpoint keeps it, and newcomers begin with it."""
+        """The name of the state that is the model of all, if parameters are never equal on all
+        workers. A checkpoint keeps it, and newcomers begin with it. None: there is none."""
         return None
 
     @property
     def paced(self) -> bool:
-        """Whether workers take as many steps as they can on the way to a round, and not all as
-        many: nothing that it does needs another worker in the same step. It stands before the
-        round."""
+        """True if each worker takes as many steps as it can on the way to a round, so their numbers
+        differ. It needs no other worker in the same step. It stands before the round."""
         return False
 
     @property
     def at_once(self) -> bool:
-        """Whether all that follows from a round's sums is the optimizer's update with their
-        average: then each element of the next state follows from that element of the sums."""
+        """True if nothing follows from a round's sums but the optimizer's update with their
+        average. Then each element of the next state follows from the same element of the sums."""
         return False
 
     @property
     def steps(self) -> int:
-        """How many steps a round is long, as far as this operator has one."""
+        """Steps of one round, if this operator has a round; else 1."""
         return 1
 
     @property
     def ahead(self) -> int:
-        """What it brings to a round is made so many steps before the round ends, and travels while
-        they are taken."""
+        """Steps from the making of its contribution to the end of the round. The contribution
+        travels during these steps."""
         return 0
 
     @property
     def fragments(self) -> int:
-        """A round carries one of so many parts of the model; they take turns."""
+        """Number of parts of the model that take turns: each round carries one."""
         return 1
 
     @property
@@ -118,34 +117,34 @@ class Operator:
         return None
 
     def stages(self) -> Iterator[Operator]:
-        """The operators that it is made of, in the order in which they run."""
+        """Yield the operators that it is made of, in the order in which they run."""
         yield self
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """What it remembers from step to step, as it is at first; the names are its own."""
+        """Return what it remembers from step to step, with its first values, by its own names."""
         return {}
 
     def start(self, step: Step) -> None:
-        """Training begins, and all hold the same parameters: what it remembers of them is made
-        here. Not called where it is given: by a checkpoint, or by the others."""
+        """Make what it remembers of the parameters, when training begins and all workers hold the
+        same. Not called if a checkpoint or the other workers give this state."""
 
     def early(self, step: Step) -> Contribute | None:
-        """What it brings to the round, in the step that `Moment.sends` it; if it is `ahead`."""
+        """Return its contribution, in the step that `StepPosition.sends` it; None: not `ahead`."""
         return None
 
     def run(self, step: Step) -> Run:
-        """Its part of a step. What comes before the request is done once for each step, what
-        comes after it when the round is complete, on every worker alike."""
+        """Do its part of a step. The code before the request runs once for each step. The code
+        after it runs when the round is complete, on every worker alike."""
         yield from ()
 
     def follow(self, step: Step) -> Iterator[Operator]:
-        """The operators of it that a worker runs which has no gradient: it learns from the
-        round's result, and does what all do with it."""
+        """Yield those of its operators that a worker without a gradient runs. Such a worker learns:
+        it does what all do with the round's result."""
         yield self
 
     def __rshift__(self, then: Operator) -> Chain:
         if not isinstance(then, Operator):
-            return NotImplemented  # a strategy, which knows how to begin with this
+            return NotImplemented  # then a strategy's own `__rrshift__` is called
         return Chain((self,)) >> then
 
     def __str__(self) -> str:
@@ -155,7 +154,7 @@ class Operator:
 
 
 def _part(operator: Operator, step: Step) -> Run:
-    """An operator's part of a step. UsageError if it is no generator: somebody forgot to yield."""
+    """Return an operator's part of a step. Raises UsageError if that is no generator."""
     part: object = operator.run(step)
     if not isinstance(part, Generator):
         raise UsageError(
@@ -173,74 +172,74 @@ class Chain(Operator):
 
     @property
     def collective(self) -> bool:
-        """Whether one of them is."""
+        """True if one of its operators is collective."""
         return any(operator.collective for operator in self.operators)
 
     @property
     def piecewise(self) -> bool:
-        """Whether the first one does that has to do with the gradient."""
+        """True if its first operator is piecewise, not counting those that narrow."""
         first = (one for one in self.operators if one.narrow is None)
         return any(one.piecewise for one in itertools.islice(first, 1))
 
     @property
     def moves(self) -> bool:
-        """Whether one of them does."""
+        """True if one of its operators changes parameters."""
         return any(operator.moves for operator in self.operators)
 
     @property
     def apart(self) -> bool:
-        """Whether workers change their parameters each for itself, before the round."""
+        """True if workers change their parameters, each for itself, before the round."""
         before = itertools.takewhile(lambda one: not one.collective, self.stages())
         return any(operator.moves for operator in before)
 
     @property
     def centre(self) -> str | None:
-        """Of the one that has it."""
+        """The centre of its first operator that has one."""
         return next((one.centre for one in self.operators if one.centre is not None), None)
 
     @property
     def paced(self) -> bool:
-        """Whether one of them has it so."""
+        """True if one of its operators is paced."""
         return any(operator.paced for operator in self.operators)
 
     @property
     def at_once(self) -> bool:
-        """Whether it is an average and its application, and nothing more."""
+        """True if it is an average and its application, and nothing more but narrowing."""
         stages = [type(one) for one in self.operators if one.narrow is None]
         return stages == [GradientAverage, Apply]
 
     @property
     def averages(self) -> bool:
-        """Whether its round averages gradients."""
+        """True if its round averages gradients."""
         return any(isinstance(one, GradientAverage) for one in self.operators)
 
     @property
     def steps(self) -> int:
-        """Of the collective one."""
+        """Steps of one round, from the collective operator."""
         return max(operator.steps for operator in self.operators)
 
     @property
     def ahead(self) -> int:
-        """Of the collective one."""
+        """Steps from contribution to end of round, as the collective operator says."""
         return max(operator.ahead for operator in self.operators)
 
     @property
     def fragments(self) -> int:
-        """Of the collective one."""
+        """Number of parts that take turns, as the collective operator says."""
         return max(operator.fragments for operator in self.operators)
 
     @property
     def narrow(self) -> str | None:
-        """Of the one that says so."""
+        """The format of its first operator that narrows."""
         return next((one.narrow for one in self.operators if one.narrow is not None), None)
 
     def stages(self) -> Iterator[Operator]:
-        """Of all of them."""
+        """Yield the stages of all its operators, in order."""
         for operator in self.operators:
             yield from operator.stages()
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """Of all of them."""
+        """Return what all its operators remember. Raises UsageError if two use the same name."""
         found: dict[str, State] = {}
         for operator in self.operators:
             for name, state in operator.init(layout).items():
@@ -253,22 +252,22 @@ class Chain(Operator):
         return found
 
     def start(self, step: Step) -> None:
-        """All of them."""
+        """Start all its operators."""
         for operator in self.operators:
             operator.start(step)
 
     def early(self, step: Step) -> Contribute | None:
-        """Of the collective one."""
+        """Return the contribution of the collective operator."""
         found = (operator.early(step) for operator in self.operators)
         return next((one for one in found if one is not None), None)
 
     def run(self, step: Step) -> Run:
-        """One after the other."""
+        """Run its operators one after the other."""
         for operator in self.operators:
             yield from _part(operator, step)
 
     def follow(self, step: Step) -> Iterator[Operator]:
-        """From the collective one on."""
+        """Yield its operators from the collective one on."""
         begun = False
         for operator in self.operators:
             begun = begun or operator.collective
@@ -286,10 +285,11 @@ class Chain(Operator):
 
 @dataclass(frozen=True)
 class Every(Operator):
-    """``then``, once in so many steps; in the others nothing.
+    """``then``, once in ``count`` steps; in the other steps it does nothing.
 
-    If it has a round, rounds are so many steps long, or shorter at the end of a pass. Else it comes
-    whenever the number of steps has reached or passed a multiple of ``count``.
+    If ``then`` has a round, rounds are ``count`` steps long, or shorter at the end of a pass.
+    Otherwise ``then`` runs whenever the number of steps has reached or passed a multiple of
+    ``count``.
     """
 
     count: int
@@ -300,67 +300,67 @@ class Every(Operator):
 
     @property
     def collective(self) -> bool:
-        """Whether what comes now and then is."""
+        """True if ``then`` is collective."""
         return self.then.collective
 
     @property
     def moves(self) -> bool:
-        """Whether what comes now and then does."""
+        """True if ``then`` changes parameters."""
         return self.then.moves
 
     @property
     def paced(self) -> bool:
-        """Whether what comes now and then has it so."""
+        """True if ``then`` is paced."""
         return self.then.paced
 
     @property
     def centre(self) -> str | None:
-        """Of what comes now and then."""
+        """The centre of ``then``."""
         return self.then.centre
 
     @property
     def steps(self) -> int:
-        """As many as it says, if they end with a round."""
+        """Steps of one round: ``count`` if ``then`` has a round, else 1."""
         return self.count if self.collective else 1
 
     @property
     def ahead(self) -> int:
-        """Of what comes now and then, within one round."""
+        """Steps from contribution to end of round, as ``then`` says, but within one round."""
         return min(self.then.ahead, self.count - 1)
 
     @property
     def fragments(self) -> int:
-        """Of what comes now and then."""
+        """Number of parts that take turns, as ``then`` says."""
         return self.then.fragments
 
     @property
     def narrow(self) -> str | None:
-        """Of what comes now and then."""
+        """The format of ``then``."""
         return self.then.narrow
 
     def stages(self) -> Iterator[Operator]:
-        """Of what comes now and then."""
+        """Yield the stages of ``then``."""
         yield from self.then.stages()
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """Of what comes now and then."""
+        """Return what ``then`` remembers."""
         return self.then.init(layout)
 
     def start(self, step: Step) -> None:
-        """Of what comes now and then."""
+        """Start ``then``."""
         self.then.start(step)
 
     def early(self, step: Step) -> Contribute | None:
-        """Of what comes now and then."""
+        """Return the contribution of ``then``."""
         return self.then.early(step)
 
     def run(self, step: Step) -> Run:
-        """Where it is due."""
+        """Run ``then`` if it is due in this step."""
         if self._due(step):
             yield from _part(self.then, step)
 
     def follow(self, step: Step) -> Iterator[Operator]:
-        """Who learns sees rounds only."""
+        """Yield what a learning worker runs: it sees rounds only, not the steps between them."""
         if self.collective:
             yield from self.then.follow(step)
         else:
@@ -379,9 +379,9 @@ class Every(Operator):
 class Narrow(Operator):
     """Sums of float32 travel between hosts in a narrower ``form``: "bf16", "fp16" or "int8".
 
-    It holds for the round of its chain: ``Narrow("int8") >> SSGD()``. What the format takes away
-    from a sum, the worker that narrowed it adds to the next one (error feedback): see
-    `arrays.narrowing`. Within a host, and where MPI sums what is small, nothing is narrowed.
+    This holds for the round of its chain: ``Narrow("int8") >> SSGD()``. The worker that narrowed a
+    sum adds what the format took away to the next sum (error feedback): see `arrays.narrowing`.
+    Nothing is narrowed within a host, or where MPI sums small arrays.
     """
 
     form: str
@@ -394,12 +394,12 @@ class Narrow(Operator):
 
     @property
     def narrow(self) -> str | None:
-        """It says so."""
+        """The format in which sums travel: ``form``."""
         return self.form
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """The rest that this worker has, in two sets that take turns. In the memory of the host,
-        where sums travel from."""
+        """Return the rests of this worker's sums, in two sets that take turns. They are in the
+        memory of the host, as sums travel from there."""
         there = replace(layout, backend=HOST)
         return {name: State(there.allocate(), Scope.LOCAL) for name in RESTS}
 
@@ -413,10 +413,10 @@ class Clip(Operator):
 
         g <- g * min(1, norm / |g|),  |g| = sqrt(sum(g**2)) over all arrays
 
-    Before the round, g is this worker's own mean gradient, and after it the average of all, or
-    their sum: ``Clip(1.0) >> GradientAverage() >> Apply()`` or
-    ``GradientAverage() >> Clip(1.0) >> Apply()``.
-    The sum is made in float64. A gradient with NaN or infinity in it keeps some.
+    Before the round, g is this worker's own mean gradient. After it, g is the average or the sum of
+    all: ``Clip(1.0) >> GradientAverage() >> Apply()`` or
+    ``GradientAverage() >> Clip(1.0) >> Apply()``. The sum of squares is made in float64. A gradient
+    with NaN or infinity in it keeps some.
     """
 
     norm: float
@@ -426,7 +426,7 @@ class Clip(Operator):
             raise UsageError(f"Clip: norm is {self.norm}, expected more than 0, as 1.0")
 
     def run(self, step: Step) -> Run:
-        """One pass that reads: what is multiplied is what the gradient is multiplied with later."""
+        """Read the gradient once. Only its factor changes, and later passes multiply with it."""
         yield from ()
         if step.update is not None:
             step.scale *= self._factor(step.update, step.scale)
@@ -454,21 +454,21 @@ class Clip(Operator):
 
 
 class _OfGradients(Operator):
-    """Its round carries what was made of the gradient."""
+    """An operator whose round carries what was made of gradients."""
 
     @property
     def collective(self) -> bool:
-        """It has a round."""
+        """True: it has a round."""
         return True
 
     @property
     def piecewise(self) -> bool:
-        """What comes first in a chain is given the gradient itself."""
+        """True: the first operator of a chain is given the gradient itself."""
         return True
 
     @property
     def carries(self) -> Literal["gradients"]:
-        """These."""
+        """The kind of arrays that its round carries: gradients."""
         return "gradients"
 
 
@@ -476,27 +476,27 @@ class GradientAverage(_OfGradients):
     """The average of all workers' gradients, weighted by samples: g = sum(w_i g_i) / sum(w_i)."""
 
     def run(self, step: Step) -> Run:
-        """Sum w_i g_i; the division follows in the update, fused with it."""
+        """Sum w_i g_i. The update does the division, in the same pass."""
         step.update = yield Contribute(step.bring)
         step.scale = 1.0 / step.weight
 
 
 class GradientSum(_OfGradients):
-    """The sum of all workers' mean gradients, each as it is: g = sum(g_i).
+    """The sum of all workers' mean gradients, without weights: g = sum(g_i).
 
-    A worker counts once, however many samples it was dealt; one that was dealt none brings nothing.
-    The sum grows with the number of workers, so the learning rate should not:
+    A worker counts once, however many samples it was dealt. A worker that was dealt none brings
+    nothing. The sum grows with the number of workers, so the learning rate should not:
     ``Trainer(scale_lr="none")``.
     """
 
     def run(self, step: Step) -> Run:
-        """What there is stands for so many samples: divided by them it is g_i."""
+        """Divide the gradient by its number of samples, which makes it g_i, and sum that."""
         step.update = yield Contribute(_mean(step.bring, step.now.share))
         step.scale = 1.0
 
 
 def _mean(bring: Bring, samples: float) -> Bring:
-    """What brings a gradient times so many samples, without them; nothing if there are none."""
+    """Return a `Bring` of a gradient divided by its number of samples; zeros if there are none."""
     if isinstance(bring, Weighted):
         return replace(bring, weight=bring.weight / samples if samples else 0.0)
 
@@ -512,21 +512,21 @@ def _mean(bring: Bring, samples: float) -> Bring:
 
 
 class Apply(Operator):
-    """The optimizer's update of the parameters with what the stages before made of the gradient:
-    after a round of the sums, before it of this worker's own."""
+    """The optimizer's update of the parameters with what earlier stages made of the gradient. After
+    a round that is made of the sums, before it of this worker's own gradient."""
 
     @property
     def moves(self) -> bool:
-        """It does."""
+        """True: it changes the parameters."""
         return True
 
     @property
     def follows(self) -> Literal["gradients"]:
-        """Their sums."""
+        """Gradients: behind a round, all workers must have the same sums of them."""
         return "gradients"
 
     def run(self, step: Step) -> Run:
-        """One fused pass over the parameters."""
+        """Update the parameters in one fused pass."""
         if step.optimizer is None:
             raise UsageError(f"{self} needs an optimizer, and a group has none: use a Trainer")
         yield from ()

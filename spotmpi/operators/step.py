@@ -1,4 +1,4 @@
-"""One step of one worker, as operators see it, and what they ask for in it."""
+"""One step of one worker, as operators see it, and the requests that they make in it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["Bring", "Contribute", "StepPosition", "Run", "Step", "Weighted", "fragment"]
 
 Bring = Callable[[Sequence[Buffer]], None]
-"""Fills buffers of the layout; as often as it is called, with the same."""
+"""Fills buffers of the layout. Each call fills them with the same values."""
 
 
 def fragment(buckets: int, fragments: int, number: int) -> range:
-    """The buckets that the round of this number carries, if fragments of the model take turns."""
+    """Return the buckets that round ``number`` carries, if ``fragments`` parts take turns."""
     many = min(fragments, buckets)
     return range(number % many, buckets, many)
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """What brings ``weight`` times what ``pack`` fills buffers with: the weight is the number of
-    the gradient's samples, or less where it was clipped.
+    """Brings ``weight`` times the values of ``pack``. The weight is the number of the gradient's
+    samples, or less if the gradient was clipped.
 
-    A data plane that multiplies while it sums takes the two apart (`spotmpi.fabric.Arena.weighs`).
+    A data plane that multiplies while it sums uses the two apart (`spotmpi.fabric.Arena.weighs`).
     """
 
     pack: Callable[[Sequence[Buffer], float], None]
-    """Fills buffers with so many times what there is; with 1, it may find it there already."""
+    """Fills buffers with the values times a factor. With 1 it may find them there already."""
     weight: float
-    """0: it brings nothing, whatever there is."""
+    """The factor. 0: it brings nothing."""
 
     def __call__(self, flats: Sequence[Buffer]) -> None:
-        """As any `Bring`."""
+        """Fill the buffers, as any `Bring` does."""
         if self.weight:
             self.pack(flats, self.weight)
         else:
@@ -50,35 +50,35 @@ class StepPosition:
     """Where one step of one worker stands: in the training, and in its round."""
 
     samples: float = 1.0
-    """What this worker's gradient stands for; 0: it has none that counts."""
+    """Samples that this worker's gradient stands for; 0: it has none that counts."""
     share: float = 1.0
-    """The same of all its steps of the round."""
+    """Samples that all steps of this worker in the round stand for."""
     last: bool = True
-    """The last step of a round: the one that has it."""
+    """True in the last step of a round: the step that has the round."""
     after: int = 1
-    """So many steps of the training are taken with it."""
+    """Steps of the training that are taken, this one included."""
     rate: float = 0.0
     """The learning rate of a step that a worker takes for itself."""
     round: int = 0
     """Rounds of steps before this one."""
     sends: bool = False
-    """What the round is brought is made with this step, though steps may follow before it ends: of
-    a strategy with operators that are `Operator.ahead`."""
+    """True if the contribution to the round is made with this step, though steps may follow before
+    the round ends. Only for a strategy whose operators are `Operator.ahead`."""
     many: int = 1
-    """Of the steps that are taken with it so many are new: one, but where workers are
-    `Operator.paced`; and only there: ..."""
+    """Steps of the training that this step adds to ``after``: 1, unless workers are
+    `Operator.paced`. Only a paced strategy sets this field and those that follow it."""
     me: WorkerId = 0
-    """... who this worker is, ..."""
+    """This worker."""
     others: Sequence[WorkerId] = ()
-    """... who else is in the training, ..."""
+    """The other workers in the training."""
     chance: float = 0.0
-    """... a number of this worker and this step, at least 0 and less than 1, at random, ..."""
+    """A random number of this worker and this step, at least 0 and less than 1."""
     before: WorkerId | None = None
-    """... who stands before this worker in a ring of all, which is drawn anew for each round ..."""
+    """The worker before this one in a ring of all workers, which is drawn again for each round."""
     generation: int = 0
-    """... and of which membership that ring is, ..."""
+    """The generation of the membership that the ring is made of."""
     crew: Sequence[WorkerId] = ()
-    """... and who takes steps on the way to this round, this worker too."""
+    """The workers that take steps on the way to this round, this worker included."""
 
 
 @dataclass
@@ -88,31 +88,31 @@ class Step:
     layout: Layout
     optimizer: Optimizer | None
     params: Sequence[Buffer]
-    """This worker's own."""
+    """This worker's own parameters."""
     memory: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
     """What the optimizer remembers, by name."""
     state: Mapping[str, Sequence[Buffer]] = field(default_factory=dict)
-    """What the operators remember, by the names that they gave it."""
+    """What the operators remember, by the names that they chose."""
     room: Callable[[], Sequence[Buffer]] = tuple
-    """Memory for what is made of the gradient before the round; `own` uses it."""
+    """Returns memory for what is made of the gradient before the round; `own` uses it."""
     now: StepPosition = StepPosition()
     bring: Bring = lambda _buffers: None
-    """What the stages so far have made of this worker's gradient, times its samples ..."""
+    """Brings what earlier stages made of this worker's gradient, times its samples."""
     update: Sequence[Buffer] | None = None
-    """... and of the round's sums, or, before the round, of that gradient; None: nothing yet."""
+    """What earlier stages made of the round's sums, or of the gradient before it; None: nothing."""
     scale: float = 1.0
-    """What `update` is to be multiplied with."""
+    """The factor that `update` is still to be multiplied with."""
     rate: float = 0.0
-    """The learning rate that holds: before the round this worker's own, then the round's."""
+    """The learning rate in force: this worker's own before the round, then the round's."""
     weight: float = 1.0
-    """Samples of all workers who brought something to the round's sums."""
+    """Samples of all workers that brought something to the round's sums."""
     active: int = 1
-    """Workers who brought something to them."""
+    """Workers that brought something to the round's sums."""
     many: int = 1
-    """Steps that are being taken: one before the round, then all of the round."""
+    """Steps that are being taken: 1 before the round, then all steps of the round."""
 
     def own(self) -> None:
-        """Make this worker's own mean gradient the `update`; only where it counts."""
+        """Make this worker's own mean gradient the `update`. Only valid if the gradient counts."""
         flats = self.room()
         if isinstance(self.bring, Weighted):
             self.bring.pack(flats, 1.0)
@@ -125,15 +125,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Contribute:
-    """Open the round of this step: sum what ``bring`` writes over all workers. Replies the sums.
+    """Open the round of this step: sum what ``bring`` writes over all workers. The reply is the
+    sums.
 
     ``bring`` may be called again if the round is tried again.
     """
 
     bring: Bring
     alone: bool = False
-    """Nothing counts but what the first worker brings that was dealt samples; if it is lost before
-    anybody has the sums, what the next one brings."""
+    """True: only one contribution counts, from the first worker that was dealt samples. If it is
+    lost before any worker has the sums, the contribution of the next one counts."""
 
 
 Run = Generator[Contribute | Publish | Fetch | AddUp, Any, None]

@@ -19,8 +19,8 @@ __all__ = ["LAMB", "Adam", "AdamW"]
 
 @dataclass
 class Adam(Optimizer):
-    """Moments of the gradient g, from 0 on, that decay by ``beta1`` and ``beta2`` (Kingma and Ba
-    2015); in update t, counted from 1, element by element::
+    """Adam (Kingma and Ba 2015): two moments of the gradient g, from 0 on, move the parameters.
+    They decay by ``beta1`` and ``beta2``. In update t, counted from 1, element by element::
 
         m <- beta1 * m + (1 - beta1) * g
         v <- beta2 * v + (1 - beta2) * g**2
@@ -84,8 +84,8 @@ class Adam(Optimizer):
     def _direction(
         self, counts: Mapping[str, Sequence[Buffer]]
     ) -> tuple[float, float, float, float]:
-        """What it follows from in the next update: what corrects the mean and the root of the
-        square, and what is added to that and taken from the weights."""
+        """Return what makes the next direction: the corrections of the mean and of the root of the
+        square, what is added to that root, and what is taken from the weights."""
         count = int(counts["updates"][0][0]) + 1
         past = power(self.beta1, count), power(self.beta2, count)
         return 1 / (1 - past[0]), 1 / math.sqrt(1 - past[1]), self.eps, self._decay
@@ -111,12 +111,12 @@ class AdamW(Adam):
 
 @dataclass
 class LAMB(AdamW):
-    """`AdamW` whose rate follows the size of each array, for large batches (You et al. 2020). With
-    u for what AdamW multiplies with the rate, in each array w of the model::
+    """`AdamW` whose rate follows the size of each array, for large batches (You et al. 2020). Let u
+    be what AdamW multiplies by the rate. Then for each array w of the model::
 
         w <- w - rate * (|w| / |u|) * u
 
-    in which |x| = sqrt(sum(x**2)), and the quotient is 1 where either is 0.
+    Here |x| = sqrt(sum(x**2)), and the quotient is 1 where either norm is 0.
     """
 
     eps: float = 1e-6
@@ -140,7 +140,7 @@ class LAMB(AdamW):
 
 
 def _ratio(weights: float, directions: float) -> float:
-    """Of the norms that these are the squares of."""
+    """Return the quotient of the norms of which these are the squares; 1 if either is 0."""
     if not weights or not directions:
         return 1.0
     return math.sqrt(weights) / math.sqrt(directions)

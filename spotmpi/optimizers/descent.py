@@ -1,4 +1,4 @@
-"""Optimizers that go down the gradient, straight or with momentum."""
+"""Optimizers that go down the gradient, plain or with momentum."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Numbers that optimizers are made with, and what is computed of them: with sums, products and
-quotients alone, which have the same bits on every machine. A library's powers and cosines do not.
+"""Numbers that optimizers are made with, and what is computed from them. Only sums, products and
+quotients are used: they have the same bits on every machine. A library's powers and cosines do not.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ __all__ = ["finite", "non_negative", "power", "share", "whole", "within"]
 
 
 def finite(name: str, value: Any) -> float:
-    """It as a float; UsageError unless it is a finite number."""
+    """Return ``value`` as a float; UsageError unless it is a finite number."""
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise UsageError(f"{name} is {value!r}, expected a finite number")
     return float(value)
 
 
 def non_negative(name: str, value: Any, example: str) -> float:
-    """The same, at least 0."""
+    """Return ``value`` as a float; UsageError unless it is finite and at least 0."""
     number = finite(name, value)
     if number < 0:
         raise UsageError(f"{name} is {number}, expected at least 0, as {example}")
@@ -29,7 +29,7 @@ def non_negative(name: str, value: Any, example: str) -> float:
 
 
 def share(name: str, value: Any, example: str) -> float:
-    """The same, at least 0 and less than 1."""
+    """Return ``value`` as a float; UsageError unless it is at least 0 and less than 1."""
     number = finite(name, value)
     if not 0 <= number < 1:
         raise UsageError(f"{name} is {number}, expected at least 0 and less than 1, as {example}")
@@ -37,7 +37,7 @@ def share(name: str, value: Any, example: str) -> float:
 
 
 def whole(name: str, value: Any, least: int) -> int:
-    """It, if it is a whole number of at least so much; else UsageError."""
+    """Return ``value``; UsageError unless it is a whole number of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
         raise UsageError(f"{name} is {value!r}, expected a whole number of at least {least}")
     return int(value)
@@ -46,8 +46,8 @@ def whole(name: str, value: Any, least: int) -> int:
 def within(
     name: str, value: Any, least: float, most: float, above: bool = False, below: bool = False
 ) -> None:
-    """Raises UsageError for what is no number between these; ``above``, ``below``: nor one of
-    them."""
+    """Raise UsageError unless ``value`` is a number from ``least`` to ``most``. With ``above`` it
+    must be more than ``least``, with ``below`` less than ``most``."""
     finite(name, value)
     if not (
         (least < value if above else least <= value) and (value < most if below else value <= most)
@@ -58,7 +58,7 @@ def within(
 
 
 def power(base: float, exponent: int) -> float:
-    """``base`` to a whole power of at least 0."""
+    """Return ``base`` to the power of ``exponent``, a whole number of at least 0."""
     found = 1.0
     while exponent:
         if exponent % 2:

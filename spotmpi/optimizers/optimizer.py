@@ -1,4 +1,4 @@
-"""What an optimizer is."""
+"""The base class of optimizers."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Optimizer(ABC):
     """
 
     lr: float | Schedule
-    """The learning rate that was asked for; `update` is told the one that holds."""
+    """The learning rate that was asked for. `update` is given the rate that holds for the step."""
 
     slots: ClassVar[tuple[str, ...]]
-    """The names of what it remembers: sets of buckets like those of the parameters, zero at
-    first."""
+    """Names of the sets of buckets that it remembers. They are like the parameters' buckets, and
+    zero at first."""
 
     counts: ClassVar[tuple[str, ...]] = ()
-    """The names of numbers that it remembers beside them, as how often it has moved. Among the
-    slots each is one array of one float64, in the memory of the host; zero at first."""
+    """Names of the numbers that it remembers as well, such as how often it has moved. Among the
+    slots each is one array of one float64, in the memory of the host, and zero at first."""
 
     elementwise: ClassVar[bool] = True
-    """What becomes of an element follows from what there is of that element alone. If not,
-    `update` is given the arrays of the model one by one, flat, instead of buckets of them."""
+    """True if each element changes by its own values alone. If not, `update` is given the arrays of
+    the model one by one, flat, instead of buckets of them."""
 
     @abstractmethod
     def update(
@@ -46,11 +46,11 @@ class Optimizer(ABC):
     ) -> None:
         """Move ``params`` and ``slots`` by one step, in place, with the gradient scale * grads.
 
-        Deterministic: equal inputs give equal bits, on every worker of one kind of machine.
+        It is deterministic: equal inputs give equal bits, on every worker of one kind of machine.
         """
 
     def remember(self, layout: Layout) -> dict[str, list[Buffer]]:
-        """Memory for all of it, for parameters of this layout."""
+        """Return memory for all slots and counts, for parameters of this layout."""
         slots = {name: layout.allocate() for name in self.slots}
         return slots | {name: [HOST.zeros("float64", 1)] for name in self.counts}
 
@@ -63,7 +63,7 @@ class Optimizer(ABC):
         rate: float,
         scale: float,
     ) -> None:
-        """`update`, of buckets of this layout, cut as this optimizer needs them."""
+        """Call `update` on buckets of this layout, cut as this optimizer needs them."""
         if not self.elementwise:
             params, grads = layout.one_by_one(params), layout.one_by_one(grads)
             cut = {name: layout.one_by_one(memory[name]) for name in self.slots}
@@ -72,8 +72,8 @@ class Optimizer(ABC):
 
     @property
     def at_once(self) -> bool:
-        """Whether `move` does what `update` does. (Not in a class that somebody has derived, which
-        may have changed the one and knows nothing of the other.)"""
+        """True if `move` does what `update` does. It is False in a class that a script derives:
+        that may have changed `update` and know nothing of `move`."""
         return False
 
     def move(
@@ -86,13 +86,13 @@ class Optimizer(ABC):
         rate: float,
         scale: float,
     ) -> None:
-        """``after`` = ``before``, moved by one step with the gradient scale * sum(weights[i] *
-        inputs[i]): parameters, and each slot after them, of some elements in the memory of the
-        host. The bits are those of `update` with that sum. ``counts`` stay as they are, until
-        `moved`."""
+        """Set ``after`` to ``before``, moved by one step. The gradient is scale * sum(weights[i] *
+        inputs[i]). Both are parameters, and each slot after them, of some elements in the memory of
+        the host. The bits are the same as `update` gives with that sum. ``counts`` stay as they
+        are, until `moved`."""
         raise NotImplementedError
 
     def moved(self, counts: Mapping[str, Sequence[Buffer]]) -> None:
-        """All elements are: count the step, as `update` does."""
+        """Count the step, as `update` does: all elements are moved."""
         for name in self.counts:
             counts[name][0][0] += 1

@@ -1,7 +1,7 @@
 """Learning rates that follow from the number of the step, and from nothing else.
 
-So a newcomer and a resumed job have the right one without being told. They are made of sums,
-products and quotients alone: all hosts have the same bits, whatever their libraries.
+So a newcomer and a resumed job have the right rate without being told. Rates are made of sums,
+products and quotients alone: all hosts have the same bits, with any libraries.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ __all__ = ["Cosine", "Schedule", "StepDecay", "Warmup", "checked", "pack", "rate
 
 
 class Schedule(ABC):
-    """A learning rate for each step. One of your own is equal on all workers and has no memory."""
+    """A learning rate for each step. Yours must be equal on all workers and have no memory."""
 
     @abstractmethod
     def rate(self, step: int) -> float:
-        """Of the step of this number; they count from 0. Deterministic."""
+        """Return the rate of this step; steps count from 0. It must be deterministic."""
 
 
 @dataclass(frozen=True)
 class Cosine(Schedule):
-    """Up to ``peak`` in ``warmup`` steps, then down to ``least`` along half a cosine; ``steps`` are
-    those of both. In step s::
+    """A rate up to ``peak`` in ``warmup`` steps, then down to ``least`` along half a cosine.
+    ``steps`` counts the steps of both. In step s::
 
         peak * (s + 1) / warmup                                                   if s < warmup
         least + (peak - least) * (1 + cos(pi * (s - warmup) / (steps - warmup))) / 2
@@ -56,7 +56,7 @@ class Cosine(Schedule):
             )
 
     def rate(self, step: int) -> float:
-        """As the equation has it."""
+        """Return the rate that the equation gives."""
         if step < self.warmup:
             return self.peak * (step + 1) / self.warmup
         if step >= self.steps:
@@ -67,7 +67,7 @@ class Cosine(Schedule):
 
 @dataclass(frozen=True)
 class StepDecay(Schedule):
-    """Lower by ``factor`` after every so many steps: first * factor**(s // every) in step s."""
+    """The rate first * factor**(s // every) in step s: it falls after each ``every`` steps."""
 
     first: float
     every: int
@@ -82,14 +82,14 @@ class StepDecay(Schedule):
             )
 
     def rate(self, step: int) -> float:
-        """As the equation has it."""
+        """Return the rate that the equation gives."""
         return self.first * power(self.factor, step // self.every)
 
 
 @dataclass(frozen=True)
 class Warmup(Schedule):
-    """Up from 0 in a straight line, in so many steps, to what ``then`` begins with: a number, or a
-    schedule, for which steps count from the end of the warm-up."""
+    """A rate that rises from 0 in a straight line, in ``steps`` steps, to the start of ``then``.
+    That is a number, or a schedule, for which steps count from the end of the warm-up."""
 
     steps: int
     then: float | Schedule
@@ -100,19 +100,19 @@ class Warmup(Schedule):
             non_negative("Warmup: then", self.then, "0.1")
 
     def rate(self, step: int) -> float:
-        """then(0) * (s + 1) / steps in step s, and then(s - steps) after these."""
+        """Return then(0) * (s + 1) / steps in step s, and then(s - steps) after the warm-up."""
         if step < self.steps:
             return rate_at(self.then, 0) * (step + 1) / self.steps
         return rate_at(self.then, step - self.steps)
 
 
 def checked(lr: object) -> float | Schedule:
-    """A learning rate that was asked for; UsageError if that cannot be meant."""
+    """Return a learning rate that was asked for; UsageError if that cannot be meant."""
     return lr if isinstance(lr, Schedule) else non_negative("lr", lr, "0.1, or a schedule")
 
 
 def rate_at(lr: float | Schedule, step: int) -> float:
-    """What it comes to in a step. Raises UsageError if that can be no learning rate."""
+    """Return the rate of ``lr`` in a step; UsageError if it can be no learning rate."""
     if not isinstance(lr, Schedule):
         return non_negative("lr", lr, "0.1, or a schedule")
     return non_negative(f"the rate that {lr} has for step {step}", lr.rate(step), "0.1")
@@ -122,8 +122,8 @@ _KINDS = {kind.__name__: kind for kind in (Cosine, StepDecay, Warmup)}
 
 
 def pack(lr: Any) -> Any:
-    """It in the values of JSON, for a worker whose script may have another one; None of a schedule
-    that is not one of ours, which all scripts are to make alike."""
+    """Return ``lr`` as JSON values, for a worker whose script may have another one. None for a
+    schedule that is not one of ours: all scripts must make it alike."""
     if not isinstance(lr, Schedule):
         return lr
     if type(lr) not in _KINDS.values():
@@ -133,7 +133,7 @@ def pack(lr: Any) -> Any:
 
 
 def unpack(found: Any) -> Any:
-    """What `pack` made it of."""
+    """Return the learning rate that `pack` was given."""
     if not isinstance(found, list):
         return found
     name, settings = found
@@ -142,7 +142,7 @@ def unpack(found: Any) -> Any:
 
 
 def _sine(x: float) -> float:
-    """Of at most half a pi, either way."""
+    """Return the sine of ``x``, which lies between -pi / 2 and pi / 2."""
     term = total = x
     for n in range(1, 13):
         term *= -x * x / (2 * n * (2 * n + 1))

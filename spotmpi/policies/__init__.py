@@ -1,4 +1,4 @@
-"""Policies: which strategy to follow, decided under way from what is measured."""
+"""Policies: they decide during the training which strategy to follow, from what is measured."""
 
 from spotmpi.policies.metrics import Metrics, Tried
 from spotmpi.policies.policy import Policy

@@ -1,4 +1,4 @@
-"""What policies decide by: figures that were measured while a strategy was followed."""
+"""The figures by which policies decide: they are measured while a strategy is followed."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ _DIGITS = 4
 
 @dataclass(frozen=True)
 class Tried:
-    """What was measured last while some strategy was followed."""
+    """What was measured last while one strategy was followed."""
 
     progress: float
     """Samples a second, of all workers."""
     workers: int
-    """So many there were then."""
+    """Workers at the time of the measurement."""
     ago: float = 0.0
-    """Seconds since; 0 of the strategy that is followed."""
+    """Seconds since the measurement; 0 for the strategy that is followed."""
     period: float = 0.0
-    """Seconds from one survey to the next then: a trial ends with one."""
+    """Seconds between surveys at the time of the measurement: a trial ends with a survey."""
 
 
 @dataclass(frozen=True)
 class Metrics:
-    """How a training goes with the strategy that it follows. All times are of the leader's clock,
-    and all figures of the last survey: some rounds, in which all workers say how they do."""
+    """How a training goes with the strategy that it follows. All times are of the leader's clock.
+    All figures are of the last survey: some rounds in which all workers tell how they do."""
 
     strategy: Strategy
-    """That is followed ..."""
+    """The strategy that is followed."""
     steps: int
-    """... when so many steps are taken, ..."""
+    """Steps taken so far."""
     since: int
-    """... for so many of them ..."""
+    """Steps taken with this strategy."""
     seconds: float
-    """... and for so long."""
+    """Seconds for which this strategy has been followed."""
     workers: int
     hosts: int
     throughput: float
     """Samples a second of each worker, in the mean."""
     share: float
-    """That, as a share of what one worker comes to that has nobody to wait for."""
+    """The throughput, as a share of what a worker would reach that has nobody to wait for."""
     slowest: float
-    """The time that the slowest worker computes for a step, over that of the median one."""
+    """The slowest worker's time to compute a step, divided by the median worker's."""
     loss: float | None = None
-    """The workers' mean in the last round."""
+    """The workers' mean loss in the last round; None if it is not known."""
     noise: float | None = None
-    """The gradient noise scale, in samples: a batch of all workers together that is much larger
-    gains little by being larger. Measured where gradients are averaged, and an average over the
-    last surveys; None: not known."""
+    """The gradient noise scale, in samples; None if it is not known. A batch of all workers
+    together that is much larger gains little by being larger. The scale is measured where gradients
+    are averaged, and is an average over the last surveys."""
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    """Of all strategies that were followed so far, by `Strategy.called`."""
+    """Results of all strategies that were followed so far, by `Strategy.called`."""
 
     @property
     def communication(self) -> float:
@@ -68,7 +68,7 @@ class Metrics:
         return self.throughput * self.workers
 
     def figures(self) -> dict[str, Any]:
-        """For the trace; values of JSON."""
+        """Return the figures for the trace, as JSON values."""
         known: dict[str, Any] = {
             name: round(getattr(self, name), _DIGITS)
             for name in ("seconds", "throughput", "share", "communication", "slowest")

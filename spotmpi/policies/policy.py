@@ -1,4 +1,4 @@
-"""What a policy is."""
+"""The base class of policies."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Policy"]
 
 
 class Policy(ABC):
-    """Decides under way how workers synchronise. It remembers nothing: what it decides follows from
-    the figures alone, so whoever leads next decides as the one before would have."""
+    """Decides during the training how workers synchronise. It remembers nothing and decides by the
+    figures alone, so a new leader decides as the one before would have."""
 
     @property
     @abstractmethod
     def strategies(self) -> Sequence[Strategy]:
-        """All that it may decide for; the training begins with the first."""
+        """All strategies that it may decide for. The training begins with the first."""
 
     @abstractmethod
     def decide(self, metrics: Metrics) -> Strategy | None:
-        """The strategy to go on with; None, or the one that is followed: it stays."""
+        """Return the strategy to go on with; None, or the one that is followed, if that stays."""
 
     def __str__(self) -> str:
-        """For people; and all workers must have policies of which this says the same."""
+        """Return a text for people. It must be the same for the policies of all workers."""
         values: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
         said = ", ".join(
             f"{one.name}={getattr(self, one.name)}"

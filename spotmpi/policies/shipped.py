@@ -1,4 +1,4 @@
-"""The policies that come with spotmpi. None of them flaps: each looks for a while at what it has
+"""The policies that come with spotmpi. None of them flaps. Each looks for a while at what it has
 decided for, and needs more than a little to go back."""
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ __all__ = ["Best", "Fixed", "Schedule", "StragglerAware", "ThroughputBelow"]
 
 @dataclass(frozen=True)
 class Fixed(Policy):
-    """Always the same."""
+    """Always follows the same strategy."""
 
     strategy: Strategy = field(default_factory=SSGD)
 
     @property
     def strategies(self) -> Sequence[Strategy]:
-        """The one."""
+        """The one strategy."""
         return [self.strategy]
 
     def decide(self, metrics: Metrics) -> Strategy | None:
-        """That one."""
+        """Return the one strategy."""
         return self.strategy
 
 
 @dataclass(frozen=True)
 class ThroughputBelow(Policy):
-    """``first``, until each worker does less than the share ``least`` of what it would do alone:
-    then ``then`` (Wagenländer et al., "Spotnik", 2020, section 3.3).
+    """Follows ``first`` until each worker does less than the share ``least`` of what it does alone.
+    Then it follows ``then`` (Wagenländer et al., "Spotnik", 2020, section 3.3).
 
     It goes back when there are fewer workers than when it left, as the network has less to do then,
-    or to look again after ``again`` seconds. It looks at either for ``settle`` seconds at least.
+    or after ``again`` seconds, to look again. It looks at either for at least ``settle`` seconds.
     """
 
     least: float = 0.4
@@ -53,11 +53,11 @@ class ThroughputBelow(Policy):
 
     @property
     def strategies(self) -> Sequence[Strategy]:
-        """Both."""
+        """Both strategies."""
         return [self.first, self.then]
 
     def decide(self, metrics: Metrics) -> Strategy | None:
-        """By the share, and back by the number of workers."""
+        """Decide by the share; go back by the number of workers, or after a time."""
         if metrics.seconds < self.settle:
             return None
         if _is(metrics.strategy, self.first):
@@ -70,8 +70,8 @@ class ThroughputBelow(Policy):
 
 @dataclass(frozen=True)
 class StragglerAware(Policy):
-    """``first``, while all are about as fast; ``then``, once the slowest worker takes ``ratio``
-    times as long for a step as the median one. Back when it takes less than 0.8 times that."""
+    """Follows ``then`` while the slowest worker is far behind the median one, else ``first``. It
+    goes to ``then`` at ``ratio`` times the median time for a step, and back below 0.8 of that."""
 
     ratio: float = 1.5
     then: Strategy = field(default_factory=ADPSGD)
@@ -85,11 +85,11 @@ class StragglerAware(Policy):
 
     @property
     def strategies(self) -> Sequence[Strategy]:
-        """Both."""
+        """Both strategies."""
         return [self.first, self.then]
 
     def decide(self, metrics: Metrics) -> Strategy | None:
-        """By the slowest worker."""
+        """Decide by the slowest worker."""
         if metrics.seconds < self.settle:
             return None
         if _is(metrics.strategy, self.first):
@@ -99,7 +99,7 @@ class StragglerAware(Policy):
 
 @dataclass(frozen=True)
 class Schedule(Policy):
-    """From some steps on, some strategy: ``Schedule({0: SSGD(), 1000: LocalSGD()})``."""
+    """Follows a strategy from a step on: ``Schedule({0: SSGD(), 1000: LocalSGD()})``."""
 
     begins: Mapping[int, Strategy]
 
@@ -111,27 +111,27 @@ class Schedule(Policy):
 
     @property
     def strategies(self) -> Sequence[Strategy]:
-        """In their order."""
+        """The strategies, in the order of their steps."""
         return [self.begins[step] for step in sorted(self.begins)]
 
     def decide(self, metrics: Metrics) -> Strategy | None:
-        """By the number of steps."""
+        """Decide by the number of steps."""
         return self.begins[max(step for step in self.begins if step <= metrics.steps)]
 
     def __str__(self) -> str:
-        """With the steps: those of all workers are compared by it."""
+        """Return a text with the steps: the policies of all workers are compared by it."""
         return f"Schedule({', '.join(map(str, sorted(self.begins)))})"
 
 
 @dataclass(frozen=True)
 class Best(Policy):
-    """The one of ``candidates`` with which most samples a second are used, by all workers.
+    """Follows the one of ``candidates`` with which all workers together use most samples a second.
 
-    Each is tried for ``settle`` seconds, and to the next survey: at first, when there are more
-    workers or fewer, and again after ``again`` seconds; less often if it is far behind, so that
-    trying it costs no more than the share ``cost`` of the time. It stays with one unless another is
-    better by the share ``better``. What a sample is worth with each strategy it cannot know: name
-    such as you trust.
+    It tries each for ``settle`` seconds, and on to the next survey: at first, when the number of
+    workers changes, and again after ``again`` seconds. It tries a candidate that is far behind less
+    often, so that this costs no more than the share ``cost`` of the time. It goes to another one
+    only if that is better by the share ``better``. It cannot know what a sample is worth with each
+    strategy: name only strategies that you trust.
     """
 
     candidates: Sequence[Strategy]
@@ -150,11 +150,11 @@ class Best(Policy):
 
     @property
     def strategies(self) -> Sequence[Strategy]:
-        """All of them."""
+        """All candidates."""
         return list(self.candidates)
 
     def decide(self, metrics: Metrics) -> Strategy | None:
-        """One that is to be tried, or the best one."""
+        """Return a candidate that is to be tried, or the best one."""
         if metrics.seconds < self.settle:
             return None
         known = metrics.tried

@@ -1,12 +1,12 @@
-"""The control word: a few flags that are summed with each round, after all of its data.
+"""The control word: a few flags and numbers that each round sums, after all of its data. Pure.
 
-All workers read the same sums, so all decide the same at the same round without a message of its
-own. The word is a small array of float64 in the memory of the host, and no plane narrows it: every
-field is a count or a whole number that float64 adds exactly for up to `MOST_WORKERS` workers (but
-for the loss, which is a measurement). Pure.
+All workers read the same sums. So all of them decide the same in the same round, and no decision
+needs a message of its own. The word is a small array of float64 in the memory of the host, and no
+plane narrows it. Every field but the loss is a whole number, and float64 adds these exactly for up
+to `MOST_WORKERS` workers. The loss is a measurement.
 
-Every step makes one and reads one, when the caches hold nothing but gradients: hence plain numbers
-and tuples, which take a tenth of the time that arrays of this size do.
+Every step makes a word and reads a sum, when the caches hold nothing but gradients. So words are
+plain numbers and tuples: they take a tenth of the time that arrays of this size take.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ class ControlWord(NamedTuple):
     """What one worker contributes to a round besides data."""
 
     kind: int | None
-    """None of who takes part in the round without knowing what it is: it learns."""
+    """Number of the round's kind in `KINDS`; None for a newcomer that learns: it knows none."""
     worker: WorkerId
     save: bool = False
-    """A checkpoint is wanted at this round's boundary."""
+    """True if a checkpoint is wanted at this round's boundary."""
     published: bool = False
-    """The checkpoint wanted last is on the disk."""
+    """True if the checkpoint that was wanted last is on the disk."""
     stop: bool = False
-    """Too few workers are left: stop at this round's boundary."""
+    """True if too few workers remain: the training stops at this round's boundary."""
     leaves: bool = False
-    """This worker is to leave before the next round."""
+    """True if this worker leaves before the next round."""
     newcomer: bool = False
-    """Somebody waits at its side to be admitted before the next round."""
+    """True if this worker sponsors a newcomer that waits to be admitted before the next round."""
     late: bool = False
-    """It joined late, and takes steps of its own counting: it may have to end before its script."""
+    """True if this worker joined late and counts its own steps: it may end before its script."""
     strategy: int | None = None
-    """All shall go on with the strategy of this number. Only the leader says so."""
+    """Number of the strategy that all shall go on with. Only the leader gives one."""
     loss: float = 0.0
     loss_weight: float = 0.0
     numbers: int = 0
-    """How many a mean is asked of; of whoever has the value of a `once`, its bytes."""
+    """Numbers of a `mean`. In a `once`: bytes of the value, from the worker that has it."""
     digest: int | None = None
-    """Of the parameters before this round."""
+    """Digest of the parameters before this round."""
 
     def encode(self) -> list[float]:
-        """The numbers to be summed."""
+        """Return the numbers that the round sums."""
         word = [0.0] * WORDS
         if self.kind is None:
             return word
@@ -75,70 +75,70 @@ class ControlWord(NamedTuple):
 
 
 class ControlSum(NamedTuple):
-    """The sum of all workers' words: equal on all of them."""
+    """The sum of all workers' control words. It is equal on all of them."""
 
     values: list[float]
     workers: int
-    """Those that knew what round it was."""
+    """Workers that knew the kind of the round."""
 
     @property
     def kind(self) -> int:
-        """What round it was: for who learns."""
+        """The kind of the round, for a newcomer that learns."""
         return END if self.over else max(range(len(KINDS)), key=self.values.__getitem__)
 
     @property
     def over(self) -> bool:
-        """The training ends: all have come to its end but those that came late and count alone."""
+        """True if the training ends: all are at its end, except late workers that count alone."""
         return 0 < self.values[END] == self.workers - self.values[_LATE]
 
     @property
     def leaving(self) -> int:
-        """How many workers are to leave."""
+        """Number of workers that leave."""
         return int(self.values[_LEAVES])
 
     @property
     def newcomer(self) -> bool:
-        """Somebody waits to be admitted."""
+        """True if a newcomer waits to be admitted."""
         return self.values[_NEWCOMER] > 0
 
     @property
     def save(self) -> bool:
-        """Somebody wants a checkpoint."""
+        """True if a worker wants a checkpoint."""
         return self.values[_SAVE] > 0
 
     @property
     def published(self) -> bool:
-        """The checkpoint wanted last is on the disk."""
+        """True if the checkpoint that was wanted last is on the disk."""
         return self.values[_PUBLISHED] > 0
 
     @property
     def stop(self) -> bool:
-        """Too few workers are left."""
+        """True if too few workers remain."""
         return self.values[_STOP] > 0
 
     @property
     def strategy(self) -> int | None:
-        """The number of the strategy that the leader wants all to go on with, if any."""
+        """Number of the strategy that the leader wants all to go on with; None if it wants none."""
         return int(self.values[_STRATEGY]) - 1 if self.values[_STRATEGY] else None
 
     @property
     def numbers(self) -> int:
-        """How many the round's mean is asked of."""
+        """Numbers of each worker in this round's mean."""
         return int(self.values[_NUMBERS]) // max(1, self.workers)
 
     @property
     def size(self) -> int:
-        """Bytes of the value that one worker has for all; 0 if nobody has one."""
+        """Bytes of the value that one worker has for all; 0 if no worker has one."""
         return int(self.values[_NUMBERS])
 
     @property
     def loss(self) -> float | None:
-        """The workers' mean loss, weighted as their gradients are; None if nobody gave one."""
+        """The workers' mean loss, weighted as their gradients are; None if no worker gave one."""
         weight = self.values[_LOSS_WEIGHT]
         return self.values[_LOSS] / weight if weight else None
 
     def check_kind(self, kind: int, number: int) -> None:
-        """All workers are in the same kind of round, or the script is wrong: say how."""
+        """Raise LeftAlone, with the difference, unless all workers are in one kind of round."""
         if self.values[kind] == self.workers or self.over:
             return
         counts = [int(self.values[kind]) for kind in range(len(KINDS))]
@@ -156,7 +156,7 @@ class ControlSum(NamedTuple):
         )
 
     def check_numbers(self, own: int, number: int) -> None:
-        """All workers have asked for a mean of equally many numbers."""
+        """Raise ReplicaMismatch unless all workers asked for a mean of equally many numbers."""
         if self.values[_NUMBERS] != own * self.workers:
             raise ReplicaMismatch(
                 f"in round {number} the {self.workers} workers called trainer.mean() with "
@@ -165,7 +165,7 @@ class ControlSum(NamedTuple):
             )
 
     def check_digest(self, own: int | None, round_number: int) -> None:
-        """All replicas were bit-identical before this round, as far as they were compared."""
+        """Raise ReplicaMismatch if replicas that were compared differed before this round."""
         if own is None or self.values[_DIGESTED] != self.workers:
             return
         if self.values[_DIGEST:] == [piece * self.workers for piece in pieces(own)]:
@@ -177,10 +177,10 @@ class ControlSum(NamedTuple):
 
 
 def pieces(digest: int) -> list[float]:
-    """A 64-bit digest as numbers so small that float64 adds those of all workers exactly."""
+    """Return a 64-bit digest as small numbers, which float64 adds exactly for all workers."""
     return [float((digest >> (_PIECE * i)) & ((1 << _PIECE) - 1)) for i in range(_PIECES)]
 
 
 def total(values: Any, workers: int) -> ControlSum:
-    """The sum as read from a reduced array."""
+    """Return the sum that a reduced array holds."""
     return ControlSum(values.tolist(), workers)

@@ -1,4 +1,4 @@
-"""A ring of all members that is drawn anew for each round, by all alike. Pure."""
+"""A ring of all members, drawn again for each round. All members draw the same one. Pure."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["before"]
 
 
 def before(me: WorkerId, membership: Membership, seed: int, number: int) -> WorkerId | None:
-    """The member that stands before ``me`` in the ring of the round of this ``number``; None if
-    there is no other. O(members), and the same on all that know the same membership."""
+    """Return the member before ``me`` in the ring of round ``number``; None if there is no other.
+    It takes O(members). All that know the same membership get the same."""
     ids = membership.ids
     if me not in ids or len(ids) < 2:
         return None

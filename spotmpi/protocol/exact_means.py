@@ -1,8 +1,8 @@
-"""Means that are exact, carried by sums of float64: for `Trainer.mean`. Pure.
+"""Exact means, carried by sums of float64: for `Trainer.mean`. Pure.
 
-A number is cut into whole numbers of 32 bits, each at its fixed place in the range of a float64,
-which adds those of up to `control_word.MOST_WORKERS` workers without an error. The mean is then
-computed from the exact sum and rounded once: it does not depend on the order of the sum, and the
+A number is cut into whole numbers of 32 bits. Each has a fixed place in the range of a float64, and
+float64 adds those of up to `control_word.MOST_WORKERS` workers without an error. The mean is
+computed from the exact sum and rounded once. So it does not depend on the order of the sum, and the
 mean of equal numbers is that number.
 """
 
@@ -18,17 +18,17 @@ from spotmpi.errors import UsageError
 
 _BITS = 32
 _LEAST = -1126
-"""Power of two of the last bit: the smallest float64 is 2**-1074, of 53 bits as all are here."""
+"""Power of two of the last bit. The smallest float64 is 2**-1074; each number has 53 bits here."""
 _PIECES = -(-(1024 - _LEAST) // _BITS)
 _MASK = np.uint64((1 << _BITS) - 1)
 _HALF = np.uint64(_BITS)
 
 WORDS = _PIECES + 3
-"""Numbers that are summed for each number: its pieces, and how many were NaN, inf and -inf."""
+"""Numbers that are summed for each number: its pieces, and the counts of NaN, inf and -inf."""
 
 
 def numbers_of(x: object) -> npt.NDArray[np.float64]:
-    """A number or an array of numbers as a flat array; UsageError for anything else."""
+    """Return a number or an array of numbers as a flat array; UsageError for anything else."""
     array = np.asarray(x)
     if array.dtype.kind not in "biuf" or not array.size:
         raise UsageError(f"mean() takes a number or an array of numbers, not {x!r}")
@@ -36,7 +36,7 @@ def numbers_of(x: object) -> npt.NDArray[np.float64]:
 
 
 def like(x: Any, numbers: Any) -> float | npt.NDArray[np.float64]:
-    """As many ``numbers`` in the shape of ``x``: a float if that is a number."""
+    """Return the first of ``numbers`` in the shape of ``x``: a float if ``x`` is a number."""
     shape = np.shape(x)
     if shape == ():
         return float(numbers[0])
@@ -44,7 +44,7 @@ def like(x: Any, numbers: Any) -> float | npt.NDArray[np.float64]:
 
 
 def encode(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """What one worker brings for these numbers: `WORDS` small whole numbers for each."""
+    """Return what one worker contributes: for each number, `WORDS` small whole numbers."""
     rows = np.zeros((len(numbers), WORDS))
     rows[:, -3:] = np.stack([np.isnan(numbers), numbers == np.inf, numbers == -np.inf], axis=1)
     fractions, powers = np.frexp(np.where(np.isfinite(numbers), numbers, 0.0))
@@ -58,7 +58,7 @@ def encode(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def decode(sums: Any, workers: int) -> list[float]:
-    """The means of ``workers`` workers' numbers, from the sums of what each has brought."""
+    """Return the means over ``workers`` workers, from the sums of their contributions."""
     return [_mean(row, workers) for row in np.asarray(sums).reshape(-1, WORDS)]
 
 

@@ -1,10 +1,10 @@
 """How noisy gradients are, and so how large a batch may be. Pure.
 
-The squared length of the mean gradient of n samples is on average |G|**2 + V / n: G is the gradient
-of all samples there are, and V says how much those of single samples differ from it. Each worker
-knows that length of its own gradient, and all of them together that of the mean of all. Two sizes
-of a batch give both terms (McCandlish, Kaplan, Amodei and others, "An empirical model of
-large-batch training", 2018, appendix A).
+The squared length of the mean gradient of n samples is on average |G|**2 + V / n. G is the gradient
+of all samples, and V says how much the gradients of single samples differ from G. Each worker knows
+this length of its own gradient. All workers together know the length of the mean of all gradients.
+These two sizes of a batch give both terms (McCandlish, Kaplan, Amodei and others, "An empirical
+model of large-batch training", 2018, appendix A).
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ class Lengths(NamedTuple):
     """What one worker knows of one round of gradients."""
 
     samples: int
-    """Of its own gradient; 0: it had none."""
+    """Samples of this worker's own gradient; 0 if it had none."""
     own: float
-    """The squared length of that, ..."""
+    """Squared length of this worker's own gradient."""
     whole: int
-    """... the samples of all, ..."""
+    """Samples of all workers' gradients."""
     mean: float
-    """... and the squared length of the mean of all, as far as this worker has summed it: ..."""
+    """Squared length of the mean gradient of all, over the elements that this worker summed."""
     elements: int
-    """... so many elements of it."""
+    """Elements of the mean gradient that this worker summed."""
 
 
 WORDS = tables.words(len(Lengths._fields))
-"""Of a table: float64."""
+"""Size of a table, in float64."""
 
 
 def write(table: Any, place: int, worker: WorkerId, lengths: Lengths | None) -> None:
-    """Make the table one with this alone, or with nothing. No two workers have one ``place``."""
+    """Make the table hold these ``lengths`` alone, or zeros. No two workers have one ``place``."""
     tables.write(table, place, worker, lengths or ())
 
 
 def read(table: Any) -> list[Lengths]:
-    """What the sum of all tables says."""
+    """Return the lengths of all workers, from the sum of all tables."""
     return [
         Lengths(int(samples), own, int(whole), mean, int(elements))
         for _, (samples, own, whole, mean, elements) in tables.rows(table)
@@ -52,21 +52,21 @@ def read(table: Any) -> list[Lengths]:
 
 
 class Noise(NamedTuple):
-    """Both terms."""
+    """The two terms that make up the squared length of a gradient."""
 
     signal: float
-    """|G|**2; one estimate may be negative."""
+    """The term |G|**2. One estimate may be negative."""
     variance: float
-    """V; likewise."""
+    """The term V. One estimate may be negative."""
 
     @property
     def scale(self) -> float | None:
-        """Samples of a batch in which both terms are equal: a much larger one learns little more
-        in a step. None if noise is all there is to see."""
+        """Samples of a batch in which both terms are equal; None if only noise is seen. A much
+        larger batch learns little more in a step."""
         return max(0.0, self.variance) / self.signal if self.signal > 0 else None
 
     def after(self, before: Noise | None, keeps: float) -> Noise:
-        """This one, averaged with those before: their share is ``keeps``."""
+        """Return the average of this noise and the noise ``before``, whose share is ``keeps``."""
         if before is None:
             return self
         mixed = (keeps * old + (1.0 - keeps) * new for old, new in zip(before, self, strict=True))
@@ -74,9 +74,9 @@ class Noise(NamedTuple):
 
 
 def estimated(known: Sequence[Lengths], size: int) -> Noise | None:
-    """From what workers know of one round with gradients of ``size`` elements; None if that says
-    nothing: somebody who has summed some of them is lost, only one has brought a gradient, or not
-    all numbers are finite."""
+    """Estimate the noise from one round with gradients of ``size`` elements. Returns None if the
+    round says nothing: a worker that summed some elements is lost, only one worker brought a
+    gradient, or not all numbers are finite."""
     own = [one for one in known if one.samples]
     elements = sum(one.elements for one in known)
     if len(own) < 2 or not elements or elements % size:

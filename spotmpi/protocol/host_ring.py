@@ -1,17 +1,17 @@
-"""How a sum travels between hosts: which messages each worker sends and gets, in which order. Pure.
+"""How a sum travels between hosts: the messages that each worker sends and gets, in order. Pure.
 
-There are three ways. By the *first* workers: the first of each host sends its host's sum to the
-first of all others, and adds up what comes. *Straight*: each host owns a share of the array; it
-gets the others' sums of that, adds them to its own, and sends the total to all. Both of these add
-the sums of hosts, in the order of the hosts. The third way is a *ring*.
+There are three ways. *First*: the first worker of each host sends its host's sum to the first
+workers of all others, and adds up what comes. *Straight*: each host owns a share of the array. It
+gets the others' sums of that share, adds them to its own, and sends the total to all. Both add the
+sums of hosts, in the order of the hosts. The third way is the *ring*.
 
-For rings an array is cut into slices, one for each worker of the host that has the most. Each slice
-has a ring of its own: one worker of every host, which sends to the one of the next host and hears
-from that of the last one. Within a ring the slice is cut into shares, one for each host, and these
+For rings, an array is cut into slices, one for each worker of the host with the most workers. Each
+slice has a ring of its own: one worker of every host, which sends to the one of the next host and
+hears from the one of the host before. A slice is cut into shares, one for each host, and a share
 into messages. A share starts at the host after its *owner*, as the sum of that host's
-contributions. Each host adds its own and passes it on, until the owner has the whole sum; then that
-goes round once more, and nobody adds anything. So each host sends and gets 2 (n - 1) / n of the
-slice, every sum is made by one host for all, and the order of summation depends on nothing but the
+contributions. Each host adds its own and passes it on, until the owner has the whole sum. Then the
+whole sum goes round once more, and no host adds anything. So each host sends and gets 2 (n - 1) / n
+of the slice, and one host makes each sum for all. The order of summation depends only on the
 numbers here.
 """
 
@@ -35,45 +35,45 @@ __all__ = [
 ]
 
 FIRST, STRAIGHT, RING = "first", "straight", "ring"
-"""The ways, as traces have them."""
+"""The names of the ways, as traces have them."""
 
 _LINE = 16
-"""Elements of which two workers of a host never write one each."""
+"""Elements of a cache line: two workers of a host never write to the same one."""
 
 
 class Course(NamedTuple):
-    """What one worker does in one ring, of an array."""
+    """What one worker does in one ring of an array."""
 
     ring: int
     before: int
-    """Which worker of the host before this one it hears from."""
+    """Number of the worker that this one hears from, on the host before."""
     after: int
-    """Which worker of the next host it sends to."""
+    """Number of the worker that this one sends to, on the next host."""
     outgoing: Sequence[slice]
-    """What it sends, in this order."""
+    """The messages that it sends, in this order."""
     incoming: Sequence[slice]
-    """What it gets, in this order: number i is to be sent on as number ``begun + i``, if there is
-    such a one."""
+    """The messages that it gets, in this order. Message i goes on as outgoing message
+    ``begun + i``, if there is one."""
     begun: int
-    """So many of what it sends are sums of its host's contributions alone."""
+    """Outgoing messages that are sums of this host's contributions alone."""
     partial: int
-    """To so many of what it gets its host's contributions are added; the rest are whole sums."""
+    """Incoming messages to which this host adds its contributions. The rest are whole sums."""
     owned: int
-    """Of those, the ones from this on are whole sums then, and this host's to make for all."""
+    """Incoming messages from this one up to `partial` become whole sums here, for all hosts."""
 
 
 class Exchange(NamedTuple):
-    """What one worker does of a slice of an array that goes straight."""
+    """What one worker does with a slice of an array that goes straight."""
 
     ring: int
     partners: Sequence[int]
-    """Which worker of each host has this slice."""
+    """Number of the worker that has this slice, for each host."""
     shares: Sequence[Sequence[slice]]
-    """What each host owns of it, as messages."""
+    """The messages of the share that each host owns."""
 
 
 def cut(size: int, which: int, count: int, start: int = 0) -> slice:
-    """One of so many about equal pieces of the elements from ``start`` on, in whole cache lines."""
+    """Return one of ``count`` about equal pieces of ``size`` elements, in lines from ``start``."""
     lines = -(-size // _LINE)
     first, last = (min(size, _LINE * (lines * i // count)) for i in (which, which + 1))
     return slice(start + first, start + last)
@@ -82,10 +82,10 @@ def cut(size: int, which: int, count: int, start: int = 0) -> slice:
 def courses(
     size: int, workers: Sequence[int], host: int, worker: int, message: int
 ) -> list[Course]:
-    """What a worker does for an array of ``size`` elements.
+    """Return what a worker does for an array of ``size`` elements: a course for each of its rings.
 
-    ``workers``: how many each host has, of two hosts or more. ``host`` and ``worker``: which of
-    them this is. ``message``: elements of one at most.
+    ``workers``: the number of workers on each host, for two hosts or more. ``host`` and ``worker``:
+    the numbers of this worker and its host. ``message``: the most elements of one message.
     """
     hosts, rings = len(workers), max(workers)
     found = []
@@ -113,8 +113,8 @@ def courses(
 def exchanges(
     size: int, workers: Sequence[int], host: int, worker: int, message: int
 ) -> list[Exchange]:
-    """What a worker does for an array that goes straight, as `courses` has it for one in rings. No
-    more workers of a host take part than have a whole message each."""
+    """Return what a worker does for an array that goes straight; arguments are as for `courses`. On
+    each host, no more workers take part than there are messages."""
     hosts, rings = len(workers), min(max(workers), max(1, -(-size // message)))
     return [
         Exchange(
@@ -128,14 +128,14 @@ def exchanges(
 
 
 def orders(size: int, workers: Sequence[int]) -> Iterator[tuple[slice, list[int]]]:
-    """In which order hosts are added, piece by piece of the array; in each host its workers are, in
-    theirs, one after the other."""
+    """Yield the pieces of the array, each with the order in which hosts are added. Within a host,
+    its workers are added one after the other, in their order."""
     for share, hops in carriers(size, workers):
         yield share, [host for host, _ in hops]
 
 
 def carriers(size: int, workers: Sequence[int]) -> Iterator[tuple[slice, list[tuple[int, int]]]]:
-    """The same, with the worker of each host that adds its contributions; the last is the owner."""
+    """Yield each piece with its hosts, and the worker of each that adds; the last is the owner."""
     hosts, rings = len(workers), max(workers)
     for ring in range(rings):
         for owner, share in enumerate(_shares(size, ring, rings, hosts)):
@@ -144,19 +144,19 @@ def carriers(size: int, workers: Sequence[int]) -> Iterator[tuple[slice, list[tu
 
 
 def carried(size: int, workers: Sequence[int], host: int, worker: int) -> list[slice]:
-    """All that one worker adds its host's contributions to."""
+    """Return all pieces in which one worker adds its host's contributions."""
     rings = max(workers)
     mine = [ring for ring in range(rings) if _who(ring, rings, workers[host]) == worker]
     return [cut(size, ring, rings) for ring in mine]
 
 
 def _who(ring: int, rings: int, workers: int) -> int:
-    """Which worker of a host with so many has this ring."""
+    """Return which of a host's ``workers`` has this ring."""
     return ring * workers // rings
 
 
 def _shares(size: int, ring: int, rings: int, hosts: int) -> list[slice]:
-    """Of a ring's slice, by their owners."""
+    """Return the shares of a ring's slice, in the order of their owners."""
     whole = cut(size, ring, rings)
     return [cut(whole.stop - whole.start, owner, hosts, whole.start) for owner in range(hosts)]
 

@@ -1,9 +1,9 @@
-"""A newcomer's life, as one table: how far it has come, and what brings it further. Pure.
+"""A newcomer's stages, as one table: how far it has come, and what takes it further. Pure.
 
-The launcher follows every newcomer through it, from what it hears of the newcomer and of its
-sponsor. These two may be on different hosts, so what they say comes in any order, some of it too
-late; and a word may be lost. So a newcomer goes forward only, and who has come to a stage has been
-through those before it.
+The launcher follows every newcomer through its stages, by what it hears of the newcomer and of its
+sponsor. These two may be on different hosts. So their messages come in any order, some too late,
+and a message may be lost. So a newcomer only goes forward, and a newcomer at one stage has passed
+all stages before it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stage(Enum):
 
 
 SPONSORED = frozenset({Stage.CHOSEN, Stage.SPAWNED, Stage.CONNECTED, Stage.BRIEFED, Stage.KNOCKING})
-"""Where it needs its sponsor, and ends with it."""
+"""Stages in which a newcomer needs its sponsor. If the sponsor ends, so does the newcomer."""
 
 _NEW = frozenset({Stage.ASKED, Stage.STARTED})
 _UNKNOWN_TO_MPI = frozenset({Stage.CHOSEN, Stage.SPAWNED})
@@ -48,11 +48,11 @@ TABLE: Mapping[str, tuple[frozenset[Stage], Stage]] = {
     "trains": (SPONSORED | {Stage.LEARNING}, Stage.TRAINING),
     "gone": (frozenset(Stage), Stage.GONE),
 }
-"""What is heard: from where it leads, and where to. ``chosen`` is the launcher's own doing, and
-``gone`` what it finds; ``spawning`` the sponsor tells, all else the newcomer itself."""
+"""For each event: the stages before it, and the stage after it. The launcher itself does ``chosen``
+and finds ``gone``. The sponsor tells ``spawning``. The newcomer tells all others."""
 
 
 def after(stage: Stage, event: str) -> Stage:
-    """Where a newcomer is after this."""
+    """Return the stage of a newcomer after ``event``. It may be the same."""
     before, then = TABLE.get(event, (frozenset(), stage))
     return then if stage in before else stage

@@ -1,9 +1,9 @@
-"""Which rounds this worker has committed, and what a verdict asks of it. Pure.
+"""The rounds that this worker has committed, and what a verdict asks of it. Pure.
 
 A **round** is one collective that every member enters. Nobody finishes round ``t + 1`` before
-everybody has entered it, so two workers never differ by more than one commit, and the record of
-the last committed round is all that a repair can ever need. It is kept until the next round
-completes; then everybody has it and it is *stable*.
+everybody has entered it. So two workers never differ by more than one commit, and a repair never
+needs more than the record of the last committed round. A worker keeps that record until the next
+round completes. Then everybody has it and it is *stable*.
 """
 
 from __future__ import annotations
@@ -19,81 +19,81 @@ class Settlement(enum.Enum):
     """What a sealed verdict means for one worker's open round."""
 
     RETRY = "retry"
-    """Nobody has committed it: reduce the cached contributions again, without the lost."""
+    """No worker has committed it: reduce the cached contributions again, without the lost."""
     RECEIVE = "receive"
-    """Others have committed it: take their record and commit the same."""
+    """Other workers have committed it: take their record and commit the same."""
     GIVE = "give"
-    """This worker's last record is behind nobody's: share it with those that lack it."""
+    """This worker has committed it: give the record to the workers that lack it."""
 
 
 class Ledger:
-    """Rounds open, committed and stable on one worker. Holds no arrays: numbers only."""
+    """Rounds open, committed and stable on one worker. It holds numbers only, no arrays."""
 
     def __init__(
         self, membership: Membership, committed: int = 0, before: Membership | None = None
     ) -> None:
-        """A newcomer begins with the rounds ``committed`` by the members ``before`` it."""
+        """Begin after ``committed`` rounds; for a newcomer, ``before`` committed the last one."""
         last = before or membership
         self._members = {last.generation: last, membership.generation: membership}
         self._generation = membership.generation
         self._committed_in = last.generation
         self.committed = committed
-        """Rounds committed; the open round, if there is one, has this number."""
+        """Rounds committed. If a round is open, this is its number."""
         self.open = False
         self.ending = False
 
     @property
     def generation(self) -> int:
-        """Whose members contributed to the last committed round."""
+        """Generation whose members contributed to the last committed round."""
         return self._committed_in
 
     @property
     def last(self) -> Membership:
-        """The members that the last committed round had."""
+        """The membership of the last committed round."""
         return self._members[self._committed_in]
 
     @property
     def contributors(self) -> tuple[WorkerId, ...]:
-        """Who contributed to the last committed round."""
+        """Workers that contributed to the last committed round."""
         return self._members[self._committed_in].ids
 
     def begin(self) -> int:
-        """Open the next round; return its number."""
+        """Open the next round and return its number. InvalidTransition if one is open."""
         if self.open or self.ending:
             raise InvalidTransition(self._state(), "begin a round")
         self.open = True
         return self.committed
 
     def commit(self) -> None:
-        """The open round is complete in the present generation.
+        """Commit the open round in the present generation: it is complete.
 
-        That the round completed says that everybody has entered it and thus committed the one
-        before: records of earlier generations are of no further use.
+        So everybody has entered it and thus committed the one before. Records of earlier ones are
+        of no use.
         """
         self._close(self._generation)
         self._members = {self._generation: self._members[self._generation]}
 
     def end(self) -> None:
-        """The round just committed was the last; only the door is left."""
+        """Mark the round just committed as the last one. Only the door remains."""
         if self.open:
             raise InvalidTransition(self._state(), "end")
         self.ending = True
 
     def stamp(self, dealt: int, dealt_in: int, plan: PlannedChange | None = None) -> Stamp:
-        """Freeze: what this worker says of itself in a recovery."""
+        """Return what this worker says of itself in a recovery. The ledger is frozen then."""
         return Stamp(self.committed, self._committed_in, dealt, dealt_in, self.ending, plan)
 
     def members_of(self, generation: int) -> Membership | None:
-        """A membership since the last commit; None for one that can matter no more."""
+        """Return a membership since the last commit; None for one that no longer matters."""
         return self._members.get(generation)
 
     def adopt(self, membership: Membership) -> None:
-        """A new membership is sealed; the next commit is one of its generation."""
+        """Take a membership that is now sealed. The next commit is in its generation."""
         self._members[membership.generation] = membership
         self._generation = membership.generation
 
     def settle(self, verdict: Verdict) -> Settlement:
-        """What ``verdict`` asks of this worker. Skew beyond one round is a bug of ours."""
+        """Return what ``verdict`` asks of this worker. A skew beyond one round is a bug of ours."""
         low, high = verdict.survey.low, verdict.survey.high
         if high - low > 1 or not low <= self.committed <= high:
             raise InvalidTransition(self._state(), f"a verdict of rounds {low} to {high}")
@@ -102,7 +102,7 @@ class Ledger:
         return Settlement.RECEIVE if self.committed == low else Settlement.GIVE
 
     def repair(self, verdict: Verdict) -> None:
-        """The open round was received from ``verdict.survey.source`` and is committed now."""
+        """Commit the open round, whose record came from ``verdict.survey.source``."""
         if self.settle(verdict) is not Settlement.RECEIVE:
             raise InvalidTransition(self._state(), "a repair that it does not need")
         self._close(verdict.survey.committed_in)

@@ -1,4 +1,4 @@
-"""Who trains together: workers, and the numbered, immutable memberships they form. Pure."""
+"""Workers, and the numbered, immutable memberships that they form. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import cached_property
 from weakref import WeakValueDictionary
 
 WorkerId = int
-"""Given at admission, never reused. Not a rank: ranks change with every membership."""
+"""Id from admission on, never reused. It is no rank: ranks change with every membership."""
 
 
 @dataclass(frozen=True)
 class Worker:
-    """One process with one model replica, and the host it runs on (a host is revoked whole)."""
+    """One process with one model replica, and the host it runs on. A host is revoked whole."""
 
     id: WorkerId
     host: str = "localhost"
@@ -26,17 +26,17 @@ _Change = tuple[int, frozenset[WorkerId], Worker | None]
 class Membership:
     """The workers of one generation, in ring order.
 
-    ``generation`` goes up at every change and never repeats; a worker's rank is its position
-    here and nothing more.
+    ``generation`` goes up at every change and never repeats. A worker's rank is its position here
+    and nothing more.
 
-    Asked the same twice, it gives the same object, as long as anybody holds it: thousands of
+    Equal calls of a method return the same object, as long as anybody holds it: thousands of
     simulated workers share each membership.
     """
 
     generation: int
     workers: tuple[Worker, ...]
     ids: tuple[WorkerId, ...] = field(init=False, repr=False, compare=False)
-    """The workers' ids in ring order."""
+    """Ids of the workers, in ring order."""
     _rank: dict[WorkerId, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -47,19 +47,19 @@ class Membership:
 
     @classmethod
     def first(cls, hosts: Collection[str]) -> Membership:
-        """Generation 0: one worker for each of ``hosts``, ids counting from 0."""
+        """Return generation 0: one worker for each of ``hosts``, with ids from 0 on."""
         return cls(0, tuple(Worker(i, host) for i, host in enumerate(hosts)))
 
     def rank(self, worker: WorkerId) -> int:
-        """The position of ``worker``; KeyError if it is no member."""
+        """Return the position of ``worker``; KeyError if it is no member."""
         return self._rank[worker]
 
     def without(
         self, gone: Collection[WorkerId], generation: int, newcomer: Worker | None = None
     ) -> Membership:
-        """The same ring less ``gone``, as ``generation``, which must be a later one.
+        """Return this ring without ``gone``, as ``generation``, which must be a later one.
 
-        A ``newcomer`` comes last: nobody else's neighbour changes but that of the last worker.
+        A ``newcomer`` comes last: only the last worker gets another next neighbour.
         """
         if generation <= self.generation:
             raise ValueError(f"generation {generation} does not come after {self.generation}")
@@ -74,11 +74,11 @@ class Membership:
 
     @cached_property
     def everybody(self) -> frozenset[WorkerId]:
-        """The workers' ids, in no order."""
+        """Ids of all workers, in no order."""
         return frozenset(self.ids)
 
     def all_but(self, lost: frozenset[WorkerId]) -> frozenset[WorkerId]:
-        """The ids of those who are not ``lost``."""
+        """Return the ids of the workers that are not ``lost``."""
         found = self._rests.get(lost)
         if found is None:
             found = self._rests[lost] = self.everybody - lost

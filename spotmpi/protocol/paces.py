@@ -1,8 +1,8 @@
-"""How fast workers are, as the rounds of asynchronous strategies tell, and the leases of the next
-round that follow. Pure.
+"""How fast workers are in asynchronous rounds, and how many steps each takes in the next. Pure.
 
-In such a round each worker takes as many steps as it can in the time in which the others take
-theirs, and says how many they were. All read the same table, so all deal the same.
+In a round of an asynchronous strategy each worker takes as many steps as it can while the others
+take theirs, and tells how many they were. All workers read the same table, so all deal the same
+leases.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["WORDS", "Pace", "all_of", "furthest", "paces", "read", "write"]
 
 _LEAST = 1e-9
-"""Seconds that a worker's steps take at least."""
+"""Fewest seconds that a worker's steps count for."""
 
 
 class Pace(NamedTuple):
@@ -25,32 +25,32 @@ class Pace(NamedTuple):
 
     worker: WorkerId
     dealt: int
-    """Steps that it was to take ..."""
+    """Steps that the worker was dealt."""
     taken: int
-    """... that it took ..."""
+    """Steps that the worker took."""
     samples: int
-    """... that they stand for ..."""
+    """Samples of the steps that the worker took."""
     seconds: float
-    """... that they took."""
+    """Seconds that the worker's steps took."""
 
     @property
     def speed(self) -> float | None:
-        """Steps a second, if that is known."""
+        """Steps a second; None if that is not known."""
         known = self.taken and self.seconds > 0
         return self.taken / max(self.seconds, _LEAST) if known else None
 
 
 WORDS = tables.words(len(Pace._fields) - 1)
-"""Of a table: float64, in which all of these numbers are exact but the last."""
+"""Size of a table, in float64. All numbers but the seconds are exact in it."""
 
 
 def write(table: Any, place: int, pace: Pace | None) -> None:
-    """Make the table one with this alone, or with nothing. No two workers have one ``place``."""
+    """Make the table hold this ``pace`` alone, or zeros. No two workers have one ``place``."""
     tables.write(table, place, *((0, ()) if pace is None else (pace.worker, pace[1:])))
 
 
 def read(table: Any) -> list[Pace]:
-    """What the sum of all tables says."""
+    """Return the paces of all workers, from the sum of all tables."""
     return [
         Pace(worker, int(dealt), int(taken), int(samples), seconds)
         for worker, (dealt, taken, samples, seconds) in tables.rows(table)
@@ -58,21 +58,21 @@ def read(table: Any) -> list[Pace]:
 
 
 def all_of(steps: int, known: Sequence[Pace]) -> int:
-    """Steps of the training that these are, if all of them would be ``steps``."""
+    """Return how many training steps were taken, if all that were dealt make up ``steps``."""
     dealt = sum(one.dealt for one in known)
     return max(1, round(steps * sum(one.taken for one in known) / dealt)) if dealt else steps
 
 
 def furthest(steps: int, known: Sequence[Pace]) -> int:
-    """Those that the worker has taken who has come furthest with its own, if all of them would be
-    ``steps``."""
+    """Return how many training steps the worker took that came furthest with its own. All of its
+    own make up ``steps``."""
     shares = [steps * one.taken // one.dealt for one in known if one.dealt]
     return max(1, *shares) if shares else steps
 
 
 def paces(workers: Sequence[WorkerId], known: Sequence[Pace], steps: int) -> list[int]:
-    """How many steps each of these is to take in the next round, so that they come to it together:
-    at least one, and ``steps`` on average. Who is not known is taken for one in the middle."""
+    """Return each worker's steps of the next round, so that all come to it together: at least one,
+    and ``steps`` on average. A worker whose speed is not known counts as one in the middle."""
     speeds: Mapping[WorkerId, float] = {
         one.worker: one.speed for one in known if one.speed is not None
     }
@@ -81,7 +81,7 @@ def paces(workers: Sequence[WorkerId], known: Sequence[Pace], steps: int) -> lis
     free, whole = steps * len(workers) - len(workers), sum(wanted)
     shares = [free * one / whole for one in wanted]
     found = [1 + int(share) for share in shares]
-    # What is left goes to those who lack most of a step, the first ones if they lack as much.
+    # The steps that remain go to the largest fractions; of equal ones, to the first.
     order = sorted(range(len(workers)), key=lambda slot: (int(shares[slot]) - shares[slot], slot))
     for slot in order[: free - sum(found) + len(workers)]:
         found[slot] += 1

@@ -1,7 +1,7 @@
-"""Values as bytes, for `Trainer.once`: numbers, strings, arrays, and what holds them. Pure.
+"""Values as bytes, for `Trainer.once`: numbers, strings, arrays, and containers of them. Pure.
 
-A text that describes the value goes first, as JSON, and then the bytes of its arrays. What is read
-can execute nothing: it is made of the types below and of no others.
+A JSON text that describes the value comes first, and then the bytes of its arrays. Reading can
+execute nothing: values are made of the types below and of no others.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ __all__ = ["pack", "unpack"]
 _LENGTH = struct.Struct("<Q")
 
 _KINDS = frozenset("?biufcSUmM")
-"""Of NumPy's types: those whose values are their bytes."""
+"""Kinds of NumPy types whose values are their bytes."""
 
 _EXPECTED = (
     "numbers, strings, bytes, booleans, None, arrays of such, and lists, tuples and dicts of these"
 )
 
 _DEEPEST = 100
-"""Levels of lists in lists."""
+"""Most levels of lists in lists."""
 
 
 def pack(value: object) -> bytes:
-    """``value`` as bytes; UsageError if it holds anything that has no place there."""
+    """Return ``value`` as bytes; UsageError if it holds anything of another type."""
     blobs: list[bytes] = []
     text = json.dumps(_describe(value, blobs, 0), separators=(",", ":")).encode()
     return b"".join([_LENGTH.pack(len(text)), text, *blobs])
 
 
 def unpack(data: bytes) -> Any:
-    """What `pack` was given, in Python's and NumPy's own types; arrays are copies."""
+    """Return what `pack` was given, in Python's and NumPy's own types. Arrays are copies."""
     (length,) = _LENGTH.unpack_from(data)
     begin = _LENGTH.size + length
     return _Reader(data, begin).value(json.loads(data[_LENGTH.size : begin]))
 
 
 def _describe(value: object, blobs: list[bytes], depth: int) -> Any:
-    """A JSON value: plain ones are themselves, others are a list that begins with their kind."""
+    """Return a JSON value: plain values as they are, others as a list that begins with a kind."""
     if depth > _DEEPEST:
         raise UsageError(f"a value is nested more than {_DEEPEST} levels deep, or holds itself")
     if isinstance(value, np.ndarray | np.generic):
@@ -79,14 +79,14 @@ def _describe_array(array: np.ndarray[Any, Any], scalar: bool, blobs: list[bytes
 
 
 class _Reader:
-    """Walks through a description, and takes the bytes in the same order."""
+    """Walks through a description and takes the bytes in the same order."""
 
     def __init__(self, data: bytes, begin: int) -> None:
         self._data = data
         self._at = begin
 
     def value(self, said: Any) -> Any:
-        """What is described here."""
+        """Return the value that is described here."""
         if not isinstance(said, list):
             return said
         kind, *rest = said

@@ -1,36 +1,36 @@
 """Reconcile, accept, restart: the one door through which a membership changes. Pure.
 
-A state machine without MPI, clock, randomness or threads: ``handle(event)`` returns commands.
-The driver executes them on a fabric, real or simulated, and feeds back what happens.
+This is a state machine without MPI, clock, randomness or threads: ``handle(event)`` returns
+commands. The driver executes them on a fabric, real or simulated, and feeds back what happens.
 
 Three tokens travel the ring of the workers believed alive, on a control communicator:
 
-- **reconcile** carries a *view* (who is lost) and a survey of the progress of those who stamped
-  it. Views only grow. One worker starts the token of a view (`topology.starter`); a token with
-  an older view than the receiver's is absorbed, one with a newer view is adopted. Back at its
-  origin, everybody alive has stamped this exact view.
-- **accept** carries the verdict. Back at its origin, everybody is *prepared*.
-- **restart** says so. Whoever gets it passes it on and enters the *build*: ``Shrink`` of the data
-  communicator, a check that the members are the verdict's, and one ``Agree`` that seals it.
+- **reconcile** carries a *view* (the lost workers) and a survey of the progress of the workers that
+  stamped it. Views only grow. One worker starts the token of a view (`ring.starter`). A receiver
+  absorbs a token with an older view than its own, and adopts a newer view. When the token is back
+  at its origin, everybody alive has stamped this exact view.
+- **accept** carries the verdict. When it is back at its origin, everybody is *prepared*.
+- **restart** says so. A worker that gets it passes it on and enters the *build*: ``Shrink`` of the
+  data communicator, a check that the members are the verdict's, and one ``Agree`` that seals it.
 
 The build blocks: a worker inside it hears no token. What makes that safe (docs/adr/0004):
 
-- nobody enters it by a token before everybody is prepared, so a worker that is not prepared may
-  go on reconciling a larger view without asking what the others do;
-- a *prepared* worker that learns of another loss cannot know whether others are inside already.
-  It revokes the control communicator, which reaches everybody who still listens, and enters the
-  build without a verdict. The seal then fails for all alike, the control communicator is
-  rebuilt, and the next attempt starts from the same frozen progress.
+- Nobody enters it by a token before everybody is prepared. So a worker that is not prepared may go
+  on reconciling a larger view without asking what the others do.
+- A *prepared* worker that learns of another loss cannot know whether others are inside already. It
+  revokes the control communicator, which reaches everybody who still listens, and enters the build
+  without a verdict. The seal then fails for all alike, the control communicator is rebuilt, and the
+  next attempt starts from the same frozen progress.
 
-A worker that leaves, and one that joins, take the same way (`PlannedChange`), but only in a pass in
-which nobody was lost and nobody is behind: otherwise the verdict leaves them out, and whoever
-planned it comes again at a later boundary.
+A worker that leaves, and one that joins, take the same way (`PlannedChange`), but only in a
+recovery in which nobody was lost and nobody is behind. Otherwise the verdict leaves the plan out,
+and the worker that made it comes again at a later boundary.
 
-Messages: a worker sends at most `most_messages` tokens: three for each concurrent loss, and three
-if the end of the training or a plan was under way as well. An attempt costs a stamp of its first
-view, one accept and one restart; each further loss makes a worker stamp one more view, or fails the
-attempt. So does, in the next pass, word that comes late: somebody revoked the control communicator
-and died, and the others had sealed a membership by then without having heard of it.
+A worker sends at most `most_messages` tokens: three for each concurrent loss, and three if the end
+of the training or a plan was under way as well. An attempt costs a stamp of its first view, one
+accept and one restart. Each further loss makes a worker stamp one more view, or fails the attempt.
+Late word does so in the next recovery: a worker revoked the control communicator and was lost, and
+the others had sealed a membership by then without having heard of it.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ from spotmpi.protocol.ring import starter, successor
 
 MESSAGES_PER_LOSS = 3
 MESSAGES_OF_AN_END = 3
-"""Or of a plan: both begin a pass that no loss asked for."""
+"""Tokens of an end or of a plan: both begin a recovery that no loss asked for."""
 
 
 def most_messages(losses: int, unasked: bool) -> int:
-    """Tokens that one worker sends, at most, in a recovery from ``losses`` concurrent losses.
+    """Return the most tokens that one worker sends in a recovery from ``losses`` concurrent losses.
 
-    ``unasked``: somebody had come to the end of the training before it, or to a plan.
+    ``unasked``: True if a worker had come to the end of the training before it, or to a plan.
     """
     return MESSAGES_PER_LOSS * losses + (MESSAGES_OF_AN_END if unasked else 0)
 
 
 STORY_LENGTH = 50
-"""Events that a message about an impossible one tells of."""
+"""Events that a message about an impossible event tells."""
 
 
 @dataclass(frozen=True)
 class PlannedChange:
-    """A change of the membership that no death asks for, at a boundary that all have come to."""
+    """A change of the membership that no loss asks for, at a boundary that all have come to."""
 
     leaving: frozenset[WorkerId] = frozenset()
     newcomer: WorkerId | None = None
-    """Who is to be admitted ..."""
+    """The newcomer that is to be admitted, if any."""
     sponsor: WorkerId | None = None
-    """... and the member that it is connected to."""
+    """The member that connects the newcomer."""
 
     def add(self, other: PlannedChange) -> PlannedChange:
-        """Both; of two newcomers the first, as there is one sponsor at a time."""
+        """Return both as one. Of two newcomers the first stays: there is one sponsor at a time."""
         first = other if self.newcomer is None else self
         return PlannedChange(self.leaving | other.leaving, first.newcomer, first.sponsor)
 
@@ -91,37 +91,37 @@ class Stamp:
     progress: int
     """Rounds committed."""
     committed_in: int
-    """Generation whose members contributed to the last of them."""
+    """Generation whose members contributed to the last committed round."""
     dealt: int
     """Steps whose batch this worker has been dealt."""
     dealt_in: int
-    """Generation for whose members the last of them was dealt."""
+    """Generation for whose members the last dealt step was dealt."""
     ending: bool
-    """It has committed its end round and waits to leave."""
+    """True if this worker has committed its end round and waits to leave."""
     plan: PlannedChange | None = None
     """What this worker adds to the plan that is due; None if none is due."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What a verdict needs to know of all stamps, in constant size whatever the ring's."""
+    """What a verdict needs to know of all stamps. Its size does not depend on the ring's."""
 
     low: int
     high: int
     source: WorkerId
-    """A worker whose progress is ``high``: the one that others are repaired from."""
+    """A worker whose progress is ``high``: the others are repaired from it."""
     committed_in: int
     """Generation whose members contributed to round ``high - 1``."""
     dealt: int
-    """The last step of which anybody has been dealt a batch ..."""
+    """Steps whose batch any worker has been dealt."""
     dealt_in: int
-    """... and the generation for whose members it was dealt: that deal stands."""
+    """Generation for whose members the last dealt step was dealt: that deal stands."""
     ending: bool
     plan: PlannedChange = NO_PLAN
 
     @classmethod
     def of(cls, worker: WorkerId, stamp: Stamp) -> Survey:
-        """The survey of one."""
+        """Return the survey of one stamp."""
         return cls(
             low=stamp.progress,
             high=stamp.progress,
@@ -134,7 +134,7 @@ class Survey:
         )
 
     def add(self, worker: WorkerId, stamp: Stamp) -> Survey:
-        """This survey with one more stamp."""
+        """Return this survey with one more stamp."""
         ahead = stamp.progress > self.high
         return Survey(
             low=min(self.low, stamp.progress),
@@ -149,7 +149,7 @@ class Survey:
 
 
 class TokenKind(enum.IntEnum):
-    """The three rounds of a recovery."""
+    """The three ring passes of a recovery."""
 
     RECONCILE = 1
     ACCEPT = 2
@@ -158,20 +158,20 @@ class TokenKind(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Token:
-    """What travels the ring: constant size but for the losses."""
+    """What travels the ring. Its size is constant but for the losses."""
 
     kind: TokenKind
     attempt: int
-    """The generation that is being proposed; a token of another attempt is stale."""
+    """Generation that is being proposed. A token of another attempt is stale."""
     origin: WorkerId
     lost: frozenset[WorkerId]
-    """The losses since the last sealed membership."""
+    """Workers lost since the last sealed membership."""
     survey: Survey
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What everybody has accepted: the new membership and what to do about the round."""
+    """What everybody has accepted: the new membership, and what to do about the round."""
 
     generation: int
     lost: frozenset[WorkerId]
@@ -179,24 +179,24 @@ class Verdict:
 
     @property
     def ended(self) -> bool:
-        """Everybody alive has committed its end round: the training is over.
+        """True if the training is over: everybody alive has committed its end round.
 
-        Not while somebody is to leave with it and cannot, beside a loss: it would be a member.
+        Not while a worker is to leave with it and cannot, beside a loss: it would be a member.
         """
         late = self.survey.plan.leaving and (self.lost or self.repairs)
         return self.survey.ending and not late
 
     @property
     def repairs(self) -> bool:
-        """Somebody has committed a round that others have not."""
+        """True if a worker has committed a round that others have not."""
         return self.survey.low < self.survey.high
 
     @property
     def change(self) -> PlannedChange:
-        """The part of the plan that this pass carries out.
+        """The part of the plan that this recovery carries out.
 
-        Never beside a loss; whoever leaves goes first, as it may be the sponsor; and nobody is
-        admitted at the end.
+        It is empty beside a loss or a repair. Workers that leave go first, as one may be the
+        sponsor. Nobody is admitted at the end.
         """
         if self.lost or self.repairs:
             return NO_PLAN
@@ -209,14 +209,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """The data path failed or training ends here; the ledger is frozen at ``stamp``."""
+    """The data path failed, or the training ends here. The ledger is frozen at ``stamp``."""
 
     stamp: Stamp
 
 
 @dataclass(frozen=True)
 class Lost:
-    """The fabric reports dead workers."""
+    """The fabric reports that workers are lost."""
 
     workers: frozenset[WorkerId]
 
@@ -230,14 +230,14 @@ class Received:
 
 @dataclass(frozen=True)
 class ControlRevoked:
-    """Somebody gave this attempt up and waits in the build."""
+    """A worker gave this attempt up and waits in the build."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """The build returned; ``sealed`` and ``members`` are the same for everybody alive.
+    """The build returned. ``sealed`` and ``members`` are the same for everybody alive.
 
-    ``members`` are those alive, of the old membership; ``newcomer`` is there if one was admitted.
+    ``members`` are those alive, of the old membership. ``newcomer`` is there if one was admitted.
     """
 
     sealed: bool
@@ -253,7 +253,7 @@ Event = Interrupted | Lost | Received | ControlRevoked | Built
 
 @dataclass(frozen=True)
 class Send:
-    """Send ``token``; a dead receiver is reported as an ordinary loss."""
+    """Send ``token``. A lost receiver is reported as an ordinary loss."""
 
     to: WorkerId
     token: Token
@@ -266,14 +266,14 @@ class RevokeControl:
 
 @dataclass(frozen=True)
 class Build:
-    """Enter the blocking build; without a verdict, only to make it fail for all alike."""
+    """Enter the blocking build. Without a verdict, the build only fails for all alike."""
 
     verdict: Verdict | None
 
 
 @dataclass(frozen=True)
 class Resume:
-    """The verdict is sealed; ``membership`` is the one to train with."""
+    """The verdict is sealed: ``membership`` is the one to train with."""
 
     verdict: Verdict
     membership: Membership
@@ -308,7 +308,7 @@ class Recovery:
         self._story: deque[tuple[DoorState, Event]] = deque(maxlen=STORY_LENGTH)
 
     def handle(self, event: Event) -> list[Command]:
-        """Take one event; return the commands to execute, in order."""
+        """Take one event and return the commands to execute, in order."""
         key: object = event.token.kind if isinstance(event, Received) else type(event)
         action = self.TRANSITIONS.get((self.state, key))
         self._story.append((self.state, event))
@@ -326,7 +326,7 @@ class Recovery:
         self._stamp = event.stamp
         return self._start()
 
-    # Reconciling: views grow, the token of the final one goes round.
+    # Reconciling: views grow, and the token of the final view goes round.
 
     def _lose(self, event: Lost) -> list[Command]:
         self._grow(event.workers)
@@ -338,7 +338,7 @@ class Recovery:
             return []
         known = self.view
         self._grow(token.lost)
-        if token.lost != self.view:  # an older view, or one that only together is complete
+        if token.lost != self.view:  # the token's view lacks a loss that is known here
             return self._start()
         if token.origin == self.me and known == token.lost:
             return self._accept_own(token)
@@ -349,7 +349,7 @@ class Recovery:
         if self._stale(token):
             return []
         if token.lost != self.view:
-            # The others are prepared for a membership that holds a worker known dead here.
+            # The others are prepared for a membership with a worker that is known lost here.
             return self._give_up()
         self._prepare(token)
         return [self._pass_on(token)]
@@ -359,7 +359,7 @@ class Recovery:
     def _accepted_by_all(self, event: Received) -> list[Command]:
         token = event.token
         if self._stale(token) or token.lost != self.view:
-            # Of an older view: late word of a worker that has died since, who had begun alone.
+            # The token has an older view: late word of a worker, lost since, that began alone.
             return []
         if token.origin != self.me:
             raise InvalidTransition(self.state.value, str(event), self.story)
@@ -406,7 +406,7 @@ class Recovery:
         self._verdict = None
         self._again = True
         stamp = self._stamped()
-        if stamp.plan is not None:  # whoever was to come in has been turned away by now
+        if stamp.plan is not None:  # the newcomer has been turned away by now
             self._stamp = replace(stamp, plan=PlannedChange(leaving=stamp.plan.leaving))
         self._grow(self.membership.everybody - event.members)
         return self._start()
@@ -424,7 +424,7 @@ class Recovery:
         return tuple(f"{state.value} <- {event}" for state, event in self._story)
 
     def _grow(self, workers: frozenset[WorkerId]) -> None:
-        # A loss from before the last seal is no member any more and says nothing new.
+        # A worker lost before the last seal is no member any more: that says nothing new.
         self.view |= {worker for worker in workers if worker in self.membership}
 
     def _stale(self, token: Token) -> bool:
@@ -436,7 +436,7 @@ class Recovery:
         return self._stamp
 
     def _start(self) -> list[Command]:
-        # An interruption alone is no reason: who revoked has seen a loss that is yet to be heard.
+        # An interruption alone is no reason: the worker that revoked saw a loss yet to be heard.
         stamp = self._stamped()
         reason = self.view or stamp.ending or stamp.plan is not None or self._again
         if not reason or self._started == self.view:

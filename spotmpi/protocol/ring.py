@@ -1,4 +1,4 @@
-"""Plans over a ring of workers. Pure; O(lost) per question, never O(ring)."""
+"""Neighbours in a ring of workers. Pure; a question takes O(lost), never O(ring)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from spotmpi.protocol.membership import Membership, WorkerId
 
 
 def successor(ring: Membership, worker: WorkerId, lost: Collection[WorkerId]) -> WorkerId:
-    """The next worker of ``ring`` after ``worker`` that is not lost; itself if it is the last."""
+    """Return the next worker of ``ring`` after ``worker`` that is not lost. It may be itself."""
     return _walk(ring, worker, lost, +1)
 
 
 def predecessor(ring: Membership, worker: WorkerId, lost: Collection[WorkerId]) -> WorkerId:
-    """The nearest worker of ``ring`` before ``worker`` that is not lost."""
+    """Return the nearest worker of ``ring`` before ``worker`` that is not lost."""
     return _walk(ring, worker, lost, -1)
 
 
 def starter(ring: Membership, lost: Collection[WorkerId]) -> WorkerId:
-    """The one worker that starts the token of this view.
+    """Return the one worker that starts the token of this view.
 
-    The nearest live predecessor of the first lost worker: on a ring it is the one whose
-    neighbour fell silent. With nobody lost, the lowest rank. Everybody who holds the same view
-    names the same worker, which is what keeps a recovery at O(lost) messages a worker.
+    It is the nearest live predecessor of the first lost worker: on a ring, its neighbour fell
+    silent. With nobody lost, it is the lowest rank. Everybody who holds the same view names the
+    same worker. That keeps a recovery at O(lost) messages a worker.
     """
     if not lost:
         return ring.workers[0].id

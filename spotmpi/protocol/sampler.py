@@ -1,9 +1,9 @@
-"""Which samples each worker trains on: every sample of a pass exactly once, elastic. Pure.
+"""The samples that each worker trains on: every sample of a pass exactly once, elastic. Pure.
 
 All workers hold an equal sampler and compute the same leases without a message. A lease is for the
-steps of one round, and belongs to it, not to a membership: once anybody has been dealt round ``r``,
-everybody keeps that lease, and a slice whose worker was lost before it counted goes back to a pool
-that is dealt first.
+steps of one round. It belongs to the round, not to a membership: once anybody has been dealt round
+``r``, everybody keeps that lease. If a worker is lost before its slice counted, that slice goes
+back to a pool that is dealt first.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from spotmpi.protocol.membership import Membership, WorkerId
 Indices = npt.NDArray[np.int64]
 
 PacesOf = Callable[[Sequence[WorkerId]], Sequence[int]]
-"""How many steps each of these workers is to take in the next round."""
+"""Function that returns the steps of these workers in the next round."""
 
 FIRST_SAMPLE: Indices = np.zeros(1, dtype=np.int64)
-"""A batch to rehearse with."""
+"""A batch for a rehearsal."""
 
 _NOTHING: Indices = np.empty(0, dtype=np.int64)
 _NOTHING.setflags(write=False)
@@ -35,74 +35,74 @@ _NOTHING.setflags(write=False)
 
 @dataclass(frozen=True)
 class Lease:
-    """The samples of one round: of each slot, for each of its steps.
+    """The samples of one round, for each slot and each of its steps.
 
-    A slot is a place for a contribution, and has a worker that fills it; usually each worker has
-    one. A worker dealt nothing takes part with weight 0.
+    A slot is a place for a contribution, and one worker fills it. Usually each worker has one slot.
+    A worker that is dealt no samples takes part with weight 0.
     """
 
     number: int
-    """Leases of this sampler before it."""
+    """Leases of this sampler before this one."""
     pass_number: int
     slots: tuple[WorkerId, ...]
     """The worker of each slot."""
     samples: Indices
-    """Of all slots, one after the other, shared as evenly as can be: the first have one more."""
+    """Samples of all slots, one after the other, shared evenly: the first may have one more."""
     steps: int = 1
-    """Of each slot, or of a slot on average, where they differ."""
+    """Steps of each slot; the average where slots differ."""
     paces: tuple[int, ...] = ()
     """Steps of each slot, if workers take as many as they can in the time of the round."""
     taken: tuple[int, ...] = ()
-    """Steps of each slot that were taken, if scripts went no further: only their samples count."""
+    """Steps of each slot that were taken, if scripts stopped early: only their samples count."""
 
     def slot(self, number: int) -> Indices:
-        """The samples of one slot that are to count."""
+        """Return the samples of one slot that count."""
         dealt = self._dealt(number)
         return dealt[: self._used(number, dealt)] if self.taken else dealt
 
     def slots_of(self, workers: Iterable[WorkerId]) -> list[int]:
-        """The slots that these workers fill, in the order of the slots."""
+        """Return the slots that these workers fill, in the order of the slots."""
         if self._all(workers):
             return list(range(len(self.slots)))
         return sorted(slot for worker in workers for slot in self._slots_of.get(worker, ()))
 
     def of(self, worker: WorkerId) -> Indices:
-        """The samples of ``worker``; none if it is not in the lease."""
+        """Return the samples of ``worker``; none if it is not in the lease."""
         return _joined([self.slot(slot) for slot in self._slots_of.get(worker, ())])
 
     def steps_of(self, slot: int) -> int:
-        """Steps of one slot."""
+        """Return the steps of one slot."""
         return self.paces[slot] if self.paces else self.steps
 
     def steps_for(self, worker: WorkerId) -> int:
-        """Steps of one worker; of one that is not in the lease, and is dealt nothing, as many as on
-        average."""
+        """Return the steps of one worker. A worker that is not in the lease is dealt nothing, and
+        gets the average."""
         return max(map(self.steps_of, self._slots_of.get(worker, ())), default=self.steps)
 
     def piece(self, slot: int, step: int) -> Indices:
-        """The samples of one slot in one of its steps."""
+        """Return the samples of one slot in one of its steps."""
         return _share(self._dealt(slot), step, self.steps_of(slot))
 
     def part(self, slot: int, step: int, steps: int) -> Indices:
-        """What counts of one slot, in so many ``steps`` of equal length: one of them. Where all
-        slots have as many, these are the pieces."""
+        """Return one of ``steps`` equal parts of the samples of a slot that count. If all slots
+        have this number of steps, these are the pieces."""
         if self.paces or steps != (self.taken[slot] if self.taken else self.steps):
             return _share(self.slot(slot), step, steps)
         return self.piece(slot, step)
 
     def batch(self, worker: WorkerId, step: int) -> Indices:
-        """The samples of ``worker`` in one of the steps; there may be none."""
+        """Return the samples of ``worker`` in one of the steps; there may be none."""
         return _joined([self.piece(slot, step) for slot in self._slots_of.get(worker, ())])
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
-        """How many samples these workers were dealt, and how many of their slots have any."""
+        """Return how many samples these workers have, and how many of their slots have any."""
         if not (self.taken or self.paces) and self._all(workers):
             return len(self.samples), min(len(self.samples), len(self.slots))
         counts = [len(self.slot(slot)) for slot in self.slots_of(workers)]
         return sum(counts), sum(map(bool, counts))
 
     def without(self, workers: Iterable[WorkerId]) -> list[Indices]:
-        """What was dealt and does not count, if these workers contribute."""
+        """Return the samples that were dealt and do not count, if these workers contribute."""
         if not self.taken and self._all(workers):
             return []
         counted, left = frozenset(workers), []
@@ -126,13 +126,13 @@ class Lease:
         return [len(self.samples) * steps // all_steps for steps in before]
 
     def _used(self, slot: int, dealt: Indices) -> int:
-        """How many of a slot's samples belong to the steps that were taken."""
+        """Return how many of a slot's samples belong to the steps that were taken."""
         share, extra = divmod(len(dealt), self.steps_of(slot))
         return self.taken[slot] * share + min(self.taken[slot], extra)
 
     def _all(self, workers: object) -> bool:
-        # In almost every step. Comparing them one by one is a matter of microseconds for thousands,
-        # and where they are the same object, of nothing.
+        # True in almost every step. To compare thousands of workers one by one takes microseconds;
+        # to compare an object with itself takes nothing.
         return workers is self.slots or workers == self.slots
 
     @cached_property
@@ -142,7 +142,7 @@ class Lease:
 
 @lru_cache(maxsize=4)
 def _table(slots: tuple[WorkerId, ...]) -> Mapping[WorkerId, Sequence[int]]:
-    """Which slots each worker fills. A search in the tuple would make a step quadratic, and so
+    """Return the slots of each worker. A search in the tuple would make a step quadratic, and so
     would a table for each of thousands of simulated workers: the leases of many steps share one."""
     found: dict[WorkerId, list[int]] = {}
     for slot, worker in enumerate(slots):
@@ -185,11 +185,11 @@ class Sampler:
     def deal(
         self, workers: Sequence[WorkerId], steps: int = 1, paces: Sequence[int] = ()
     ) -> Lease | None:
-        """The lease of the next round, which is ``steps`` long; None when all passes are done.
+        """Return the lease of the next round, ``steps`` long; None when all passes are done.
 
         The first call for a round fixes its lease for ``workers``; later ones return that lease
-        until `count`. At the end of a pass it may have fewer steps. ``paces``: how many steps each
-        of them takes, if not as many as all others.
+        until `count`. At the end of a pass it may have fewer steps. ``paces``: the steps of each
+        worker, if they differ.
         """
         if self._lease is None and not self.over:
             batches = sum(paces) or len(workers) * steps
@@ -202,15 +202,15 @@ class Sampler:
         return self._lease
 
     def end(self, taken: Sequence[int]) -> Lease | None:
-        """Scripts take no more of the fixed lease than so many steps of each slot; returns what it
-        is now. The rest goes back when it counts."""
+        """Cut the fixed lease to the steps ``taken`` of each slot and return it: scripts take no
+        more. The rest goes back when the lease counts."""
         if self._lease is not None:
             self._lease = replace(self._lease, taken=tuple(taken))
         return self._lease
 
     def left(self, workers: int) -> int:
-        """Steps that are to come, if so many workers take them, each a full batch. What is fixed
-        and does not count yet is one of them."""
+        """Return the steps to come, if ``workers`` workers take them with full batches. A fixed
+        lease that does not count yet is one of them."""
         size = self.batch_size * workers
         here = len(self._pool) + self.n - self._cursor
         passes = self.passes - self._pass
@@ -218,11 +218,11 @@ class Sampler:
 
     @property
     def over(self) -> bool:
-        """Whether all passes are done."""
+        """True if all passes are done."""
         return self._pass >= self.passes or not self.n
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
-        """The fixed lease's round is committed; what others than ``contributors`` had goes back."""
+        """Commit the fixed lease's round. Samples of others than ``contributors`` go back."""
         after = self.after(contributors)
         if after["pass"] != self._pass:
             self._pass = after["pass"]
@@ -231,12 +231,12 @@ class Sampler:
         self._lease = None
 
     def after(self, contributors: Iterable[WorkerId]) -> dict[str, Any]:
-        """The `state` that `count` of these contributors would lead to."""
+        """Return the `state` that `count` of these contributors would lead to."""
         lease = self._lease
         if lease is None:
             raise RuntimeError("no step of this sampler is dealt that could count")
         pooled, used = len(self._pool), len(lease.samples)
-        # The lease was cut from the front of pool + order, so what follows them is untouched.
+        # The lease was cut from the front of pool + order: the rest is untouched.
         pool = np.concatenate([*lease.without(contributors), self._pool[used:]])
         number, cursor = self._pass, self._cursor + max(0, used - pooled)
         if cursor == self.n and not len(pool):
@@ -250,8 +250,8 @@ class Sampler:
         }
 
     def lent(self) -> dict[str, Any] | None:
-        """The fixed lease, where workers take different numbers of its steps: what `borrow` needs
-        beside the `state`. Else None."""
+        """Return the fixed lease as plain values, which `borrow` needs beside the `state`. None if
+        there is none, or if all workers take the same number of its steps."""
         lease = self._lease
         if lease is None or not lease.paces:
             return None
@@ -259,14 +259,14 @@ class Sampler:
         return {**known, "slots": [*lease.slots], "paces": [*lease.paces]}
 
     def borrow(self, lent: Mapping[str, Any]) -> Lease:
-        """Fix the lease that was `lent` by a sampler with this `state`."""
+        """Fix and return the lease that was `lent` by a sampler with this `state`."""
         samples = self._first(lent["samples"])
         slots, paces = (tuple(map(int, lent[key])) for key in ("slots", "paces"))
         self._lease = Lease(self.steps, self._pass, slots, samples, int(lent["steps"]), paces)
         return self._lease
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint or a newcomer needs of it."""
+        """Return what a checkpoint or a newcomer needs of this sampler."""
         return {
             "n": self.n,
             "pass": self._pass,
@@ -306,19 +306,19 @@ class Sampler:
 
 
 def pool_of(state: Mapping[str, object]) -> Indices:
-    """Of a sampler's `state`, also one that has come through JSON: what was put back."""
+    """Return the samples put back in a sampler's `state`, also if that has come through JSON."""
     return np.asarray(state["pool"], dtype=np.int64)
 
 
 _ORDERS: WeakValueDictionary[tuple[int, ...], Indices] = WeakValueDictionary()
-"""Orders that are in use: equal samplers of one process share theirs."""
+"""Orders that are in use. Equal samplers of one process share theirs."""
 
 
 class Dealer:
-    """What one worker has been dealt, and for whom: keeps equal samplers equal in recoveries.
+    """What one worker has been dealt, and for whom. It keeps equal samplers equal in recoveries.
 
-    A round is dealt for the membership in which the first worker draws it. After a recovery all
-    learn from the verdict whether anybody alive has drawn the next round, and for whom.
+    A round is dealt for the membership in which the first worker draws it. After a recovery the
+    verdict tells all whether anybody alive has drawn the next round, and for whom.
     """
 
     def __init__(self) -> None:
@@ -329,21 +329,21 @@ class Dealer:
 
     @property
     def drawn(self) -> Sampler | None:
-        """Where the lease comes from that is drawn and not committed."""
+        """The sampler of the lease that is drawn and not committed; None if there is none."""
         return self._drawn
 
     @property
     def dealt(self) -> tuple[int, int]:
-        """Leases drawn so far, and the generation that the last was dealt for."""
+        """Leases drawn so far, and the generation for which the last was dealt."""
         generation = self._basis.generation if self._basis else 0
         return self.committed + (self._drawn is not None), generation
 
     def after(self) -> int:
-        """Leases committed once the one that is drawn is."""
+        """Return the leases committed once the drawn one is."""
         return self.committed + (self._drawn is not None)
 
     def restore(self, committed: int) -> None:
-        """Go on where the dealer with this `after` stands; nothing is drawn."""
+        """Go on where the dealer with this `after` stands. Nothing is drawn."""
         self.committed = committed
         self._drawn = self._basis = None
 
@@ -354,8 +354,8 @@ class Dealer:
         steps: int = 1,
         paces: PacesOf = lambda _workers: (),
     ) -> Lease | None:
-        """The next lease of ``sampler``, for ``membership`` unless it was dealt for another.
-        ``paces``: of these workers."""
+        """Return the next lease of ``sampler``, for ``membership`` unless it was dealt for another.
+        ``paces``: a function of the workers."""
         workers = (self._basis or membership).ids
         lease = sampler.deal(workers, steps, paces(workers))
         if lease is not None:
@@ -364,7 +364,7 @@ class Dealer:
         return lease
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
-        """The lease drawn is committed with the slices of ``contributors``."""
+        """Commit the drawn lease with the slices of ``contributors``."""
         if self._drawn is None:
             raise RuntimeError("no step is drawn that could count")
         self._drawn.count(contributors)
@@ -372,20 +372,20 @@ class Dealer:
         self._drawn = self._basis = None
 
     def end(self, taken: Sequence[int]) -> Lease | None:
-        """Of the lease that is drawn so many steps of each slot are taken, and no more will be."""
+        """Cut the drawn lease to the steps ``taken`` of each slot; None if none is drawn."""
         return None if self._drawn is None else self._drawn.end(taken)
 
     def drop(self, sampler: Sampler) -> None:
-        """The script will not use what it has drawn from here.
+        """Drop what the script has drawn from ``sampler``: it will not use it.
 
-        Whoever was dealt this lease is dealt the next one as well, as it may be with those who have
-        gone on to it: a recovery, or the lease's commit, says for whom it is then.
+        The next lease is dealt for the same membership, because other workers may have gone on to
+        it. A recovery, or the lease's commit, says for whom it is then.
         """
         if self._drawn is sampler:
             self._drawn = None
 
     def resume(self, dealt: int, dealt_for: Membership | None) -> None:
-        """After a recovery: somebody alive has drawn lease ``dealt - 1``, for ``dealt_for``."""
+        """Go on after a recovery: a live worker drew lease ``dealt - 1``, for ``dealt_for``."""
         if dealt <= self.committed:
             self._basis = None  # the next lease is nobody's yet: deal it for the new membership
         elif self._drawn is None and dealt_for is not None:
@@ -398,18 +398,18 @@ _LAST_SHIFT = 31
 
 
 def shuffled(n: int, seed: Sequence[int]) -> Indices:
-    """The numbers below ``n`` in an order that follows from ``seed``, whole numbers of any size.
+    """Return the numbers below ``n`` in an order that ``seed`` fixes: whole numbers of any size.
 
     All workers of a job, and all runs from one checkpoint, must come to the same order. NumPy does
-    not promise that of its generators from version to version, so the order is defined here (and
+    not promise that for its generators from version to version. So the order is defined here (and
     held by a test): ``i`` is sorted by the upper bits of the ``i``-th number of SplitMix64 (Steele,
-    Lea and Flood, 2014), which starts from a state made of ``seed`` in the same way.
+    Lea and Flood, 2014). SplitMix64 starts from a state that it makes of ``seed`` in the same way.
     """
     state = np.zeros(1, np.uint64)
     for value in seed:
         state = _mixed(state + np.uint64(int(value) % 2**64))
     numbers = np.arange(n, dtype=np.uint64)
-    # What is sorted holds i in its lower bits: faster than an argsort, and no two are equal.
+    # Each key holds i in its lower bits: that is faster than an argsort, and no two are equal.
     lower = np.uint64((1 << max(n - 1, 0).bit_length()) - 1)
     keys = _mixed(state + numbers * np.uint64(_STEP)) & ~lower | numbers
     keys.sort()
@@ -417,7 +417,7 @@ def shuffled(n: int, seed: Sequence[int]) -> Indices:
 
 
 def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """One step of SplitMix64 from each of these states, modulo 2**64: a bijection."""
+    """Return one step of SplitMix64 from each of these states, modulo 2**64: a bijection."""
     mixed = state + np.uint64(_STEP)
     for shift, factor in _FACTORS:
         mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
@@ -425,8 +425,8 @@ def _mixed(state: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
 
 
 def generator(seed: int, worker: WorkerId, step: int) -> np.random.Generator:
-    """The one random generator of this worker and step. What it draws is not for other workers to
-    draw again: that may depend on the version of NumPy."""
+    """Return the one random generator of this worker and step. Other workers must not draw its
+    numbers again: they may depend on the version of NumPy."""
     return np.random.default_rng([seed, worker, step])
 
 

@@ -1,12 +1,12 @@
-"""What a newcomer is taught, a part with each round, until it knows all that the others know. Pure.
+"""What a newcomer learns: a page with each round, until it knows all that the others know. Pure.
 
 A newcomer takes part in the rounds from its admission on, and adds nothing to them. With each round
-travels a part of the state (docs/adr/0007) as it was before that round: the newcomer puts it into
-its place and then does what all do with the round's result. After as many rounds as there are parts
-it has all of them, each as old as any other. A step's round that carries the rest as well (which
-step it is, where the samplers stand) is the last one in which it learns.
+travels a page (docs/adr/0007): a part of the state as it was before that round. The newcomer puts
+it into its place and then does what all do with the round's result. After as many rounds as there
+are pages it has all of them, each as old as any other. The last round in which it learns is a
+step's round that carries the rest as well: the number of the step, and where the samplers stand.
 
-All members count along, from the same rounds, so all know who has learnt what.
+All members count along, from the same rounds. So all know how much each newcomer has learnt.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ from spotmpi.protocol.membership import Membership, Worker, WorkerId
 
 
 class PageOrder:
-    """Which part goes with the next round, and who has had how many."""
+    """Which page goes with the next round, and how many pages each newcomer has had."""
 
     def __init__(self, parts: int) -> None:
         if parts < 1:
             raise ValueError(f"a state has at least one part, not {parts}")
         self.parts = parts
         self.part = 0
-        """The one that goes with the next round in which anybody learns."""
+        """Number of the page that goes with the next round in which anybody learns."""
         self._had: dict[WorkerId, int] = {}
 
     @property
     def learning(self) -> tuple[WorkerId, ...]:
-        """Those who do not know everything yet, as they came."""
+        """Newcomers that do not know everything yet, in the order of their admission."""
         return tuple(self._had)
 
     @property
     def last_due(self) -> bool:
-        """Whether somebody has all parts after the next round: then the rest must go with it."""
+        """True if a newcomer has all pages after the next round: then the rest must go with it."""
         return any(had + 1 >= self.parts for had in self._had.values())
 
     def admit(self, worker: WorkerId) -> None:
-        """It takes part in the next round, for the first time."""
+        """Add a newcomer. It takes part in the next round, for the first time."""
         self._had[worker] = 0
 
     def forget(self, workers: Collection[WorkerId]) -> None:
-        """They are lost."""
+        """Remove these workers: they learn no more."""
         for worker in self._had.keys() & workers:
             del self._had[worker]
 
     def given(self, rest: bool) -> tuple[WorkerId, ...]:
-        """A round with a part is committed; ``rest``: all else went with it.
+        """Count a committed round that carried a page. ``rest``: True if all else went with it.
 
-        Returns those who know everything now.
+        Returns the newcomers that know everything now.
         """
         self.part = (self.part + 1) % self.parts
         for worker in self._had:
@@ -66,19 +66,19 @@ class PageOrder:
         return done
 
     def state(self) -> dict[str, object]:
-        """For a newcomer, to count along; plain numbers."""
+        """Return plain values with which a newcomer can count along."""
         return {"part": self.part, "had": list(self._had.items())}
 
     def restore(self, part: int, had: Collection[tuple[WorkerId, int]]) -> None:
-        """Go on where the one with this `state` stood."""
+        """Go on where the order with this `state` stood."""
         self.part, self._had = part, dict(had)
 
 
 def cut(size: int, usual: int, ends: Sequence[int] | None = None) -> list[tuple[int, int]]:
-    """Parts of so many words in their order, one at least, each from one word to another.
+    """Cut ``size`` words into pages, at least one. Return the first word and the end of each.
 
-    Of ``usual`` words, or fewer. If only at ``ends``, which grow up to ``size``: of as many as that
-    allows, and longer where the next end is farther away.
+    A page has ``usual`` words, or fewer. If pages may end only at ``ends``, which grow up to
+    ``size``, it is as near to that as it can be, and longer where the next end is farther away.
     """
     if ends is None:
         ends = [*range(usual, size, usual), size]
@@ -95,7 +95,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def write(page: npt.NDArray[Any], fields: dict[str, Any]) -> bool:
-    """Put plain values on ``page``, an array of zeros; False if they do not fit: it stays so."""
+    """Put plain values on ``page``, an array of zeros. False if they do not fit: it stays so."""
     text = zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
     found = page.view(np.uint8)
     if _LENGTH.size + len(text) > len(found):
@@ -106,7 +106,7 @@ def write(page: npt.NDArray[Any], fields: dict[str, Any]) -> bool:
 
 
 def read(page: npt.NDArray[Any]) -> dict[str, Any]:
-    """What `write` put there; nothing from a page of zeros."""
+    """Return what `write` put on ``page``: an empty dict from a page of zeros."""
     found = page.view(np.uint8)
     (length,) = _LENGTH.unpack(found[: _LENGTH.size].tobytes())
     fields: dict[str, Any] = {}
@@ -116,11 +116,11 @@ def read(page: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def pack(membership: Membership) -> list[Any]:
-    """A membership as plain values."""
+    """Return a membership as plain values."""
     return [membership.generation, [[worker.id, worker.host] for worker in membership]]
 
 
 def unpack(values: list[Any]) -> Membership:
-    """The membership that `pack` made them of."""
+    """Return the membership that `pack` made into ``values``."""
     generation, workers = values
     return Membership(int(generation), tuple(Worker(int(w), str(host)) for w, host in workers))

@@ -1,5 +1,5 @@
-"""Tables in which each worker tells some numbers with a round: sums of float64, to which each adds
-one row of its own, so all read what each has said. Pure."""
+"""Tables in which each worker tells some numbers with a round. Pure. A table is a sum of float64.
+Each worker adds one row of its own, so all read what each has told."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["MOST", "check_room", "rows", "words", "write"]
 
 MOST = 1024
-"""Workers that a table has room for."""
+"""Most workers that a table has room for."""
 
 
 def words(numbers: int) -> int:
-    """Of a table in which each worker tells so many numbers beside its name."""
+    """Return the size of a table in which each worker tells ``numbers`` numbers beside its id."""
     return MOST * (1 + numbers)
 
 
 def check_room(workers: int) -> None:
-    """Raises UsageError if there are more than a table has room for."""
+    """Raise UsageError if there are more workers than a table has room for."""
     if workers > MOST:
         raise UsageError(
             f"there are {workers} workers, and with an asynchronous strategy, or with a policy, "
@@ -31,8 +31,8 @@ def check_room(workers: int) -> None:
 
 
 def write(table: Any, place: int, worker: WorkerId, told: Sequence[float]) -> None:
-    """Make the table one with what this worker tells, or with nothing if that is nothing. No two
-    workers have one ``place``."""
+    """Make the table hold what this worker tells alone, or zeros if it tells nothing. No two
+    workers have one ``place``. UsageError if the table has no room for it."""
     table[...] = 0
     if not told:
         return
@@ -42,6 +42,6 @@ def write(table: Any, place: int, worker: WorkerId, told: Sequence[float]) -> No
 
 
 def rows(table: Any) -> list[tuple[WorkerId, list[float]]]:
-    """What the sum of all tables says, in the order of the workers' places."""
+    """Return what each worker told, in the order of their places, from the sum of all tables."""
     found = table.reshape(MOST, -1)
     return [(int(row[0]) - 1, row[1:]) for row in found[found[:, 0] > 0].tolist()]

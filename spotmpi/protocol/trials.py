@@ -1,8 +1,8 @@
-"""Which of several ways is the fastest: all are tried in some first rounds, one is chosen. Pure.
+"""Trials of several ways: some first rounds try all of them, and the fastest is chosen. Pure.
 
-All members try the same way in the same round, and choose by everybody's times: so all choose the
-same. In a round those who come early wait for whoever is last, so what a round took is what it took
-on the host that waited the shortest; and on a host, its slowest worker counts.
+All members try the same way in the same round, and choose by everybody's times. So all choose the
+same way. In a round, workers that come early wait for the last one. So a round took what it took on
+the host that waited the shortest, and on a host the slowest worker counts.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ __all__ = ["Choice", "Trial"]
 
 
 class Choice(NamedTuple):
-    """What came of a trial."""
+    """The result of a trial."""
 
     size: int
     """Bytes of the array."""
     seconds: dict[str, float]
-    """What each way took: the median of its rounds."""
+    """Seconds of each way: the median of its rounds."""
     way: str
-    """The fastest, the first of several."""
+    """The fastest way; of equal ones, the first."""
 
 
 class Trial:
-    """One array's, among some members."""
+    """The trial of the ways of one array, among some members."""
 
     def __init__(self, ways: Sequence[str], workers: Sequence[int], turns: int) -> None:
-        """``workers``: how many each host has. ``turns``: rounds of each way that count; one more
-        goes before them, in which what is slow the first time is done."""
+        """Begin a trial. ``workers``: the number on each host. ``turns``: rounds of each way that
+        count. One more of each goes before them, for what is slow the first time."""
         self._ways = ways
         self._workers = workers
         self._turns = turns
@@ -39,20 +39,20 @@ class Trial:
 
     @property
     def rounds(self) -> int:
-        """So many it takes."""
+        """Rounds that the trial takes."""
         return len(self._ways) * (self._turns + 1)
 
     def way(self, number: int) -> str:
-        """Which way this round goes, counted from 0. After the trial there must be a choice."""
+        """Return the way of this round, counted from 0. After the trial there must be a choice."""
         if number < self.rounds:
             turn, place = divmod(number, len(self._ways))
-            # There and back: every other round may be one in which nobody brings anything.
+            # In turn there and back: every other round may be one without contributions.
             return self._ways[-1 - place if turn % 2 else place]
         assert self.choice is not None
         return self.choice.way
 
     def choose(self, size: int, times: Sequence[Sequence[float]]) -> Choice:
-        """Seconds of each worker, host by host, round by round."""
+        """Choose by the seconds of each worker, round by round, and in a round host by host."""
         starts = [0, *accumulate(self._workers)]
         hosts = [slice(*both) for both in pairwise(starts)]
         took = [min(max(row[host]) for host in hosts) for row in times]

@@ -1,4 +1,4 @@
-"""Strategies by name, as ``--strategy`` and traces have them: ``diloco:h=64,outer=0.7``."""
+"""Strategies by name, as ``--strategy`` and traces write them: ``diloco:h=64,outer=0.7``."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _SHIPPED = (
 )
 
 NAMES: Mapping[str, Callable[..., Strategy]] = {one.__name__.lower(): one for one in _SHIPPED}
-"""All that there are."""
+"""All shipped strategies, by name."""
 
 _NARROW = "narrow"
 
 
 def named(text: str) -> Strategy:
-    """The strategy of this name, with its options. UsageError says what there is."""
+    """Return the strategy with this name and options. UsageError lists what there is."""
     name, _, said = text.partition(":")
     if name not in NAMES:
         raise UsageError(f"there is no strategy {name!r}; there are {', '.join(NAMES)}")

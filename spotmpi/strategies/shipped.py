@@ -1,5 +1,8 @@
-"""The strategies that come with spotmpi. In the equations w are parameters, g the mean gradient of
-a worker's batch, n the samples in it, and i counts workers."""
+"""The strategies that come with spotmpi.
+
+In the equations w are parameters, g is the mean gradient of a worker's batch, n is the number of
+samples in the batch, and i counts workers.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +42,12 @@ __all__ = [
 
 
 class _Named(Strategy):
-    """One that ``--strategy`` knows by the name of its class, and by the ``options`` that its chain
-    was made of."""
+    """A strategy that ``--strategy`` knows by the name of its class, and by the ``options`` of its
+    chain."""
 
     def __init__(self, chain: Operator, **options: float) -> None:
         super().__init__(chain)
-        # A class derived from it makes the same chain of these options, so it is the same strategy.
+        # A derived class makes the same chain of these options, so it is the same strategy.
         shipped = next(one for one in type(self).__mro__ if _Named in one.__bases__)
         said = ",".join(f"{option}={value}" for option, value in options.items())
         self.name = shipped.__name__.lower() + (f":{said}" if said else "")
@@ -61,8 +64,9 @@ class SSGD(_Named):
 
 
 class Lookahead(_Named):
-    """Synchronous SGD, which every ``every`` steps goes back to slow weights that follow it
-    (Zhang, Lucas, Hinton and Ba, "Lookahead optimizer: k steps forward, 1 step back", 2019)::
+    """Synchronous SGD with slow weights. They follow the parameters, which go back to them every
+    ``every`` steps (Zhang, Lucas, Hinton and Ba, "Lookahead optimizer: k steps forward, 1 step
+    back", 2019)::
 
         s <- s + mix * (w - s)
         w <- s
@@ -75,8 +79,8 @@ class Lookahead(_Named):
 
 
 class LocalSGD(_Named):
-    """Workers take ``h`` steps each for itself, and go on with the mean of their models (Stich,
-    "Local SGD converges fast and communicates little", 2019)::
+    """Each worker takes ``h`` steps for itself, then all go on with the mean of their models
+    (Stich, "Local SGD converges fast and communicates little", 2019)::
 
         w_i <- w_i - rate * g_i                    in each step
         w_i <- sum(n_i w_i) / sum(n_i)             in every h-th
@@ -88,9 +92,9 @@ class LocalSGD(_Named):
 
 
 class SMA(_Named):
-    """Synchronous model averaging: workers keep models of their own, and in each step a central
-    model z is corrected by all of them, as they are by it (Koliousis et al., "CROSSBOW", 2019,
-    algorithm 1; p workers take part)::
+    """Synchronous model averaging. Workers keep their own models. In each step all workers correct
+    a central model z, and z corrects them (Koliousis et al., "CROSSBOW", 2019, algorithm 1; p
+    workers take part)::
 
         w_i <- w_i - rate * g_i - pull / p * (w_i - z)
         z   <- z + pull * (mean of w_i - z) + momentum * (last change of z)
@@ -116,17 +120,17 @@ class EASGD(_Named):
 
 
 class ADPSGD(_Named):
-    """Asynchronous decentralised SGD: in each step a worker averages its model with the latest one
-    of another worker, and waits for nobody (Lian, Zhang, Zhang and Liu, "Asynchronous decentralized
-    parallel stochastic gradient descent", 2018)::
+    """Asynchronous decentralised SGD. In each step a worker averages its model with the latest
+    model of another worker, and waits for none (Lian, Zhang, Zhang and Liu, "Asynchronous
+    decentralized parallel stochastic gradient descent", 2018)::
 
         w_i <- w_i - rate * g_i
         w_i <- (w_i + w_j) / 2                     j: another worker, at random
         w_i <- sum(n_i w_i) / sum(n_i)             in every ``control``-th step
 
-    In the last line all meet: to agree on who comes and goes, on a model to keep, and on the
-    samples to come. Until then each worker takes as many steps as it can in the time in which the
-    others take theirs, ``control`` on average.
+    The last line is a round of all workers. They agree on who joins and leaves, on a model to keep,
+    and on the samples to come. Until then each worker takes as many steps as it can while the
+    others take theirs: ``control`` on average.
     """
 
     def __init__(self, control: int = 64) -> None:
@@ -137,21 +141,21 @@ class ADPSGD(_Named):
 
 
 class Gossip(_Named):
-    """Stochastic gradient push: in each step a worker gives half of its model away, with half of
-    the weight p that it has, to the next one in a directed ring of all (Assran, Loizou, Ballas and
-    Rabbat, "Stochastic gradient push for distributed deep learning", 2019; w is its z, and p w its
-    x). The ring is drawn anew for each round, and nobody waits::
+    """Stochastic gradient push. Each worker has a model with a weight p. In each step it gives half
+    of its model, with half of its weight, to the next worker in a directed ring of all (Assran,
+    Loizou, Ballas and Rabbat, "Stochastic gradient push for distributed deep learning", 2019; w is
+    its z, and p w its x). The ring is drawn again for each round, and no worker waits::
 
         w_i <- w_i - rate * g_i
         w_i <- (p_i w_i + dx) / (p_i + dp),  p_i <- p_i + dp
         give p_i w_i / 2 and p_i / 2,        p_i <- p_i / 2
         w_i <- sum(n_i w_i) / sum(n_i),      p_i <- 1              in every ``control``-th step
 
-    dx and dp are what the worker before has given since it was looked at last: nothing, if that is
-    slow. Where all keep step p is 1 after each exchange. Who gets less than it gives has less
-    weight, down to 1/16; the paper's step of rate / p would grow by as much, so here it is the rate
-    that you gave. The last line is as with `ADPSGD`: all meet, each after as many steps as it can
-    take, ``control`` on average.
+    dx and dp are what the worker before has given since this worker last looked: nothing, if that
+    one is slow. If all workers keep step, p is 1 after each exchange. A worker that gets less than
+    it gives loses weight, down to 1/16. The paper's step of rate / p would grow by the same factor,
+    so here the step uses the rate that you gave. The last line is a round, as in `ADPSGD`: each
+    worker comes to it after as many steps as it can take, ``control`` on average.
     """
 
     def __init__(self, control: int = 64) -> None:
@@ -160,23 +164,24 @@ class Gossip(_Named):
 
 
 class DiLoCo(_Named):
-    """Workers take ``h`` steps each for itself; what they have come to is a gradient for an outer
-    optimizer with Nesterov's momentum (Douillard et al., "DiLoCo", 2023)::
+    """Each worker takes ``h`` steps for itself. The mean change of their models is then the
+    gradient of an outer optimizer with Nesterov's momentum (Douillard et al., "DiLoCo", 2023)::
 
         d   <- a - sum(n_i w_i) / sum(n_i)         a: the model after the last round
         v   <- momentum * v + d
         a   <- a - outer * (d + momentum * v)
         w_i <- a
 
-    With ``fragments`` each round does so with one part of the model, and there are so many rounds
-    in ``h`` steps; with ``delay`` d travels during so many steps, and of what a worker has come to
-    meanwhile the share ``mix`` remains: w_i <- mix * w_i + (1 - mix) * a (Douillard et al.,
-    "Streaming DiLoCo", 2025). ``Narrow("int8") >> DiLoCo()`` sends d in a quarter of its bytes.
+    With ``fragments`` each round carries one part of the model, and there are ``fragments`` rounds
+    in ``h`` steps. With ``delay`` d travels during this many steps. Of a worker's model at their
+    end the share ``mix`` remains: w_i <- mix * w_i + (1 - mix) * a (Douillard et al., "Streaming
+    DiLoCo", 2025). ``Narrow("int8") >> DiLoCo()`` sends d in a quarter of its bytes.
 
-    With ``quorum`` a round waits for nobody who is late. Workers take as many steps as they can,
-    ``h`` on average, as with `ADPSGD`. Once that share of them are through with theirs, and
-    ``grace`` seconds have passed, all others bring what they have come to: n_i are the samples that
-    worker i has used, and the rest of those that it was dealt comes in the next round.
+    With ``quorum`` a round waits for no worker that is late. Workers take as many steps as they
+    can, ``h`` on average, as in `ADPSGD`. Once this share of the workers have taken their steps,
+    and ``grace`` seconds have passed, all others bring what they have done so far. n_i are then the
+    samples that worker i has used. The rest of the samples that it was dealt comes in the next
+    round.
     """
 
     def __init__(
@@ -217,23 +222,22 @@ class DiLoCo(_Named):
 
 
 class ParameterServer(_Named):
-    """Asynchronous SGD with a parameter server that the workers hold between them: each pushes what
-    it does to the model, and trains what comes of all pushes that have arrived, and waits for
-    nobody (Dean et al., "Large scale distributed deep networks", 2012; what the loss of a server
-    costs elsewhere: Li, Walls, Xu and Guo, "Speeding up deep learning with transient servers",
-    2019)::
+    """Asynchronous SGD with a parameter server that the workers hold together. Each worker pushes
+    its changes to the model, trains the sum of all pushes that have arrived, and waits for none
+    (Dean et al., "Large scale distributed deep networks", 2012; on the cost of losing a server
+    elsewhere: Li, Walls, Xu and Guo, "Speeding up deep learning with transient servers", 2019)::
 
         u_i <- u_i - rate / p * g_i(w_i)           in each step; u_i = 0 after each round
         w_i <- a + sum(u_j)                        of the latest u_j that have come, and its own
         a   <- a + sum(u_i),  w_i <- a             in every ``control``-th step
 
-    The model is cut into ``shards``, of whole buckets. The sum of a shard is made by a worker that
-    holds it and, again, by one that mirrors it. The last line is a round, as `ADPSGD` has it:
-    each brings what it has done itself, so nothing of it depends on who holds what, and no worker
-    that is lost takes along what another one has done.
+    The model is cut into ``shards``, of whole buckets. One worker holds a shard and makes its sum;
+    another one mirrors the shard and makes the sum again. The last line is a round, as in `ADPSGD`.
+    Each worker brings its own changes, so the result does not depend on which worker holds which
+    shard, and a lost worker takes no changes of others along.
 
-    Each of p workers moves the model by a p-th of what it would do alone, so between them they move
-    it as far as synchronous SGD does; but late, so the learning rate must be smaller.
+    Each of p workers moves the model by a p-th of what it would do alone. Together they move it as
+    far as synchronous SGD does, but late, so the learning rate must be smaller.
     """
 
     def __init__(self, shards: int = 1, control: int = 64) -> None:
@@ -244,23 +248,23 @@ class ParameterServer(_Named):
 
 
 class Hogwild(_Named):
-    """Asynchronous SGD on one model that the workers of a host share: each computes its gradients
-    on it and adds its steps to it, whenever it likes and without locks (Niu, Recht, Re and Wright,
-    "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent", 2011)::
+    """Asynchronous SGD on one model that the workers of a host share. Each worker computes
+    gradients on the model and adds its steps to it, at any time and without locks (Niu, Recht, Re
+    and Wright, "Hogwild!: a lock-free approach to parallelizing stochastic gradient descent",
+    2011)::
 
         y_i <- y_i - rate * g_i(w_i)               in each step
         w_i <- a + sum(y_j - a) / p                of the p workers of the host, as far as they are
         a   <- a + mean of all (y_i - a)           in every ``control``-th step, of all hosts
         y_i <- a,  w_i <- a
 
-    The sum is in memory that the workers of a host share: a + sum / p is their model. Each of p
-    workers moves it by a p-th of what it would do alone, so between them they move it as far as
-    synchronous SGD does; the paper's step is rate / p. What the optimizer remembers is each
-    worker's own.
+    The sum is in memory that the workers of a host share: their model is a + sum / p. Each of p
+    workers moves it by a p-th of what it would do alone. Together they move it as far as
+    synchronous SGD does. The paper's step is rate / p. Each worker has its own optimizer memory.
 
-    In the last two lines all meet, as with `ADPSGD`. What is brought there each worker has kept to
-    itself, so nothing of it depends on what became of the memory that all write to. Hosts' models
-    come together there, and so do those of workers that share no memory: these train y_i.
+    The last two lines are a round, as in `ADPSGD`. Each worker brings y_i, which it kept to itself,
+    so the round does not depend on what happened to the memory that all write to. The round brings
+    the models of the hosts together, and those of workers that share no memory: these train y_i.
     """
 
     def __init__(self, control: int = 64) -> None:

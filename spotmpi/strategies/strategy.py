@@ -1,4 +1,4 @@
-"""A strategy: a chain of operators, of which one has a round."""
+"""A strategy: a chain of operators, exactly one of which has a round."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ __all__ = ["Strategy", "complete"]
 
 
 class Strategy:
-    """A chain with one collective operator. ``Strategy(GradientAverage() >> Apply())``.
+    """A chain with one collective operator: ``Strategy(GradientAverage() >> Apply())``.
 
-    UsageError for operators that do not fit together: which one needs what, and where.
+    Raises UsageError for operators that do not fit together: it says which one needs what, and
+    where.
     """
 
     def __init__(self, chain: Operator) -> None:
         self.name: str | None = None
-        """As ``--strategy`` takes it: of the strategies that come with spotmpi, and of no other."""
+        """Its name for ``--strategy``; None for a strategy that does not come with spotmpi."""
         self.chain = chain if isinstance(chain, Chain) else Chain((chain,))
         stages = list(self.chain.stages())
         collective = sum(operator.collective for operator in stages)
@@ -42,31 +43,31 @@ class Strategy:
                     f"{type(one).__name__}, with all that it has as fields"
                 )
         self.steps = self.chain.steps
-        """A round is so many steps long, and comes with the last of them."""
+        """Steps of one round. The round comes with the last of them."""
         self.piecewise = self.chain.piecewise
-        """A round can begin before all of the gradient is there."""
+        """True if a round can begin before all of the gradient is there."""
         self.at_once = self.chain.at_once
-        """The next state can be made while gradients are summed."""
+        """True if the next state can be made while gradients are summed."""
         self.averages = self.chain.averages
-        """A round carries gradients, and their average counts."""
+        """True if a round carries gradients, and their average counts."""
         self.apart = self.chain.apart
-        """Workers move their parameters, and what the optimizer remembers, each for itself."""
+        """True if workers move parameters and the optimizer's memory, each for itself."""
         self.ahead = self.chain.ahead
-        """What is brought to a round is made so many steps before it ends."""
+        """Steps from the making of a contribution to the end of its round."""
         self.fragments = self.chain.fragments
-        """A round carries one of so many parts of the model."""
+        """Number of parts of the model that take turns: each round carries one."""
         self.paced = self.chain.paced
-        """On the way to a round workers take as many steps as they can in the same time."""
+        """True if workers take as many steps as they can on the way to a round."""
         if self.paced and (self.ahead or not self.apart):
             raise UsageError(
                 f"{chain}: workers that go at their own pace must train their own models, and "
                 "bring them to a round when it is due: begin with Apply(), and have no delay"
             )
         self.quorum = next((one for one in stages if isinstance(one, Quorum)), None)
-        """What is enough for a round, though some are late; None: it waits for all."""
+        """Says how many workers are enough for a round; None: it waits for all."""
         self.centre = self.chain.centre
-        """The name of the model of all, if it is none that anybody trains; None: after a round
-        parameters are equal on all workers."""
+        """The name of the model of all, if no worker trains that model itself; None: parameters are
+        equal on all workers after a round."""
         forms = sum(operator.narrow is not None for operator in stages)
         if forms > 1:
             raise UsageError(f"{chain} narrows {forms} times, expected at most once")
@@ -75,29 +76,30 @@ class Strategy:
 
     @property
     def called(self) -> str:
-        """Its name, or else what it is made of: two strategies that differ are called different."""
+        """Its name, or else its chain. Two strategies that differ have different values."""
         return self.name or str(self)
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """What its operators remember."""
+        """Return what its operators remember."""
         return self.chain.init(layout)
 
     def start(self, step: Step) -> None:
-        """All begin to train, with equal parameters."""
+        """Start its operators: all workers begin to train, with equal parameters."""
         self.chain.start(step)
 
     def early(self, step: Step) -> Contribute:
-        """What is brought to the round of a strategy that is `ahead`, in the step that sends it."""
+        """Return the contribution of a strategy that is `ahead`, in the step that sends it."""
         found = self.chain.early(step)
         assert found is not None
         return found
 
     def begin(self, step: Step) -> Asks[tuple[Contribute | None, Run]]:
-        """All of ``step`` up to its round; None and a run that is over if it has none. Local."""
+        """Do ``step`` up to its round. Returns the contribution, or None if the step has no round,
+        and the run of the operators. Local."""
         return (yield from _first(self.chain.run(step)))
 
     def follow(self, step: Step) -> Run:
-        """The same for a worker that learns, at its round: only what comes after that."""
+        """Return a run for a worker that learns: only what comes after the round."""
         run = Chain(tuple(self.chain.follow(step))).run(step)
         next(run, None)
         return run
@@ -123,7 +125,8 @@ def _first(run: Run) -> Asks[tuple[Contribute | None, Run]]:
 
 
 def complete(run: Run, sums: Sequence[Buffer]) -> None:
-    """The round is complete with these sums: the rest of the step. Local, alike on all workers."""
+    """Do the rest of the step, with the sums of its complete round. Local, alike on all workers.
+    Raises UsageError if an operator asks for something after the round."""
     try:
         run.send(sums)
     except StopIteration:

@@ -1,4 +1,4 @@
-"""What a script says of itself between two steps: that it is at work."""
+"""Blocks of a script in which it says that it is at work."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ _LONGEST = 64
 
 
 class BusyBlock:
-    """Inside it this worker is at work, whatever its processes seem to do. Local; made by
-    ``trainer.busy("...")``, for use in one thread.
+    """A block in which this worker counts as at work, even if its processes seem idle. Local.
 
-    ``what`` is shown to whoever asks what the others wait for. Blocks may be nested: the inner one
-    counts.
+    ``trainer.busy("...")`` makes it, for use in one thread. ``what`` is shown to users who ask what
+    the others wait for. Blocks may be nested: the inner one counts.
     """
 
     def __init__(self, channel: LauncherChannel, worker: WorkerId, what: str) -> None:
@@ -33,7 +32,7 @@ class BusyBlock:
     def beat(self) -> None:
         """Say that the work goes on. Returns at once.
 
-        From the first beat on more must come: a worker that has not said so for ``--stall-timeout``
+        After the first beat more must follow: a worker that gives none for ``--stall-timeout``
         seconds, and does nothing else either, is revoked.
         """
         self._says = self._says._replace(beats=self._says.beats + 1)

@@ -1,11 +1,11 @@
-"""Rounds that survive revocations: the protocol and the ledger, driven on a fabric.
+"""Rounds that survive revocations: the driver runs the protocol and the ledger on a fabric.
 
-A round goes: bring contributions, start its parts, start the control word, wait for all, commit.
-Parts may start before all contributions are there: then the round is opened first, and a loss that
-is met meanwhile waits until the rest is there. If a peer is lost, the driver gives up what it has
-started, goes through the door (`recovery`) with its progress frozen, and then does what the ledger
-says: sum the same once more, or take the record of those who have committed already.
-Whatever happens, `round` returns with the round committed, once, on equal replicas.
+A round has these stages: bring contributions, start the parts, start the control word, wait for all
+of them, commit. Parts may start before all contributions are there. Then the round is opened first,
+and a loss that is met meanwhile waits until the rest is there. If a peer is lost, the driver gives
+up what it has started, and goes through the door (`recovery`) with its progress frozen. Then it
+does what the ledger says: it sums the same arrays again, or takes the record of the workers that
+have committed already. `round` always returns with the round committed, once, on equal replicas.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Memory(Protocol):
 
     @property
     def parts(self) -> Sequence[Part]:
-        """The open round's, in the order in which they start, without the control word."""
+        """The open round's parts, in the order in which they start, without the control word."""
 
     @property
     def word(self) -> Part:
@@ -65,7 +65,7 @@ class Memory(Protocol):
 
     @property
     def in_place(self) -> bool:
-        """A collective that fails leaves rubbish where contributions were."""
+        """True if a failed collective leaves garbage in the contributions."""
 
     @property
     def record(self) -> Sequence[Buffer]:
@@ -73,7 +73,7 @@ class Memory(Protocol):
 
     @property
     def room(self) -> Sequence[Buffer]:
-        """Room for another's record of it; it may be where results of the open round are."""
+        """Room for another worker's record of it; it may be the results of the open round."""
 
 
 class Exchange(Protocol):
@@ -81,13 +81,13 @@ class Exchange(Protocol):
 
     @property
     def memory(self) -> Memory:
-        """Where contributions and results are."""
+        """The memory of contributions and results."""
 
     def due(self) -> PlannedChange | None:
-        """What this worker adds to the plan that is due before the next round; None: none is."""
+        """Return what this worker adds to the plan that is due before the next round; or None."""
 
     def open(self) -> None:
-        """The next round begins: what the parts are, they are until it is committed."""
+        """Begin the next round. Its parts stay as they are until it is committed."""
 
     def bring(self) -> None:
         """Make this worker's contributions to the open round.
@@ -96,35 +96,37 @@ class Exchange(Protocol):
         """
 
     def prepare(self, membership: Membership) -> None:
-        """About to start the parts among ``membership``; called again for a retry."""
+        """Prepare for the start of parts among ``membership``; called again for a retry."""
 
     def speak(self, membership: Membership) -> None:
         """Write the control word, which starts now; called again for a retry."""
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
-        """The results are sums over ``contributors``: make them the record and apply them."""
+        """Make the results the record and apply them: they are sums over ``contributors``."""
 
     def dealt(self) -> tuple[int, int]:
-        """Steps dealt to this worker so far, and the generation that the last was dealt for."""
+        """Return how many leases this worker was dealt, and the generation of the last one."""
 
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
-        """A new membership is sealed, and this worker's round, if it lacked one, repaired.
+        """Go on with a new membership that is sealed. If this worker lacked a round, that is
+        repaired.
 
-        ``dealt_for``: those for whom the last step that anybody was dealt was dealt; None when
-        that was so long ago that it must be committed everywhere. A newcomer takes part in the
-        rounds from here on. Raises `Left` if there is nothing left for this worker to do.
+        ``dealt_for``: the members that the last lease was dealt for; None if that was so long ago
+        that it must be committed everywhere. A newcomer takes part in the rounds from here on.
+        Raises `Left` if there is nothing left for this worker to do.
         """
 
     def charter(self) -> bytes:
-        """What a newcomer must know of this boundary, for it to take part in the next round."""
+        """Return what a newcomer must know at this boundary to take part in the next round."""
 
     def confirm(self, lost: Collection[WorkerId]) -> None:
         """Return when it is certain that these workers are dead, and not only out of reach."""
 
     def last_words(self, remaining: Collection[WorkerId]) -> None:
-        """All have come to the end, and may go as soon as it is sealed for those ``remaining``.
+        """Write what must not be lost with one of the ``remaining`` workers. Called again if a
+        worker dies.
 
-        What must not be lost with one of them is written now; called again if somebody dies.
+        All have come to the end, and may go as soon as it is sealed for them.
         """
 
 
@@ -134,27 +136,27 @@ class Recovered:
 
     before: Membership
     entered: float = 0.0
-    """The call began that met the loss."""
+    """Time when the call began that met the loss."""
     detected: float = 0.0
-    """It failed; the worker sees the loss."""
+    """Time when that call failed, so this worker saw the loss."""
     revoked: float = 0.0
     reconciled: float = 0.0
-    """This worker is prepared, or knows that the others are."""
+    """Time when this worker was prepared, or knew that the others were."""
     accepted: float = 0.0
-    """It may enter the build."""
+    """Time when this worker could enter the build."""
     restarted: float = 0.0
-    """The new membership is sealed."""
+    """Time when the new membership was sealed."""
     settled: float = 0.0
-    """Repaired, where a repair was due."""
+    """Time when the open round was repaired, if a repair was due."""
     after: Membership = field(init=False)
     verdict: Verdict = field(init=False)
     settlement: Settlement = Settlement.RETRY
     progress: int = 0
-    """Rounds that this worker had committed when it entered."""
+    """Rounds that this worker had committed when it entered the door."""
     messages: int = 0
     """Tokens that this worker sent."""
     earlier: frozenset[WorkerId] = frozenset()
-    """Lost in verdicts that were sealed, but whose repair another loss interrupted."""
+    """Workers lost in earlier verdicts, sealed but with the repair interrupted by another loss."""
 
     def __str__(self) -> str:
         change = self.verdict.change
@@ -166,17 +168,17 @@ class Recovered:
 
     @property
     def losses(self) -> list[WorkerId]:
-        """Those who are no members any more and were not told to leave."""
+        """Workers that are no members any more and were not told to leave, by rank."""
         return sorted(self.earlier | self.verdict.lost, key=self.before.rank)
 
     @property
     def gone(self) -> frozenset[WorkerId]:
-        """Those who are no members any more."""
+        """Workers that are no members any more."""
         return self.earlier | self.verdict.lost | self.verdict.change.leaving
 
 
 class Driver:
-    """One worker's rounds. Every method that returns `Steps` is collective."""
+    """One worker's rounds. Methods that return `Steps` are collective, unless marked local."""
 
     def __init__(
         self,
@@ -186,15 +188,15 @@ class Driver:
         clock: Callable[[], float],
         ledger: Ledger | None = None,
     ) -> None:
-        """A newcomer brings its own ``ledger``; everybody else begins with nothing committed."""
+        """A newcomer brings its own ``ledger``. All others begin with nothing committed."""
         self._recovery = Recovery(me, membership)
         self.ledger = ledger or Ledger(membership)
         self._exchange = exchange
         self._clock = clock
         self._started: list[Handle] = []
-        """What is under way of the open round."""
+        """Started parts of the open round."""
         self._met_loss = False
-        """A peer was lost when a part of it was started."""
+        """True if a peer was lost when one of these parts was started."""
 
     @property
     def membership(self) -> Membership:
@@ -204,7 +206,7 @@ class Driver:
     def open(self) -> Steps[None]:
         """Begin the next round.
 
-        A plan that is due comes first. Raises `Left` if it was for this worker to leave.
+        A plan that is due comes first. Raises `Left` if the plan made this worker leave.
         """
         exchange = self._exchange
         if (plan := exchange.due()) is not None:
@@ -214,14 +216,15 @@ class Driver:
 
     @property
     def started(self) -> int:
-        """Parts of the open round that are under way."""
+        """Number of parts of the open round that are under way."""
         return len(self._started)
 
     def start(self, parts: int) -> Steps[None]:
-        """Start so many parts of the open round, as far as they are not under way, and return.
+        """Start the first ``parts`` parts of the open round, but for those under way, and return.
 
-        For contributions that are there before the others. A loss is told to all and left to
-        `round`: whoever recovers from it waits for this worker, which may have much to do yet.
+        For contributions that are there before the others. A loss is told to all workers, and
+        recovery is left to `round`: a recovery waits for this worker, which may still have much to
+        do.
         """
         if self._met_loss or parts <= self.started:
             return
@@ -234,8 +237,8 @@ class Driver:
             yield Revoke()
 
     def round(self) -> Steps[None]:
-        """Reduce what all members bring and commit it, whoever dies; the round that is open, or
-        the next one, as `open` has it."""
+        """Sum what all members bring, and commit the round, even if workers die. It is the open
+        round or, if none is open, the next one: then a due plan comes first, as in `open`."""
         exchange = self._exchange
         if not self.ledger.open:
             yield from self.open()
@@ -253,7 +256,7 @@ class Driver:
                 exchange.commit(self.ledger.contributors)
 
     def abandon(self) -> Steps[None]:
-        """This worker's part in all of this is over: give up what is under way. Local."""
+        """Give up what is under way: this worker takes no further part. Local."""
         yield Cancel(self._let_go())
 
     def _reduce(self) -> Steps[None]:
@@ -271,11 +274,12 @@ class Driver:
         return started
 
     def finish(self, leaves: bool = False) -> Steps[None]:
-        """Leave together, after a last round; returns when no peer can need this worker again.
+        """Leave together, after a last round. Returns when no peer can need this worker again.
 
-        The door's seal makes the decision one and the same for all, and who has it waits for those
-        who do not have it yet: whoever returns may exit at once. ``leaves``: this worker has no
-        part in what the others may begin together after that; then it raises `Left`.
+        The door's seal makes the decision the same for all, and a worker that has it waits for
+        those that do not have it yet. So a worker may exit as soon as this returns. ``leaves``:
+        this worker has no part in what the others may begin together after that; then it raises
+        `Left`.
         """
         self.ledger.end()
         plan = PlannedChange(frozenset({self._recovery.me})) if leaves else None
@@ -291,9 +295,10 @@ class Driver:
         broken: Sequence[Handle] | None = None,
         plan: PlannedChange | None = None,
     ) -> Steps[Recovered]:
-        """Through the door until it is sealed and this worker is level with the others.
+        """Go through the door until it is sealed and this worker is level with the others.
 
-        ``broken``: what had been started when a failure was met; None if none was.
+        ``broken``: the handles that had been started when a failure was met; None if there was no
+        failure.
         """
         exchange, memory = self._exchange, self._exchange.memory
         recovered = Recovered(self.membership, entered=entered, detected=self._clock())
@@ -309,12 +314,12 @@ class Driver:
                 yield Revoke()
                 recovered.revoked = self._clock()
                 yield Cancel(broken)
-                # For a retry, which is not certain yet. But others may still have to be
-                # interrupted, and there is nothing to do but wait for them.
+                # For a retry, which may not come. But others may still have to be
+                # interrupted, and this worker can only wait for them anyway.
                 if memory.in_place:
                     exchange.bring()
             verdict = yield from self._door(recovered, plan)
-            if not self.ledger.ending:  # whoever leaves with the end says so until it has left
+            if not self.ledger.ending:  # a worker that leaves at the end says so until it is gone
                 plan = None
             recovered.verdict = verdict
             recovered.after = self.membership
@@ -337,7 +342,7 @@ class Driver:
                 self.ledger.repair(verdict)
                 exchange.commit(self.ledger.contributors)
             elif settlement is Settlement.GIVE and not giving and memory.in_place:
-                exchange.bring()  # the record, which it has, came where this had been
+                exchange.bring()  # the record arrived where the contributions were
             recovered.settled = self._clock()
             me, change = self._recovery.me, verdict.change
             try:
@@ -354,7 +359,7 @@ class Driver:
             return recovered
 
     def _door(self, recovered: Recovered, plan: PlannedChange | None) -> Steps[Verdict]:
-        """Reconcile, accept, restart: until a verdict is sealed."""
+        """Reconcile, accept and restart, until a verdict is sealed. Return the verdict."""
         recovery = self._recovery
         event: Event = Interrupted(self.ledger.stamp(*self._exchange.dealt(), plan))
         while True:
@@ -369,7 +374,7 @@ class Driver:
                     case Build(verdict):
                         recovered.accepted = self._clock()
                         if verdict is not None and verdict.lost:
-                            # Else two sides of a broken network could both train on.
+                            # Otherwise both sides of a broken network could train on.
                             self._exchange.confirm(verdict.lost)
                         if verdict is not None and verdict.ended:
                             remaining = self.membership.all_but(verdict.lost)

@@ -1,4 +1,4 @@
-"""What a `Group` and a `Trainer` have in common: a worker among others, as its script sees it."""
+"""`Elastic`, the base of `Trainer` and `Group`: one worker of a job, as its script uses it."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 from spotmpi.version import version
 
-# Whoever wants to see what a library does says so: without that nothing is printed.
+# A library prints nothing unless the application asks for it.
 logging.getLogger("spotmpi").addHandler(logging.NullHandler())
 
 _OF_A_STEP = ("ready()", "step()")
-"""Calls that may follow on `ready`."""
+"""Calls that may come after `ready` in one step."""
 
 _REPEATS = (
     "this script was resumed at step {1}, and goes again through passes that are done: what its "
@@ -51,7 +51,7 @@ _REPEATS = (
 
 _BETWEEN_ABORTS = 0.5
 _ABORTS_APART = 3
-"""Seconds between the first workers' calls of MPI_Abort, and for how many of them."""
+"""Worker n calls MPI_Abort after n times the first number, in seconds; n is at most the second."""
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -59,23 +59,25 @@ Self = TypeVar("Self", bound="Elastic[Any]")
 
 
 class Elastic(Generic[P]):
-    """A context manager: entering starts MPI if there is one and is collective, leaving is
-    collective too and ends what spotmpi protects; what stands after the block is ordinary code.
+    """One worker of a job. A context manager: spotmpi protects the code inside the block.
+
+    Entering the block starts MPI, unless the script runs alone, and is collective. Leaving the
+    block is collective too, and ends the protection. The code after the block is ordinary code.
     """
 
     _call = "group"
-    """What scripts call it in the documentation, and so in messages."""
+    """Name of the object in the documentation, used in messages."""
     _use = "average"
-    """What they do with a batch."""
+    """Name of the method that uses a batch."""
 
     def __init__(self, training: TrainingState[P]) -> None:
         self._training = training
         self._seat: Seat[P] | None = None
         self._inside = False
         self._works = False
-        """It runs what was given to `once`."""
+        """True while this worker runs the function given to `once`."""
         self._locks: list[locks.Lock] = []
-        """On what is written, where no launcher holds them."""
+        """Locks on the checkpoint folder and the trace, if no launcher holds them."""
 
     @property
     def _membership(self) -> Membership:
@@ -87,57 +89,59 @@ class Elastic(Generic[P]):
 
     @property
     def worker(self) -> WorkerId:
-        """This worker's id: given at its admission, never reused."""
+        """Id of this worker. It is given at the worker's admission and never reused."""
         return 0 if self._seat is None else self._seat.me
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
-        """The workers that take part now, in ring order."""
+        """Ids of the workers that take part now, in ring order."""
         return self._membership.ids
 
     @property
     def generation(self) -> int:
-        """How many times the membership was proposed anew; grows with every change."""
+        """Number of the present membership. It grows with every change, by one or more."""
         return self._membership.generation
 
     @property
     def leader(self) -> bool:
-        """Whether this worker is the one that speaks for all. Local.
+        """True on exactly one worker of each membership. Local.
 
-        Just one worker of each membership is the leader; if it is lost, another one is, and what
-        only the lost one was doing is lost with it: `once` has it done again.
+        If the leader is lost, another worker becomes the leader. Work that only the lost leader did
+        is lost with it; `once` runs such work again.
         """
         return self.workers[0] == self.worker
 
     @property
     def steps(self) -> int:
-        """Steps committed; the number of the step to come.
+        """Number of steps committed, which is also the number of the next step.
 
-        Between rounds of several steps it is what this worker has taken since; with `ADPSGD`, or a
-        quorum, in proportion to all that it will take.
+        Between rounds of several steps, the steps that this worker has taken since the last round
+        count too: in proportion to all that it is to take, if workers take different numbers of
+        steps (as with `ADPSGD` or a quorum).
         """
         return self._training.progress.steps
 
     @property
     def seed(self) -> int:
-        """What the order of samples and `rng` follow from."""
+        """Seed of the order of samples and of `rng`."""
         return self._training.progress.seed
 
     @property
     def rng(self) -> Any:
-        """A random generator for this worker and step: derived, so that reruns draw the same."""
+        """Random generator for this worker and this step. A rerun draws the same numbers."""
         return generator(self.seed, self.worker, self.steps)
 
     def batches(self, n: int, batch_size: int, passes: int = 1) -> Iterator[Indices]:
-        """The indices of this worker's batches: every one of ``n`` samples once in each pass.
+        """Yield the indices of this worker's batches. Each pass uses each of ``n`` samples once.
 
-        ``batch_size`` is per worker. Use each batch once, by a step or an average. Collective in
-        effect: every worker takes as many steps, unless the strategy lets each go at its own pace
-        (`ADPSGD`). At the end of a pass there may be fewer samples than workers: some then see a
-        sample of another worker's, and their gradient counts for nothing.
+        ``batch_size`` is the number of samples per worker. Use each batch once, by a step or an
+        average. Collective in effect: all workers take the same number of steps, unless the
+        strategy lets each go at its own pace (such as `ADPSGD`). At the end of a pass there may be
+        fewer samples than workers. Some workers then get a sample that belongs to another worker,
+        and their gradient does not count.
         """
         seat, training = self._connected("batches()"), self._training
-        if isinstance(seat, Session):  # from batches that were left in the middle of a round
+        if isinstance(seat, Session):  # a loop may have left its batches in a round
             self._run(seat.round_off())
         number = training.position.open(n, batch_size, passes, self.seed)
         if training.position.repeats and self.leader:
@@ -158,12 +162,12 @@ class Elastic(Generic[P]):
             seat.leave_batches(number)
 
     def passes(self, n: int) -> Iterator[int]:
-        """The numbers of ``n`` passes, from 0 on, but for those that are done. Local.
+        """Yield the numbers of those of ``n`` passes that are left, counted from 0. Local.
 
-        Those were done before the job was resumed, or before this worker came: it begins with the
-        pass that the checkpoint, or the others, are in, and that goes on where it stands. What a
-        script has to know of earlier passes `last_once` tells. One loop over passes cannot stand in
-        another.
+        It leaves out the passes that were done before the job was resumed, or before this worker
+        joined. It begins with the pass that the checkpoint, or the other workers, are in, and this
+        pass goes on where it stands. `last_once` tells a script what it must know of earlier
+        passes. A loop over passes cannot be inside another one.
         """
         self._connected("passes()")
         position = self._training.position
@@ -176,13 +180,13 @@ class Elastic(Generic[P]):
             position.leave_passes()
 
     def _take_step(self, contribution: Any, loss: float | None) -> None:
-        """One step or average, with what this worker brings."""
+        """Take one step, or one average, with this worker's contribution."""
         seat = self._connected(f"{self._use}()")
         self._check_batch(self._use)
         self._seat = self._run(seat.step(contribution, loss))
 
     def _take_piece(self, name: Any, grad: Any) -> None:
-        """One array of what it brings to the step to come."""
+        """Give one array of this worker's contribution to the next step."""
         seat = self._connected("ready()")
         steps: Steps[Seat[P]] = seat.ready(name, grad)
         self._seat = self._run(steps)
@@ -196,11 +200,12 @@ class Elastic(Generic[P]):
             )
 
     def mean(self, x: Any) -> Any:
-        """The mean of ``x`` (a number or an array of one shape) over the workers. Collective.
+        """Return the mean of ``x`` over all workers. Collective.
 
-        A float for a number, else an array of float64. Exact: rounded once, whatever the order of
-        the workers, and the mean of equal numbers is that number. Costs about as much as the
-        all-reduce of one step, and a second one of 576 bytes for each number. A worker lost in that
+        ``x`` is a number (returns a float) or an array of the same shape on all workers (returns an
+        array of float64). The mean is exact and rounded once. It does not depend on the order of
+        the workers, and the mean of equal numbers is that number. The cost is about the all-reduce
+        of one step, and a second one of 576 bytes for each number. A worker lost during the call
         does not count.
         """
         seat = self._connected("mean()")
@@ -211,14 +216,14 @@ class Elastic(Generic[P]):
         return self._run(seat.mean(x))
 
     def once(self, work: Callable[[], Any]) -> Any:
-        """Run ``work`` on one worker and return its value on all of them. Collective, blocking.
+        """Run ``work`` on one worker and return its value on all workers. Collective, blocking.
 
-        On the leader; if that dies before all have the value, on the next one, from the beginning:
-        what it writes must bear that. The value: numbers, strings, bytes, booleans, None, arrays,
-        and lists, tuples and dicts of these; each worker gets a copy of its own. What ``work``
-        raises, all raise as `OnceError`. It may take as long as it likes, and must not call what
-        all workers must call. Costs about as much as the all-reduce of one step, and one of the
-        size of the value.
+        The leader runs it. If the leader dies before all workers have the value, the next leader
+        runs it again from the beginning. Files that ``work`` writes must allow this. The value may
+        be made of numbers, strings, bytes, booleans, None, arrays, and lists, tuples and dicts of
+        these. Each worker gets its own copy. If ``work`` raises an exception, all workers raise
+        `OnceError`. ``work`` may take any time. It must not make a call that needs all workers. The
+        cost is about the all-reduce of one step, and one of the size of the value.
         """
         seat, position = self._connected("once()"), self._training.position
         of = name_of(work)
@@ -231,11 +236,11 @@ class Elastic(Generic[P]):
         return value
 
     def last_once(self, work: Callable[[], Any]) -> Any:
-        """What `once` returned last for this ``work``, also before the job was resumed or this
-        worker came; None if it has not done it. A copy. Local.
+        """Return the last value of `once` for this ``work``, or None if there is none. Local.
 
-        ``work`` is known by its name. For all works together 16 KB are kept: UsageError if there
-        was no room for this one.
+        The value may be from before the job was resumed, or from before this worker joined. It is a
+        copy. ``work`` is known by its name. The values of all works together have 16 KB. Raises
+        UsageError if there was no room for this one.
         """
         of = name_of(work)
         said = self._training.position.last.get(of)
@@ -255,19 +260,20 @@ class Elastic(Generic[P]):
             self._works = False
 
     def busy(self, what: str) -> BusyBlock:
-        """``with trainer.busy("evaluating"):`` this worker is at work while the others wait. Local.
+        """Say that this worker is at work while the others wait for it. Local.
 
-        Only where the script waits for something that is done elsewhere (another machine, a
-        service): who computes, reads or writes is at work anyway. ``beat()`` of what the block is
-        given says that the work goes on.
+        Write ``with trainer.busy("evaluating"):``, and only where the script waits for something
+        that is done elsewhere (another machine, a service). A worker that computes, reads or writes
+        counts as at work anyway. ``beat()`` of the block's object says that the work goes on.
         """
         seat = self._connected("busy()", alone=True)
         return BusyBlock(seat.place.channel, self.worker, what)
 
     def save(self) -> None:
-        """Ask for a checkpoint at the end of the step to come (or of the training). Local.
+        """Ask for a checkpoint at the end of the next step, or of the training. Local.
 
-        Enough if one worker asks. It is written by whoever leads then, into ``--checkpoint DIR``.
+        It is enough if one worker asks. The leader at that time writes it, into ``--checkpoint
+        DIR``. Raises UsageError if the job has no such folder.
         """
         seat = self._connected("save()", alone=True)
         if seat.place.settings.checkpoint is None:
@@ -313,7 +319,7 @@ class Elastic(Generic[P]):
 
     @staticmethod
     def _prepare(given: Settings, channel: LauncherChannel) -> Trace:
-        """What is written must have a place. Raises UsageError."""
+        """Check the checkpoint folder and open the trace. Raises UsageError."""
         try:
             if given.checkpoint is not None:
                 checkpoint_folder.check_writable(given.checkpoint)
@@ -370,7 +376,7 @@ class Elastic(Generic[P]):
             history.passed_by()
 
     def _give_up(self, error: BaseException | None, given: Settings) -> None:
-        """This training has not come to its end. Alone, another one may begin in its place."""
+        """End an unfinished training. A script that runs alone may begin another one."""
         self._inside = False
         if isinstance(error, Exception) and isinstance(self._seat, Session):
             self._run(self._seat.driver.abandon())
@@ -380,7 +386,7 @@ class Elastic(Generic[P]):
             self._end_job(error, given)
 
     def _run(self, steps: Steps[T]) -> T:
-        """Perform ``steps``, in which the others take part."""
+        """Perform ``steps``, in which the other workers take part."""
         assert self._seat is not None
         fabric, meter = self._seat.place.fabric, self._training.meter
         meter.waits(fabric.clock())
@@ -394,12 +400,12 @@ class Elastic(Generic[P]):
             meter.computes(fabric.clock())
 
     def _show(self) -> None:
-        """The script sees what has become of its parameters."""
+        """Show the script its parameters as they are now."""
         done = self._training.progress
         self._training.replica.show((done.steps, done.rounds))
 
     def _connected(self, call: str, alone: bool = False) -> Seat[P]:
-        """The seat, for a call that needs all workers, or that one may make ``alone``."""
+        """Return the seat or raise UsageError. ``alone``: the call does not need other workers."""
         if self._works and not alone:
             raise UsageError(
                 f"{self._call}.{call} needs all workers, and what {self._call}.once() runs is run "
@@ -423,17 +429,17 @@ class Elastic(Generic[P]):
 
     @staticmethod
     def _end_job(error: BaseException, given: Settings) -> None:
-        """This worker's script is wrong: nobody may take its end for a revocation."""
+        """End the job for an error of this script. No worker may take it for a revocation."""
         if given.job is not None or given.world_size is None:
-            return  # the launcher hears of it and ends the job; alone there is nobody to end
+            return  # a launcher ends the job itself; a worker alone has no job to end
         worker = given.rank
         traceback.print_exception(error)
         print(f"spotmpi: worker {worker} raised the error above; the job ends", file=sys.stderr)
         sys.stderr.flush()
-        from spotmpi.fabric.mpi import abort  # whether or not this worker came to connect
+        from spotmpi.fabric.mpi import abort  # this worker may not have connected yet
 
-        # Often all workers come here at once, and mpirun (5.0.11) at times hangs for ever when
-        # several ask it to abort within a millisecond: 1 in 17 jobs of 3. So one goes first.
+        # Often all workers come here at once. mpirun (5.0.11) hung forever in 1 of 17 jobs of 3
+        # workers, when several asked it to abort within a millisecond. So one goes first.
         time.sleep(_BETWEEN_ABORTS * min(worker or 0, _ABORTS_APART))
         abort()
 
@@ -443,10 +449,10 @@ _ALONE = Membership.first(["localhost"])
 
 @dataclass
 class Process:
-    """What all trainings of one process share."""
+    """State that all trainings of one process share."""
 
     fabric: Fabric | None = None
-    """MPI can be entered only once, and is not left before the process ends."""
+    """The fabric, once connected. MPI starts only once, and lasts until the process ends."""
     history: History = field(default_factory=History)
 
 
@@ -469,8 +475,8 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
                 f"worker {given.newcomer}: the script imports mpi4py.MPI, and so starts MPI, "
                 "before it enters the Trainer; a worker that joins later must not: import it later"
             )
-        # Whatever could be done without the others is done: now the launcher may have one of them
-        # bring this worker in, and then says as which process MPI will know it.
+        # All that needs no other worker is done. Now the launcher may have a sponsor connect this
+        # worker to MPI. It then says as which process MPI will know the worker.
         os.environ.update(channel.admission(given.newcomer))
     from spotmpi.fabric.planes.segments import unnamed
 
@@ -479,7 +485,7 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
         from spotmpi.fabric.mpi import MpiFabric  # this starts MPI, which `Deaths` needs
 
         me = given.rank if given.newcomer is None else given.newcomer
-        # On one host mpirun has started all of them together, and tells them of each other.
+        # On one host mpirun has started all workers together, and tells them of deaths.
         obituaries = channel.obituaries(me or 0) if given.stand_in else None
         deaths = Deaths.found() if obituaries is None else Deaths()
         bury = None if deaths is None else deaths.announce

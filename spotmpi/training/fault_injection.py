@@ -1,4 +1,4 @@
-"""Rehearsed revocations: workers die as a provider would end them."""
+"""Injected revocations: workers kill themselves, as a provider would end them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.settings import Revocation
 
 _FIRST_GUESS = 0.002
-"""Seconds that the all-reduce may take, before one has been seen."""
+"""Seconds that an all-reduce is taken to last, until one has been measured."""
 
 
 class Rehearsal(Protocol):
-    """What a session tells of its rounds to whatever ends its worker on purpose."""
+    """Hears of a session's rounds, to end the session's worker on purpose."""
 
     def arm(self, steps: range) -> None:
-        """About to enter the all-reduce of these ``steps``."""
+        """Called before the all-reduce of these ``steps``."""
 
     def hold(self) -> None:
-        """About to start what completes it."""
+        """Called before the start of the part that completes it."""
 
     def reduced(self, seconds: float) -> None:
-        """It is through, and took so long."""
+        """Called after it. ``seconds``: how long it took."""
 
 
 class FaultInjection:
-    """This worker's own end, if it is named in one; it does nothing to others."""
+    """Ends this worker, if the settings name it. Does nothing to other workers."""
 
     def __init__(self, revocations: Sequence[Revocation], me: WorkerId) -> None:
         self._steps = {r.step for r in revocations if me in r.workers}
@@ -38,10 +38,10 @@ class FaultInjection:
         self._usual = _FIRST_GUESS
 
     def arm(self, steps: range) -> None:
-        """About to enter the all-reduce of these ``steps``: if one is its last, start the clock.
+        """Start the clock if this worker is to die in one of these ``steps``.
 
-        The moment is drawn anew each time, over the usual length of an all-reduce: the worker
-        dies before it has sent anything, or in the middle.
+        Called before their all-reduce. The moment is drawn at random each time, over the usual
+        length of an all-reduce: the worker dies before it has sent anything, or in the middle.
         """
         if self._end is not None or self._steps.isdisjoint(steps):
             return
@@ -51,15 +51,16 @@ class FaultInjection:
         self._end.start()
 
     def hold(self) -> None:
-        """About to start what completes the all-reduce: whoever is to die in it waits for that.
+        """Wait for the end of this worker, if it is to die in this all-reduce. Blocking.
 
-        Else others might have the step already, and would meet the loss in the next one.
+        Called before the part that completes the all-reduce. If that were sent, others might have
+        the step already, and would meet the loss in the next one.
         """
         if self._end is not None:
             self._end.join()
 
     def reduced(self, seconds: float) -> None:
-        """An all-reduce is through, and took so long."""
+        """Note how long an all-reduce took."""
         self._usual = seconds
 
 

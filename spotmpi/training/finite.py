@@ -1,10 +1,10 @@
-"""Whether the model is finite. NaN and infinity do not heal: what is trained with them becomes like
-them, and so does every checkpoint from then on.
+"""Watches whether the model is finite.
 
-All workers look at the same piece of the model after each round of steps, at another one each time,
-and at all of it where the mean loss is not finite. So each of them finds it at once, mostly in the
-round that it came with, and whoever brought it can say so. What is not finite when the training
-begins may stay so.
+NaN and infinity do not heal: what is trained with them becomes like them, and so does every later
+checkpoint. All workers look at the same piece of the model after each round of steps, at a new one
+each time. If the mean loss is not finite they look at all of it. So all find it at once, mostly in
+the round that it came with, and the worker that brought it can say so. What is not finite when the
+training begins may stay so.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from spotmpi.protocol.membership import WorkerId
 _LOG = logging.getLogger(__name__)
 
 _PIECES = 64
-"""The model is looked at in so many rounds, ..."""
+"""All of the model is looked at in this many rounds, or in fewer."""
 
 _LEAST = 1 << 16
-"""... or in fewer: so many elements at a time, which takes microseconds."""
+"""Elements that are looked at in a round, at least: this many take microseconds."""
 
 _ON_A_DEVICE = 16
-"""Rounds from one look to the next where the host would have to wait for it."""
+"""Rounds from one look to the next if the host must wait for a device."""
 
 _MODEL, _SPARED = "params", "not_finite/"
-"""In the registry, and before the names of arrays in what is kept."""
+"""Name of the model in the registry, and prefix of the arrays' names in what is kept."""
 
 
 class _Found(NamedTuple):
-    """What was not finite any more, ..."""
+    """An array that is not finite any more."""
 
     step: int
     array: str
     brought: bool
-    """... and whether this worker had brought something like it to the round."""
+    """True if this worker brought NaN or infinity to the round."""
 
     @property
     def why(self) -> str:
-        """What that means, and what to do."""
+        """What was found, what it means, and what to do."""
         return (
             f"{self.array} holds NaN or infinity, which no later step heals; the last finite "
             "checkpoint stays. With Trainer(check_finite=True) the job ends before such a gradient "
@@ -58,42 +58,42 @@ class Finite:
     """One worker's watch over its model. Local, all of it."""
 
     def __init__(self, registry: Registry, params: str) -> None:
-        """``params``: what scripts call them."""
+        """``params``: what scripts call the model's arrays."""
         self._registry = registry
         self._called = params
         self._spared: frozenset[str] = frozenset()
         self._found: _Found | None = None
         self._told = False
 
-    # What must survive.
+    # The registered values.
 
     def kept(self) -> Mapping[str, Any]:
-        """The arrays that are spared, which mostly are none."""
+        """Return the spared arrays; mostly there are none."""
         return {_SPARED + name: True for name in self._spared}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
-        """The same are."""
+        """Spare the arrays that the checkpoint names."""
         names = (name for name in found if name.startswith(_SPARED))
         self._spared = frozenset(name.removeprefix(_SPARED) for name in names)
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """Their names."""
+        """Return the names of the spared arrays."""
         return sorted(self._spared)
 
     def restore(self, told: Any) -> None:
-        """As the others have them."""
+        """Spare the arrays that the other workers spare."""
         self._spared = frozenset(map(str, told))
 
     # The model.
 
     def begin(self) -> None:
-        """Training begins with this model."""
+        """Spare the arrays that are not finite when the training begins."""
         layout, flats = self._registry.arrays(_MODEL)
         self._spared = frozenset(f"{_MODEL}/{key}" for key in layout.not_finite(flats))
 
     def look(self, number: int, step: int, loss: float | None, brought: Callable[[], bool]) -> None:
-        """A round of steps is complete: of this ``number``, with this ``step``, and this mean
-        ``loss``. ``brought``: whether this worker brought something that is not finite."""
+        """Look at the model after a round of steps. ``number``: the round. ``step``: its last step.
+        ``loss``: its mean loss. ``brought``: says if this worker brought something not finite."""
         if self._found is not None or self._seems_finite(number, loss):
             return
         if (array := self._first()) is not None:
@@ -112,7 +112,7 @@ class Finite:
         return layout.is_finite(flats, slice(start, start + piece))
 
     def _first(self) -> str | None:
-        """The name of the first array that is not finite, and should be."""
+        """Return the name of the first array that is not finite and not spared; None if none is."""
         layout, flats = self._registry.arrays(_MODEL)
         for key in layout.not_finite(flats):
             if f"{_MODEL}/{key}" not in self._spared:
@@ -120,18 +120,18 @@ class Finite:
         return None
 
     def holds(self, state: Mapping[str, Any]) -> bool:
-        """Whether the model in a checkpoint's ``state`` is finite, but for what is spared. Any
-        thread may call it."""
+        """Return True if the model in a checkpoint's ``state`` is finite, but for what is spared.
+        Any thread may call it."""
         return all(
             HOST.kernels.finite(array.reshape(-1))
             for name, array in state.items()
             if name.startswith(f"{_MODEL}/") and name not in self._spared
         )
 
-    # Who is to know.
+    # Messages.
 
     def tell(self, channel: LauncherChannel, me: WorkerId, leads: bool) -> None:
-        """Say once what was found, if anything was."""
+        """Tell once what was found, if anything was."""
         if self._found is None or self._told:
             return
         self._told = True
@@ -143,7 +143,7 @@ class Finite:
             warnings.warn(said, RuntimeWarning, stacklevel=2)
 
     def tell_end(self, channel: LauncherChannel, leads: bool) -> None:
-        """Training is over: say so if the model that it leaves is not finite."""
+        """Tell at the end of the training if its model is not finite."""
         if (array := self._first()) is None:
             return
         why = f"{array} holds NaN or infinity"

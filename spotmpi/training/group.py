@@ -1,4 +1,4 @@
-"""Elastic rounds over arrays, without an optimizer: for scripts that apply results themselves."""
+"""`Group`: averages arrays in elastic rounds, for scripts that apply the result themselves."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ P = TypeVar("P")
 
 
 class Deliver(Operator):
-    """The average, into an array of its own: the caller's to look at until the next round."""
+    """Writes the average into an array of its own. The caller may read it until the next round."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """Room for it."""
+        """Allocate the array for the average."""
         return {"average": State(layout.allocate(), Scope.LOCAL)}
 
     def run(self, step: Step) -> Run:
-        """average = scale * sum"""
+        """Compute average = scale * sum."""
         assert step.update is not None
         for out, total in zip(step.state["average"], step.update, strict=True):
             kernels_for(out).scaled_sum(out, [total], [step.scale])
@@ -35,22 +35,24 @@ class Deliver(Operator):
 
 
 class _Unscaled:
-    """There is no learning rate."""
+    """Stands in for an optimizer, as a group has no learning rate."""
 
     lr = 1.0
 
 
 class Group(Elastic[P]):
-    """Workers that average arrays, whoever of them is revoked; what comes of it is the caller's.
+    """Averages arrays over the workers of the job, and goes on if any of them are lost.
 
-    ``state``: list or dict of arrays (float32, float64) that all workers hold, as `Trainer` has
-    parameters: the first worker's count, a checkpoint holds them, and a worker that joins is given
-    them. `state` is the live copy, and the caller's to change: alike on all workers, with nothing
-    but what rounds delivered. ``arrays``: of the structure that is averaged, if it is another.
-    ``seed`` decides the order of samples.
+    The script applies the averages itself.
+    ``state``: list or dict of arrays (float32, float64) that all workers hold. All begin with those
+        of the first worker, checkpoints hold them, and newcomers get them. The property `state` is
+        the live copy. The script may change it: alike on all workers, and only with what rounds
+        delivered.
+    ``arrays``: arrays of the structure that is averaged, if it is another one.
+    ``seed``: decides the order of samples.
 
-    A context manager: entering starts MPI if there is one and is collective, leaving is collective
-    too and ends what spotmpi protects; what stands after the block is ordinary code.
+    A context manager: entering the block starts MPI, unless the script runs alone. Leaving it ends
+    the protection; the code after it is ordinary code. Both are collective.
     """
 
     def __init__(self, state: P, *, arrays: Any = None, seed: int = 0) -> None:
@@ -61,16 +63,16 @@ class Group(Elastic[P]):
 
     @property
     def state(self) -> P:
-        """What all workers hold: live arrays, in the structure they were given in."""
+        """The live arrays that all workers hold, in the structure they were given in."""
         return self._training.replica.params
 
     def average(self, arrays: Any) -> Any:
-        """The average of ``arrays`` over all workers, weighted by samples. Collective, blocking.
+        """Average ``arrays`` over all workers, weighted by samples. Collective, blocking.
 
-        A round: it comes to an end, with the same bits on all workers, whoever dies meanwhile. In
-        `batches` a worker counts as the samples that it was dealt, outside of them as one. Returns
-        arrays in the same structure, which the next round writes anew. If nobody brought anything,
-        as all whose samples they were are lost, they are zero.
+        The call is a round: it completes with the same bits on all workers, even if workers die
+        meanwhile. In `batches` a worker counts by the samples that it was dealt; outside it counts
+        as one. Returns arrays in the same structure, which the next round overwrites. They are zero
+        if all workers that had samples are lost.
         """
         self._take_step(arrays, None)
         if not self._training.replica.moved:

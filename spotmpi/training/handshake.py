@@ -1,6 +1,6 @@
-"""Before the first step: every worker must have come with the same model and the same settings.
+"""Before the first step: a check that all workers have the same model and the same settings.
 
-Until all buffers are known to have one size, nothing else may be reduced: two sizes in one
+Nothing else may be reduced until all buffers are known to have one size: two sizes in one
 collective are undefined in MPI. The size of these rounds depends on nothing that may differ.
 """
 
@@ -29,11 +29,11 @@ _USUAL = (
 )
 
 Facts = Sequence[tuple[str, str]]
-"""What must be equal: what it is, and this worker's value."""
+"""What must be equal: pairs of a name and this worker's value."""
 
 
 class Compare(Round):
-    """Are all workers' facts equal? The same numbers, however many workers there are."""
+    """A round that compares the facts of all workers. Its size does not depend on their number."""
 
     kind = control_word.MEAN
     obeys = levels = False
@@ -43,19 +43,19 @@ class Compare(Round):
         self._halves = [half for one in _checksums(facts) for half in divmod(one, 1 << 16)]
         memory.expect(Shape("float64", 2 * len(self._halves)))
         self.differing: tuple[WorkerId, ...] = ()
-        """The workers, if any of them differ."""
+        """All workers of the round, if the facts of any of them differ; else none."""
 
     def bring(self) -> None:
-        """Numbers and their squares."""
+        """Bring the halves of checksums, and their squares."""
         halves = self._halves
         self.memory.alone.contributions[0][:] = [*halves, *(half * half for half in halves)]
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """n numbers are equal if and only if n times the sum of their squares is the square of
-        their sum. All of it is exact: squares of 16 bits have 32, and float64 adds 2^20 of those.
-        """
+        """Compare the sums. n numbers are equal if and only if n times the sum of their squares is
+        the square of their sum. All of it is exact: squares of 16 bits have 32, and float64 adds
+        2^20 of those."""
         sums: list[float] = self.memory.alone.record[0].tolist()
         size, many = len(self._halves), len(full)
         if any(many * int(sums[size + i]) != int(sums[i]) ** 2 for i in range(size)):
@@ -64,7 +64,7 @@ class Compare(Round):
 
 
 class Tell(Round):
-    """Who differs, and in what: a row for each worker, which is worth its place now."""
+    """A round that tells which worker differs, and in what. It has a row for each worker."""
 
     kind = control_word.MEAN
     obeys = levels = False
@@ -77,7 +77,7 @@ class Tell(Round):
         memory.expect(Shape("float64", len(workers) * len(facts)))
 
     def bring(self) -> None:
-        """Each number has one addend that is not zero."""
+        """Bring this worker's row, with zeros in the others' place."""
         super().bring()
         begin = self._workers.index(self._me) * len(self._facts)
         row = self.memory.alone.contributions[0][begin : begin + len(self._facts)]
@@ -86,13 +86,12 @@ class Tell(Round):
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """Raises UsageError, on all workers alike, that names the first one that differs from the
-        first of all."""
+        """Raise UsageError on all workers alike, with the first one that differs from the first."""
         table, width = self.memory.alone.record[0].tolist(), len(self._facts)
         rows = {
             worker: table[rank * width : (rank + 1) * width]
             for rank, worker in enumerate(self._workers)
-            if worker in full  # another has died since
+            if worker in full  # others have died since
         }
         first = next(iter(rows))
         for worker, row in rows.items():
@@ -107,7 +106,7 @@ def _checksums(facts: Facts) -> list[int]:
 
 
 def check_facts(me: WorkerId, theirs: WorkerId, facts: Facts, known: Sequence[str]) -> None:
-    """The same for a newcomer, with the values ``known`` to a worker that trains. Local."""
+    """Raise UsageError if a newcomer's facts differ from those ``known`` to ``theirs``. Local."""
     for (name, value), other in zip(facts, known, strict=True):
         if value != other:
             raise _differ(me, theirs, name, me, value)

@@ -1,8 +1,9 @@
-"""How a worker comes among the others: with all of them at the start, or alone and later.
+"""How a worker enters a training: with all the others at the start, or alone and later.
 
-Whoever comes later is a visitor first. It runs its script to where the others' are, rehearses a
-batch, and with its first step is let in and taught; a `Session` takes its place then. Trainings
-that the others have been through by then it passes by.
+A worker that comes later is a `JoiningWorker` first. It runs its script up to where the others'
+scripts are, and rehearses a batch. At its first step it joins and learns the state; then a
+`Session` takes its place. In trainings that the others have finished by then it is a
+`PastTraining`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ Seat: TypeAlias = "Session[P] | JoiningWorker[P] | PastTraining[P]"
 
 
 def enter(place: WorkerContext, training: TrainingState[P]) -> Asks[Seat[P]]:
-    """Connect; collective, but for a newcomer."""
+    """Connect, and return the worker's seat. Collective, except for a newcomer."""
     training.replica.furnish(place.fabric.arena)
     history = place.history
     if place.settings.newcomer is None or history.membership is not None:
@@ -56,7 +57,7 @@ def enter(place: WorkerContext, training: TrainingState[P]) -> Asks[Seat[P]]:
 
 
 def _look_around(place: WorkerContext) -> Asks[None]:
-    """Hear from one of the others how far its script has come. Raises Left if it is gone."""
+    """Hear from a member how far its script has come. Raises Left if that member is gone."""
     try:
         place.history.follow(json.loads((yield Meet())))
     except PeersLost:
@@ -89,7 +90,7 @@ def _begin(
     saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
     session = Session(place, training, members)
     yield from session.shake_hands([*training.facts(given), saw])
-    channel.tell("ready")  # from here on the launcher takes a loss for one to recover from
+    channel.tell("ready")  # from here on the launcher expects workers to recover from a loss
     if history.workers is None:
         history.workers = len(members)
     if training.rate.reference is None:
@@ -113,7 +114,7 @@ def _begin(
 def _resume(given: Settings, training: TrainingState[Any], later: bool) -> Checkpoint | None:
     if given.checkpoint is None:
         return None
-    # A launcher has looked before, where the first training is, and says so if there is something.
+    # For the first training a launcher has looked already, and says so if there is a checkpoint.
     looks = given.job is None or later
     begins = looks and not checkpoint_folder.some(given.checkpoint)
     if begins or not given.resume:
@@ -162,7 +163,7 @@ class JoiningWorker(Generic[P]):
         prospectus = place.history.prospectus
         assert prospectus is not None
         self.membership = unpack(prospectus["membership"])
-        """Of the others, as far as it is known."""
+        """The others' membership, as far as it is known."""
         facts = training.facts(place.settings)
         check_facts(self.me, self.membership.ids[0], facts, prospectus["facts"])
         self.training.registry.restore(prospectus["rest"])
@@ -172,7 +173,7 @@ class JoiningWorker(Generic[P]):
         _LOG.info("generation %d, step %d: found by newcomer %d", found, steps, self.me)
 
     def next_batch(self, number: int) -> Indices | None:
-        """One to rehearse with: the others' steps do not wait for it."""
+        """Return a batch to rehearse with, which the others do not wait for; None: used up."""
         return None if self.training.position.used_up(number) else FIRST_SAMPLE.copy()
 
     def leave_batches(self, number: int) -> None:
@@ -180,14 +181,14 @@ class JoiningWorker(Generic[P]):
         self.training.position.leave(number)
 
     def ready(self, key: Any, array: Any) -> Asks[JoiningWorker[P]]:
-        """It is kept for the step."""
+        """Keep one array of the gradient for the step."""
         _keep(self.training, key, array)
         yield from ()
         return self
 
     def step(self, grads: P, loss: float | None) -> Asks[Session[P] | PastTraining[P]]:
-        """Be admitted, and taught; returns where all are after a step, or that they are through
-        with this training. Raises Left if it cannot."""
+        """Join and learn. Returns a session that is level with the others after a step, or a
+        `PastTraining` if they have finished this training. Raises Left if it cannot join."""
         self.training.replica.rehearse(grads)
         self.place.channel.tell("knocks")
         try:
@@ -209,12 +210,12 @@ class JoiningWorker(Generic[P]):
         return (yield from session.graduate())
 
     def mean(self, x: Any) -> Asks[Any]:
-        """A rehearsal: what comes of it counts for nothing."""
+        """Return the script's own value: in a rehearsal it counts for nothing."""
         yield from ()
         return like(x, numbers_of(x))
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
-        """What the others were told since their last step. Raises Left if it cannot know that."""
+        """Return what the others were told since their last step. Raises Left if it is unknown."""
         said = self.training.position.recall_of_turn()
         if said is None:
             raise _turned_away(
@@ -226,7 +227,7 @@ class JoiningWorker(Generic[P]):
         return said
 
     def finish(self, outcome: str) -> Asks[None]:
-        """What stands after the block must not see a model that knows nothing. Raises Left."""
+        """Leave: what follows the block must not see a model that learnt nothing. Raises Left."""
         why = f"worker {self.me} came after the last step"
         self.place.channel.tell("withdrawn", why=why)
         yield from ()
@@ -242,10 +243,10 @@ class JoiningWorker(Generic[P]):
 
 
 class PastTraining(Generic[P]):
-    """A newcomer in a training that the others have been through: it runs its script past it.
+    """A newcomer in a training that the others have finished: it runs its script past it.
 
-    Its batches are over, and what was asked for in it is answered as it was then. Its parameters
-    are those that the script gave: the others' came to more.
+    There are no batches left, and questions are answered as they were answered then. Its parameters
+    are those that the script gave, not the trained ones of the others.
     """
 
     def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
@@ -258,7 +259,7 @@ class PastTraining(Generic[P]):
         training.registry.restore(place.history.past[place.history.number])
 
     def next_batch(self, number: int) -> Indices | None:
-        """None is left."""
+        """Return None: no batch is left."""
         return None
 
     def leave_batches(self, number: int) -> None:
@@ -266,37 +267,37 @@ class PastTraining(Generic[P]):
         self.training.position.leave(number)
 
     def ready(self, key: Any, array: Any) -> Asks[PastTraining[P]]:
-        """The others have done without it."""
+        """Check and keep the array: the others have done without it."""
         _keep(self.training, key, array)
         yield from ()
         return self
 
     def step(self, grads: P, loss: float | None) -> Asks[PastTraining[P]]:
-        """The others have taken it long ago."""
+        """Drop the step: the others took it long ago."""
         self.training.replica.close()
         self.training.batch = None
         yield from ()
         return self
 
     def mean(self, x: Any) -> Asks[Any]:
-        """What the script's own value is: the others were not asked, or in a loop of steps."""
+        """Return the script's own value: the others asked for none, or in a loop of steps."""
         yield from ()
         return like(x, numbers_of(x))
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
-        """It cannot be known. Raises Left."""
+        """Raise Left: the value cannot be known."""
         yield from ()
         raise _turned_away(self.place, _UNKNOWN)
 
     def finish(self, outcome: str) -> Asks[None]:
-        """On to the next training."""
+        """Close this training; the script goes on to the next one."""
         self.place.trace.close()
         self.place.channel.close()
         yield from ()
 
 
 def _keep(training: TrainingState[Any], key: Any, array: Any) -> None:
-    """One gradient of a worker that takes no part in rounds; it must fit all the same."""
+    """Check and keep one array of the gradient, of a worker that takes no part in rounds."""
     training.replica.pieces.check(key, array)
     training.replica.give(key, array)
 

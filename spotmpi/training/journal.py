@@ -1,9 +1,9 @@
-"""What a worker writes to the trace, and when: nothing is written that could be taken back.
+"""What a worker writes to the trace, and when: only what cannot be taken back.
 
-The record of a step waits until the step is *stable*: until a later round has completed, which
-says that everybody has committed it. The leader writes it then; the others keep it until they know
-that one who led has written it. So whoever dies, each step is written once; or, if nobody is left
-who was there, not at all, and the trace says so.
+The line of a step waits until the step is *stable*: a later round has completed, so all workers
+have committed the step. Then the leader writes it. The others keep it until they know that a leader
+has written it. So each step is written once, even if workers die. If no worker is left that took
+part in it, it is not written, and the trace says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Entry:
     round: int
     step: int
     before: Sequence[Record]
-    """What is written in front of it."""
+    """Lines to write before the step's line."""
     describe: Callable[[], dict[str, Any]]
     strategy: str
     digest: str | None = None
@@ -42,7 +42,7 @@ class Journal:
     def __init__(
         self, trace: Trace, channel: LauncherChannel, me: WorkerId, strategy: Callable[[], str]
     ) -> None:
-        """``strategy``: the name of the one that is followed."""
+        """``strategy``: returns the name of the strategy that workers follow."""
         self.trace = trace
         self._channel = channel
         self._me = me
@@ -50,39 +50,39 @@ class Journal:
         self._waiting: deque[_Entry] = deque()
         self._leader: WorkerId | None = None
         self._led_since = 0
-        """The first round that was committed here under this leader."""
+        """First round that was committed here under this leader."""
         self._due = 0
-        """The step that the trace lacks first, if this worker leads."""
+        """First step that the trace lacks, if this worker leads."""
         self._recovered: list[Recovered] = []
         self._choices: dict[int, Choice] = {}
-        """Those that were known last, ..."""
+        """Last known choice of a way for the sums of each array, by the array's number."""
         self._chosen: list[Record] = []
-        """... and those that wait for the next step."""
+        """Lines that wait for the next step: ways, strategies, and loops over batches."""
         self._changed: tuple[int, Strategy] | None = None
-        """The strategy that all have changed to last, and since which step it is followed."""
+        """The last change of the strategy: from which step on, and to which strategy."""
         self._unexplained: set[WorkerId] = set()
-        """Workers that are gone, of whom this one has not written why."""
+        """Workers that are gone, and for which this worker has not written the cause."""
         self._loops: set[int] = set()
-        """Loops over batches that are told of, or known to be."""
+        """Loops over batches that this journal has noted already."""
         self._last: _Entry | None = None
-        """It still lacks the digest of the parameters after it, as do ..."""
+        """The last step. It lacks the digest of the parameters after it."""
         self._undigested: list[dict[str, Any]] = []
-        """... what this worker has to say of the recoveries before it."""
+        """What this worker says of the recoveries before that step. It lacks the same digest."""
 
     def begin(self, resumed: int | None) -> None:
-        """The first leader calls it once. ``resumed``: the step to go on with, None for a run that
-        replaces what is there."""
+        """Begin the trace. The first leader calls it once. ``resumed``: the step to go on with;
+        None for a run that replaces an earlier trace."""
         self.trace.begin(resume=resumed is not None)
-        # Workers have met before, while an earlier run's last step was there.
+        # Rounds before this call may have set it from an earlier run's trace.
         self._due = resumed or 0
 
     def recovered(self, recovered: Recovered) -> None:
-        """A recovery is through; its record waits for the first step committed after it."""
+        """Note a recovery. Its line waits for the first step committed after it."""
         self._recovered.append(recovered)
 
     @property
     def wants_steps(self) -> bool:
-        """Whether the next step's record would go anywhere."""
+        """True if the next step must be noted, for the trace or for a recovery."""
         return self.trace.active or bool(self._recovered)
 
     def chose(
@@ -92,9 +92,8 @@ class Journal:
         choices: Sequence[Choice | None],
         arrays: Sequence[int] | None = None,
     ) -> None:
-        """So it was chosen, up to ``step``, which way the sum of each array goes from the next one
-        on. What was known before is told once. ``arrays``: which these are, where they are some of
-        all."""
+        """Note which way the sums of each array go, from the step after ``step`` on. A choice that
+        is known is not told again. ``arrays``: numbers of the arrays, if these are some of all."""
         for array, choice in zip(arrays or range(len(choices)), choices, strict=True):
             if choice is None:
                 self._choices.pop(array, None)
@@ -118,8 +117,8 @@ class Journal:
         before: Strategy,
         known: Mapping[str, Any],
     ) -> None:
-        """All go on with another strategy from this step on. ``known``: why, if this worker is the
-        one that decided it."""
+        """Note that all workers follow another strategy from this step on. ``known``: why, if this
+        worker decided it."""
         told = {
             "step": step,
             "generation": generation,
@@ -130,17 +129,17 @@ class Journal:
             "figures": known.get("figures"),
         }
         self._changed = step, strategy
-        self._choices.clear()  # the same arrays may be others to the data plane
+        self._choices.clear()  # the data plane may have other arrays now
         self._chosen.append(("strategy", told))
 
     def batches(self, step: int, loop: int, planned: Mapping[str, int]) -> None:
-        """From this step on the script goes through these batches, if that is new."""
+        """Note that the script goes through these batches from this step on, if that is new."""
         if loop not in self._loops:
             self._loops.add(loop)
             self._chosen.append(("batches", {"step": step, "loop": loop, **planned}))
 
     def follows(self, step: int, strategy: Strategy, why: str | None = None) -> None:
-        """For the leader: tell the launcher what is followed from this step on."""
+        """Tell the launcher which strategy is followed from this step on. The leader calls it."""
         self._channel.tell("follows", step=step, strategy=strategy.called, why=why)
 
     def step(
@@ -151,11 +150,11 @@ class Journal:
         now: float,
         gradients: int,
     ) -> None:
-        """``step`` is committed in round ``number`` at ``now``.
+        """Note that ``step`` was committed in round ``number`` at ``now``.
 
-        ``describe`` gives the rest of its record, and is called only if it is this worker that
-        writes it: it names every worker, and all but one of them would do so in vain.
-        ``gradients``: those that this worker computed in vain so far.
+        ``describe`` returns the rest of its line. It names every worker, so it is called only on
+        the worker that writes the line. ``gradients``: gradients that this worker has computed so
+        far and that did not count.
         """
         records: list[Record] = []
         for recovered in self._recovered:
@@ -181,7 +180,7 @@ class Journal:
         self._waiting.append(self._last)
 
     def digested(self, digest: int) -> None:
-        """The parameters after the step given last, which nobody had to wait for."""
+        """Add the digest of the parameters after the last step. No worker had to wait for it."""
         said = f"{digest:016x}"
         for fields in self._undigested:
             self.trace.write("recovered", **fields, digest=said)
@@ -190,18 +189,18 @@ class Journal:
             self._last.digest, self._last = said, None
 
     def stable(self, number: int, leader: WorkerId) -> None:
-        """Round ``number`` is complete under ``leader``: what came before it may be shown."""
+        """Write what is stable, or drop it: round ``number`` is complete under ``leader``."""
         if leader != self._leader:
             self._leader, self._led_since = leader, number
             if leader == self._me:
                 written = self.trace.take_over()
                 self._due = 0 if written is None else written + 1
-                if self._changed is not None:  # who led may not have lived to tell it
+                if self._changed is not None:  # the old leader may have died before it told
                     self.follows(*self._changed)
         if leader != self._me:
-            # That the round is complete says that the leader committed the one before. It led when
-            # it did only if that came after the first one seen here: the first may have been a
-            # repair, of a round that it committed while another, who died, was to write.
+            # This round is complete, so the leader has committed the one before. It was the leader
+            # then only if that round came after the first one seen here. The first one may be the
+            # repair of a round that it committed while another leader, now dead, was to write.
             while number - 1 > self._led_since and self._before(number - 1):
                 self._waiting.popleft()
             return
@@ -217,15 +216,16 @@ class Journal:
         self._explain()
 
     def _explain(self) -> None:
-        """Write why workers are gone, once the launcher has said so: it may come to that later."""
+        """Write why workers are gone, once the launcher has said so; this may take some rounds."""
         for worker in sorted(self._unexplained):
             if (cause := self._channel.cause_of(worker)) is not None:
                 self.trace.write("cause", worker=worker, cause=cause.kind, why=cause.why)
                 self._unexplained.discard(worker)
 
     def reach(self, step: int, strategy: str | None = None) -> None:
-        """For the leader: say so if steps before this one are missing, as all who took part in them
-        are lost. ``strategy``: that of this step, if another one may be followed by now."""
+        """Write a gap if steps before this one are missing, as all that took part are lost. The
+        leader calls it. ``strategy``: the one of this step, if it may differ from the present
+        one."""
         if self._due < step:
             known = {"steps": step - self._due, "strategy_name": strategy or self._strategy()}
             self.trace.write("gap", step=self._due, **known)
@@ -234,7 +234,7 @@ class Journal:
     def end(
         self, step: int, workers: Sequence[WorkerId], outcome: str, left_early: Sequence[int]
     ) -> None:
-        """For the leader: training is over, with ``left_early`` batches not gone through."""
+        """Write the training's end, and which batches were left early. The leader calls it."""
         self.reach(step)
         self._explain()
         known = {"workers": workers, "outcome": outcome, "left_early": left_early}
@@ -261,7 +261,7 @@ class Journal:
         deaths = [at for at in map(self._channel.death_of, lost) if at is not None]
         death = min(deaths) if deaths else None
         repaired = recovered.verdict.repairs
-        # A worker that is computing when another dies meets the loss only when it comes back.
+        # A worker that computes when another one dies meets the loss when it comes to its round.
         detecting = None if death is None else max(death, recovered.entered)
         return {
             "generation": recovered.after.generation,
@@ -289,7 +289,7 @@ def described(
     step: int,
     of_round: dict[str, Any],
 ) -> dict[str, Any]:
-    """The record of one step of a round, of what is known of both, and what each slot brought."""
+    """Return the line of one step of a round, with what each slot brought."""
     workers = of_round["workers"]
     if lease is None:
         contributions = [{"worker": worker, "samples": None, "weight": 1} for worker in workers]

@@ -1,5 +1,5 @@
-"""What the launcher orders of a worker: looked up in each round, and done there or said to all. And
-what a newcomer is told that the worker brings in."""
+"""Orders of the launcher to a worker, which looks for them in each round and carries them out or
+tells them to all workers. Also what a sponsor tells its newcomer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["LauncherOrders"]
 
 
 class LauncherOrders:
-    """One worker's. Local, all of it."""
+    """The orders to one worker. Local, all of it."""
 
     def __init__(self, place: WorkerContext, training: TrainingState[Any], me: WorkerId) -> None:
         self._place, self._training, self._me = place, training, me
         self.stop = self.leave = False
-        """What this worker says in its control words: all should stop, it is to leave."""
+        """What this worker's control words say: all should stop, and this worker should leave."""
 
     def obey(self, membership: Membership, in_step: bool) -> None:
-        """Do what is ordered now. ``in_step``: the open round is one of steps."""
+        """Carry out the present order. ``in_step``: the open round is a round of steps."""
         fabric, channel = self._place.fabric, self._place.channel
         order = channel.order_for(self._me)
         if order is None:
@@ -36,12 +36,12 @@ class LauncherOrders:
             channel.tell_once("spawning", order.newcomer)
         if failure is not None:
             channel.tell_once("gave_up", order.newcomer, why=failure)
-        # In no other round: an answer that its script needs may be to come.
+        # In no other round: there an answer may be missing that the newcomer's script needs.
         if in_step and self._training.position.tellable:
             fabric.brief(lambda: self._prospectus(membership))
 
     def why_to_stop(self, remain: int) -> str:
-        """For its user: why all stop, if so many workers remain, and what is kept."""
+        """Return why all workers stop, if ``remain`` remain, and what is kept. For the user."""
         given = self._place.settings
         why = f"too few workers remain: {remain}, and {given.min_workers} were asked for"
         if remain >= given.min_workers:
@@ -52,7 +52,7 @@ class LauncherOrders:
         return f"{why}; a checkpoint of step {step} is in {given.checkpoint}"
 
     def _prospectus(self, membership: Membership) -> bytes:
-        """What a newcomer's script needs to get to where the others are."""
+        """Return what a newcomer's script needs to get to where the others are."""
         fields = {
             **self._place.history.told(),
             "membership": pack(membership),
@@ -62,7 +62,7 @@ class LauncherOrders:
         return json.dumps(fields).encode()
 
     def charter(self, membership: Membership, ledger: Ledger, lessons: Any, numbers: int) -> bytes:
-        """What a newcomer must know to take part in the next round."""
+        """Return what a newcomer must know to take part in the next round."""
         fields = {
             "membership": pack(membership),
             "before": pack(ledger.last),

@@ -1,4 +1,4 @@
-"""One worker's replica: what it holds, what it brings to rounds, what their results do to it."""
+"""One worker's replica: its arrays, what it brings to rounds, and what their results do to it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from spotmpi.training.gradients.partial_gradient import PartialGradient
 P = TypeVar("P")
 
 _SURVEY = 16
-"""Steps from one survey to the next, or those of a round, if that has more."""
+"""Steps from one survey to the next, or the steps of a round if it has more."""
 
 
 class Result(NamedTuple):
-    """What all know of a round whose sums count."""
+    """What all workers know of a round whose sums count."""
 
     rate: float
-    """The learning rate that holds ..."""
+    """The learning rate in force."""
     weight: int
-    """... the samples that contributions stand for ..."""
+    """Samples that the contributions stand for."""
     active: int
-    """... of so many workers ..."""
+    """Workers whose contributions stand for samples."""
     many: int
-    """... in so many steps, ..."""
+    """Steps of the training that are taken with the round."""
     after: int
-    """... and the steps of the training that are taken with them."""
+    """Steps of the training that are taken, those of this round included."""
     round: int
     """Rounds of steps before this one."""
 
     def told(self, known: Sequence[Pace], strategy: Strategy) -> Result:
-        """As it is where workers have told what they did. A round that waits for nobody who is late
-        counts for as many steps as one that waits for all: who is late must not be in another one
-        of its script's loops after it."""
+        """Return this result, corrected by what workers have told of their steps. A round with a
+        quorum counts for as many steps as one without: a late worker must not be in another loop of
+        its script afterwards."""
         many = (furthest if strategy.quorum else all_of)(self.many, known)
         return self._replace(
             weight=sum(one.samples for one in known),
@@ -60,19 +60,19 @@ class Result(NamedTuple):
 
 
 class Rounds(Protocol):
-    """Who counts them."""
+    """Counts the rounds of steps."""
 
     rounds: int
-    """Those of steps that are done."""
+    """Rounds of steps committed so far."""
 
 
 class Replica(Generic[P]):
-    """Arrays that all workers hold, and what happens to them in a step. Local, all of it.
+    """Arrays that all workers hold, and what happens to them in a step. All of it is local.
 
-    ``optimizer``: moves them with each round's average; without one they are the caller's to move,
-    and ``arrays`` say what is averaged. ``others``: strategies that it may `switch` to. What is
-    kept for a retry, if the data plane works in place, are the arrays that a contribution was
-    packed from: they are the script's, and the script waits (docs/adr/0005).
+    ``optimizer``: moves the parameters with each round's average. Without one the caller moves
+    them, and ``arrays`` says what is averaged. ``others``: strategies to which it may `switch`. If
+    the data plane works in place, a retry packs the contribution again from the script's arrays.
+    They are unchanged, as the script waits (docs/adr/0005).
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Replica(Generic[P]):
     ) -> None:
         self.optimizer = optimizer
         self.strategies = strategy, *others
-        """The one that it begins with, and those that it may come to."""
+        """The first strategy, and those to which the replica may switch."""
         self.bucket_mb = bucket_mb
         layout = Layout.of(params, bucket_mb, halves=optimizer is not None)
         self._whole = layout
@@ -97,53 +97,53 @@ class Replica(Generic[P]):
         self._params = own()
         layout.pack(params, self._params, 1.0, what="params")
         self._seen = self._seen_model = Views(layout, self._params, self.moves_itself)
-        """What the script sees of them, and of the model."""
+        """What the script sees of the parameters (`_seen`) and of the model (`_seen_model`)."""
         self._seen_after: object = None
         self.params: P = self._seen.tree
         self.memory = {name: own() for name in slots}
-        """What the optimizer remembers, by name: live."""
+        """What the optimizer remembers, by name: the live arrays."""
         for name in () if optimizer is None else optimizer.counts:
             self.memory[name] = [HOST.zeros("float64", 1)]
         self.registry = Registry()
         self.size = layout.size
-        """Parameters, counted as numbers."""
+        """Number of parameters."""
         self._signature = layout.signature, self._layout.signature
         self._run: Run
         self._contribute: Contribute | None = None
         self._open: Step
         self._weight = 0.0
-        """Of the step that was begun before all of its gradient was there."""
+        """Weight of a step that was begun before all of its gradient was there."""
         self.moved = False
-        """Whether the last round of steps had a result: not if all who brought to it are lost."""
+        """True if the last round of steps had a result: not if all that brought to it are lost."""
         self.surveyed = False
-        """Workers say now and then how they do."""
+        """True if workers say regularly how they do: see `surveys`."""
         self.lengths = GradientLengths()
-        """Of gradients, in these rounds."""
+        """Lengths of gradients in these rounds."""
         self._arena_of: Callable[..., Arena]
         self._made: dict[int, list[Arena]] = {}
-        """By the number of the first strategy whose rounds they fit."""
+        """Arenas by the number of the first strategy whose rounds they fit."""
         self._arenas: list[Arena]
-        """Of the rounds that carry contributions, one for each fragment; `furnish` makes them."""
+        """Arenas of the rounds of steps, one for each fragment; `furnish` makes them."""
         self._progress: Rounds
         self._own: Sequence[Buffer] | None = None
         self._gradients: P | None = None
         self._by_key: dict[Key, Any] = {}
-        """The same by their keys."""
+        """The arrays of `_gradients` by their keys."""
         self._born: Sequence[Buffer] | None = None
-        """Where they are."""
+        """Buffers of the arrays of `_gradients`."""
         self.pieces = PartialGradient(self._layout)
-        """Of the gradient of the step to come, if the script gives it array by array, ..."""
+        """Gradient of the next step, if the script gives it array by array."""
         self.micro_batches = MicroBatches(self._layout)
-        """... or a part of the batch at a time."""
+        """Gradient of the next step, if the script gives it part by part of the batch."""
         self._hold(strategy)
 
     def _hold(self, strategy: Strategy) -> None:
-        """Have what this strategy works with, as it is at first."""
+        """Make the state of this strategy, with its first values."""
         self.strategy = strategy
         layout, states = self._whole, dict(strategy.init(self._layout))
         self._state = {name: state.flats for name, state in states.items()}
         self._model: Sequence[Buffer] = self._params
-        """What all agree on after a round."""
+        """The model on which all workers agree after a round."""
         if strategy.centre is not None:
             self._model = states.pop(strategy.centre).flats
             _copy(self._model, self._params)
@@ -162,15 +162,15 @@ class Replica(Generic[P]):
         for name, state in states.items():
             self.registry.add(f"strategy/{name}", self._layout, state)
         self._narrowings = self._narrowed()
-        """Of each bucket; None of what travels as it is."""
+        """Narrowing of each bucket; None for a bucket that travels as it is."""
         self._own = None
 
     def switch(self, strategy: Strategy) -> None:
-        """Go on with another strategy, where all agree on a model.
+        """Go on with another strategy, after a round in which all workers agree on a model.
 
-        All train from that model. What the optimizer remembers, each worker has as it is; it
-        begins anew where workers each had their own and will have the same from now on. What the
-        strategy remembers begins anew.
+        All train from that model. Each worker keeps what its optimizer remembers; but that begins
+        again if workers had different ones and will have the same from now on. What the strategy
+        remembers begins again.
         """
         before = self.strategy
         self.leave()
@@ -186,7 +186,7 @@ class Replica(Generic[P]):
             fill(flats, 0)
 
     def furnish(self, arena: Callable[..., Arena]) -> None:
-        """Get memory for rounds, from the data plane: ``arena`` is its `Fabric.arena`."""
+        """Get memory for rounds from the data plane: ``arena`` is its `Fabric.arena`."""
         self._arena_of = arena
         self._made.clear()
         self._provide()
@@ -195,7 +195,7 @@ class Replica(Generic[P]):
         """Have memory for the rounds of this strategy."""
         forms = [(one.fragments, one.narrow) for one in self.strategies]
         number = forms.index((self.strategy.fragments, self.strategy.narrow))
-        # The same name on all workers: others find it by that.
+        # The name is the same on all workers: they find the memory by it.
         name, layout = f"data{number or ''}", self._layout
         shapes = [
             Shape(bucket.dtype, bucket.size, layout.backend, narrowing)
@@ -203,7 +203,7 @@ class Replica(Generic[P]):
         ]
         fragments = min(self.strategy.fragments, len(shapes))
         if number in self._made:
-            # They stay: who has yet to commit the round before may find its record in them.
+            # They stay: a worker that has yet to commit the last round may need the record in them.
             for part, arena in enumerate(self._made[number]):
                 arena.layout = [shapes[one] for one in self.buckets_of(part)]
         elif fragments == 1:
@@ -216,27 +216,27 @@ class Replica(Generic[P]):
         self._arenas = self._made[number]
 
     def follow_rounds(self, progress: Rounds) -> None:
-        """It counts them."""
+        """Read the number of rounds from ``progress``."""
         self._progress = progress
 
     @property
     def arena(self) -> Arena:
-        """Of the open round of steps, or the next one."""
+        """The arena of the open round of steps, or of the next one."""
         return self._arenas[self._progress.rounds % len(self._arenas)]
 
     @property
     def surveys(self) -> bool:
-        """Whether workers say with the open round of steps, or the next one, how they do."""
+        """True if workers say how they do in the open round of steps, or in the next one."""
         every = max(1, _SURVEY // self.strategy.steps)
         return self.surveyed and self._progress.rounds % every == every - 1
 
     @property
     def _measures(self) -> bool:
-        """The lengths of the open round's gradients are to be known."""
+        """True if the lengths of the open round's gradients are measured."""
         return self.surveys and self.strategy.averages
 
     def buckets_of(self, number: int) -> range:
-        """Those that the round of steps of this number carries."""
+        """Return the buckets that the round of steps of this number carries."""
         return fragment(len(self._layout.buckets), self.strategy.fragments, number)
 
     @property
@@ -244,7 +244,7 @@ class Replica(Generic[P]):
         return self.buckets_of(self._progress.rounds)
 
     def _made_to_move(self, layout: Layout, sets: int) -> DoubleBuffer | None:
-        """Room for parameters and slots in two copies, if a data plane can do all of a step."""
+        """Return room for two copies of parameters and slots, if a plane can do a whole step."""
         optimizer = self.optimizer
         if optimizer is None or layout.backend is not HOST:
             return None
@@ -254,7 +254,7 @@ class Replica(Generic[P]):
 
     @staticmethod
     def _taken(layout: Layout, flats: Sequence[Buffer]) -> Callable[[], list[Buffer]]:
-        """Buckets of one set after the other, of those that lie there."""
+        """Return a function: each call takes the next set of buckets from ``flats``."""
         left, many = iter(flats), len(layout.buckets)
         return lambda: list(itertools.islice(left, many))
 
@@ -270,50 +270,50 @@ class Replica(Generic[P]):
 
     @property
     def library(self) -> str:
-        """Whose its arrays are."""
+        """The array library of its arrays."""
         return self._layout.backend.name
 
     @property
     def signature(self) -> str:
-        """Equal on two workers if their arrays have the same structure."""
+        """A text that is equal on two workers if their arrays have the same structure."""
         return str(self._signature)
 
     @property
     def moves_itself(self) -> bool:
-        """What follows from a round's result is done here, and not by the script."""
+        """True if the replica applies a round's result; else the script does."""
         return self.optimizer is not None
 
     @property
     def ends(self) -> Sequence[int] | None:
-        """Where a page of its state may end, in words of one set; None: anywhere.
+        """Places where a page of its state may end, in words of one set; None: anywhere.
 
-        What becomes of the elements of a page must follow from what there is of them alone: each
-        by itself, or with all others of its array, or with all there are.
+        The next values of a page's elements must follow from that page alone. An optimizer moves
+        each element by itself, or with all others of its array, or with all there are.
         """
         if self.optimizer is None:
             return self._whole.ends[-1:]
         return None if self.optimizer.elementwise else self._whole.ends
 
     def first(self) -> WordView:
-        """What the first worker gives to all at the beginning."""
+        """Return what the first worker gives to all at the beginning."""
         return WordView(self._model)
 
     def settle(self) -> None:
-        """The model of all has come to this worker: train from there."""
+        """Copy the model of all, which has arrived, to the parameters: train from there."""
         if self._model is not self._params:
             _copy(self._params, self._model)
 
     def start(self) -> None:
-        """All begin to train, with that."""
+        """Start the strategy: all workers begin to train, with these parameters."""
         self.strategy.start(self._step())
 
     def state(self, name: str) -> Any:
-        """What an operator remembers under this name, in the user's structure."""
+        """Return what an operator remembers under this name, in the user's structure."""
         return self._layout.views(self._state[name])
 
     def show(self, after: object) -> None:
-        """Have the script see what there is now: parameters of half precision are rounded anew, if
-        they have moved since it was shown ``after`` something else."""
+        """Show the present parameters to the script. Those of half precision are rounded again, if
+        they have moved since the last call: then ``after`` differs."""
         if after != self._seen_after:
             self._seen_after = after
             self._seen.round()
@@ -321,14 +321,15 @@ class Replica(Generic[P]):
                 self._seen_model.round()
 
     def clear(self, name: str) -> None:
-        """Make that zero."""
+        """Set what an operator remembers under this name to zero."""
         fill(self._state[name], 0)
 
     @property
     def gradients(self) -> P:
-        """Arrays to compute gradients into, in the user's structure, always the same ones.
+        """Arrays to compute gradients into, in the user's structure; always the same ones.
 
-        Those that others read, if the data plane weighs: then `begin` with them copies nothing.
+        If the data plane weighs, other workers read these arrays: then `begin` with them copies
+        nothing.
         """
         if self._gradients is None:
             rounds = any(bucket.halves for bucket in self._layout.buckets)
@@ -340,14 +341,14 @@ class Replica(Generic[P]):
 
     @property
     def _alone(self) -> bool:
-        """Contributions have room for all of the model, and none is made ahead of its round."""
+        """True if contributions hold all of the model, and none is made ahead of its round."""
         return len(self._arenas) == 1 and not self.strategy.ahead
 
     # A step.
 
     def begin(self, grads: Any, now: StepPosition) -> Asks[bool]:
-        """A step, up to its round; whether it has one, as the last steps of rounds do. UsageError
-        if the gradient does not fit."""
+        """Do a step up to its round. Returns True if it has one, as the last steps of rounds do.
+        Raises UsageError if the gradient does not fit."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
             in_place = grads is self._gradients and flats is self._born
@@ -377,26 +378,26 @@ class Replica(Generic[P]):
             bring(self.arena.contributions)
 
     def starts(self, first: int = 0, last: int | None = None) -> None:
-        """Buckets of the contribution are about to be summed: all, or some of a step whose gradient
-        comes array by array."""
-        if self.arena.in_place and self._measures:  # before the sum arrives there
+        """Note that buckets of the contribution are about to be summed: all, or some of a step
+        whose gradient comes array by array."""
+        if self.arena.in_place and self._measures:  # before the sum replaces it
             self.lengths.bring(self.arena.contributions[first:last], self.arena.weight, first > 0)
 
     @property
     def one_counts(self) -> bool:
-        """To the round of the step that was begun one worker brings something, and no other."""
+        """True if only one worker's contribution counts in the round of this step."""
         return self._contribute is not None and self._contribute.alone
 
     def count(self, mine: bool) -> None:
-        """Make the contribution to such a round anew: ``mine`` is the one that counts, or none."""
+        """Make the contribution to such a round again; ``mine``: True if this one counts."""
         if mine:
             self.bring()
         else:
             self.arena.bring_nothing()
 
     def first_not_finite(self, first: int = 0, last: int | None = None) -> str | None:
-        """The name of an array of the contribution that holds a NaN or an infinity; of all its
-        buckets, or some."""
+        """Return the name of an array of the contribution that holds NaN or infinity; None: there
+        is none. ``first`` and ``last`` limit the buckets."""
         if not self.arena.weight:
             return None
         numbers = self._buckets[first:last]
@@ -410,7 +411,8 @@ class Replica(Generic[P]):
     # A step whose gradient comes array by array.
 
     def begin_piecewise(self, now: StepPosition) -> Asks[None]:
-        """Begin it before all is there, of a strategy that is piecewise; the rest is as `begin`."""
+        """Begin a step of a piecewise strategy before all of its gradient is there. All else is as
+        in `begin`."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
             for key, array in self.pieces.items():
@@ -426,15 +428,15 @@ class Replica(Generic[P]):
             fill(self.arena.contributions, 0)
 
     def give(self, key: Key, array: Any) -> None:
-        """One array of the gradient, which was checked. It goes to where it is summed from, if the
-        step was begun."""
+        """Take one array of the gradient, which was checked. If the step was begun, pack it into
+        the contribution."""
         self.pieces.take(key, array)
         if self._contribute is not None and self._weight:
             times = 1.0 if self.arena.weighs else self._weight
             self._lay(key, array, self.arena.contributions, times)
 
     def gathered(self, grads: Any) -> Any:
-        """The whole gradient: what was given array by array, if anything was, and ``grads``."""
+        """Return the whole gradient: the arrays that were given one by one, and ``grads``."""
         if not self.pieces:
             if grads is None:
                 raise UsageError(
@@ -454,8 +456,8 @@ class Replica(Generic[P]):
     # Its end.
 
     def fuse_update(self, rate: float, weight: float) -> None:
-        """Have the sums of the open round go right into the next state, where the data plane can:
-        `complete` will be given the same. Called again for a retry."""
+        """Let the sums of the open round go right into the next state, if the data plane can do
+        that. `complete` must get the same values. Called again for a retry."""
         if self._twins is None or not self.strategy.at_once:
             return
         optimizer, scale, measures = self.optimizer, 1.0 / weight, self._measures
@@ -480,12 +482,12 @@ class Replica(Generic[P]):
             self.arena.leave()
 
     def leave(self) -> None:
-        """Others are about to go on without this worker: what it has is its own from now on."""
+        """Make this worker's arrays its own: others are about to go on without it."""
         self.arena.leave()
 
     def complete(self, result: Result) -> None:
-        """The round of the step that was begun is the record: do the rest of the step, at once;
-        then `close` it."""
+        """Do the rest of the step that was begun: its round is the record. Do it at once, then
+        `close`."""
         self.moved = True
         self._know(self._open, result)
         self._turn()
@@ -510,8 +512,8 @@ class Replica(Generic[P]):
         self.lengths.end(self._open.now.samples, weight)
 
     def brought_not_finite(self) -> bool:
-        """Whether this worker has brought NaN or infinity to the step that is complete and not
-        closed, as far as that can be seen; where its sum arrived is made again what was there."""
+        """Return True if this worker brought NaN or infinity to the step that is complete and not
+        closed, as far as can be seen. If sums replaced the contribution, it is made again."""
         if not self.arena.in_place:
             return self.first_not_finite() is not None
         if not self.strategy.averages or self._contribute is None:
@@ -520,7 +522,7 @@ class Replica(Generic[P]):
         return self._layout.check_finite(flats) is not None
 
     def close(self) -> None:
-        """The step is over, also if nothing came of it: let go of the script's arrays."""
+        """End the step, with or without a result: let go of the script's arrays."""
         if self._contribute is not None:
             self._run.close()
             self._contribute = None
@@ -529,7 +531,7 @@ class Replica(Generic[P]):
         self.micro_batches.clear()
 
     def follow(self, result: Result) -> None:
-        """Do with the record what all do, without having brought anything to it."""
+        """Apply the record as all workers do, without having brought anything to it."""
         self.moved = True
         now = StepPosition(samples=0.0, share=0.0, after=result.after, round=result.round)
         step = self._step(now=now)
@@ -538,8 +540,8 @@ class Replica(Generic[P]):
         complete(self.strategy.follow(step), self._record())
 
     def rehearse(self, grads: Any) -> None:
-        """All that a step does here, of a replica whose state counts for nothing yet: so that
-        nobody waits for kernels to load and for memory to come when it does."""
+        """Do all that a step does here, while the state counts for nothing. So nobody waits for
+        kernels to load and memory to come when the real step comes."""
         for arena in self._arenas:
             for _ in range(2):
                 if self._alone:
@@ -548,18 +550,18 @@ class Replica(Generic[P]):
         self.pieces.clear()
         self.micro_batches.clear()
         self.follow(Result(0.0, 1, 1, 1, 1, self._progress.rounds))
-        # With another strategy it may never be given what the others' optimizers remember.
+        # Some strategies never give a newcomer what the others' optimizers remember.
         self._forget()
         self.registry.digest()
 
     def _turn(self) -> None:
-        """The last sums count: what they were narrowed by belongs to the next ones."""
+        """Count the last sums: what narrowing took from them is added to the next ones."""
         for number in self._buckets:
             if (narrowing := self._narrowings[number]) is not None:
                 narrowing.turn()
 
     def _record(self) -> list[Buffer]:
-        """The last sums, for reading: neighbours may have them in the same memory."""
+        """Return the last sums, for reading only: neighbours may share their memory."""
         backend = self._layout.backend
         return [
             backend.view(flat, 0, (self._layout.buckets[number].size,), read_only=True)
@@ -571,10 +573,10 @@ class Replica(Generic[P]):
         return Step(self._layout, self.optimizer, *mine, self._room, **known)
 
     def _room(self) -> Sequence[Buffer]:
-        # Nobody reads it before the round begins, which makes its contribution in here anew ...
+        # Nobody reads this before the round begins and makes its contribution in here again,
         if self._alone:
             return self.arena.contributions
-        if self._own is None:  # ... unless that was made ahead, or is of a part of the model.
+        if self._own is None:  # unless that was made ahead or is of a part of the model
             self._own = self._layout.allocate()
         return self._own
 
@@ -590,5 +592,5 @@ def _copy(flats: Sequence[Buffer], values: Sequence[Buffer]) -> None:
 
 
 def _mark(*how: Any) -> int:
-    """Equal on workers that do the same with a round's sums, and not 0."""
+    """Return a number, not 0, that is equal on workers that do the same with a round's sums."""
     return 1 + zlib.crc32(repr(how).encode())

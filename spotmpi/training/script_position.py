@@ -1,10 +1,10 @@
-"""Where a script stands: what it has drawn of which batches, and what it was told between them.
+"""Where a script stands: the batches that it has drawn, and the answers that it was given.
 
-Equal on all workers at every boundary. A newcomer runs the same script from its beginning, and gets
-to where the others are without their help: a loop over passes begins with the one that they are in,
-batches that are used up yield nothing, and a mean that was asked for outside of any batches, or
-what was done once there, is answered as it was then. In its first batch it is told what was done
-once since the others' last step. A script that is resumed gets to its checkpoint in the same way.
+The position is equal on all workers at every boundary. A newcomer runs the same script from its
+beginning, and gets to where the others are without their help. Its loop over passes begins with the
+pass that they are in. Batches that are used up yield nothing. A `mean` or a `once` outside of
+batches is answered as it was then. In its first batch the newcomer is told what `once` returned
+since the others' last step. A resumed script gets to its checkpoint in the same way.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from spotmpi.protocol.sampler import Dealer, Lease, PacesOf, Sampler, pool_of
 A = TypeVar("A", list[float], bytes)
 
 Answer = list[float] | bytes
-"""The numbers of a mean, or the packed value of what was done once."""
+"""Numbers of a mean, or the packed value of a `once`."""
 
 Of = str | int | None
-"""What an answer is to: the name of what was done once, or how many numbers a mean is of."""
+"""What an answer belongs to: the name of a `once`, or how many numbers a mean has."""
 
 _MOST = 16384
-"""Bytes of answers that are kept; a script that asks for more newcomers cannot follow."""
+"""Bytes of answers that are kept. Newcomers cannot follow a script that asks for more."""
 
 TOO_LARGE = b""
-"""Stands for a value of what was done once, if there is no room for it."""
+"""Stands for a value of `once` for which there is no room."""
 
 _MOST_IN_TURN = 1 << 20
-"""Bytes of what is done once between two steps, for newcomers to be told of it."""
+"""Bytes of values of `once`, between two steps, that newcomers can be told."""
 
 
 @dataclass
@@ -44,73 +44,72 @@ class _Passes:
     """A loop over passes, and where the script is in it."""
 
     now: int
-    """The pass that it is in: those before it are done."""
+    """Pass that the script is in: those before it are done."""
     opened: int
-    """Batches that it had opened when it began with that, ..."""
+    """Batches opened when that pass began, or, if the loop is `over`, when the script left it."""
     answered: int
-    """... and answers that it had been given."""
+    """Answers given when that pass began, or, if the loop is `over`, when the script left it."""
     over: bool = False
-    """It has gone on to something else, whatever passes are left; `opened` and `answered` are
-    of when it left the loop."""
+    """True if the script has gone on to something else, even if passes are left."""
 
 
 class ScriptPosition:
-    """One worker's script. Local, all of it."""
+    """The position of one worker's script. Local, all of it."""
 
     def __init__(self) -> None:
         self.dealer = Dealer()
         self._samplers: list[Sampler | None] = []
-        """None: of a pass that this script has not gone through."""
+        """Samplers by the number of their batches; None for a pass that this script skipped."""
         self._kept: dict[int, Mapping[str, Any]] = {}
-        """Of a checkpoint, or of the others: where samplers stand that are not open yet."""
+        """States of samplers that are not open yet, from a checkpoint or from the others."""
         self._closed: set[int] = set()
         """Samplers whose batches the script has left, used up or not."""
         self._inside = 0
-        """Loops over batches that the script is in."""
+        """Number of loops over batches that the script is in."""
         self._loops: list[_Passes] = []
-        """Loops over passes: those that were entered; of a checkpoint, or of the others, also those
-        that this script will enter."""
+        """Loops over passes that were entered; after a checkpoint, or from the others, also later
+        ones."""
         self._entered = 0
-        """Of these, those that this script has entered."""
+        """Number of known loops over passes that this script has entered."""
         self._pass: int | None = None
-        """The pass that it is in, or -1 before the first; None outside of such loops."""
+        """Pass that the script is in, or -1 before the first; None outside of such loops."""
         self._planned = 0
-        """Passes of the loop that it is in."""
+        """Passes of the loop that the script is in."""
         self._left: tuple[int, int] | None = None
-        """What had been opened and answered when it left the last of these loops, if it may still
-        be told to go on there."""
+        """Batches opened and answers given when it left its last loop over passes; None if it
+        cannot go on there any more."""
         self._resumed = False
-        """It goes on from a checkpoint."""
+        """True if the script goes on from a checkpoint."""
         self._done: tuple[int, int, int] | None = None
-        """What the last batches were asked for with, if there was nothing left of them then."""
+        """Arguments of the last batches, if nothing was left of these when they were opened."""
         self.repeats = False
-        """The last batches are of a loop that was gone through before: what stands in it, beside
-        batches, is done again. True once."""
+        """True once, if the last batches are in a loop that was gone through before: what stands in
+        it beside batches is done again."""
         self._warned = False
-        """It was true."""
+        """True after `repeats` was true."""
         self._early: list[int] = []
         """Batches that were not gone through to their end, as the others know it."""
         self.last: dict[str, bytes] = {}
-        """By the name of what was done once: its last value, packed, or `TOO_LARGE`."""
+        """Last packed value of each `once`, or `TOO_LARGE`, by its name."""
         self._answers: list[tuple[int, Of, Answer]] = []
-        """Outside of loops over batches: samplers opened before, and what was answered to what."""
+        """Answers outside of batches: each with the samplers opened before, and its `Of`."""
         self._told = 0
-        """Of these, those that this worker's script has had."""
+        """Number of kept answers that this worker's script has had."""
         self._loose = False
-        """Steps are taken outside of batches: means are asked for between them, by no rule."""
+        """True if steps are taken outside of batches. Means between them follow no rule."""
         self._turn: list[bytes] = []
-        """What was done once since the last step, in a loop or where steps are loose."""
+        """Values of `once` since the last step, in a loop or where steps are loose."""
         self.asked = False
-        """Something was asked for since the last step, in a loop or where steps are loose."""
+        """True if something was asked since the last step, in a loop or where steps are loose."""
         self._lent: Mapping[str, Any] | None = None
-        """Of the others, whose next lease this worker has no part in."""
+        """The others' next lease, in which this worker has no part."""
         self.lost = False
-        """An answer is kept no more: a newcomer cannot get here."""
+        """True if answers are no longer kept: a newcomer cannot get here."""
 
     # Batches.
 
     def open(self, n: int, batch_size: int, passes: int, seed: int) -> int:
-        """The script comes to its next batches; return their number."""
+        """Open the script's next batches and return their number."""
         number = len(self._samplers)
         sampler = Sampler(n, batch_size, passes, [seed, number])
         if number in self._kept:
@@ -130,16 +129,15 @@ class ScriptPosition:
 
     @property
     def inside(self) -> bool:
-        """Whether the script goes through batches."""
+        """True if the script goes through batches."""
         return self._inside > 0
 
     def enter(self) -> None:
-        """The script goes through batches from now on."""
+        """Note that the script goes through batches from now on."""
         self._inside += 1
 
     def leave(self, number: int, used: bool = False) -> None:
-        """It does not any more; a lease that was drawn is given up, unless it is ``used`` in
-        part."""
+        """Note that the script leaves its batches. The drawn lease is dropped, unless ``used``."""
         self._inside -= 1
         self._closed.add(number)
         if not used:
@@ -148,7 +146,7 @@ class ScriptPosition:
     def draw(
         self, number: int, membership: Membership, steps: int = 1, *paces: PacesOf
     ) -> Lease | None:
-        """The next lease of these batches, as `sampler.Dealer.draw` has it; None: they are over."""
+        """Return the next lease of these batches (`sampler.Dealer.draw`); None if they are over."""
         if number in self._closed:
             return None
         lease = self.dealer.draw(self._sampler(number), membership, steps, *paces)
@@ -157,9 +155,9 @@ class ScriptPosition:
         return lease
 
     def left(self, workers: int) -> int | None:
-        """Steps that are to come, where so many take them; None where that is not known: outside of
-        batches, and in a script that goes through batches more than once, or more than once in each
-        pass of its loop over passes."""
+        """Return the steps to come, if ``workers`` workers take them; None if not known. It is not
+        known outside of batches, and in a script that goes through batches more than once, or more
+        than once in each pass of its loop over passes."""
         before = self._pass or 0
         if len(self._samplers) != before + 1 or not self._inside or self._loose:
             return None
@@ -168,13 +166,13 @@ class ScriptPosition:
         return here.left(workers) + whole * max(0, self._planned - before - 1)
 
     def planned(self, number: int) -> dict[str, int]:
-        """What the script has asked for with these batches."""
+        """Return what the script has asked for with these batches."""
         sampler = self._sampler(number)
         return {"n": sampler.n, "batch_size": sampler.batch_size, "passes": sampler.passes}
 
     @property
     def left_early(self) -> list[int]:
-        """The batches that the script has opened, and not gone through to their end."""
+        """Batches that the script has opened and not gone through to their end."""
         return [
             number
             for number, one in enumerate(self._samplers)
@@ -182,13 +180,13 @@ class ScriptPosition:
         ]
 
     def used_up(self, number: int) -> bool:
-        """Whether the others are through with these batches, for a worker that is dealt nothing."""
+        """Return True if the others used up these batches; for a worker that is dealt nothing."""
         return number in self._closed or self._sampler(number).over
 
     # Passes.
 
     def enter_passes(self, n: int) -> None:
-        """The script comes to its next loop over passes, of so many. UsageError if it is in one."""
+        """Enter the script's next loop over ``n`` passes. Raises UsageError if it is in one."""
         if self._pass is not None:
             raise UsageError(
                 "passes() was called inside a loop over passes(): leave that loop first, or write "
@@ -201,10 +199,10 @@ class ScriptPosition:
         self._pass, self._planned = -1, n
 
     def next_pass(self) -> int | None:
-        """The pass that the script is to go through next; None if none is left."""
+        """Return the pass that the script is to go through next; None if none is left."""
         assert self._pass is not None
         loop = self._loops[self._entered - 1]
-        if loop.over or loop.now > self._pass:  # the first one, or the others are further
+        if loop.over or loop.now > self._pass:  # the first pass, or the others are further
             missing = loop.opened - len(self._samplers)
             self._samplers.extend([None] * missing)
             self._told = min(max(self._told, loop.answered), len(self._answers))
@@ -215,15 +213,15 @@ class ScriptPosition:
         return None if loop.over or loop.now >= self._planned else loop.now
 
     def leave_passes(self) -> None:
-        """The script has left its loop over passes, used up or not."""
+        """Note that the script has left its loop over passes, used up or not."""
         self._pass, self._planned = None, 0
         self._left = len(self._samplers), self._told
 
     def _leave_behind(self) -> None:
-        """The script does not come back to a loop over passes that it has left.
+        """Mark the loop over passes that the script has left as over: it does not come back to it.
 
-        Not before it has gone on to something else: where it was left early and then resumed, it
-        may be meant to take longer this time.
+        The script must have gone on to something else first. If it was resumed after it had left
+        the loop early, it may be meant to take longer this time.
         """
         if self._left is not None:
             loop = self._loops[self._entered - 1]
@@ -231,22 +229,22 @@ class ScriptPosition:
             self._left = None
 
     def end(self) -> None:
-        """The training is over."""
+        """Note that the training is over."""
         self._leave_behind()
 
     def _goes_on(self) -> None:
-        """The script comes to a step."""
+        """Note that the script comes to a step."""
         self._leave_behind()
         self._forget()
 
     # Answers.
 
     def _forget(self) -> None:
-        """What was answered further on is of another script, or of another model by then."""
+        """Drop later answers: they are of another script, or of another model by then."""
         del self._answers[self._told :]
 
     def remember(self, answer: Answer, of: Of = None) -> None:
-        """All workers were told the same, now."""
+        """Keep an answer that all workers were given now."""
         if self._inside or self._loose:
             self.asked = True
             if isinstance(answer, bytes):
@@ -264,8 +262,8 @@ class ScriptPosition:
             self.lost = True
 
     def recall(self, kind: type[A], of: Of = None) -> A | None:
-        """What the others were told where this script is now, or what it was told there before it
-        was resumed; None if that has yet to be, or was something else."""
+        """Return the answer known for this place; None if there is none, or one of something else.
+        The others were given it here, or this script was, before it was resumed."""
         if self._inside:
             return None
         here = len(self._samplers)
@@ -280,26 +278,26 @@ class ScriptPosition:
         return answer
 
     def keep_last(self, of: str, said: bytes) -> None:
-        """This, packed, is the last value of what is called so."""
+        """Keep a packed value as the last one of the `once` with this name."""
         others = sum(len(one) for name, one in self.last.items() if name != of)
         self.last[of] = said if others + len(said) <= _MOST else TOO_LARGE
 
     def recall_of_turn(self) -> bytes | None:
-        """What the others were told next since their last step; None if that is not known."""
+        """Return the next `once` value that the others got since their last step, if known."""
         return self._turn.pop(0) if self._turn else None
 
     @property
     def tellable(self) -> bool:
-        """Whether a newcomer can be told all that it needs for its first batch."""
+        """True if a newcomer can be told all that it needs for its first batch."""
         return sum(map(_size, self._turn)) <= _MOST_IN_TURN
 
     def stepped(self) -> None:
-        """A step is over."""
+        """Note that a step is over."""
         self._turn.clear()
         self.asked = False
 
     def loosen(self) -> None:
-        """A step is taken outside of batches: no later answer can be told from others."""
+        """Note a step outside of batches: later answers cannot be told from each other."""
         if not self._loose:
             self._goes_on()
         self._loose = True
@@ -307,7 +305,7 @@ class ScriptPosition:
     # State.
 
     def kept(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
+        """Return what a checkpoint keeps of the position."""
         states = {**self._kept}
         states |= {n: one.state() for n, one in enumerate(self._samplers) if one is not None}
         known = {
@@ -320,7 +318,7 @@ class ScriptPosition:
     def resume(self, state: Mapping[str, Any], where: str = "") -> None:
         """Go on from what a checkpoint `kept`, with the samplers that the script will open.
 
-        Raises CheckpointError if nobody can have been there.
+        Raises CheckpointError if no script can have been there.
         """
         found: dict[int, dict[str, Any]] = {}
         for name, value in state.items():
@@ -328,7 +326,7 @@ class ScriptPosition:
                 _, number, key = name.split("/", 2)
                 found.setdefault(int(number), {})[key] = value
         self._kept, self._resumed = dict(found), True
-        if "script" not in state:  # one that older versions wrote
+        if "script" not in state:  # an older version wrote it
             return
         try:
             self._follow(json.loads(state["script"]))
@@ -348,7 +346,7 @@ class ScriptPosition:
             )
 
     def _script(self) -> dict[str, Any]:
-        """Where the script stands between its batches, in the values of JSON."""
+        """Return where the script stands between its batches, as JSON values."""
         return {
             "loops": [astuple(loop) for loop in self._loops],
             "answers": [(opened, of, _plain(answer)) for opened, of, answer in self._answers],
@@ -357,7 +355,7 @@ class ScriptPosition:
         }
 
     def _follow(self, known: Mapping[str, Any]) -> None:
-        """Come to where this was said of the others, or before."""
+        """Take the position ``known`` of the others; this script is there, or before it."""
         loops = [
             _Passes(int(now), int(opened), int(answered), bool(over))
             for now, opened, answered, over in known["loops"]
@@ -369,7 +367,7 @@ class ScriptPosition:
         self._early = list(map(int, known["early"]))
 
     def snapshot(self, contributors: Sequence[WorkerId] | None = None) -> dict[str, Any]:
-        """Plain values for a newcomer; after the step drawn, if its ``contributors`` are given. If
+        """Return plain values for a newcomer; with ``contributors``, as after the drawn step. If
         workers take different numbers of steps, its lease is `lent`, and `settle` does the rest."""
         drawn = None if contributors is None else self.dealer.drawn
         lent = None if drawn is None else drawn.lent()
@@ -390,7 +388,7 @@ class ScriptPosition:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where it was `told`, with the samplers that are open and those to come."""
+        """Go on from a `snapshot`, with the samplers that are open and those to come."""
         self._follow(state)
         self._kept = dict(enumerate(state["samplers"]))
         for number, sampler in enumerate(self._samplers):
@@ -405,8 +403,8 @@ class ScriptPosition:
     def settle(
         self, taken: Mapping[WorkerId, int], contributors: Iterable[WorkerId], seed: int
     ) -> None:
-        """The others' lease that was lent with what was taken is through: so many steps of it were
-        taken, and these brought theirs."""
+        """End the others' lease that was lent, after its round. ``taken``: steps that each worker
+        took. ``contributors``: workers that brought theirs."""
         if self._lent is None:
             return
         number = int(self._lent["sampler"])
@@ -427,12 +425,12 @@ class ScriptPosition:
 
 
 def _listed(state: Mapping[str, Any]) -> dict[str, Any]:
-    """In the values of JSON."""
+    """Return a sampler's state as JSON values."""
     return {**state, "pool": pool_of(state).tolist()}
 
 
 def _size(answer: Answer) -> int:
-    """In bytes, more or less."""
+    """Return the size in bytes, approximately."""
     return len(answer) * (1 if isinstance(answer, bytes) else 8)
 
 

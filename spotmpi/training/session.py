@@ -1,8 +1,8 @@
-"""One worker among the others: the driver's exchange, whatever kind of round is open.
+"""One worker among the others: it tells the driver what to exchange, for any kind of round.
 
-Everything that takes part with others is a generator of requests (`spotmpi.fabric`), so that the
-simulator runs it as well; `Trainer` and `Group` are the faces that users see of it. A session is
-built whole, when its worker is connected and knows the others; before that it is a `visitor`'s.
+All that involves other workers is a generator of requests (`spotmpi.fabric`), so that the simulator
+runs it as well. Users see it through `Trainer` and `Group`. A session is built whole, once its
+worker is connected and knows the others; a `JoiningWorker` has its place before that.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ P = TypeVar("P")
 
 
 class Session(Generic[P]):
-    """One worker's part, from the first round that it takes part in to the last."""
+    """One worker's part in a training, from its first round to its last."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Session(Generic[P]):
         membership: Membership,
         ledger: Ledger | None = None,
     ) -> None:
-        """Of the first ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
+        """Begin among ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
         self.place = place
         self.training = training
         fabric, given, channel = place.fabric, place.settings, place.channel
@@ -82,20 +82,20 @@ class Session(Generic[P]):
             fabric,
         )
         self._round: kinds.Round = kinds.EndRound(self.memory, self._reached)
-        """The open one, or the last."""
+        """The open round, or the last one."""
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         self._orders = LauncherOrders(place, training, self.me)
         self._stopping = self._due = False
-        """What all have read from theirs: training stops, a plan is due."""
+        """True if control words said so: training stops; a plan is due (`_due`)."""
         self._owed = False
-        """What was done once is done, and not all scripts have come to know it."""
+        """True if a value of `once` is known, but not to all scripts."""
         self._settled = False
-        """All have come to the end, nothing can be taken back, and it is to be kept."""
+        """True if all are at the end, nothing can be taken back, and it is to be kept."""
         self._closing = self._finishing = False
-        """This worker is on its way through the last rounds, and at the end of its training."""
+        """True in the last rounds (`_closing`), and once the training ends (`_finishing`)."""
         self._compare = DigestCheck(training.registry, self.journal)
         self._unkept: Callable[[], None] | None = None
-        """Tells the keeper of the last round, where the script has yet to apply its result."""
+        """Tells the keeper of the last round, if the script has yet to apply its result."""
         self._reducing = 0.0
         self._records = StepRecords(place, self.journal, self.memory, self.turns)
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
@@ -107,14 +107,14 @@ class Session(Generic[P]):
 
     def shake_hands(self, facts: Facts) -> Asks[None]:
         """Compare what must be equal on all workers. Raises UsageError, on all of them alike, that
-        names one that differs, and in what."""
+        names a worker that differs, and in what."""
         compared = Compare(self.memory, facts)
         yield from self._perform(compared)
         if compared.differing:
             yield from self._perform(Tell(self.memory, facts, self.me, compared.differing))
 
     def begin(self, resumed: bool) -> Asks[None]:
-        """A round brings what the first worker holds to all."""
+        """Bring what the first worker holds to all, in a round."""
         replica = self.training.replica
         yield from self._perform(kinds.BeginRound(self.memory, replica.first()))
         replica.settle()
@@ -123,8 +123,8 @@ class Session(Generic[P]):
             self.training.finite.begin()
 
     def learn(self, charter: dict[str, Any]) -> Asks[None]:
-        """A newcomer's first rounds; returns where all are after a step. Raises Left if the
-        training is over before."""
+        """Do a newcomer's first rounds, until it is level with the others after a step. Raises Left
+        if the training is over before."""
         self._school.enrol(charter["lessons"])
         self.memory.expect_numbers(charter["numbers"])
         self.training.progress.rounds = charter["rounds"]
@@ -137,7 +137,7 @@ class Session(Generic[P]):
                 yield from self._leave_with_all("the training was over before it had learnt")
 
     def graduate(self) -> Asks[Session[P]]:
-        """It knows everything: its next step is the others' next."""
+        """End the lessons: this worker knows everything and takes the others' next step."""
         self.training.batch = None
         _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
         self.place.channel.tell("trains", step=self.training.progress.steps)
@@ -153,7 +153,7 @@ class Session(Generic[P]):
         self.turns.leave_batches(number)
 
     def round_off(self) -> Asks[None]:
-        """A round for the steps that were taken since the last one, if there are any."""
+        """Do a round for the steps that were taken since the last one, if there are any."""
         if self.turns.level:
             return
         now = yield from self._end_turn()
@@ -161,19 +161,19 @@ class Session(Generic[P]):
         self._renew()
 
     def _end_turn(self) -> Asks[StepPosition]:
-        """The steps that were taken are all that its round will have of this worker."""
+        """End the turn with the steps that are taken: they are all that its round will have."""
         self.turns.end()
         now = self.turns.moment()
         yield from self.training.replica.begin(None, now)
         return now
 
     def _renew(self) -> None:
-        """The next turn begins, with another strategy if all have agreed on one."""
+        """Begin the next turn, with another strategy if all have agreed on one."""
         self._switching.carry_out(self.driver.membership.generation, self._leads)
         self.turns.renew()
 
     def _perform_step(self, turn: RoundSteps, now: StepPosition) -> Asks[None]:
-        """The round of these steps, which may be open already."""
+        """Do the round of these steps, which may be open already."""
         opened = self.driver.ledger.open
         yield from self._gathering.come()
         if opened and now.sends:
@@ -183,8 +183,8 @@ class Session(Generic[P]):
         )
 
     def ready(self, key: Any, array: Any) -> Asks[Session[P]]:
-        """One array of the gradient for the next step: what is complete by that starts, if the
-        step's round can begin with it. Raises UsageError, and Left as a round does."""
+        """Take one array of the gradient for the next step. What is complete by that starts, if the
+        step's round can begin with it. Raises UsageError; raises Left as a round does."""
         replica = self.training.replica
         replica.pieces.check(key, array)
         if replica.strategy.piecewise and not self.driver.ledger.open:
@@ -197,14 +197,14 @@ class Session(Generic[P]):
         return self
 
     def _open_early(self) -> Asks[None]:
-        """The round of the steps that are being taken begins before all is there for it."""
+        """Open the round of the present steps before all contributions to it are there."""
         self._needs_others()
         yield from self._enter(kinds.StepRound(self.memory, self.training, self.turns.now, self.me))
         yield from self._unless_left(self.driver.open())
         self._goes_on()
 
     def _start(self, parts: int) -> Asks[None]:
-        """So many parts of the open round are there, and may travel."""
+        """Start the first ``parts`` parts of the open round: they are there."""
         if parts > self.driver.started:
             self._needs_others()
             self._round.check(self.driver.started, parts)
@@ -212,7 +212,7 @@ class Session(Generic[P]):
             self._goes_on()
 
     def step(self, grads: Any, loss: float | None) -> Asks[Session[P]]:
-        """One step, with a gradient for the batch drawn last; its round, if it has one."""
+        """Do one step, with a gradient for the last batch, and its round if it has one."""
         if self.turns.now.left:
             yield from self.round_off()
         training, turn = self.training, self.turns.now
@@ -220,7 +220,7 @@ class Session(Generic[P]):
         if turn.lease is None:
             training.position.loosen()
         ahead, opened = replica.strategy.ahead > 0, self.driver.ledger.open
-        if ahead and self._due and not opened:  # nobody is to leave in the middle of its steps
+        if ahead and self._due and not opened:  # no worker may leave in the middle of its steps
             yield from self._open_early()
         if begun := opened and not ahead:
             self._round.check(self.driver.started)
@@ -247,7 +247,7 @@ class Session(Generic[P]):
         return self
 
     def mean(self, x: Any) -> Asks[Any]:
-        """The mean of ``x``, in two rounds."""
+        """Return the mean of ``x``, in two rounds."""
         if self.turns.comes_together:
             yield from self.round_off()
         answer = kinds.MeanRound(self.memory, x)
@@ -258,10 +258,10 @@ class Session(Generic[P]):
         return like(x, answer.answer)
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
-        """What ``work`` comes to, which one worker does for all; ``of``: what it is called.
+        """Return the value of ``work``, which one worker does for all; ``of``: the value's name.
 
-        It begins when all have come to this call. Until all know its end nobody leaves or is
-        admitted, so only a death can have it done again.
+        It begins when all have come to this call. Until all know the value no worker leaves or
+        joins, so the work is done again only after a death.
         """
         if self.turns.comes_together:
             yield from self.round_off()
@@ -275,14 +275,14 @@ class Session(Generic[P]):
         return answer.answer
 
     def finish(self, outcome: str) -> Asks[None]:
-        """Leave together with all others; returns when nobody waits for this worker."""
+        """Leave together with all others. Returns when nobody waits for this worker."""
         self._finishing = outcome == "finished"
         yield from self.round_off()
         while not self.driver.ledger.ending:
             yield from self._close()
         yield from self.driver.finish()
-        # Nobody waits for this worker any more. Should the leader be among the lost, the next
-        # one does what it left undone.
+        # Nobody waits for this worker any more. If the leader is lost, the next one does what it
+        # left undone.
         steps = self.training.progress.steps
         _LOG.info("step %d: training has %s", steps, outcome)
         self.journal.stable(self.driver.ledger.committed + 1, self.driver.membership.ids[0])
@@ -306,7 +306,7 @@ class Session(Generic[P]):
     # Rounds.
 
     def _perform(self, what: kinds.Round) -> Asks[None]:
-        if self.driver.ledger.open and what is not self._round:  # what travels must arrive first
+        if self.driver.ledger.open and what is not self._round:  # open parts must arrive first
             self.turns.check_free()
             yield from self.round_off()
         if not self.driver.ledger.open:
@@ -316,7 +316,7 @@ class Session(Generic[P]):
         yield from self._after_round()
 
     def _enter(self, what: kinds.Round) -> Asks[None]:
-        """The next round is this one, if there is one."""
+        """Make this the next round. If all are to stop, and can, they stop before it."""
         if self._may_stop and self._unkept is not None and what.kind != control_word.END:
             yield from self._stop()
         self._round = what
@@ -332,11 +332,11 @@ class Session(Generic[P]):
             raise
 
     def _needs_others(self) -> None:
-        """From here on it waits for them, also where a change of the membership comes first."""
+        """Report that this worker waits for others, also for a change of the membership."""
         self._tell_progress(self.driver.ledger.committed, IN_ROUND)
 
     def _goes_on(self) -> None:
-        """Its script computes what the rest of the round is made of."""
+        """Report that the script computes what the rest of the round is made of."""
         self._tell_progress(self.driver.ledger.committed, IN_SCRIPT)
 
     def _tell_progress(self, rounds: int, doing: int) -> None:
@@ -345,20 +345,20 @@ class Session(Generic[P]):
 
     def _after_round(self) -> Asks[None]:
         self._compare.make()
-        # It stops a round later if all scripts have yet to be told what was done once, or to apply
-        # a result that must be in what is kept.
+        # It stops a round later if scripts have yet to get a value of `once`, or to apply a result
+        # that must be in the checkpoint.
         if self._may_stop and not (self._owed or self._unkept or self._closing):
             yield from self._stop()
 
     @property
     def _may_stop(self) -> bool:
-        """All are to stop, and not in the middle of a mean, or of a round's steps: they may have to
-        go on from there. Nor at the end, which is near enough."""
+        """True if all are to stop, and can. Within a mean or a round's steps they cannot: they may
+        have to go on from there. At the end they need not."""
         wanted = self._stopping and not self._finishing
         return wanted and not self.memory.numbers and self.turns.level
 
     def _stop(self) -> Asks[None]:
-        """End with all others, with a checkpoint. Raises Stopped; returns if none can be written:
+        """Stop with all others, with a checkpoint. Raises Stopped; returns if none can be written:
         then all go on."""
         why = self._orders.why_to_stop(len(self.driver.membership.ids))
         yield from self._close()
@@ -368,9 +368,9 @@ class Session(Generic[P]):
         raise Stopped(why)
 
     def _close(self) -> Asks[None]:
-        """The last rounds: one after which nothing can be taken back; and if there is a place for
-        it, one in which the leader of the day writes the last state. If it cannot, they are not the
-        last."""
+        """Do the last rounds. After the first of them nothing can be taken back. If there is a
+        place for the last state, the leader writes it in a further round. If it cannot, these are
+        not the last rounds."""
         self._closing, over = True, False
         while not over:
             yield from self._perform(kinds.EndRound(self.memory, self._reached))
@@ -378,7 +378,7 @@ class Session(Generic[P]):
         self._closing = False
 
     def _reached(self, word: control_word.ControlSum) -> None:
-        """All have come to the end, or to a stop."""
+        """Note that all have come to the end, or to a stop."""
         if self.keeper.folder is None:
             self.driver.ledger.end()
         elif not self._settled:
@@ -395,7 +395,7 @@ class Session(Generic[P]):
                 self.driver.ledger.end()
 
     def _leave_with_all(self, why: str) -> Asks[None]:
-        """The training is over, wherever this worker's script is."""
+        """Leave, as the training is over, wherever this worker's script is. Raises Left."""
         while not self.driver.ledger.ending:
             yield from self._close()
         try:
@@ -408,17 +408,17 @@ class Session(Generic[P]):
     # The driver's exchange.
 
     def due(self) -> PlannedChange | None:
-        """The last control word says whether anything is planned, this worker what it adds."""
+        """Return what this worker adds to the plan that is due; None: none is due."""
         if not self._due:
             return None
         guest = None if self._school.learns else self.place.fabric.guest()
         leaving = frozenset({self.me}) if self._orders.leave else frozenset()
         if leaving:
-            self.training.replica.leave()  # now: once that is sealed the others go on
+            self.training.replica.leave()  # now: once the plan is sealed the others go on
         return PlannedChange(leaving, guest, None if guest is None else self.me)
 
     def open(self) -> None:
-        """The next round begins: all that the last one had to change is changed."""
+        """Begin the next round: the changes of the last one are complete."""
         if self._unkept is not None:
             self._unkept()
             self._unkept = None
@@ -472,7 +472,7 @@ class Session(Generic[P]):
         self.memory.speak(what.word(word))
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
-        """All is there: move on by one round, as every other worker does with the same numbers."""
+        """Commit the round, as every other worker does with the same numbers: all is there."""
         now = self.place.fabric.clock()
         self.rehearsal.reduced(now - self._reducing)
         ledger = self.driver.ledger
@@ -502,12 +502,12 @@ class Session(Generic[P]):
         everybody = word.leaving >= len(full) + len(graduates)
         if not word.over:
             self._stopping = self._stopping or word.stop or everybody
-        # Not when somebody has just learnt: it cannot tell of this step if all who can leave.
+        # Not when a newcomer has just learnt: it cannot report this step if all others leave.
         wait = self._stopping or graduates or self.memory.answering or word.over
         self._due = (word.leaving > 0 or word.newcomer) and not wait
         traced = self._records.over(self._round.kind, taken, now)
         self._compare.committed(number, traced, self._round.levels, self.turns.level)
-        # After the last round all wait for each other once more.
+        # After the last round all wait for each other again.
         doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
         self._tell_progress(number + 1, doing)
@@ -519,11 +519,11 @@ class Session(Generic[P]):
                 self._keep(number, steps, wanted, word.published)
 
     def dealt(self) -> tuple[int, int]:
-        """Rounds dealt to this worker so far, and the generation that the last was dealt for."""
+        """Return how many leases this worker was dealt, and the generation of the last one."""
         return self.training.position.dealer.dealt
 
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
-        """A new membership is sealed: deal for it, report it, and compare replicas soon."""
+        """Go on with a new membership: deal for it, report it, and compare replicas soon."""
         survey = recovered.verdict.survey
         _LOG.info("step %d: %s", self.training.progress.steps, recovered)
         self._due = False
@@ -540,18 +540,18 @@ class Session(Generic[P]):
         self._compare.follow(survey.high)
 
     def charter(self) -> bytes:
-        """What a newcomer must know to take part in the next round."""
+        """Return what a newcomer must know to take part in the next round."""
         known = self._school.charter(), self.memory.numbers
         return self._orders.charter(self.driver.membership, self.driver.ledger, *known)
 
     def confirm(self, lost: Collection[WorkerId]) -> None:
-        """Whether a worker is dead is for the launcher to say, if there is one. Blocking."""
+        """Wait until the launcher, if there is one, says that these are dead. Blocking."""
         self.place.channel.confirm(lost)
 
     def last_words(self, remaining: Collection[WorkerId]) -> None:
-        """The leader of those who remain writes the steps that are not in the trace yet.
+        """Write the steps that are not in the trace yet, as the leader of those who remain.
 
-        Once the end is sealed it may die, and nobody would know that they are missing.
+        Once the end is sealed the leader may die, and nobody would know that steps are missing.
         """
         members = self.driver.membership.ids
         if next((worker for worker in members if worker in remaining), None) == self.me:
@@ -566,14 +566,14 @@ class Session(Generic[P]):
 
     @property
     def _first(self) -> WorkerId:
-        """Of those who know everything."""
+        """The first worker that knows everything."""
         return self._school.full(self.driver.membership.ids)[0]
 
     def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
         self.keeper.committed(number, steps, wanted, confirmed, self._leads, self.turns.level)
 
     def _keep_now(self) -> bool:
-        """Write the last state, if that can be done."""
+        """Write the last state. Returns False if that cannot be done."""
         steps, complete = self.training.progress.steps, self._finishing or not self._stopping
         if not self._stopping:
             self.keeper.pause(self.place.rest)
@@ -588,7 +588,7 @@ class Session(Generic[P]):
         self._school.bring(full, values or {}, rest)
 
     def _check(self, number: int, word: control_word.ControlSum) -> None:
-        """All are in the same round with the same state; it may be over for all and so here."""
+        """Check that all are in the same round with the same state. Follow if it is the end."""
         assert self._round.kind is not None
         word.check_kind(self._round.kind, number)
         word.check_digest(self._compare.said, number)

@@ -1,9 +1,11 @@
-"""A newcomer's lessons on one worker, whichever side it is on: pages that go with the rounds.
+"""State for newcomers: pages that go with the rounds, on the side that gives and on the side that
+learns.
 
-While anybody learns, each round reduces one page more: a slice of the registered state, of which
-every worker that knows it brings a piece, and the newcomer zeros; and a few plain values, which the
-first of them brings. Whole words are added to zeros, so every bit arrives as it was. A page is a
-part of the round: it is retried, repaired and shared as the gradient is.
+While a newcomer learns, each round sums one more array: a page. It holds a slice of the registered
+state, and a few plain values. Every worker that knows the state brings a piece of the slice, and
+the newcomer brings zeros. The first of those workers brings the values. Whole words are added to
+zeros, so every bit arrives as it was. A page is a part of the round: it is retried, repaired and
+shared like the gradient.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ HEAD = 1 << 14
 """Words of a page that hold plain values."""
 
 _SHARE = 8
-"""A page holds as much of the state as this part of a gradient ..."""
+"""A page holds as much of the state as a gradient divided by this number."""
 _LEAST = 1 << 14
-"""... or so many words of each set, if that is more."""
+"""Fewest words of each set that a page holds, unless a slice ends before."""
 
 
 class StateTransfer:
-    """Who learns, what goes with the open round, and what went with the last one."""
+    """Which workers learn, and the page of the open round and of the last one."""
 
     def __init__(
         self,
@@ -37,51 +39,51 @@ class StateTransfer:
     ) -> None:
         """``tape``: the registered state, in sets of the size of a gradient.
 
-        ``arena`` makes memory for pages, once somebody learns. A slice holds the same elements of
-        every set: what becomes of a parameter in a round depends on what the optimizer remembers of
-        it, so both must be there. ``ends``: where in a set a slice may end, in words, if not
-        everywhere: what lies between two of them is large or small, and goes whole.
+        ``arena`` makes memory for pages, once a newcomer learns. A slice holds the same elements of
+        every set: the result of a round for a parameter depends on what the optimizer remembers of
+        it, so both must be there. ``ends``: the places in a set where a slice may end, in words;
+        None: anywhere. The words between two of them go in one page, however many they are.
         """
         self.me = me
         self._arena_of = arena
         self._arena: Arena | None = None
         self._teaches = False
         self._open = self._last = False
-        """Whether a page goes with the open round, and went with the last one."""
+        """True if a page goes with the open round, or went with the last one (`_last`)."""
         self.change(tape, ends)
 
     def change(self, tape: WordView, ends: Sequence[int] | None) -> None:
-        """What is registered is this from now on. Only while `idle`, and on all workers alike."""
+        """Use another registered state from now on. Only while `idle`, on all workers alike."""
         self._tape = tape
         self._set = tape.size // tape.sets
         share = -(-self._set // (tape.sets * _SHARE))
-        # An even number, as some elements have two words.
+        # An even number, as some elements are two words long.
         self._slices = cut(self._set, max(_LEAST, share + share % 2), ends)
-        """Words of each set that a page holds: from one to another."""
+        """Words of each set that a page holds: begin and end of each slice."""
         self._lessons = PageOrder(len(self._slices))
 
     @property
     def idle(self) -> bool:
-        """Nobody learns, nor did in the last round."""
+        """True if no worker learns, and none did in the last round."""
         return not (self._teaches or self._open or self._last)
 
     @property
     def learns(self) -> bool:
-        """Whether this worker is one that learns."""
+        """True if this worker learns."""
         return self.me in self._lessons.learning
 
     @property
     def teaching(self) -> bool:
-        """Whether a page goes with the open round."""
+        """True if a page goes with the open round."""
         return self._open
 
     @property
     def rest_due(self) -> bool:
-        """Whether all else should go with the page, as somebody will have all slices."""
+        """True if all other state should go with the page: a newcomer gets its last slice."""
         return self._lessons.last_due
 
     def full(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
-        """Those of ``workers`` that know everything."""
+        """Return those of ``workers`` that do not learn: they know everything."""
         learning = self._lessons.learning
         if not learning:  # as in almost every round
             return tuple(workers)
@@ -90,20 +92,20 @@ class StateTransfer:
     # Who learns.
 
     def admit(self, worker: WorkerId) -> None:
-        """A newcomer takes part in the next round."""
+        """Begin to teach a newcomer, which takes part from the next round on."""
         self._lessons.admit(worker)
         self._begin()
 
     def forget(self, workers: Collection[WorkerId]) -> None:
-        """They are no members any more."""
+        """Drop workers that are no members any more."""
         self._lessons.forget(workers)
 
     def charter(self) -> dict[str, Any]:
-        """For a newcomer, to count along; plain values."""
+        """Return plain values that let a newcomer count pages like the others."""
         return self._lessons.state()
 
     def enrol(self, charter: dict[str, Any]) -> None:
-        """Begin to learn, with the `charter` of who knows."""
+        """Begin to learn, with the `charter` of a worker that knows the state."""
         self._lessons.restore(**charter)
         self._begin()
 
@@ -117,15 +119,16 @@ class StateTransfer:
     # The pages.
 
     def open(self) -> None:
-        """A round begins: a page goes with it if anybody learnt when the last one was committed.
+        """Begin a round. A page goes with it if a worker learnt when the last round was committed.
 
-        Not if anybody learns now: of a death some hear before they begin the round.
+        Who learns now does not count: only some workers hear of a death before they begin the
+        round.
         """
         self._open = self._teaches
 
     @property
     def arena(self) -> Sequence[Arena]:
-        """Of the open round's page, if it has one."""
+        """The arena of the open round's page; empty if it has none."""
         return () if self._arena is None or not self._open else (self._arena,)
 
     @property
@@ -134,12 +137,12 @@ class StateTransfer:
         return self._arena.contributions[0]
 
     def bring_nothing(self) -> None:
-        """Nothing to add to the page."""
+        """Bring zeros to the page, if there is one."""
         if self._open:
             self._page[...] = 0
 
     def bring(self, full: Sequence[WorkerId], fields: dict[str, Any], rest: dict[str, Any]) -> None:
-        """This worker's piece of the slice; and the values, if it is the first of those ``full``.
+        """Bring this worker's piece of the slice, and the values if it is the first of ``full``.
 
         ``rest`` is left out if there is no room for it: it will be asked for again.
         """
@@ -154,9 +157,9 @@ class StateTransfer:
             write(head, fields)
 
     def turn(self) -> dict[str, Any]:
-        """The round is committed, and its page a record. Returns the values on it.
+        """Commit the round: its page is a record now. Returns the values on it.
 
-        Who learns has its slice in its place then, as it was before the round.
+        A worker that learns then has the slice in its place, as it was before the round.
         """
         self._last, self._open = self._open, False
         if not self._last:
@@ -169,7 +172,7 @@ class StateTransfer:
         return read(page[:HEAD])
 
     def given(self, values: dict[str, Any]) -> tuple[WorkerId, ...]:
-        """After `turn`, with what it returned: those who know everything now."""
+        """Return who knows everything now. Called after `turn`, with what that returned."""
         done = self._lessons.given("rest" in values) if self._last else ()
         self._teaches = bool(self._lessons.learning)
         if not self._teaches and not self._last:
@@ -177,7 +180,7 @@ class StateTransfer:
         return done
 
     def _parts(self, page: Buffer) -> Iterator[tuple[int, Buffer]]:
-        """Of each set: where the slice begins in the state, and its place on the page."""
+        """Yield for each set where the slice begins in the state, and its place on the page."""
         begin, end = self._slices[self._lessons.part]
         size = end - begin
         for number in range(self._tape.sets):

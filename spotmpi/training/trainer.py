@@ -1,4 +1,4 @@
-"""The training loop that users call: steps that survive the loss of workers."""
+"""`Trainer`: trains one model on all workers, in steps that survive the loss of workers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,24 @@ P = TypeVar("P")
 
 
 class Trainer(Elastic[P]):
-    """Trains one model on all workers of the job, whoever of them is revoked.
+    """Trains one model on all workers of the job, and goes on if any of them are lost.
 
-    ``params``: list or dict of arrays, or nested lists, dicts and dataclasses of them, whose names
-    are then such as "encoder/w1"; those of the first worker count. ``strategy``: how workers
-    synchronise, `SSGD` if none is given; ``--strategy`` replaces it. ``strategies``: others that
-    they may change to; see `strategy`. ``policy``: decides that under way, one of
-    `spotmpi.policies`; ``--strategy`` has none decide. ``optimizer.lr`` is meant
-    for the number of workers at the start (``lr_reference`` names another number), and follows the
-    number in each step's average from there: ``scale_lr`` is "linear", "sqrt" (with the square root
-    of it) or "none". It takes ``lr_warmup`` steps to come to its new value. ``seed`` decides the
-    order of samples. ``check_finite``: refuse gradients with NaN or infinity. ``bucket_mb``:
-    about so many MB of gradients are summed at a time, from the last ones on; see `ready`.
+    ``params``: list or dict of arrays, or nested lists, dicts and dataclasses of arrays, which then
+        have names such as "encoder/w1". All workers begin with those of the first worker.
+    ``optimizer``: one of `spotmpi.optimizers`. Its ``lr`` is meant for the number of workers at the
+        start, or for ``lr_reference`` workers.
+    ``strategy``: how workers synchronise; `SSGD` if not given. ``--strategy`` replaces it.
+    ``strategies``: other strategies that workers may change to; see `strategy`.
+    ``policy``: decides on such changes; one of `spotmpi.policies`. ``--strategy`` turns it off.
+    ``seed``: decides the order of samples.
+    ``scale_lr``: how the learning rate follows the number of workers in each step's average:
+        "linear", "sqrt" (with its square root) or "none".
+    ``lr_warmup``: number of steps in which the learning rate comes to a new value.
+    ``check_finite``: refuse gradients with NaN or infinity.
+    ``bucket_mb``: MB of gradients summed at a time, about, from the last ones on; see `ready`.
 
-    A context manager: entering starts MPI if there is one and is collective, leaving is collective
-    too and ends what spotmpi protects; what stands after the block is ordinary code.
+    A context manager: entering the block starts MPI, unless the script runs alone. Leaving it ends
+    the protection; the code after it is ordinary code. Both are collective.
     """
 
     _call = "trainer"
@@ -96,18 +99,18 @@ class Trainer(Elastic[P]):
         replica = Replica(params, optimizer, first, bucket_mb=bucket_mb, others=others)
         rate = Rate(optimizer, lr_reference, scale_lr, lr_warmup)
         super().__init__(TrainingState(replica, seed, rate, check_finite, policy))
-        if insists:  # a checkpoint may be of one that the policy had decided for
+        if insists:  # a checkpoint may have one that the policy decided for
             self._training.wish = 0
 
     @property
     def strategy(self) -> Strategy:
-        """How workers synchronise now.
+        """The strategy that workers follow now.
 
-        Set it to one of ``strategies``: all workers change to that one after the same round, as
-        soon as the worker that leads has asked for it and nobody is learning the model. Local, and
-        returns at once; until all have changed, it is what it was. All go on with the model that
-        they have agreed on, and what the optimizer remembers begins anew where each worker had its
-        own (`LocalSGD`, `ADPSGD`) and all are to have the same (`SSGD`).
+        Set it to one of ``strategies`` to change it. Setting is local and returns at once. All
+        workers change after the same round, as soon as the leader has asked for it and no newcomer
+        is learning. Until then the property has its old value. All workers go on with the model
+        that they have agreed on. The optimizer's memory begins again if each worker had its own (as
+        with `LocalSGD` or `ADPSGD`) and all are to have the same (as with `SSGD`).
         """
         return self._training.replica.strategy
 
@@ -126,43 +129,43 @@ class Trainer(Elastic[P]):
     def params(self) -> P:
         """The live parameters, in the structure they were given in. Read them; do not write.
 
-        Those of half precision are rounded from what is trained, anew after each step.
+        Parameters of half precision are rounded from the trained ones after each step.
         """
         return self._training.replica.params
 
     @property
     def model(self) -> P:
-        """The model that all workers agree on after a round: what a checkpoint keeps. Read only.
+        """The model that all workers agree on after a round. Checkpoints keep it. Read only.
 
-        The same arrays as `params`, but where each worker trains one of its own around it (`SMA`,
-        `EASGD`, `DiLoCo`): evaluate and save this one.
+        It is the same arrays as `params`, unless each worker trains its own model around this one
+        (as with `SMA`, `EASGD` or `DiLoCo`). Evaluate and save this one.
         """
         return self._training.replica.model
 
     @property
     def gradients(self) -> P:
-        """Arrays in the structure of the parameters, to compute gradients into; always the same.
+        """Arrays to compute gradients into, always the same, in the structure of the parameters.
 
-        ``step(trainer.gradients)`` copies nothing where workers share memory. They hold what was
-        written last until the script writes them again. Inside the block only.
+        ``step(trainer.gradients)`` copies nothing where workers share memory. The arrays keep what
+        was written last until the script writes them again. Inside the block only.
         """
         self._connected("gradients", alone=True)
         return self._training.replica.gradients
 
     @property
     def loss(self) -> float | None:
-        """The workers' mean loss in the last step, weighted as their gradients are."""
+        """Mean loss of all workers in the last step, weighted as their gradients are."""
         return self._training.progress.loss
 
     def ready(self, name: Any, grad: Any) -> None:
-        """Give one gradient for the step to come, as soon as the backward pass has it.
+        """Give one gradient of the next step as soon as the backward pass has it.
 
-        ``name``: its key in ``params``, its index in a list, or its name if they are nested. What
-        was given is summed over all workers while the script computes the rest, bucket by bucket,
-        from the last parameters on. Then call `step`, with those that were not given, if any. Leave
-        the array as it is until that returns. Nothing else that needs all workers may stand
-        between. Collective in effect, and short: it waits for the others only where workers join or
-        leave before this step.
+        ``name`` is its key in ``params``, its index in a list, or its name if ``params`` are
+        nested. The gradients given so far are summed over all workers while the script computes the
+        others, bucket by bucket, from the last parameters on. Then call `step` with the gradients
+        that were not given, if any. Do not change the array until `step` returns. Make no other
+        call in between that needs all workers. Collective in effect, and short: it waits for the
+        others only if workers join or leave before this step.
         """
         self._check_batch("ready")
         if self._training.replica.micro_batches:
@@ -173,11 +176,11 @@ class Trainer(Elastic[P]):
         self._take_piece(name, grad)
 
     def accumulate(self, grads: P, samples: int, loss: float | None = None) -> None:
-        """Give the gradient of a part of this worker's batch: of a micro-batch. Local.
+        """Give the gradient of a micro-batch, which is a part of this worker's batch. Local.
 
-        ``grads``: as `step` takes them, the mean over ``samples`` samples. They count in the next
-        step by these; it is given the gradient of the rest of the batch, or none if nothing is
-        left. The arrays may be used again at once.
+        ``grads`` has the form that `step` takes, and is the mean over ``samples`` samples. It
+        counts in the next step by these samples. Give that step the gradient of the rest of the
+        batch, or none if nothing is left. The script may use the arrays again at once.
         """
         self._connected("accumulate()", alone=True)
         self._check_batch("accumulate")
@@ -196,13 +199,13 @@ class Trainer(Elastic[P]):
             )
 
     def step(self, grads: P | None = None, loss: float | None = None) -> None:
-        """Average ``grads`` over all workers and apply it: one training step. Collective, blocking.
+        """Average ``grads`` over all workers and apply the average: one step. Collective, blocking.
 
-        ``grads`` has the structure, shapes and dtypes of the parameters and is the mean over this
-        worker's batch; outside of `batches` every worker counts as one sample. If some were given
-        to `ready`, it is a dict of the rest; if there were micro-batches (`accumulate`), it is of
-        what is left of the batch. Returns with the step committed, whoever dies meanwhile; `loss`
-        is then the mean over the workers.
+        ``grads`` has the structure, shapes and dtypes of the parameters, and is the mean over this
+        worker's batch. Outside of `batches` every worker counts as one sample. After `ready`, give
+        a dict of the remaining gradients. After `accumulate`, give the gradient of the rest of the
+        batch. Returns when the step is committed, even if workers die meanwhile. The property
+        `loss` is then the mean over the workers.
         """
         self._connected("step()")
         self._check_batch("step")
@@ -212,11 +215,11 @@ class Trainer(Elastic[P]):
         self._take_step(self._training.replica.gathered(grads), loss)
 
     def _number(self, loss: object) -> float | None:
-        """A loss as the script gives it: a number, or an array of no dimension."""
+        """Return a loss as a float. The script gives a number or an array without dimensions."""
         if loss is None:
             return None
         try:
-            return float(loss)  # type: ignore[arg-type]  # whatever it is
+            return float(loss)  # type: ignore[arg-type]  # of any type
         except (TypeError, ValueError):
             shape = getattr(loss, "shape", None)
             given = type(loss).__name__ if shape is None else f"an array of shape {shape}"
@@ -227,12 +230,12 @@ class Trainer(Elastic[P]):
 
     @property
     def _batch(self) -> Indices | None:
-        """That is being computed, in a loop over batches."""
+        """The batch that is being computed; None outside of a loop over batches."""
         return self._training.batch if self._training.position.inside else None
 
     def _whole_batch(self, grads: P | None, loss: float | None) -> tuple[P, float | None]:
-        """The gradient of all of it, and its loss. ``grads``: of what is left after micro-batches,
-        if anything is."""
+        """Return the gradient and the loss of the whole batch. ``grads``: the gradient of the
+        samples that were not accumulated, if there are any."""
         parts, batch = self._training.replica.micro_batches, self._batch
         left = 0 if batch is None else len(batch) - parts.samples
         if batch is not None and left and grads is None:

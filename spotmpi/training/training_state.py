@@ -1,4 +1,4 @@
-"""What a worker trains, before and after it is connected to others: all that is registered.
+"""The state of one worker's training, from before it is connected to others. All is registered.
 
 Beside the replica's arrays these are plain values: how far the training has come, the learning
 rate, and where the script stands in its batches.
@@ -25,30 +25,30 @@ from spotmpi.training.script_position import ScriptPosition
 P = TypeVar("P")
 
 LIBRARY = "the library that their arrays are of"
-"""The fact in which a worker differs that came without a GPU."""
+"""Name of the fact that differs on a worker that came without a GPU."""
 
 
 class Progress:
-    """How far the training has come."""
+    """How far the training has come: steps, rounds of steps, the last loss."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.steps = 0
-        """Steps done; the number of the step to come."""
+        """Steps done, which is also the number of the next step."""
         self.rounds = 0
-        """Rounds of steps done."""
+        """Rounds of steps committed so far."""
         self.adds = 1
-        """Steps that count with the next of these rounds; 0 if it has none that is not done."""
+        """Steps that the next round of steps adds to `steps`; 0 if `steps` has all of them."""
         self.loss: float | None = None
-        """The workers' mean loss in the last round of steps, weighted as their gradients are."""
+        """Mean loss of all workers in the last round of steps, weighted as their gradients are."""
 
     def kept(self) -> Mapping[str, Any]:
-        """The number, by what the samples are ordered, and the last loss, if there is one."""
+        """Return the steps, the rounds, the seed, and the last loss if there is one."""
         loss = {} if self.loss is None else {"loss": float(self.loss)}
         return {"steps": self.steps, "rounds": self.rounds, "seed": self.seed, **loss}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
-        """From that step."""
+        """Go on from a checkpoint's step. Raises UsageError if its seed is another one."""
         if found.get("seed") != self.seed:
             raise UsageError(
                 f"{where} was written with seed={found.get('seed')!r} and this run has "
@@ -58,12 +58,12 @@ class Progress:
         self.loss = float(found["loss"]) if "loss" in found else None
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """Both numbers; and the loss, of which the round that is drawn tells a new one."""
+        """Return steps, rounds and loss. The loss is None after the round that is drawn."""
         after = contributors is not None
         return [self.steps + after * self.adds, self.rounds + after, None if after else self.loss]
 
     def restore(self, told: Any) -> None:
-        """As many as the others."""
+        """Take the other workers' numbers."""
         *numbers, loss = told
         self.steps, self.rounds = map(int, numbers)
         if loss is not None:
@@ -75,11 +75,11 @@ SCALES: Mapping[str, Callable[[float], float]] = {
     "sqrt": math.sqrt,
     "none": lambda _share: 1.0,
 }
-"""How a learning rate may follow the workers that there are, as a share of those it is for."""
+"""Factor of the learning rate, by the share that the present workers are of the reference."""
 
 
 class Factor(NamedTuple):
-    """What the rate that was asked for is multiplied with, on its way from one value to another."""
+    """Factor of the learning rate that the script wants, on its way from one value to another."""
 
     value: float
     start: float
@@ -88,7 +88,7 @@ class Factor(NamedTuple):
     """Steps since ``end`` became the aim."""
 
     def towards(self, end: float, steps: int, warmup: int) -> Factor:
-        """After so many steps more; all of the way takes ``warmup`` of them."""
+        """Return the factor after ``steps`` more steps. All of the way takes ``warmup`` steps."""
         start, taken = (self.start, self.taken) if end == self.end else (self.value, 0)
         taken = min(taken + steps, warmup)
         value = end if taken == warmup else start + (end - start) * taken / warmup
@@ -96,40 +96,40 @@ class Factor(NamedTuple):
 
 
 class Rate:
-    """The learning rate that was asked for, and how it follows the number of workers."""
+    """The learning rate that the script wants, and how it follows the number of workers."""
 
     def __init__(
         self, lr: Any, reference: int | None = None, scale: str = "linear", warmup: int = 0
     ) -> None:
-        """``lr``: has the rate as ``lr``, and may be given another. ``scale``: one of `SCALES`.
-        ``warmup``: steps in which it comes to a new value when there are more workers, or fewer."""
+        """``lr``: has the rate as ``lr``, which may be set. ``scale``: one of `SCALES`. ``warmup``:
+        steps in which the rate comes to a new value when the number of workers changes."""
         self._lr = lr
         self.reference = reference
-        """The number of workers that the rate is meant for; None until that is known."""
+        """Number of workers that the rate is meant for; None until it is known."""
         self._scale = scale
         self._warmup = warmup
         self._factor: Factor | None = None
-        """Of the last step; None before the first."""
+        """Factor of the last step; None before the first."""
         self._drawn: Factor | None = None
-        """Of the round to come, as it is known."""
+        """Factor of the next round, as `now` computed it."""
         self._progress = Progress(0)
 
     def follow(self, progress: Progress) -> None:
-        """The steps of a schedule are these."""
+        """Take the number of the step, for schedules, from ``progress``."""
         self._progress = progress
 
     @property
     def how(self) -> str:
-        """How it follows the workers: equal on two that do the same."""
+        """How the rate follows the workers, as text: equal on workers that do the same."""
         return f"scale_lr={self._scale!r}, lr_warmup={self._warmup}"
 
     @property
     def asked(self) -> float:
-        """For the step to come: the script's, which may change it between steps."""
+        """Rate that the script wants for the next step. The script may change it between steps."""
         return rate_at(self._lr.lr, self._progress.steps)
 
     def now(self, active: int, asked: float, steps: int = 1) -> float:
-        """The rate that holds for a round of so many steps, to which so many slots contribute."""
+        """Return the rate of a round of ``steps`` steps, to which ``active`` slots contribute."""
         assert self.reference is not None
         end = SCALES[self._scale](active / self.reference)
         self._drawn = Factor(end, end, end, self._warmup)
@@ -138,11 +138,11 @@ class Rate:
         return asked * self._drawn.value
 
     def taken(self) -> None:
-        """The round that `now` was asked of has moved the parameters."""
+        """Keep the factor that `now` computed: its round has moved the parameters."""
         self._factor = self._drawn
 
     def kept(self) -> Mapping[str, Any]:
-        """What it is meant for, and where it is on its way; the rate is the script's."""
+        """Return the reference and the factor. The rate itself is the script's."""
         factor = {} if self._factor is None else self._factor._asdict()
         return {
             "lr/reference": self.reference,
@@ -150,19 +150,19 @@ class Rate:
         }
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
-        """With the script's rate, meant for as many as it was."""
+        """Go on with a checkpoint's factor, and its reference unless the script gives one."""
         if self.reference is None:
             self.reference = int(str(found["lr/reference"]))
         if all(f"lr/factor/{name}" in found for name in Factor._fields):
             self._factor = Factor(*(found[f"lr/factor/{name}"] for name in Factor._fields))
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """All of that, and the rate."""
+        """Return the reference, the rate and the factor."""
         factor = self._factor if contributors is None else self._drawn
         return [self.reference, pack(self._lr.lr), factor]
 
     def restore(self, told: Any) -> None:
-        """The others' rate, also if the script has changed it meanwhile."""
+        """Take the other workers' rate, even if the script has changed its own meanwhile."""
         reference, lr, factor = told
         self.reference = int(reference)
         self._factor = None if factor is None else Factor(*factor)
@@ -171,12 +171,14 @@ class Rate:
 
 
 _MOST = (1 << 63) - 1
-"""Steps that the launcher can be told of."""
+"""Largest number of steps that the launcher can be told."""
 
 
 class Meter:
-    """How long this worker's script has computed for its steps since the last survey, and what the
-    launcher is told of all of them."""
+    """Measures how long this worker's script computes and waits.
+
+    `pace` covers the time since the last survey; `measured` covers all, for the launcher.
+    """
 
     def __init__(self) -> None:
         self._steps = self._samples = 0
@@ -187,7 +189,7 @@ class Meter:
         self._computed = self._waited = self._stalled = self._stalling = 0.0
 
     def computes(self, now: float) -> None:
-        """The script goes on."""
+        """Begin to count computing: the script goes on."""
         if self._waits_since is not None:
             waited = now - self._waits_since
             self._waited += waited
@@ -195,66 +197,66 @@ class Meter:
         self._since, self._waits_since, self._stalling = now, None, 0.0
 
     def waits(self, now: float) -> None:
-        """It has come to a step, or to something else that is not its own."""
+        """Begin to count waiting: the script has come to a step, or to another call to spotmpi."""
         if self._since is not None:
             self._seconds += now - self._since
             self._computed += now - self._since
         self._since, self._waits_since = None, now
 
     def stalls(self, seconds: float) -> None:
-        """So much of the wait that it is in was for another membership."""
+        """Count ``seconds`` of the present wait as spent on a change of the membership."""
         self._stalling += seconds
 
     def used(self, samples: int) -> None:
-        """Steps are committed that are of so many samples, of all workers."""
+        """Count committed samples, of all workers."""
         self._used += samples
 
     def measured(self, whole: int | None) -> Measured:
-        """Of all that is over. ``whole``: steps in all, if that is known."""
+        """Return the measures of all that is over. ``whole``: steps of the training, if known."""
         return Measured(whole or 0, self._used, self._computed, self._waited, self._stalled)
 
     def took(self, samples: int) -> None:
-        """A step with so many samples."""
+        """Count a step of this worker with this number of samples."""
         self._steps += 1
         self._samples += samples
 
     def pace(self, me: WorkerId) -> Pace:
-        """What there is to say."""
+        """Return this worker's pace since the last survey."""
         return Pace(me, self._steps, self._steps, self._samples, self._seconds)
 
     def begin_anew(self) -> None:
-        """It was said."""
+        """Begin again to measure the pace."""
         self._steps = self._samples = 0
         self._seconds = 0.0
 
 
 class Followed:
-    """The strategy that is followed."""
+    """Keeps the strategy that workers follow."""
 
     def __init__(self, training: TrainingState[Any]) -> None:
         self._training = training
 
     def kept(self) -> Mapping[str, Any]:
-        """In words."""
+        """Return the strategy's name."""
         return {"followed": self._training.replica.strategy.called}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
-        """With that one, if there is a choice."""
+        """Follow the checkpoint's strategy, if the script has it."""
         known = [one.called for one in self._training.replica.strategies]
         if found.get("followed") in known:
             self._training.follow(known.index(str(found["followed"])))
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """Its number."""
+        """Return the strategy's number."""
         return self._training.strategy
 
     def restore(self, told: Any) -> None:
-        """With the one that the others follow."""
+        """Follow the strategy that the other workers follow."""
         self._training.follow(int(told))
 
 
 class TrainingState(Generic[P]):
-    """One worker's, with everything registered. Local, all of it."""
+    """All that one worker trains, registered. Local, all of it."""
 
     def __init__(
         self,
@@ -272,25 +274,24 @@ class TrainingState(Generic[P]):
         replica.follow_rounds(self.progress)
         self.position = ScriptPosition()
         self.check_finite = check_finite
-        """Refuse contributions that hold NaN or infinity."""
+        """True if contributions with NaN or infinity are refused."""
         self.batch: Any = None
-        """The samples that the script has and has not used yet."""
+        """Samples that the script has been given and has not used yet."""
         self.paces: Sequence[Pace] = ()
-        """What the last round of steps has told of all workers, if they are paced."""
+        """Paces of all workers in the last round of steps, if the strategy is paced."""
         self.wish: int | None = None
-        """The number of the strategy that this worker's script, or its policy, wants to go on with
-        ..."""
+        """Number of the strategy that this worker's script or policy wants, if any."""
         self.why: Mapping[str, Any] = {}
-        """... and what it was decided by, for the trace."""
+        """What the policy's wish was decided by, for the trace."""
         self.policy = policy
-        """Says what to go on with, if there is one."""
+        """Decides which strategy to follow, if there is one."""
         self.meter = Meter()
         self.finite = Finite(replica.registry, "params" if replica.moves_itself else "state")
-        """Whether the model is."""
+        """Watches whether the model is finite."""
         self._counted: tuple[int, int] | None = None
-        """Rounds done and workers, when it was counted last ..."""
+        """Rounds and workers at the time when `_whole` was computed."""
         self._whole: int | None = None
-        """... how many steps there are in all."""
+        """Steps of the training in all; None if not known."""
         self.registry = replica.registry
         self.registry.keep("strategy", Followed(self))
         self.registry.keep("progress", self.progress)
@@ -300,30 +301,29 @@ class TrainingState(Generic[P]):
 
     @property
     def tells(self) -> bool:
-        """Whether workers tell in tables how they do, with this strategy or one that they may
-        change to."""
+        """True if rounds may carry tables: with a policy, or if any strategy is paced."""
         return self.policy is not None or any(one.paced for one in self.replica.strategies)
 
     @property
     def strategy(self) -> int:
-        """The number of the one that is followed."""
+        """Number of the strategy that workers follow."""
         return self.replica.strategies.index(self.replica.strategy)
 
     def number_of(self, strategy: Strategy) -> int:
-        """Of one of those that may be followed. Raises ValueError for another."""
+        """Return the number of a strategy. Raises ValueError if it may not be followed."""
         return [*map(str, self.replica.strategies)].index(str(strategy))
 
     def follow(self, number: int) -> None:
-        """Go on with the strategy of this number, where all agree on a model."""
+        """Follow the strategy of this number. At this point all workers must agree on a model."""
         if number == self.strategy:
             return
         self.replica.switch(self.replica.strategies[number])
         self.paces = ()
 
     def measured(self, workers: Collection[WorkerId]) -> Measured:
-        """What the launcher is to know, where these workers take the steps that are to come."""
+        """Return what the launcher is told, if these workers take the steps to come."""
         now = self.progress.rounds, len(workers)
-        if now != self._counted:  # in the middle of a round's steps it would be too many
+        if now != self._counted:  # in the middle of a round's steps it would be too large
             left = self.position.left(len(workers))
             self._counted = now
             self._whole = None if left is None else min(self.progress.steps + left, _MOST)
@@ -331,14 +331,14 @@ class TrainingState(Generic[P]):
 
     @property
     def what(self) -> str:
-        """The strategies, and the optimizer if there is one."""
+        """The strategies, the optimizer and the policy, as text."""
         optimizer, strategies = self.replica.optimizer, map(str, self.replica.strategies)
         known = " or ".join(strategies) + ("" if optimizer is None else f" {type(optimizer)}")
         return known + ("" if self.policy is None else f" {self.policy}")
 
     def facts(self, given: Settings) -> list[tuple[str, str]]:
-        """What must be the same on all workers, and its value here."""
-        # Not the folder's name: another host may have another one for it.
+        """Return what must be equal on all workers, with its value here."""
+        # Not the folder's name: hosts may have different names for it.
         kept = given.checkpoint is not None, given.checkpoint_every
         return [
             (LIBRARY, self.replica.library),

@@ -1,4 +1,4 @@
-"""What connects a worker with its surroundings: others, its launcher, its files, its settings."""
+"""What connects a worker with its job: the fabric, the launcher, files and settings."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ __all__ = ["WorkerContext"]
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Of one worker, in one training."""
+    """The context of one worker in one training."""
 
     fabric: Fabric
     channel: LauncherChannel
     settings: Settings
     trace: Trace
     version: str
-    """Of spotmpi; for the trace."""
+    """Version of spotmpi, for the trace."""
     history: History
     save: Save = save
-    """What puts a checkpoint where it is kept."""
+    """Function that writes a checkpoint."""
     wall: Callable[[], float] | None = time.time
-    """Seconds since 1970; None where the clock is none of this world."""
+    """Clock in seconds since 1970; None in a simulation, which has no such time."""
     cpu: Callable[[], tuple[float, float] | None] | None = None
-    """What cores this worker has had, as `timings.CpuTime` has it."""
+    """Function that returns this worker's CPU times, as `timings.CpuTime`; None without a trace."""
     rest: Callable[[float], None] = time.sleep
-    """Waits for so many seconds."""
+    """Function that waits for the given number of seconds."""

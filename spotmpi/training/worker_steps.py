@@ -1,4 +1,4 @@
-"""Steps on the way to a round: which of them a worker has taken, with which samples."""
+"""Steps on the way to a round: which of them a worker has taken, and with which samples."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from spotmpi.training.training_state import TrainingState
 __all__ = ["RoundSteps", "WorkerSteps"]
 
 _LATELY = 1.0
-"""Seconds of its steps by which a worker's pace is seen."""
+"""Seconds of recent steps that a worker's pace is measured over."""
 
 
 class RoundSteps:
-    """The steps of the round to come, as far as this worker has taken them."""
+    """The steps of the next round, as far as this worker has taken them."""
 
     def __init__(
         self,
@@ -35,70 +35,70 @@ class RoundSteps:
         sampler: int | None = None,
         me: WorkerId = 0,
     ) -> None:
-        """``ahead``: what the round is brought is made so many steps before it ends."""
+        """``ahead``: steps from the making of the contribution to the end of the round."""
         self.whole = self._planned = steps if lease is None else lease.steps
-        """Steps of the training that these are, ..."""
+        """Steps of the training that this round makes."""
         self.steps = self.planned = steps if lease is None else lease.steps_for(me)
-        """... and those that this worker takes, and was to take."""
+        """Steps that this worker takes (`steps`) and was to take (`planned`)."""
         self.first = 0
         """Steps of the training before the first of them."""
         self.began = began
-        """When this worker could begin with them; the fabric's clock."""
+        """Time when this worker could begin with them, on the fabric's clock."""
         self.pace: Pace | None = None
-        """How it took them, ..."""
+        """How this worker took its steps; known once the round is due, if workers are paced."""
         self.place = 0
-        """... and where that is told; once its round is due, and if workers are paced."""
+        """This worker's place in the table that tells the pace."""
         self.lease = lease
         self.dealt = lease
-        """The lease as it was before some of its steps were left out."""
+        """The lease before some of its steps were left out."""
         self.sampler = sampler
         self._ahead = ahead
         self.sent: int | None = None
-        """Steps that were taken when it was made."""
+        """Steps that were taken when the contribution was made ahead; None: it was not."""
         self._sends_last = False
-        """It is made when the round is all that is left."""
+        """True if the contribution is made when nothing but the round is left."""
         self.taken = 0
         self.brought = 0
-        """Those with a gradient that counts ..."""
+        """Steps with a gradient that counts."""
         self.samples = 0
-        """... and for how many samples they do."""
+        """Samples of the gradients that count."""
         self.loss = self.loss_weight = 0.0
         self.rates: list[float] = []
-        """That the script wanted in each of them."""
+        """Learning rates that the script wanted, one for each step."""
         self.closes = False
-        """The round comes after the last step that is taken, and not with it."""
+        """True if the round comes after the last step that is taken, and not with it."""
         self.left = False
-        """The script has left the batches that the lease is of."""
+        """True if the script has left the batches that the lease is of."""
 
     @property
     def last(self) -> bool:
-        """Whether the next step is the last one of the round."""
+        """True if the next step is the last one of the round."""
         return self.taken + 1 == self.steps
 
     @property
     def under_way(self) -> bool:
-        """Whether some steps are taken, and not all."""
+        """True if some steps are taken, and not all."""
         return 0 < self.taken < self.steps
 
     def weight(self, me: WorkerId) -> int:
-        """Samples that this worker's gradient stands for in the next step."""
+        """Return the samples that this worker's gradient stands for in the next step."""
         return 1 if self.lease is None else len(self.lease.batch(me, self.taken))
 
     @property
     def reached(self) -> int:
-        """Steps of the training that are taken with those that this worker has taken, if it takes
-        all of them."""
+        """Steps of the training that are taken with this worker's steps so far, if it takes all of
+        them."""
         return self.first + self.taken * self.whole // self.steps
 
     @cached_property
     def crew(self) -> list[WorkerId]:
-        """Who was dealt samples for these steps."""
+        """Workers that were dealt samples for these steps."""
         lease = self.dealt
         return [] if lease is None else [one for one in lease.slots if len(lease.of(one))]
 
     def end(self, lease: Lease | None, paced: bool) -> None:
-        """The steps that are taken are all that there will be. ``lease``: that for these.
-        ``paced``: what that is to the training, follows from what others have taken."""
+        """End the steps with those that are taken. ``lease``: the lease for these. ``paced``: the
+        steps of all workers decide how many training steps these are."""
         self.steps, self.lease, self.closes = self.taken, lease, True
         if not paced:
             self.whole = self.taken
@@ -107,8 +107,8 @@ class RoundSteps:
             self.sent = self.taken
 
     def share(self, worker: WorkerId) -> int:
-        """Samples that the contribution of this worker stands for. What is under way before the
-        last step stands for all that was dealt, whatever is left out of it then."""
+        """Return the samples that this worker's contribution stands for. A contribution that is
+        made ahead stands for all samples that were dealt, even if some are left out later."""
         if self.pace is not None and worker == self.pace.worker:
             return self.pace.samples
         lease = self.dealt if self._ahead else self.lease
@@ -117,26 +117,26 @@ class RoundSteps:
         return len(lease.of(worker))
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
-        """The same of all these, and how many of their contributions stand for any."""
+        """Return the samples of all these contributions, and how many of these stand for any."""
         lease = self.dealt if self._ahead else self.lease
         if lease is None:
             return len(workers) * self.share(workers[0]), len(workers)
         return lease.weigh(workers)
 
     def first_dealt(self, workers: Sequence[WorkerId]) -> WorkerId | None:
-        """The first of these that was dealt samples, if one was: all workers find the same."""
+        """Return the first of these that was dealt samples, or None: the same on all workers."""
         lease = self.lease
         return next((one for one in workers if lease is None or len(lease.of(one))), None)
 
     @property
     def sends(self) -> bool:
-        """What is made ahead is made with the next step, or with the round."""
+        """True if a contribution is made ahead with the next step, or with the round."""
         if self.closes:
             return self._sends_last
         return self._ahead > 0 and self.sent is None and self.steps - self.taken <= self._ahead + 1
 
     def take(self, weight: int, loss: float | None, rate: float) -> None:
-        """One step more, with the learning rate that the script wants."""
+        """Count one more step, with the learning rate that the script wants."""
         if self.sends:
             self.sent = self.taken + 1
         self.taken += 1
@@ -149,19 +149,20 @@ class RoundSteps:
 
 
 class _Recent:
-    """What a step of one worker's last turns took. Many turns are too short for their time alone to
-    tell much."""
+    """The time of a step in one worker's recent turns. A turn is often too short for its time alone
+    to tell much."""
 
     def __init__(self) -> None:
         self._steps: deque[tuple[float, float]] = deque()
-        """When each turn was over, and the seconds of a step of it."""
+        """For each turn the time when it was over, and the seconds of one step of it."""
 
     def seconds(self, taken: int, seconds: float, now: float) -> float:
-        """What so many steps take, now that they took ``seconds``: by the median of the turns that
-        were over in the last second, this one among them.
+        """Return the seconds for ``taken`` steps, after a turn in which they took ``seconds``. It
+        uses the median of the turns that were over in the last second, including this one.
 
-        The clock's second, and not one of the worker's own steps: whoever was slow is dealt little,
-        and would be taken for slow for long. And no mean: one long turn would outweigh all others.
+        The second is one of the clock, not of the worker's own steps: a worker that was slow is
+        dealt little, and would count as slow for long. The median is better than a mean: one long
+        turn would outweigh all others.
         """
         if not taken:
             return seconds
@@ -172,7 +173,7 @@ class _Recent:
 
 
 class WorkerSteps:
-    """One worker's turns, one after the other. Local, all of it."""
+    """One worker's turns, one after the other. All of it is local."""
 
     def __init__(
         self,
@@ -181,32 +182,32 @@ class WorkerSteps:
         membership: Callable[[], Membership],
         clock: Callable[[], float],
     ) -> None:
-        """``membership``: of now. ``clock``: the fabric's."""
+        """``membership`` returns the present one. ``clock`` is the fabric's."""
         self._training = training
         self._me = me
         self._membership = membership
         self._clock = clock
         self.follow(training.replica.strategy)
         self._gradients = 0
-        """Gradients that this worker was given for steps ..."""
+        """Gradients that this worker was given for steps."""
         self._contributed = 0
-        """... and those in committed rounds."""
+        """Gradients of this worker in committed rounds."""
         self._steps_taken = 0
-        """By this worker."""
+        """Steps that this worker has taken."""
         self._recent = _Recent()
         self._loop = -1
-        """Batches that it drew from last."""
+        """Number of the batches that it drew from last."""
 
     def follow(self, strategy: Strategy) -> None:
-        """The next turn begins, with this strategy."""
+        """Begin the next turn with this strategy."""
         self._steps, self._ahead = strategy.steps, strategy.ahead
         self.paced = strategy.paced
-        """Workers may take different numbers of steps in a turn."""
+        """True if workers may take different numbers of steps in a turn."""
         self.now = RoundSteps(self._steps, self._ahead, self._clock())
 
     @property
     def level(self) -> bool:
-        """Not in the middle of a round's steps: all hold the same, and may come, go or stop."""
+        """True outside of a round's steps: replicas are equal; workers may join, leave or stop."""
         return not self.now.under_way
 
     @property
@@ -222,19 +223,19 @@ class WorkerSteps:
             lease = self._training.position.draw(number, self._membership(), self._steps, *how)
             if lease is None:
                 return None
-            # What a script does between its steps is of its pace, between its loops it is not.
+            # The time between a script's steps is part of its pace; the time between loops is not.
             began = turn.began if number == self._loop else self._clock()
             self._loop = number
             turn = self.now = RoundSteps(self._steps, self._ahead, began, lease, number, self._me)
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
-        # With nothing of its own it borrows a sample and counts for nothing: the script stays
-        # the same on all workers, whatever else it calls in the loop.
+        # Without samples of its own it borrows one and counts for nothing: so the script does the
+        # same on all workers, and so do its other calls in the loop.
         return (mine if len(mine) else turn.lease.samples[:1]).copy()
 
     def leave_batches(self, number: int) -> None:
-        """The script leaves its batches of this number; if that is in the middle of a round's
-        steps, those that were taken are to have their round yet."""
+        """The script leaves its batches of this number. If it is in the middle of a round's steps,
+        the steps that were taken are still to have their round."""
         mine = self.now.sampler == number
         self._training.position.leave(number, used=mine and not self.level)
         if mine and self.level:
@@ -246,7 +247,7 @@ class WorkerSteps:
         return paces(workers, self._training.paces, self._steps)
 
     def moment(self) -> StepPosition:
-        """Of the next step, or of the round that is left to come."""
+        """Return the position of the next step, or of the round if no step is left."""
         training, turn, me = self._training, self.now, self._me
         done = training.progress
         share, rate, steps = turn.share(me), training.rate.asked, done.steps
@@ -276,8 +277,9 @@ class WorkerSteps:
 
     @property
     def comes_together(self) -> bool:
-        """The script asks for something that all must ask for between the same steps: whether a
-        round must come first. Raises UsageError where workers take different numbers of them."""
+        """True if a round must come first, as the script asks for something that all must ask for
+        between the same steps. Raises UsageError if workers take different numbers of steps
+        here."""
         training = self._training
         if self.paced and (training.position.inside or not (self.level or self.now.left)):
             raise UsageError(
@@ -288,8 +290,8 @@ class WorkerSteps:
         return self.paced and self.now.left
 
     def check_free(self) -> None:
-        """The script asks for something else while a round is under way: then no batch may be left
-        in its hands. Raises UsageError, on all workers alike."""
+        """Check that no batch is left in the script's hands, as it asks for something while a round
+        is under way. Raises UsageError if one is, on all workers alike."""
         training = self._training
         if training.batch is not None:
             raise UsageError(
@@ -299,7 +301,7 @@ class WorkerSteps:
             )
 
     def take(self, loss: float | None) -> None:
-        """One step more."""
+        """Take one more step."""
         turn, done = self.now, self._training.progress
         weight = turn.weight(self._me)
         turn.take(weight, loss, self._training.rate.asked)
@@ -311,16 +313,16 @@ class WorkerSteps:
         done.adds = turn.reached - done.steps
 
     def advance(self) -> None:
-        """The step that was taken last has no round: it counts on this worker."""
+        """Count the last step on this worker alone: it has no round."""
         done = self._training.progress
         done.steps += done.adds
         done.adds = 1
 
     def end(self) -> None:
-        """The steps that are taken are all that there will be in this turn."""
+        """End the turn with the steps that are taken."""
         turn, dealer = self.now, self._training.position.dealer
         lease = turn.lease
-        if lease is not None and not self.paced:  # else the round tells what all have taken
+        if lease is not None and not self.paced:  # else the round tells how many all took
             lease = dealer.end([turn.taken] * len(lease.slots))
         turn.end(lease, self.paced)
         self._tell()
@@ -328,8 +330,7 @@ class WorkerSteps:
         done.adds = turn.first + turn.whole - done.steps
 
     def _tell(self) -> None:
-        """The round of these steps is due: how they went is told with it, in the place of this
-        worker."""
+        """Note how the steps went, and this worker's place in the table: their round is due."""
         turn, me = self.now, self._me
         if not self.paced:
             return
@@ -340,9 +341,9 @@ class WorkerSteps:
         turn.pace = Pace(me, turn.planned, turn.taken, turn.samples, seconds)
 
     def described(self, workers: Sequence[WorkerId]) -> dict[str, Any]:
-        """For the trace, of the round that is done: which batches it was of, and which part of the
-        model; how many steps each of these workers took, if not all took as many; and if its
-        contributions were made ahead, when, and what they stand for."""
+        """Return what the trace says of the finished round: its batches; its part of the model; the
+        steps of each of these workers, if workers are paced; and if contributions were made ahead,
+        when, and the samples that they stand for."""
         turn, replica = self.now, self._training.replica
         known: dict[str, Any] = {}
         if turn.lease is not None:
@@ -363,12 +364,12 @@ class WorkerSteps:
         return {} if number is None else self._training.position.planned(number)
 
     def counted(self, samples: int) -> None:
-        """Their round is committed, with gradients of all workers of so many samples."""
+        """Count a committed round of these steps, with this many ``samples`` of all workers."""
         self._contributed += self.now.brought
         if self.now.lease is not None:
             self._training.meter.used(samples)
 
     def renew(self) -> None:
-        """The next turn begins."""
+        """Begin the next turn."""
         self._training.progress.adds = 1
         self.now = RoundSteps(self._steps, self._ahead, self._clock())

@@ -56,7 +56,7 @@ IN_SUMS = (
     "a_share_whose_source_is_dead_fails_on_all",
     "a_build_is_sealed_when_all_alive_come_with_just_those_alive",
 )
-"""Deaths in sums, or with sums after them. `Apart` differs from `Plain` in nothing else."""
+"""Deaths in sums, or with sums after them. `Apart` differs from `InPlacePlane` in nothing else."""
 
 
 def simulated(name: str, seed: int, in_place: bool) -> dict[int, Any]:

@@ -1,1 +1,1 @@
-"""Data planes: how what workers bring is summed (`plane` says what they have in common)."""
+"""Data planes: how members of a job sum arrays (`plane` has their common interface)."""

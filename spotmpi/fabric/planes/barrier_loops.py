@@ -1,8 +1,8 @@
-"""How processes of one host wait for each other, compiled by Numba: numbers in shared memory.
+"""Loops by which processes of one host wait for each other, compiled by Numba.
 
-Each process has numbers of its own, which only grow; it meets the others when theirs have come as
-far. Who comes last wakes those who sleep. Boards (`boards`) have such numbers, too. To import this
-takes as long as Numba does.
+Each process has numbers of its own, which only grow. It waits until all others' are as large. The
+last process to come wakes those that sleep. Published models (boards) have such numbers, too. To
+import this takes as long as Numba does.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _ALL = 2**31 - 1
 
 @functools.cache
 def compiled() -> SimpleNamespace:
-    """The loops: ``post``, ``meet``, ``ring``, ``publish``, ``announce`` and ``look``. All work on
-    addresses. Loaded once, whoever asks."""
+    """Return the loops: ``post``, ``meet``, ``ring``, ``publish``, ``announce`` and ``look``. All
+    work on addresses. They are loaded once in a process."""
     numbers = uintp[::1]
     return cache.compiled(
         {
@@ -42,7 +42,7 @@ def compiled() -> SimpleNamespace:
 
 
 def _post(own: Any, number: Any, everybody: Any, bell: Any, futex: Any) -> None:
-    """Set the number at ``own``, and wake the others if all of ``everybody`` have come so far."""
+    """Set the number at ``own``; wake the others if all of ``everybody`` have reached it."""
     _store(own, number)
     if _reached(everybody, number):
         _ring(bell, futex)
@@ -51,11 +51,9 @@ def _post(own: Any, number: Any, everybody: Any, bell: Any, futex: Any) -> None:
 def _meet(
     everybody: Any, number: Any, bell: Any, looks: Any, yields: Any, nap: Any, futex: Any
 ) -> Any:
-    """Whether all of ``everybody`` have come so far: look so often, then look as often as said and
-    yield the core each time, then sleep once at most.
-
-    ``nap``: where the limit of that is, as seconds and nanoseconds.
-    """
+    """Return True if all of ``everybody`` have reached ``number``. Look ``looks`` times; then look
+    ``yields`` times and yield the core after each; then sleep once at most. ``nap``: the address of
+    the limit of that sleep, as seconds and nanoseconds."""
     for _ in range(looks):
         if _reached(everybody, number):
             return True
@@ -66,31 +64,31 @@ def _meet(
     heard = _load_half(bell)
     if _reached(everybody, number):
         return True
-    # Returns at once if the bell has rung since it was looked at.
+    # Returns at once if the bell has rung since it was read.
     _system_call(futex, bell, _WAIT, heard, nap)
     return _reached(everybody, number)
 
 
 def _publish(address: Any, number: Any) -> None:
-    """Whoever reads this number there finds what was written before."""
+    """Store a number. A process that reads it there finds all that was written before."""
     _store(address, number)
 
 
 def _announce(address: Any, number: Any) -> None:
-    """Whoever finds anything that is written after this finds this number there, or a later one."""
+    """Store a number. A process that finds anything written later finds it, or a later number."""
     _store(address, number)
     _fence()
 
 
 def _look(address: Any) -> Any:
-    """The number there, as it is after all that was read before."""
+    """Return the number there. It is read after all that was read before."""
     _fence()
     return _load(address)
 
 
 @register_jitable
 def _ring(bell: Any, futex: Any) -> None:
-    """Wake all who sleep by this bell."""
+    """Wake all processes that sleep by this bell."""
     _increase(bell)
     _system_call(futex, bell, _WAKE, _ALL, 0)
 
@@ -103,7 +101,7 @@ def _reached(everybody: Any, number: Any) -> Any:
     return True
 
 
-# What Numba has no words for. Each is a pair: the types, and what generates the code.
+# What Numba cannot express. Each is a pair: the types, and a function that generates the code.
 
 
 def _pointer(builder: Any, address: Any, bits: int) -> Any:

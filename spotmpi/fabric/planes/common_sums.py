@@ -1,15 +1,14 @@
-"""Sums that workers of a host make up between them without locks: memory to which all of them add
-whenever they like.
+"""Sums without locks: memory of a host to which several workers add at any time.
 
-Such memory holds two sums, which take turns by rounds, and says of which rounds they are. Whoever
-first adds in a round makes the sum of the next one zero. Nobody adds to that any more, for all have
-come to the round before; and nobody adds to it yet. Several do it, at any time of the round, and
-it is not needed that all do.
+The memory holds two sums, which take turns by rounds, and the numbers of their rounds. The first
+worker that adds in a round sets the next round's sum to zero. Nobody adds to that memory any more
+for the round before, for all have done with it, and nobody adds for the next round yet. Several
+workers may do this, at any time of the round, and not all need to.
 
-Each worker shows in its desk where the memory is that it adds to. All take that of the first of
-them, in the order of the members, who shows some that is right for the round; who finds none makes
-it. So there may be several for a moment, until all have looked again: who changes takes its part
-out of the one and puts it into the other. All who use it keep it open, so it outlives who made it.
+Each worker shows in its desk (`SharedHeader`) the memory to which it adds. All use the memory of
+the first member that shows some with a sum of this round. A worker that finds none makes it. So
+there may be several for a moment, until all have looked again: a worker that changes memory takes
+its part out of one and puts it into the other. All users keep it open, so it outlives its maker.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 __all__ = ["CommonSums"]
 
 _ROUNDS = 64
-"""What lies where in the first page: of which rounds the sums are, each one more, a cache line
-each; 0 of none."""
+"""Where the numbers of the two sums' rounds begin in the first page, a cache line each. The number
+is one more than the round; 0: no round."""
 
 _SETS = 2
 
 
 class _Sums:
-    """The memory, as one worker sees it."""
+    """The memory of the two sums, as one worker sees it."""
 
     def __init__(self, form: ModelForm, segment: Segment) -> None:
         self.segment = segment
@@ -46,7 +45,8 @@ class _Sums:
 
     @classmethod
     def new(cls, form: ModelForm, number: int) -> _Sums:
-        """With sums of this round and of the next. Raises SpotmpiError if there is no memory."""
+        """Return new memory, with empty sums of this round and of the next. Raises SpotmpiError if
+        there is no memory."""
         try:
             made = cls(form, Segment(_length(form)))
         except OSError as error:
@@ -56,30 +56,30 @@ class _Sums:
         return made
 
     def of(self, number: int) -> list[Buffer] | None:
-        """The sum of this round; None if there is none here."""
+        """Return the sum of this round; None if there is none here."""
         turn = number % _SETS
         known = int(self._loops.look(self._rounds[turn]))
         return self._sums[turn] if known == number + 1 else None
 
     def begin(self, number: int) -> None:
-        """A sum of this round, which is yet to come; there is nothing in it."""
+        """Set the sum of this round, which has not begun yet, to zero."""
         turn = number % _SETS
         fill(self._sums[turn], 0)
         self._loops.publish(self._rounds[turn], number + 1)
 
 
 class CommonSums:
-    """One worker's part in them."""
+    """One worker's part in the sums without locks."""
 
     def __init__(self, desk: SharedHeader) -> None:
         self._desk = desk
         self._entry: int | None = None
-        """Where its memory is shown there."""
+        """The entry of its memory in its desk."""
         self._form: ModelForm | None = None
         self._used: _Sums | None = None
         self._round = -1
         self._within: list[Buffer] = []
-        """What this worker has in the sum of that round."""
+        """What this worker has in the sum of `_round`."""
 
     def add(
         self,
@@ -88,8 +88,8 @@ class CommonSums:
         number: int,
         desks: Sequence[SharedHeader],
     ) -> None:
-        """Have that in the sum of the round of this ``number``, which workers with these desks make
-        up, this one's among them; and copy what the sum is then."""
+        """Put ``part`` into the sum of round ``number``, in place of what this worker had there,
+        and copy the sum to ``total``. ``desks``: of all workers that add, this one too."""
         form = ModelForm.of(part)
         if form != self._form:
             self.leave()
@@ -101,14 +101,14 @@ class CommonSums:
             backend_of(target).from_host(target, one)
 
     def leave(self) -> None:
-        """What was added counts no more, and nobody finds it here."""
+        """Forget what was added, and show no memory to others any more."""
         if self._entry is not None:
             self._desk.clear(self._entry)
         self._entry = self._used = self._form = None
         self._round = -1
 
     def _use(self, form: ModelForm, number: int, desks: Sequence[SharedHeader]) -> list[Buffer]:
-        """The sum of this round that all take, with what this worker has in it."""
+        """Return the sum of this round that all use; `_within` is what this worker has in it."""
         key = key_of("a common sum", form.arrays)
         found = next((one for one in self._shown(form, key, desks) if one.of(number)), None)
         used = found or _Sums.new(form, number)
@@ -126,7 +126,7 @@ class CommonSums:
         return sums
 
     def _shown(self, form: ModelForm, key: int, desks: Sequence[SharedHeader]) -> Iterator[_Sums]:
-        """What these show, as far as it can be reached."""
+        """Yield the memory that these desks show, where it can be reached."""
         for desk in desks:
             if (entry := desk.entry(key)) is None:
                 continue
@@ -136,7 +136,7 @@ class CommonSums:
                 continue
             try:
                 yield _Sums(form, Segment.reach(there, _length(form)))
-            except OSError:  # it is gone, or its entry is being changed
+            except OSError:  # the memory is gone, or its entry is being changed
                 continue
 
     def _take_out(self) -> None:
@@ -147,7 +147,7 @@ class CommonSums:
 
 
 def _replace(one: Buffer, within: Buffer, part: Buffer) -> None:
-    """Have the part in a sum, in place of what is in it now."""
+    """Put ``part`` into the sum ``one``, in place of ``within``; ``within`` becomes ``part``."""
     HOST.kernels.exchange(one, within, part)
 
 

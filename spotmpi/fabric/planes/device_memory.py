@@ -13,18 +13,18 @@ from spotmpi.fabric.planes.plane import Shape
 __all__ = ["HANDLE", "SETS", "DeviceMemory", "Opened"]
 
 SETS = 3
-"""Two of results, and one of contributions."""
+"""The sets of an arena: two of results, then one of contributions."""
 
 HANDLE = 64
-"""Bytes by which another process opens an allocation."""
+"""Bytes of a handle, by which another process opens an allocation."""
 
 _LINE = 256
-"""Bytes on which arrays begin."""
+"""Bytes on whose multiples arrays begin."""
 
 
 class DeviceMemory:
-    """This worker's; it goes with its last array. An allocation of its own: what a pool gives has
-    no handle, and opening the pool's would show others all that is in it."""
+    """This worker's memory; its last array frees it. It is an allocation of its own: memory of a
+    pool has no handle, and the pool's handle would show others all that is in there."""
 
     def __init__(self, layout: Sequence[Shape]) -> None:
         import cupy
@@ -37,7 +37,7 @@ class DeviceMemory:
                 DEVICE.fill(flat, 0)
 
     def handle(self) -> bytes | None:
-        """By which others can open it; None where that is not possible."""
+        """Return the handle by which others can open the memory; None if CUDA gives none."""
         import cupy
 
         try:
@@ -48,7 +48,7 @@ class DeviceMemory:
 
 
 class Opened:
-    """Another worker's, until it is closed or goes. OSError if it cannot be opened from here."""
+    """Another worker's memory, until `close` or its end. OSError if it cannot be opened here."""
 
     def __init__(self, handle: bytes, layout: Sequence[Shape]) -> None:
         import cupy
@@ -59,18 +59,18 @@ class Opened:
         except runtime.CUDARuntimeError as error:
             raise OSError(f"memory of a device cannot be opened: {error}") from error
         self._end = weakref.finalize(self, runtime.ipcCloseMemHandle, address)
-        self._end.atexit = False  # the process closes it
+        self._end.atexit = False  # at exit the process closes it
         memory = cupy.cuda.UnownedMemory(address, SETS * _bytes(layout), None)
         self.sets = _arrays(cupy, memory, layout)
 
     def close(self) -> None:
-        """Nobody reads it any more."""
+        """Close the memory: nobody reads it any more."""
         self.sets = []
         self._end()
 
 
 def _bytes(layout: Sequence[Shape]) -> int:
-    """Of one set."""
+    """Return the bytes of one set."""
     return sum(_room(shape) for shape in layout)
 
 

@@ -1,15 +1,15 @@
 """Sums on the device, among workers of one host that can open each other's memory there.
 
-Each adds up its slice of what all have brought, in the order of the members, into its own result,
-and copies the other slices from the others' results. So what a worker needs after a death lies in
-its own memory: what becomes of memory that a dead process has shared, CUDA leaves undefined.
+Each adds up its slice of all contributions, in the order of the members, into its own result. Then
+it copies the other slices from the others' results. So what a worker needs after a death lies in
+its own memory: CUDA leaves undefined what becomes of memory that a dead process has shared.
 
-All meet after each reading of others' memory, and nobody goes on unless all have been there. Who is
-done with a meeting knows that all others were alive when it came, after it had read: else what it
-has read may be rubbish, and nothing would say so.
+All meet after each reading of others' memory, and nobody goes on unless all have come. After a
+meeting a worker knows that all others were alive when it came, so after it had read. Otherwise it
+may have read rubbish, without an error.
 
-Workers tell each other numbers by `SharedMemoryPlane`: as sums of short arrays in the memory of the
-host, in which each has a row. So a loss is met there, too.
+Workers tell each other numbers by the node (a `SharedMemoryPlane`): as sums of short arrays in the
+memory of the host, in which each worker has a row. So a loss is noticed there, too.
 """
 
 from __future__ import annotations
@@ -29,31 +29,32 @@ __all__ = ["DeviceArena", "DeviceSums", "HostTalk"]
 _LOG = logging.getLogger(__name__)
 
 _ENOUGH = 1024
-"""Elements of an array that neighbours sum in shared memory, whatever else there is."""
+"""Elements of an array that workers of a host always sum in shared memory."""
 
 
 class HostTalk:
-    """How members tell each other numbers: all get a row of each. Collective."""
+    """How members tell each other numbers: each gets a row of every member. Collective."""
 
     def __init__(self, node: SharedMemoryPlane) -> None:
         self._node = node
         self._arena: Arena | None = None
         self._herald: Arena | None = None
         self.outstanding: dict[Handle, None] = {}
-        """What was started with the node and not waited for."""
+        """Parts that were started with the node and not waited for."""
         self.early: set[Handle] = set()
-        """What was waited for before it was asked for."""
+        """Parts that were waited for before the caller asked for it."""
         self._own: list[Handle] = []
-        """What it has started itself, and is under way."""
+        """Parts that this object has started itself, and that are under way."""
 
     def begin_anew(self) -> None:
-        """The members have changed, so nobody can say which of two results is the open one."""
+        """Forget all arenas and parts. The members have changed, so nobody can say which of an
+        arena's two results is the open one."""
         self._arena = self._herald = None
         self.outstanding, self.early, self._own = {}, set(), []
 
     def announce(self) -> None:
-        """Something is to be summed. The node learns of nothing on the device, and what is small
-        meets the others in shared memory only where something large is under way."""
+        """Start a large part of the node, of zeros: something is to be summed on the device. The
+        node does not see that, and small arrays meet in shared memory only beside large ones."""
         if self._herald is None:
             self._herald = self._node.arena([Shape("float64", _ENOUGH)], "herald of devices")
         handle = self._node.start(self._herald.parts[0])
@@ -61,8 +62,8 @@ class HostTalk:
         self._own.append(handle)
 
     def say(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Of each member what it says, in their order: as many numbers as this one does. All that
-        was started before is waited for first. Raises PeersLost."""
+        """Tell all members these numbers; return the numbers of each, in the order of members. All
+        tell equally many. Waits first for all that was started before. Raises PeersLost."""
         node, width = self._node, len(numbers)
         count, place = len(node.present), node.place
         size = max(_ENOUGH, count * width)
@@ -74,7 +75,7 @@ class HostTalk:
         said = node.start(self._arena.parts[0])
         self.outstanding[said] = None
         self._own.append(said)
-        # In order: who is done with this one is done with all before it.
+        # Parts are summed in order: once this one is done, all before it are.
         self.catch_up()
         heard = self._arena.results[0][: count * width].reshape(count, width).tolist()
         self._arena.turn()
@@ -88,7 +89,7 @@ class HostTalk:
         self.outstanding, self._own = {}, []
 
     def give_up(self) -> list[Handle]:
-        """What it has started itself, and nobody waits for any more."""
+        """Return the parts that this object has started itself; nobody waits for them any more."""
         own, self._own = self._own, []
         for handle in own:
             self.outstanding.pop(handle, None)
@@ -96,8 +97,8 @@ class HostTalk:
 
 
 class DeviceArena(Arena):
-    """On the device, in memory that neighbours can open; and one for the same arrays in the memory
-    of the host, by which they go where neighbours cannot."""
+    """An arena on the device, in memory that others can open. It has one for the same arrays in the
+    memory of the host, ``host``: sums go there if workers cannot open each other's memory."""
 
     def __init__(self, layout: Sequence[Shape], host: Arena) -> None:
         self.host = host
@@ -106,30 +107,30 @@ class DeviceArena(Arena):
         super().__init__(layout, lambda: next(sets), in_place=False)
         self.weighs = host.weighs
         self.open = 0
-        """Which set the open round's results are."""
+        """Which set holds the open round's results: 0 or 1."""
         self.near: bool | None = None
-        """Whether it is summed on the device; None: that is to be found out."""
+        """True if sums are made on the device; None if that must be found out."""
         self.went_near = False
-        """Whether it was when it was started last."""
+        """The value of `near` when a part of this arena was last started."""
         self.opened: dict[bytes, Opened] = {}
         self.others: list[tuple[Opened | None, int]] = []
-        """Of each member its memory, None for this one; and whether its open results are another
-        set than this one's."""
+        """For each member: its memory, None for this worker; and 1 if its open results are in
+        another set than this worker's, else 0."""
 
     def turn(self) -> None:
-        """The open round is committed."""
+        """Make the open round's sums the record: the round is committed."""
         super().turn()
         self.host.turn()
         self.open = 1 - self.open
 
     def close(self, but: Sequence[bytes] = ()) -> None:
-        """All that was opened but these."""
+        """Close all memory of others but for the handles ``but``."""
         for handle in self.opened.keys() - set(but):
             self.opened.pop(handle).close()
 
 
 class DeviceSums:
-    """What this worker does with others of its host on the device."""
+    """This worker's sums on the device with others of its host."""
 
     def __init__(self, node: SharedMemoryPlane) -> None:
         self._node = node
@@ -137,7 +138,7 @@ class DeviceSums:
         self._begun = False
 
     def reaches_all(self, arena: DeviceArena) -> bool:
-        """Whether all members can open each other's memory. Collective. Raises PeersLost."""
+        """Return True if all members can open each other's memory. Collective. Raises PeersLost."""
         arena.others = []
         if not self._node.present or self._node.rings is not None:
             arena.close()
@@ -172,7 +173,7 @@ class DeviceSums:
 
         self._begun = True
         stream = cupy.cuda.get_current_stream()
-        stream.synchronize()  # what is brought is there
+        stream.synchronize()  # the contributions are complete
         weights = [[part.weight for _, part in parts]]
         alone = len(arena.others) == 1
         if not alone:
@@ -184,7 +185,7 @@ class DeviceSums:
             brought = [
                 (self._set_of(arena, place, 2, part.contribution, index)[mine], row[which])
                 for place, row in enumerate(weights)
-                if row[which]  # what does not count may be anything, NaN too
+                if row[which]  # a contribution of weight 0 may hold anything, NaN too
             ]
             result = part.result[mine]
             if brought and result.size:
@@ -207,12 +208,12 @@ class DeviceSums:
         self._meet(stream)
 
     def _meet(self, stream: Any) -> None:
-        """All have done what they have given their devices, and are alive."""
+        """Return when all members' devices have done their work, and all members are alive."""
         stream.synchronize()
         self.talk.say([])
 
     def settle(self) -> None:
-        """Return when this worker's device reads and writes nothing of it any more."""
+        """Return when this worker's device has done all work for sums."""
         if self._begun:
             import cupy
 

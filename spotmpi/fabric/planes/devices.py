@@ -1,9 +1,9 @@
-"""The data plane of workers whose arrays lie on devices. It has `SharedMemoryPlane` for all others.
+"""The data plane for arrays of devices. It uses `SharedMemoryPlane` for all others.
 
 Workers of one host that can open each other's memory sum on the device (`device_sums`). For all
-others, what a worker brings is copied to an arena of the host's memory when it is started: there
-neighbours add it up, and rings carry it to other hosts. So MPI is never given the address of a
-device. While one array travels, the next one is copied; what has come is copied back.
+others, `start` copies a contribution to an arena in the host's memory. There neighbours (workers of
+one host) add it up, and rings carry it to other hosts. So MPI never gets an address of a device.
+While one array travels, the next one is copied. `wait` copies the sum back to the device.
 """
 
 from __future__ import annotations
@@ -24,42 +24,41 @@ __all__ = ["Devices"]
 
 
 class _Landing(NamedTuple):
-    """Where a sum is to go."""
+    """Where a sum is to be copied."""
 
     source: Buffer
     target: Buffer
 
 
 class Devices(Plane):
-    """For members whose arrays are a device's, or the host's, or of both."""
+    """Sums arrays of devices and of hosts. Its `node` makes all sums but those on devices."""
 
     def __init__(
         self, ways: Ways, node: Callable[[Ways], SharedMemoryPlane] = SharedMemoryPlane
     ) -> None:
         self.node = node(ways)
         self._arenas: dict[str, DeviceArena] = {}
-        """The last one of each name."""
+        """The last arena of each name."""
         self._places: dict[int, tuple[DeviceArena, int]] = {}
-        """Of their contributions, by `id`."""
+        """The arena and the index of each contribution on a device, by `id`."""
         self._landings: dict[Handle, _Landing] = {}
-        """Of what the node was given, and is a device's."""
+        """Where the sums of parts that the node was given go on the device."""
         self._near: dict[Handle, tuple[DeviceArena, int, Part]] = {}
-        """What is to be summed on the device. The node knows nothing of these, hence numbers that
-        it does not give."""
+        """Parts to be summed on the device. The node gives positive handles; these are negative."""
         self._last_near: Handle = 0
         self._neighbours = DeviceSums(self.node)
         self._made: Staging | None = None
 
     def card(self) -> bytes:
-        """The host's."""
+        """Return the node's card."""
         return self.node.card()
 
     def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """The memory of hosts."""
+        """Return True if this worker can share the memory of the host with all of these. Local."""
         return self.node.reach(cards)
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """From now on these are summed over."""
+        """Sum over these members from now on."""
         self.node.bind(members, together)
         self._neighbours.talk.begin_anew()
         for arena in self._arenas.values():
@@ -68,7 +67,8 @@ class Devices(Plane):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """On the device, if all arrays are, with a way through the memory of the host."""
+        """Return an arena on the device, and one on the host beside it, if it has a name and all
+        its arrays are of a device; else an arena of the node."""
         if (old := self._arenas.pop(name, None)) is not None:
             old.close()
         if layout and name and all(shape.backend is DEVICE for shape in layout):
@@ -85,7 +85,7 @@ class Devices(Plane):
         return found
 
     def start(self, part: Part) -> Handle:
-        """Blocks until the contribution is in the memory of the host, if it goes there."""
+        """Begin to sum ``part``. Blocks until it is in the memory of the host, if it goes there."""
         if (place := self._places.get(id(part.contribution))) is None:
             return self._given(part)
         arena, index = place
@@ -99,24 +99,25 @@ class Devices(Plane):
             self._near[self._last_near] = arena, index, part
             return self._last_near
         there = arena.host.parts[index]._replace(weight=part.weight, narrowing=part.narrowing)
-        if part.weight:  # else it does not count, whatever it is
+        if part.weight:  # else it does not count
             self._staging.to_host(part.contribution, there.contribution)
         handle = self._given(there)
         self._landings[handle] = _Landing(there.result, part.result)
         return handle
 
     def _given(self, part: Part) -> Handle:
-        """To the node."""
+        """Start a part with the node."""
         handle = self.node.start(part)
         self._neighbours.talk.outstanding[handle] = None
         return handle
 
     def proceed(self) -> None:
-        """As far as the host's memory goes: what has come is copied to the device in `wait`."""
+        """Go on with sums in the memory of the host. `wait` copies their results to the device."""
         self.node.proceed()
 
     def wait(self, handles: Sequence[Handle]) -> None:
-        """In the order in which they were started. A sum is copied while the next one is made."""
+        """Wait for these parts: first for sums on the device, then for the node's, in the order of
+        their starts. A sum is copied to the device while others make the next one."""
         near: dict[int, tuple[DeviceArena, list[tuple[int, Part]]]] = {}
         for handle in sorted((one for one in handles if one in self._near), reverse=True):
             arena, index, part = self._near[handle]
@@ -135,7 +136,7 @@ class Devices(Plane):
             self._near.pop(handle, None)
 
     def _wait(self, handles: Sequence[Handle]) -> None:
-        """For the node."""
+        """Wait for these parts of the node."""
         talk = self._neighbours.talk
         self.node.wait([handle for handle in handles if handle not in talk.early])
         for handle in handles:
@@ -143,7 +144,7 @@ class Devices(Plane):
             talk.outstanding.pop(handle, None)
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Nothing is under way to or from a device when it returns."""
+        """Give these up. When it returns, nothing is under way to or from a device."""
         talk = self._neighbours.talk
         given = [one for one in handles if one not in self._near]
         self.node.cancel([*given, *talk.give_up()])
@@ -157,46 +158,46 @@ class Devices(Plane):
         self._neighbours.settle()
 
     def interrupt(self) -> None:
-        """Wake who sleeps."""
+        """Wake neighbours that sleep."""
         self.node.interrupt()
 
     def is_everywhere(self, buffer: Buffer) -> bool:
-        """A device's never is."""
+        """Return True if ``buffer`` is the same memory for all members: never on a device."""
         return self.node.is_everywhere(buffer)
 
     def dead(self) -> Collection[WorkerId]:
-        """Whom the node has seen die."""
+        """Return the members that the node has seen die."""
         return self.node.dead()
 
     def show(self, board: PublishedModel | None) -> None:
-        """In the memory of the host."""
+        """Show this worker's model, in the memory of the host."""
         self.node.show(board)
 
     def is_near(self, worker: WorkerId) -> bool:
-        """The node's."""
+        """Return the node's answer."""
         return self.node.is_near(worker)
 
     def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """The node's."""
+        """Return the node's answer."""
         return self.node.board_of(worker, form)
 
     def add_up(self, asked: AddUp) -> int:
-        """In the memory of the host."""
+        """Add up in the memory of the host."""
         return self.node.add_up(asked)
 
     def move_on(self) -> None:
-        """The node's."""
+        """Have the node forget what was added up."""
         self.node.move_on()
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
-        """As they were started last: on the device, or as the arrays in the memory of the host."""
+        """Return how these parts were summed last: None if on the device, else as the node says."""
         places = [self._places.get(id(part.contribution)) for part in parts]
         if any(place is not None and place[0].went_near for place in places):
             return None
         return self.node.between(workers, [self._there(part) for part in parts])
 
     def _there(self, part: Part) -> Part:
-        """The same array in the memory of the host."""
+        """Return the part in the memory of the host that stands for this one."""
         if (place := self._places.get(id(part.contribution))) is None:
             return part
         arena, index = place

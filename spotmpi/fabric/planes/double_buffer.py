@@ -1,7 +1,7 @@
 """State in two copies that exchange places: the one that counts, and room for the next one.
 
-Arrays stay where they are; the pages below them are exchanged (mremap). That moves no byte and
-few entries of page tables, and whoever reads meanwhile finds one state or the other, whole.
+Arrays stay where they are; the pages below them are exchanged (mremap). That copies no byte and few
+entries of page tables. A reader at that moment finds one state or the other, whole.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["DoubleBuffer", "possible"]
 
 
 class DoubleBuffer:
-    """The state of one worker: buffers, in memory of its own, or in memory that others have too."""
+    """The state of one worker: buffers in its own memory, or in memory that others have, too."""
 
     def __init__(self, layout: Sequence[tuple[str, int]]) -> None:
-        """Zeros of these dtypes and sizes, in memory of its own."""
+        """Allocate zeros of these dtypes and sizes, in memory of this worker's own."""
         sizes = [bytes_of(dtype, size) for dtype, size in layout]
         self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self.bytes = sum(sizes)
@@ -29,32 +29,32 @@ class DoubleBuffer:
         self.shared = False
         self._stands = False
         self.live = self._buffers(layout, self._live)
-        """What counts; always the same arrays."""
+        """The state that counts; always the same arrays."""
         self.next = self._buffers(layout, self._spare)
-        """Room for what will count after `exchange`; always the same arrays, which are not to be
-        touched before there is room (`stand`, `share`)."""
+        """Room for the next state, which counts after `exchange`; always the same arrays. Do not
+        touch them before there is room (`stand`, `share`)."""
 
     def stand(self) -> None:
-        """Have room for the next state, in memory of its own if it is not shared."""
+        """Make room for the next state, in memory of this worker's own unless it is shared."""
         if not self._stands:
             self._spare.use()
             self._stands = True
 
     def share(self, segment: Segment, live: int, spare: int) -> None:
-        """Both copies are in this segment from now on, from these bytes of it on. What counts must
+        """Keep both copies in this segment from now on, at these bytes. The state that counts must
         be there already."""
         self._spare.use(segment, spare)
         self._live.use(segment, live)
         self.shared = self._stands = True
 
     def exchange(self) -> None:
-        """The next state counts, and what counted is room for the one after it."""
+        """Make the next state count. The memory of the old one is room for the one after it."""
         self._live.move(self._between)
         self._spare.move(self._live)
         self._between.move(self._spare)
 
     def unshare(self) -> None:
-        """What counts is in memory of its own from now on, and there is no room for the next."""
+        """Put the state into memory of this worker's own, and give up room for the next."""
         if not self._stands:
             return
         if self.shared:
@@ -66,7 +66,7 @@ class DoubleBuffer:
         self.shared = self._stands = False
 
     def write_to(self, segment: Segment, at: int) -> None:
-        """Copy what counts to this place in a segment."""
+        """Copy the state that counts into a segment, at its byte ``at``."""
         there = Place(self.bytes)
         there.use(segment, at)
         there.copy(self._live)
@@ -80,7 +80,7 @@ class DoubleBuffer:
 
 @cache
 def possible() -> bool:
-    """Whether this machine's kernel can do it; found out by trying."""
+    """Return True if this machine's kernel can exchange pages. Finds out by a trial."""
     try:
         segment = Segment(2 * bytes_of("float64", 1))
         twins = DoubleBuffer([("float64", 1)])

@@ -1,4 +1,4 @@
-"""How workers of one host wait for each other, by the numbers in their desks."""
+"""How workers of one host wait for each other, by the numbers in their desks (`SharedHeader`)."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from spotmpi.fabric.planes.shared_header import SharedHeader
 __all__ = ["HostBarrier"]
 
 _FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221}.get(platform.machine(), 0)
-"""The number of that system call; 0 where it is not known."""
+"""The number of the system call futex; 0 where it is not known."""
 
 _NAP = 1_000_000
-"""Nanoseconds for which a worker sleeps until it looks for losses, if it has a core of its own."""
+"""Nanoseconds that a worker with a core of its own sleeps at most before it looks for losses."""
 
 _LOOKS = 20_000
-"""Times that it looks for the others before it sleeps, if it has one; they take about as long as to
-sleep and to be woken does."""
+"""Times that a worker with a core of its own looks for the others before it sleeps. They take about
+as long as to sleep and to be woken."""
 
 _YIELDS = 100
-"""Times that it looks for the others before it sleeps, and has somebody else run each time, if it
-shares its core: they come the sooner."""
+"""Times that a worker that shares its core looks for the others before it sleeps. It yields the
+core after each look, so the others come sooner."""
 
 
 class HostBarrier:
-    """One worker's. Whoever waits sleeps, and asks now and then whether it waits in vain."""
+    """One worker's side. A waiting worker sleeps; after each sleep it asks if it must leave off."""
 
     possible = bool(_FUTEX)
-    """Whether this machine has what it takes."""
+    """True if this machine has the system call."""
 
     def __init__(self, vain: Callable[[], bool]) -> None:
         self._vain = vain
@@ -41,15 +41,15 @@ class HostBarrier:
         self._all_ready = self._all_done = HOST.zeros("uint64", 0)
         self._bell = self._looks = self._yields = 0
         self._nap = HOST.zeros("int64", 2)
-        """Seconds and nanoseconds."""
+        """The limit of a sleep, in seconds and nanoseconds."""
 
     @property
     def loaded(self) -> bool:
-        """Whether there was anything to sum yet that is worth the time to load Numba."""
+        """True if Numba is loaded: there was something large enough to sum."""
         return self._loops is not None
 
     def load(self) -> None:
-        """There is. Takes as long as Numba does."""
+        """Load Numba, if it is not loaded yet. Takes as long as Numba does."""
         if self._loops is None:
             from spotmpi.fabric.planes import barrier_loops
 
@@ -57,7 +57,7 @@ class HostBarrier:
             self.seat(self._present)
 
     def seat(self, present: Sequence[SharedHeader]) -> None:
-        """From now on these are who is met."""
+        """Wait for the workers of these desks from now on, in their order."""
         self._present = present
         if self._loops is None or not present:
             return
@@ -71,28 +71,28 @@ class HostBarrier:
         self._nap[1] = min(_NAP * crowd, 999_999_999)
 
     def ready(self, desk: SharedHeader, number: int) -> None:
-        """This worker, whose desk it is, has started the part of this number."""
+        """Tell that this worker, the owner of ``desk``, has started the part of this number."""
         self._tell(desk.ready, number, self._all_ready)
 
     def done(self, desk: SharedHeader, number: int) -> None:
-        """It has summed its slices up to this one."""
+        """Tell that this worker has summed its slices of all parts up to this number."""
         self._tell(desk.done, number, self._all_done)
 
     def all_ready(self, number: int) -> None:
-        """Return when all have. Raises PeersLost if that is in vain."""
+        """Return when all have started this part. Raises PeersLost if a worker is lost."""
         self._meet(self._all_ready, number)
 
     def all_done(self, number: int) -> None:
-        """As `all_ready`."""
+        """Return when all have summed up to this part. Raises PeersLost if a worker is lost."""
         self._meet(self._all_done, number)
 
     def wake(self) -> None:
-        """Have all who sleep look whether they wait in vain."""
+        """Wake all that sleep: they look if they must leave off."""
         if self._present and self._loops is not None:
             self._loops.ring(self._bell, _FUTEX)
 
     def publish(self, address: int, number: int) -> None:
-        """Write it after all that was written before."""
+        """Write the number after all that was written before."""
         assert self._loops is not None
         self._loops.publish(address, number)
 
@@ -107,4 +107,4 @@ class HostBarrier:
         while not meet(everybody, number, bell, looks, yields, nap, _FUTEX):
             if self._vain():
                 raise PeersLost("a worker of this host is lost, or has met a loss")
-            looks = yields = 0  # who takes that long computes, perhaps on this core
+            looks = yields = 0  # a worker that is so late computes, perhaps on this core

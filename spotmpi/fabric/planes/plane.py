@@ -1,10 +1,10 @@
-"""The data plane: memory for rounds, and how what workers bring is summed.
+"""The data plane: memory for rounds, and how members of a job sum arrays.
 
-A **part** of a round is one array: a *contribution*, which nobody writes to from when it is given
-until it is through or given up, and a *result*, where the sum over all members arrives. Parts lie
-in **arenas**, which the plane makes: they are allocated once and last through recoveries. A plane
-may have the result arrive where the contribution was; then the contribution must be made again
-after a failure, and `Arena.in_place` says so. Nothing else above the plane depends on it.
+A **part** of a round is one array: a *contribution* and a *result*. Nobody writes to a contribution
+from the start of its part until the part is done or given up. The sum over all members arrives in
+the result. Parts lie in **arenas**, which the plane makes: they are allocated once and last through
+recoveries. In some planes the result arrives where the contribution was (`Arena.in_place`): after a
+failure the contribution must be made again. Nothing else above the plane depends on this.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from spotmpi.protocol.trials import Choice
 CARD_BYTES = 40
 
 Handle = int
-"""Names a part that was started, until it has been waited for or given up."""
+"""The number of a part that was started, until it is waited for or given up."""
 
 
 class Shape(NamedTuple):
-    """One array of an arena."""
+    """The dtype, the size and the place of one array of an arena."""
 
     dtype: str
     size: int
     backend: Backend = HOST
-    """Whose array it is. One of `HOST` lies in the memory of the host, whatever else there is."""
+    """The library of the array. An array of `HOST` always lies in the memory of the host."""
     narrowing: Narrowing | None = None
     """How its sums are narrowed where they travel between hosts; None: they are not."""
 
 
 Move = Callable[[slice, Sequence[Buffer], Sequence[float]], None]
-"""Does with a slice of a sum what is to be done with it: makes that slice of the next state. Given
-what is summed there, and with what each is multiplied."""
+"""Makes one slice of the next state from the same slice of a sum. Takes the slice, the arrays that
+are summed there, and the weight of each."""
 
 
 class Part(NamedTuple):
@@ -50,18 +50,18 @@ class Part(NamedTuple):
     contribution: Buffer
     result: Buffer
     weight: float = 1.0
-    """What the contribution is multiplied with while it is summed; 0 if it does not count, whatever
-    it holds. Other than 1 only in arenas that weigh."""
+    """The factor of the contribution in the sum. At 0 the contribution does not count, and may hold
+    anything. It is 1 in arenas that do not weigh."""
     narrowing: Narrowing | None = None
-    """Of its shape. If a plane narrows the sum, then nobody has the result before every member has
-    written all that follows of its rest; given up, what follows holds rubbish."""
+    """The narrowing of its shape. If a plane narrows the sum, no member has the result before every
+    member has written all of `Narrowing.following`. If the sum is given up, this holds rubbish."""
     move: Move | None = None
-    """What the sum is for. A plane may do it slice by slice while it sums, and then leave the
-    result as it is."""
+    """Makes the next state from the sum. A plane may do this slice by slice while it sums; then it
+    need not write the result."""
 
 
 class Arena:
-    """Memory for rounds of one layout: what is brought, and two results that take turns."""
+    """Memory for rounds of one layout: contributions, and two results that take turns."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class Arena:
     ) -> None:
         self.layout = layout
         self.state = state
-        """What sums may go right into, with room for the next one."""
+        """The state that sums may go right into, with room for the next one."""
         self._moves: Sequence[Move] = ()
         self.in_place = in_place
-        """The sum arrives where the contribution was: a failure leaves rubbish there."""
+        """True if the sum arrives where the contribution was: a failure leaves rubbish there."""
         self.weighs = False
-        """The plane multiplies what is brought with its weight while it sums."""
+        """True if the plane multiplies contributions by their weight while it sums."""
         self.weight = 1.0
-        """Of this worker's contributions to the open round."""
+        """The weight of this worker's contributions to the open round."""
         self._results = [allocate(), allocate()]
         contributions = None if in_place else allocate()
         self._contributions = [contributions or results for results in self._results]
@@ -89,24 +89,23 @@ class Arena:
 
     @property
     def contributions(self) -> list[Buffer]:
-        """What this worker brings to the open round."""
+        """What this worker adds to the open round's sums."""
         return self._contributions[0]
 
     @property
     def results(self) -> list[Buffer]:
-        """Where the open round's sums arrive. Nobody writes here but who sums: members that are not
-        through the round yet may still read what this worker has of it, until the next one, or a
-        build."""
+        """Where the open round's sums arrive. Only the plane writes here. Members that are not done
+        with the round may still read this worker's results, until the next round or build."""
         return self._results[0]
 
     @property
     def record(self) -> list[Buffer]:
-        """The sums of the round that was committed last."""
+        """The sums of the last committed round."""
         return self._results[1]
 
     @property
     def parts(self) -> list[Part]:
-        """The open round's, with the weight that holds now."""
+        """The open round's parts, with the present weight."""
         moves: Sequence[Move | None] = self._moves or [None] * len(self.layout)
         return [
             part._replace(weight=self.weight, narrowing=shape.narrowing, move=move)
@@ -116,8 +115,8 @@ class Arena:
     def fuse_update(self, moves: Sequence[Move], mark: int) -> bool:
         """Have the open round's sums go right into the next state, each by one of ``moves``.
 
-        Whether they will: the same for all members. ``mark``: the same for all who do the same with
-        sums, and not 0. Local.
+        Returns True if they will: the same on all members. ``mark``: a number that stands for what
+        ``moves`` do, the same for all that do the same, and not 0. Local.
         """
         if self.state is None or self.in_place:
             return False
@@ -127,22 +126,22 @@ class Arena:
 
     @property
     def fused(self) -> bool:
-        """Whether the open round's sums go right into the next state."""
+        """True if the open round's sums go right into the next state."""
         return bool(self._moves)
 
     def unfuse(self) -> None:
-        """The open round's sums are left as they are."""
+        """Leave the open round's sums in the results."""
         self._moves = ()
 
     def advance(self) -> None:
-        """The round that was committed last was aimed: the next state counts now."""
+        """Make the next state count. The last committed round must have been fused."""
         assert self.state is not None
         for move, total in zip(self._moves, self.record, strict=True):
             move(slice(None), [total], [1.0])
         self.state.exchange()
 
     def leave(self) -> None:
-        """What counts is in memory of this worker's own from now on, until sums go there again."""
+        """Keep the state in memory of this worker's own, until sums go there again."""
         if self.state is not None:
             self.state.unshare()
 
@@ -154,12 +153,12 @@ class Arena:
             fill(self.contributions, 0)
 
     def every_contribution(self) -> Iterator[tuple[int, Buffer]]:
-        """Of this round and of the next, if they are not the same: which array, and the array."""
+        """Yield the index and the array of each contribution to this round, then to the next."""
         for contributions in self._contributions:
             yield from enumerate(contributions)
 
     def turn(self) -> None:
-        """The open round is committed: its sums are the record."""
+        """Make the open round's sums the record: the round is committed."""
         for turns in (self._results, self._contributions, self._parts):
             turns.reverse()
 
@@ -167,7 +166,7 @@ class Arena:
 class Start(NamedTuple):
     """Begin to sum ``part``, of an arena of this fabric, over all members; replies a handle.
 
-    Collective. Lost or given up, its result holds rubbish.
+    Collective. If a member is lost or the sum is given up, the result holds rubbish.
     """
 
     part: Part
@@ -175,51 +174,53 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Proceed:
-    """Go on with what was started while the worker does something else. Local, returns at once.
+    """Go on with the started parts while the worker does something else. Local, returns at once.
 
-    As far as the plane can: it may leave all of it to `Wait`.
+    A plane does what it can: it may leave all of it to `Wait`.
     """
 
 
 class Wait(NamedTuple):
-    """Wait until all of these are through."""
+    """Wait until all of these are done."""
 
     handles: Sequence[Handle]
 
 
 @dataclass(frozen=True)
 class Cancel:
-    """Give these up, whatever became of them. Local; replies when their memory is at peace."""
+    """Give these up, done or not. Local; replies when nothing touches their memory any more."""
 
     handles: Sequence[Handle]
 
 
 @dataclass(frozen=True)
 class Reduce:
-    """Start ``parts`` and wait for them, where nothing is to be done meanwhile. Collective."""
+    """Start ``parts`` and wait for them, with nothing to do meanwhile. Collective."""
 
     parts: Sequence[Part]
 
 
 @dataclass(frozen=True)
 class AddUp:
-    """Have ``part`` in a sum that this worker makes up with its neighbours, in place of what it
-    had in there before, and copy that sum to ``total``, as it is just now. Local; waits for nobody.
+    """Add ``part`` to a sum of this worker and its neighbours, and copy that sum to ``total``.
 
-    Replies how many of the workers ``among`` make it up: this one, and those that share memory with
-    it. If that is nobody else, nothing is done.
+    ``part`` replaces what this worker had in the sum before. ``total`` gets the sum as it is at
+    that moment. Local; waits for nobody.
 
-    There are no locks: all add to the same memory, element by element, whenever they like. What two
-    add to an element at the same moment may be there only once, and ``total`` may have some of what
-    is being added. What a worker has in the sum stays there when it dies; if it dies over it, some
-    elements have it and others do not. So what must be right, nobody may take from there. Each
-    ``round`` has a sum of its own, that begins with nothing: no worker comes to a round before all
-    have done with the one before.
+    Replies how many of the workers ``among`` make up the sum: this one and its neighbours, which
+    share memory with it. If this worker is the only one, nothing is done.
+
+    There are no locks: all add to the same memory, element by element, at any time. If two workers
+    add to an element at once, one addition may be lost, and ``total`` may hold part of what is
+    being added. What a worker has in the sum stays there when it dies; if it dies while it adds,
+    some elements have it and others do not. So use the sum for nothing that must be right. Each
+    ``round`` has a sum of its own, which begins with zeros: no worker comes to a round before all
+    are done with the round before.
     """
 
     part: Sequence[Buffer]
     total: Sequence[Buffer]
-    """Of the same dtypes and sizes."""
+    """Arrays of the same dtypes and sizes."""
     round: int
     among: Sequence[WorkerId]
 
@@ -229,21 +230,21 @@ Sum = Callable[[Part], None]
 
 
 class Line(ABC):
-    """Messages between this worker and others. Those of one ring from one worker to another come in
-    the order in which they were sent."""
+    """Messages between this worker and others. Messages in one ring from one worker to another come
+    in the order in which they were sent."""
 
     @abstractmethod
     def send(self, to: WorkerId, ring: int, what: Buffer) -> Handle:
-        """Begin to send; ``what`` stays as it is until this is through. May raise `PeersLost`."""
+        """Begin to send ``what``. Do not change it before this is done. May raise `PeersLost`."""
 
     @abstractmethod
     def receive(self, source: WorkerId, ring: int, room: Buffer) -> Handle:
-        """Have a message come to ``room``, which has its size. May raise `PeersLost`."""
+        """Begin to receive a message of the size of ``room`` there. May raise `PeersLost`."""
 
     @abstractmethod
     def through(self) -> list[Handle]:
-        """Wait until some of what is under way is through, or for a moment: then there is none.
-        Raises `PeersLost`."""
+        """Wait until some messages are done, but only for a moment; return those that are done, if
+        any. Raises `PeersLost`."""
 
     @abstractmethod
     def give_up(self) -> None:
@@ -251,43 +252,43 @@ class Line(ABC):
 
 
 class Ways(NamedTuple):
-    """What a plane has of the fabric that it belongs to."""
+    """What a plane gets from the fabric that it belongs to."""
 
     total: Sum
-    """The slow way that always works."""
+    """Sums in the slow way that always works."""
     broken: Callable[[], bool]
-    """Whether a member is lost, as far as is known here, or has met a loss. Local."""
+    """True if a member is known here to be lost, or to have met a loss. Local."""
     line: Line | None = None
-    """From worker to worker, where there is such a thing."""
+    """Messages from worker to worker; None where there are none."""
     threads: bool = True
-    """Whether both may be used by any thread."""
+    """True if any thread may use these."""
 
 
 class Between(NamedTuple):
     """How some parts were summed between hosts."""
 
     hosts: list[list[WorkerId]]
-    """Where workers are: host by host, in the order of summation."""
+    """The workers of each host, in the order of summation."""
     ways: list[str]
-    """Of each part, as `protocol.host_ring` has it."""
+    """The way of each part, by its name in `protocol.host_ring`."""
     choices: list[Choice | None]
-    """Of each part, why it goes its way from now on, if several were tried among these members."""
+    """For each part, why it goes its way from now on; None unless these members tried several."""
 
 
 class Plane(ABC):
-    """One way to sum over all members. It is told who they are, and finds out where they are."""
+    """One way to sum over all members. It is told the members, and finds out where they are."""
 
     def card(self) -> bytes:
-        """What others must know to share memory with this worker, in `CARD_BYTES` at most."""
+        """Return what others must know to share memory with this worker: `CARD_BYTES` at most."""
         return b""
 
     def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """Whether this worker can share memory with all of these. Local."""
+        """Return True if this worker can share memory with all of these. Local."""
         return False
 
     @abstractmethod
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """From now on these are summed over, in this order; nothing is under way. Local.
+        """Sum over these members from now on, in this order. Nothing may be under way. Local.
 
         ``together``: all of them have said, when they came, that they can reach all others.
         """
@@ -296,74 +297,75 @@ class Plane(ABC):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Memory for rounds of this ``layout``, all zero. Local.
+        """Return memory for rounds of this ``layout``, all zero. Local.
 
-        ``name``: of an arena for many rounds, in which all workers use the one that they gave this
-        name last. A plane may do more for it than for one without. ``state``: what its sums may go
-        right into.
+        ``name``: the name of an arena for many rounds. In these all workers use the last arena that
+        they gave this name. A plane may do more for an arena with a name. ``state``: sums may go
+        right into it.
         """
 
     @abstractmethod
     def start(self, part: Part) -> Handle:
-        """Begin to sum ``part``; may take as long as the sum does, and raise `PeersLost`."""
+        """Begin to sum ``part``. May take as long as the sum does, and raise `PeersLost`."""
 
     @abstractmethod
     def wait(self, handles: Sequence[Handle]) -> None:
-        """Return once the results of all of these are there. Raises `PeersLost`."""
+        """Return when the results of all of these are there. Raises `PeersLost`."""
 
     @abstractmethod
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """Give these up: once it returns, nothing touches their memory any more."""
+        """Give these up. When it returns, nothing touches their memory any more."""
 
     def proceed(self) -> None:
-        """Go on with what was started, beside the caller, until it is waited for or given up.
-        Local, returns at once; what goes wrong is raised by `start` or `wait`."""
+        """Go on with the started parts, beside the caller, until they are waited for or given up.
+        Local, returns at once; `start` or `wait` raises what goes wrong."""
         return
 
     def dead(self) -> Collection[WorkerId]:
-        """Members that are dead for certain, as far as this plane sees it by itself. Local."""
+        """Return members that are dead for certain, as far as this plane itself sees. Local."""
         return ()
 
     def interrupt(self) -> None:
-        """Have others look at once whether the data path is revoked. Local."""
+        """Have others look at once if the data path is revoked. Local."""
         return
 
     def is_everywhere(self, buffer: Buffer) -> bool:
-        """Whether it is the same memory for all members. Local, and the same for all."""
+        """Return True if ``buffer`` is the same memory for all members. Local, and the same for
+        all."""
         return False
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
-        """How these parts of one arena were summed over these workers; None if it was in their
-        order, or as MPI does it. Local."""
+        """Return how these parts of one arena were summed over these workers; None if in the order
+        of the workers, or as MPI does it. Local."""
         return None
 
-    # Boards.
+    # Published models (boards).
 
     def show(self, board: PublishedModel | None) -> None:
-        """This is where neighbours find this worker's model from now on; None: nowhere. Local."""
+        """Show this worker's model to its neighbours on this board; None: show none. Local."""
         return
 
     def is_near(self, worker: WorkerId) -> bool:
-        """Whether this worker's and that one's boards can be read by both. Local, and both find
+        """Return True if this worker and that one can read each other's boards. Local; both find
         the same."""
         return False
 
     def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """A near worker's; None if it has none of this form, or is dead. Local."""
+        """Return a near worker's board; None if it has none of this form, or is dead. Local."""
         return None
 
     # Sums without locks.
 
     def add_up(self, asked: AddUp) -> int:
-        """As `AddUp`; by itself a plane shares no memory."""
+        """Do an `AddUp`. A plane that shares no memory does nothing and returns 1."""
         return 1
 
     def move_on(self) -> None:
-        """The members are in another training from now on: what was added up counts no more."""
+        """Forget what was added up: the members are in another training from now on."""
         return
 
     def perform(self, request: Start | Proceed | Wait | Cancel | Reduce | AddUp) -> int | None:
-        """Do what is asked; returns the handle of what is started, or how many add up."""
+        """Do what is asked. Return the handle of a started part, or how many workers add up."""
         match request:
             case Start(part):
                 return self.start(part)
@@ -393,7 +395,7 @@ class Plane(ABC):
 def private_arena(
     layout: Sequence[Shape], in_place: bool, state: DoubleBuffer | None = None
 ) -> Arena:
-    """An arena in memory of this process alone."""
+    """Return an arena in memory of this process alone."""
 
     def allocate() -> list[Buffer]:
         return [shape.backend.zeros(shape.dtype, shape.size) for shape in layout]
@@ -402,7 +404,7 @@ def private_arena(
 
 
 class InPlacePlane(Plane):
-    """Part by part, each at once and in place: the least memory, and what MPI does fastest."""
+    """Sums each part at once and in place: the least memory, and what MPI does fastest."""
 
     def __init__(self, ways: Ways) -> None:
         self._total = ways.total
@@ -410,29 +412,29 @@ class InPlacePlane(Plane):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Results where the contributions were."""
+        """Return an arena whose results arrive where the contributions were."""
         return private_arena(layout, in_place=True)
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """Nothing depends on who they are."""
+        """Do nothing: nothing depends on who the members are."""
 
     def start(self, part: Part) -> Handle:
-        """Returns when the result is there."""
+        """Sum ``part``; return when the result is there."""
         self._total(part)
         return 0
 
     def wait(self, handles: Sequence[Handle]) -> None:
-        """They are there already."""
+        """Do nothing: the results are there already."""
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """None of them is under way."""
+        """Do nothing: no part is under way."""
 
 
 class Apart(Plane):
-    """Results apart from contributions, and nothing is summed before it is waited for.
+    """Keeps results apart from contributions, and sums nothing before `wait`.
 
-    No faster than `InPlacePlane`. To the layers above it is as faster planes are, and so tests hold
-    them against it.
+    It is no faster than `InPlacePlane`. To the layers above it behaves as faster planes do, so
+    tests can check these layers with it.
     """
 
     def __init__(self, ways: Ways) -> None:
@@ -443,27 +445,27 @@ class Apart(Plane):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Contributions that stay as they are."""
+        """Return an arena whose contributions stay as they are."""
         return private_arena(layout, in_place=False, state=state)
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """Whatever was under way for others must have been given up."""
+        """Check that nothing is under way among other members: it must have been given up."""
         if self._started:
             raise RuntimeError(f"{len(self._started)} parts are under way among other members")
 
     def start(self, part: Part) -> Handle:
-        """Returns at once."""
+        """Note that ``part`` is started; returns at once."""
         self._last += 1
         self._started[self._last] = part
         return self._last
 
     def wait(self, handles: Sequence[Handle]) -> None:
-        """In the order in which they were started: the same for all members."""
+        """Sum these in the order in which they were started: the same for all members."""
         for handle in sorted(handles):
             self._total(self._started[handle])
             del self._started[handle]
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """They are forgotten."""
+        """Forget these parts."""
         for handle in handles:
             self._started.pop(handle, None)

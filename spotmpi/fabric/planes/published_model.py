@@ -1,10 +1,10 @@
-"""Where a worker shows its model to others, who read it whenever they like and wait for nobody.
+"""A model that a worker shows to others, who read it at any time and wait for nobody.
 
-A board holds two copies, which take turns, and two counts: how many publications were begun, and
-how many are there. Publication n is written over publication n - 2, while n - 1 can be read. Who
-reads copies, and looks afterwards whether that copy was begun to be overwritten meanwhile: then it
-tries again. So the writer waits for no reader, and one that is killed, or stopped, in the middle of
-its writing leaves the publication before it for all to read.
+Its memory, a board, holds two copies, which take turns, and two counts: publications begun, and
+publications complete. Publication n is written over publication n - 2, while others can read n - 1.
+A reader copies, and then looks if the writer has begun to overwrite that copy: if so, it tries
+again. So the writer waits for no reader. A writer that is killed or stopped in the middle leaves
+the publication before for all to read.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 __all__ = ["PublishedModel", "ModelForm", "counting"]
 
 _BEGUN, _THERE, _FIRST = 64, 128, 192
-"""What lies where in the first page: the counts, and how many publications there were before."""
+"""Bytes of the first page at which the two counts and the number of earlier publications lie."""
 
 _LINE = 64
-"""Bytes on which arrays begin."""
+"""Bytes on whose multiples arrays begin."""
 
 _TRIES = 4
-"""A reader's. It is overtaken if the writer publishes twice while it copies once."""
+"""Times that a reader tries. It fails if the writer publishes twice while it copies once."""
 
 
 @dataclass(frozen=True)
 class ModelForm:
-    """What a model is made of."""
+    """The dtypes and sizes of a model's arrays."""
 
     arrays: tuple[tuple[str, int], ...]
-    """The dtype and the size of each."""
+    """The dtype and the size of each array."""
 
     @classmethod
     def of(cls, model: Sequence[Buffer]) -> ModelForm:
-        """That of these arrays."""
+        """Return the form of these arrays."""
         described = (backend_of(array).describe(array) for array in model)
         return cls(tuple((dtype, size) for dtype, (size,) in described))
 
     @property
     def starts(self) -> list[int]:
-        """At which byte of a copy each array begins; and last, where the copy ends."""
+        """The byte of a copy at which each array begins; and last, where the copy ends."""
         found = [0]
         for dtype, size in self.arrays:
             found.append(found[-1] + -(-_bytes(dtype, size) // _LINE) * _LINE)
@@ -52,15 +52,15 @@ class ModelForm:
 
     @property
     def bytes(self) -> int:
-        """Of a copy."""
+        """Bytes of a copy."""
         return self.starts[-1]
 
     def room(self) -> Buffer:
-        """Memory for a copy, as bytes."""
+        """Return memory for a copy, as bytes."""
         return HOST.zeros("uint8", self.bytes)
 
     def arrays_in(self, room: Buffer) -> list[Buffer]:
-        """The arrays of a copy that lies there."""
+        """Return the arrays of the copy in ``room``."""
         return [
             room[start : start + _bytes(dtype, size)].view(dtype)
             for (dtype, size), start in zip(self.arrays, self.starts, strict=False)
@@ -68,11 +68,11 @@ class ModelForm:
 
 
 class PublishedModel:
-    """One worker's, as it sees it or as another one does."""
+    """The board of one worker, as it sees it or as another one does."""
 
     def __init__(self, form: ModelForm, segment: Segment, first: int | None = None) -> None:
-        """In ``segment``. ``first``: it is a new one of this worker's, who had published so often
-        before."""
+        """Map the board in ``segment``. ``first``: given for a new board of this worker's; how many
+        publications it had before."""
         self.form = form
         self.segment = segment
         memory = Memory(_length(form), segment)
@@ -89,7 +89,7 @@ class PublishedModel:
 
     @classmethod
     def new(cls, form: ModelForm, first: int) -> PublishedModel:
-        """This worker's. Raises SpotmpiError if there is no memory for it."""
+        """Return a new board of this worker's. Raises SpotmpiError if there is no memory for it."""
         try:
             return cls(form, Segment(_length(form)), first)
         except OSError as error:
@@ -97,12 +97,12 @@ class PublishedModel:
 
     @classmethod
     def of(cls, found: Found, form: ModelForm) -> PublishedModel:
-        """Another worker's. OSError if it cannot be reached, or is of another form."""
+        """Return another worker's board. OSError if it cannot be reached, or is of another form."""
         return cls(form, Segment.reach(found, _length(form)))
 
     @property
     def published(self) -> int:
-        """How often this worker has, on this board and before it."""
+        """How many publications this worker had, on this board and before it."""
         return self._first + self._published
 
     def write(self, model: Sequence[Buffer]) -> None:
@@ -115,8 +115,8 @@ class PublishedModel:
         self._published = count
 
     def read(self, room: Buffer) -> int | None:
-        """Copy the last publication there; its number, or None if there is none yet, or if its
-        writer was too fast. Never waits."""
+        """Copy the last publication to ``room``; return how many this worker had before it. None if
+        there is none yet, or if its writer was too fast. Never waits."""
         for _ in range(_TRIES):
             count = int(self._loops.look(self._there))
             if not count:
@@ -137,7 +137,7 @@ def _length(form: ModelForm) -> int:
 
 
 def counting() -> SimpleNamespace:
-    """Loops that write and read numbers which others read and write."""
+    """Return the loops to write and read numbers that other processes read and write."""
     from spotmpi.fabric.planes import barrier_loops  # takes as long as Numba does
 
     return barrier_loops.compiled()

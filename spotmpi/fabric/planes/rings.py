@@ -1,13 +1,13 @@
-"""Sums between hosts, while they travel: `protocol.host_ring` says which messages there are.
+"""Sums between hosts, made while they travel: `protocol.host_ring` says which messages there are.
 
-A message in a ring that comes is added to this host's contributions, or copied, as soon as it is
-here, and is sent on while the next ones come. What comes lands in memory of these rings' own, never
-in a result: so nothing but this code writes to results, and whatever MPI may still do with messages
-that were given up, it cannot touch them. Contributions and results are read by messages that leave.
+A message of a ring is added to this host's contributions, or copied, as soon as it is here, and is
+sent on while the next ones come. It comes to memory of these rings' own, a room, and never to a
+result. So only this code writes to results, and MPI cannot touch them with messages that were given
+up. Messages that leave are read from contributions and results.
 
-A narrowed sum travels as bytes, from rooms to rooms: each host widens what comes, adds its own to
-it in float32, and narrows that. The owner's bytes go round as they are, so all make the same of
-them.
+A narrowed sum travels as bytes, from room to room. Each host widens the bytes that come, adds its
+own contributions in float32, and narrows the sum. The bytes of the sum's owner go round unchanged,
+so all hosts make the same of them.
 """
 
 from __future__ import annotations
@@ -26,54 +26,52 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["MESSAGE", "Rings"]
 
 MESSAGE = 60 << 10
-"""Bytes of a message. MPI sends these at once and whole (over TCP up to 64 KB, with its header);
-about larger ones it asks first, and what was asked can be neither finished nor taken back when a
-worker is lost."""
+"""Bytes of a message. MPI sends these at once and whole (over TCP up to 64 KB, with its header).
+For larger ones it asks first. If a worker is lost, that can be neither finished nor taken back."""
 
 _AHEAD = 64
-"""Messages that a worker waits for at a time, and as many that it sends, over all its rings."""
+"""Messages that a worker waits for at a time over all its rings; and those that it sends."""
 
 _FEWEST = 4
-"""In each ring."""
+"""Messages that a worker waits for at a time in each ring, at least."""
 
 
 Brought = tuple[Buffer, float]
 """A contribution and its weight."""
 
 _SENT = -1
-"""Stands for the number of a message that has left."""
+"""Stands for the number of a message that was sent."""
 
 
 class Rings:
-    """A worker's rings between these hosts, of which each has these workers, in this order."""
+    """A worker's rings between these hosts. Each host has these workers, in this order."""
 
     def __init__(self, hosts: Sequence[Sequence[WorkerId]], me: WorkerId, line: Line) -> None:
         self._hosts, self._me = hosts, me
         self.workers = [len(host) for host in hosts]
-        """How many each host has."""
+        """The number of workers of each host."""
         self._host = next(which for which, host in enumerate(hosts) if me in host)
         self._place = list(hosts[self._host]).index(me)
         self._line = line
         self._rooms: list[Buffer] = []
-        """For what comes; those that are free. One in which something is under way that was given
-        up never is again: it may come late."""
+        """Free rooms for messages that come. A room is never free again if a message to it was
+        given up: it may come late."""
         self.halted = False
-        """They are given up: whoever waits in them leaves off."""
+        """True if the rings are given up: a worker that waits in them leaves off."""
 
     @property
     def member(self) -> int:
-        """This worker's number, host by host."""
+        """This worker's number, counted host by host."""
         return sum(self.workers[: self._host]) + self._place
 
     @property
     def leads(self) -> bool:
-        """Whether this worker is the first of its host."""
+        """True if this worker is the first of its host."""
         return self._place == 0
 
     def by_firsts(self, brought: Sequence[Brought], result: Buffer) -> None:
         """Add up an array that fits into a message: the sums of the hosts, in their order.
-        Collective over the first workers of all hosts; on others nothing happens. Raises PeersLost.
-        """
+        Collective over the first workers of all hosts; others do nothing. Raises PeersLost."""
         if not self.leads:
             return
         ring, count = max(self.workers), len(result)
@@ -90,14 +88,14 @@ class Rings:
         self._rooms += rooms
 
     def straight(self, brought: Sequence[Brought], result: Buffer) -> None:
-        """Add up an array: the sums of the hosts, in their order, each share by its owner, to which
-        they come straight. Otherwise as `sum`."""
+        """Add up an array: the sums of the hosts, in their order. Each share of the array comes
+        straight to its owner. Otherwise as `sum`."""
         most = MESSAGE // result.itemsize
         mine = exchanges(len(result), self.workers, self._host, self._place, most)
         totals: list[tuple[slice, list[Buffer]]] = []
-        """Of this host's shares: the sums of all hosts."""
+        """This host's shares, each with the rooms for all hosts' sums of it."""
         to_come: list[tuple[slice, Buffer]] = []
-        """The others' shares, and where they will be."""
+        """The others' shares, each with the room for its total."""
         partial: set[Handle] = set()
         rest: set[Handle] = set()
         taken: list[Buffer] = []
@@ -115,7 +113,7 @@ class Rings:
             for host, partner in enumerate(partners):
                 if host == self._host:
                     continue
-                # What comes from one worker comes in this order.
+                # Messages from one worker come in this order.
                 own = totals[len(totals) - len(one.shares[self._host]) :]
                 partial |= {self._line.receive(partner, one.ring, rooms[host]) for _, rooms in own}
                 for part in one.shares[host]:
@@ -139,7 +137,7 @@ class Rings:
         self._rooms += taken
 
     def _finish(self, awaited: set[Handle], others: set[Handle] | None = None) -> None:
-        """Wait until these are through; any of the ``others`` may be meanwhile."""
+        """Wait until all ``awaited`` are done. Remove from ``others`` what is done meanwhile."""
         while awaited:
             if self.halted:
                 raise PeersLost("the rings were given up")
@@ -151,10 +149,9 @@ class Rings:
     def sum(
         self, brought: Sequence[Brought], result: Buffer, narrowing: Narrowing | None = None
     ) -> None:
-        """Add up an array: do this worker's share for its host, of which all contributions that
-        count are in ``brought``, with their weights. Collective over all hosts; what others of this
-        host do comes at its own time. Raises PeersLost.
-        """
+        """Add up an array: do this worker's share for its host. ``brought``: all contributions of
+        this host that count, with their weights. Collective over all hosts; other workers of this
+        host come at their own time. Raises PeersLost."""
         size, here, place = len(result), self._host, self._place
         most = MESSAGE // result.itemsize if narrowing is None else _elements(narrowing.form)
         mine = courses(size, self.workers, here, place, most)
@@ -182,7 +179,7 @@ class Rings:
 
 
 def _taken_from(rooms: list[Buffer]) -> Buffer:
-    """One of these, or a new one if there is none."""
+    """Return one of ``rooms``, or a new room if there is none."""
     return rooms.pop() if rooms else HOST.zeros("uint8", MESSAGE)
 
 
@@ -198,12 +195,12 @@ def _add_up(inputs: Sequence[Brought], result: Buffer) -> None:
 
 
 def _elements(form: str) -> int:
-    """Of a narrowed message: whole blocks, so that none has two scales."""
+    """Return the elements of a narrowed message: whole blocks, so that none has two scales."""
     return MESSAGE // narrowed_bytes(NARROWED_BLOCK, form) * NARROWED_BLOCK
 
 
 class _Travel(ABC):
-    """One array in one ring."""
+    """The way of one array in one ring."""
 
     def __init__(
         self,
@@ -221,18 +218,18 @@ class _Travel(ABC):
         self._brought = brought
         self._result = result
         self._asked = 0
-        """How many of those that come were asked for, ..."""
+        """The number of incoming messages that were asked for."""
         self._here = 0
-        """... and how many of them, from the first on, are here and done with; ..."""
+        """The number of incoming messages that are here and dealt with, from the first on."""
         self._early: dict[int, Buffer] = {}
-        """... and which others have come, to which room."""
+        """The rooms of messages that have come before an earlier one, by number."""
         self._begun = 0
-        """How many were sent on their way, ..."""
+        """The number of outgoing messages that were sent."""
         self._leaving = 0
-        """... and how many of them have not left."""
+        """The number of sent messages that have not left yet."""
 
     def step(self, number: int, room: Buffer) -> _Waiting:
-        """This one has come, or one has left: go on from there."""
+        """Go on after message ``number`` has come to ``room``, or after one has left (`_SENT`)."""
         if number == _SENT:
             self._leaving -= 1
             if room is not None:
@@ -246,7 +243,7 @@ class _Travel(ABC):
         return self.go_on()
 
     def go_on(self) -> _Waiting:
-        """Ask for what comes next, and send what can be sent; returns what is under way more."""
+        """Ask for what comes next, and send what can be sent. Return the messages so started."""
         course, line = self._course, self._line
         started: _Waiting = {}
         while self._asked < min(len(course.incoming), self._here + self._ahead):
@@ -269,23 +266,23 @@ class _Travel(ABC):
 
     @abstractmethod
     def _seen(self, room: Buffer, part: slice) -> Buffer:
-        """Of a room as much as this part of the array takes."""
+        """Return the piece of a room that this part of the array takes."""
 
     @abstractmethod
     def _take(self, number: int, room: Buffer) -> bool:
-        """Message ``number`` is in this room. Whether that can be used again at once."""
+        """Use message ``number``, which is in this room. Return True if the room is free again."""
 
     @abstractmethod
     def _outgoing(self, number: int) -> tuple[Buffer, Buffer]:
-        """What message ``number`` is that is sent, and the room that it lies in, or None."""
+        """Return outgoing message ``number``, and the room in which it lies, or None."""
 
 
 _Waiting = dict[Handle, tuple[_Travel, int, Buffer]]
-"""Messages under way: whose each is, which of those that come it is, or `_SENT`, and its room."""
+"""Messages under way: for each its travel; its number if it comes, else `_SENT`; and its room."""
 
 
 class _Wide(_Travel):
-    """An array that travels as it is. What is on its way lies in the result."""
+    """An array that travels as it is. Its sums lie in the result while they travel."""
 
     def _seen(self, room: Buffer, part: slice) -> Buffer:
         return room.view(self._result.dtype)[: part.stop - part.start]
@@ -308,12 +305,12 @@ class _Wide(_Travel):
         return self._result[part], None
 
     def _add(self, part: slice, first: Sequence[Brought]) -> None:
-        """To ``first``, what this host brings."""
+        """Set this part of the result to ``first`` and what this host brings."""
         _add_up([*first, *_of(self._brought, part)], self._result[part])
 
 
 class _Narrow(_Travel):
-    """An array that travels narrowed. What is on its way lies in rooms."""
+    """An array that travels narrowed. Its sums lie in rooms while they travel."""
 
     def __init__(
         self,
@@ -330,9 +327,9 @@ class _Narrow(_Travel):
         self._inputs = [one for one, _ in brought]
         self._scales = [weight for _, weight in brought]
         self._sums = HOST.zeros(result.dtype, _elements(narrowing.form))
-        """Those that somebody else goes on with."""
+        """Sums with which another host goes on."""
         self._ready: deque[Buffer] = deque()
-        """What is to be sent on next."""
+        """Rooms to be sent on, in this order."""
 
     def _seen(self, room: Buffer, part: slice) -> Buffer:
         return room[: narrowed_bytes(part.stop - part.start, self._narrowing.form)]
@@ -350,8 +347,8 @@ class _Narrow(_Travel):
         return True
 
     def _narrowed(self, part: slice, came: Buffer | None, owned: bool) -> Buffer:
-        """What came, if anything did, and this host's part; in a room. The ``owned`` sum is whole
-        with that: it is the result."""
+        """Return a room with the narrowed sum of what came, if anything, and this host's part. If
+        it is ``owned``, it is the whole sum, and goes to the result."""
         narrowing, room = self._narrowing, _taken_from(self._rooms)
         HOST.kernels.narrow_sum(
             self._seen(room, part),

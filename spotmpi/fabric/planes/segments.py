@@ -1,14 +1,14 @@
-"""Where MPI's shared memory lies in a job that nobody launched: in files that soon have no name.
+"""Where MPI's shared memory lies under plain mpirun: in files that soon have no name.
 
-Of every process Open MPI maps a file of some MiB (``sm_segment.*``) into all others on the host, in
-/dev/shm unless it is told otherwise, and mpirun removes them when the job is over. If mpirun is
-killed with all it has started, as batch systems do, they stay. `spotmpi run` has them in its job's
-folder. Under plain mpirun each process has its own in a folder of that kind, only until all have
-mapped it: from then on nothing is left, whoever is killed. The next job of this user removes the
+Open MPI maps a file of some MiB of each process (``sm_segment.*``) into all others on the host. It
+lies in /dev/shm unless MPI is told otherwise, and mpirun removes it when the job is over. If mpirun
+is killed with all it has started, as batch systems do, these files stay. `spotmpi run` has them in
+its job's folder. Under plain mpirun each process has its own in such a folder, only until all have
+mapped it: after that nothing is left, even after a kill. The next job of this user removes the
 folder of a process that was killed before.
 
-Open MPI's session folder goes the same way: it asks mpirun's server where to make it, and makes one
-in TMPDIR, for good, where that does not answer.
+Open MPI's session folder goes the same way: if mpirun's server does not say where to make it, Open
+MPI makes one in TMPDIR, for good.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SEGMENT = re.compile(r" (/\S*/sm_segment\.\S+)$", re.MULTILINE)
 
 @contextmanager
 def unnamed() -> Iterator[None]:
-    """MPI is to start in this block, and everybody's must have when it ends.
+    """Leave MPI's files without a name. MPI must start in this block, on all workers by its end.
 
-    Nothing is done where it was said already where these files are to lie.
+    If the environment already says where these files lie, only TMPDIR is set, to that place.
     """
     if (place := os.environ.get(_PLACE)) is not None:
         with _temporary_files_in(place):
@@ -43,7 +43,7 @@ def unnamed() -> Iterator[None]:
     if "mpi4py.MPI" in sys.modules:  # the script has started MPI before
         yield
         for path in _SEGMENT.findall(Path("/proc/self/maps").read_text()):
-            with suppress(FileNotFoundError):  # it is another's, who was faster
+            with suppress(FileNotFoundError):  # another process was faster
                 os.unlink(path)
         return
     job_folder.remove_abandoned()
@@ -53,14 +53,15 @@ def unnamed() -> Iterator[None]:
         with _temporary_files_in(str(folder)):
             yield
     finally:
-        del os.environ[_PLACE]  # what this process starts is none of the job's
+        del os.environ[_PLACE]  # processes that this one starts are not of the job
         job_folder.remove(folder)
         os.close(lock)
 
 
 @contextmanager
 def _temporary_files_in(folder: str) -> Iterator[None]:
-    """Inside, TMPDIR is this folder; afterwards it is the script's, which Python keeps, too."""
+    """Set TMPDIR to this folder inside the block. Afterwards it is the script's again; so is the
+    folder that Python keeps."""
     before, kept = os.environ.get(_TEMPORARY), tempfile.tempdir
     os.environ[_TEMPORARY] = folder
     try:

@@ -1,4 +1,4 @@
-"""An arena whose contributions neighbours can read, and how they are summed."""
+"""An arena whose contributions neighbours (workers of this host) can read, and its sums."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spotmpi.protocol.host_ring import RING, STRAIGHT, cut
 __all__ = ["SMALL", "SharedArena"]
 
 SMALL = 512
-"""Elements of arrays that everybody sums for itself, or with several hosts the first of each."""
+"""Elements of an array that each worker, or with several hosts the first of each, sums alone."""
 
 
 class Neighbours(Protocol):
@@ -39,15 +39,15 @@ class Neighbours(Protocol):
     meetings: HostBarrier
 
     def reached(self, found: Found, length: int) -> Segment:
-        """A member's segment. Raises PeersLost if that is lost."""
+        """Return a member's segment. Raises PeersLost if that member is lost."""
 
 
 class SharedArena(Arena):
-    """An arena that neighbours can read; for small arrays, its contributions and what all hosts
-    have brought together.
+    """An arena that neighbours can read. Its segment holds contributions, and room for two results
+    or, if its arrays are small, for the sums over all hosts.
 
-    The results lie in the segment of one worker, the home, which outlives it: all who use it keep
-    it open. Until they are somewhere, and once memory is not shared any more, they are private.
+    The results of large arrays lie in one worker's segment, the home. All users keep it open, so it
+    outlives that worker. Results are private before there is a home, and once nothing is shared.
     """
 
     def __init__(
@@ -68,45 +68,45 @@ class SharedArena(Arena):
         self._segment = Segment(self._length)
         own = Memory(self._bytes, self._segment, PAGE)
         self._regions = [Memory(self._bytes), Memory(self._bytes)]
-        """Of the open round's results, and of the record's."""
+        """The memory of the open round's results, and of the record's."""
         self._peers: dict[Found, Memory] = {self._segment.here: own}
         self._desk = desk
         self._entry: int | None = desk.enter(key, self._segment)
         self._home: Segment | None = None
         self.alone = False
-        """All members are on this host ..."""
+        """True if all members are on this host."""
         self.first = False
-        """... and this worker is the first of them."""
+        """True if all members are on this host and this worker is the first of them."""
         self._aim = 0
         self._shares: SharedState | None = None
         if state is not None and not self.small:
             self._shares = SharedState(state, self._segment, beside, desk, self._entry)
         self._open = 0
         self._bindings = 0
-        """When the rest was last looked at: ..."""
+        """The number of times the plane was bound when the fields below were found."""
         self._inputs: list[list[Buffer]] | None = None
-        """... of each array the slices of all members, in their order; None: not all share it."""
+        """The slices of all members, for each array; None if not all share the arena."""
         self._members: list[tuple[SharedHeader, int]] = []
-        """Where each of them has it in its desk."""
+        """The desk of each member, and the arena's entry there."""
         self._slices: list[slice] = []
         self._told: list[Buffer] = []
-        """Where the first of this host leaves the sums of small arrays over all hosts."""
+        """Where the first worker of this host leaves the sums of small arrays over all hosts."""
         places = iter([*self._regions, own])
         super().__init__(layout, lambda: self._arrays(next(places)), in_place=False, state=state)
         self.weighs = not self.small
 
     @property
     def common(self) -> list[Buffer]:
-        """What is the same memory for all members."""
+        """The arrays that are the same memory for all members."""
         return [] if self._home is None else [*self.results, *self.record]
 
     @property
     def shared(self) -> bool:
-        """Whether others can find it."""
+        """True if others can find this arena."""
         return self._entry is not None
 
     def turn(self) -> None:
-        """The open round is committed."""
+        """Make the open round's sums the record: the round is committed."""
         super().turn()
         self._regions.reverse()
         self._open = 1 - self._open
@@ -114,13 +114,13 @@ class SharedArena(Arena):
             self._desk.write(self._entry, OPEN, self._open)
 
     def show(self, weight: float) -> None:
-        """What is brought has this weight."""
+        """Show the weight of this worker's contributions, and its mark of the update, to others."""
         if self._entry is not None:
             self._desk.weigh(self._entry, weight)
             self._desk.write(self._entry, AIM, self._aim)
 
     def fuse_update(self, moves: Sequence[Move], mark: int) -> bool:
-        """If all members are on this host: then they have one next state between them."""
+        """As in `Arena`, if all members are on this host: they have one next state between them."""
         if self._shares is None or not (self.alone and self.shared):
             return False
         super().fuse_update(moves, mark)
@@ -130,37 +130,36 @@ class SharedArena(Arena):
         return True
 
     def unfuse(self) -> None:
-        """The open round's sums are left as they are."""
+        """Leave the open round's sums in the results."""
         super().unfuse()
         self._aim = 0
 
     def advance(self) -> None:
-        """The next state counts, which all have made together; or this worker by itself, if memory
-        is not shared after all."""
+        """Make the next state count. All workers of the host have made it together; if memory is
+        not shared after all, this one makes it by itself."""
         if self._shares is not None and self._shares.there:
             self._shares.advance()
         else:
             super().advance()
 
     def leave(self) -> None:
-        """What counts is this worker's own."""
+        """Keep the state in memory of this worker's own."""
         if self._shares is not None:
             self._shares.leave()
         super().leave()
 
     def whole(self, part: Part) -> None:
-        """Its sum was made elsewhere."""
+        """Make the next state from the sum of ``part``, which was made elsewhere."""
         if part.move is not None and self._shares is not None and self._shares.there:
             part.move(slice(None), [part.result], [1.0])
 
     def reached(self, bindings: int, part: Part) -> bool:
-        """Whether it is known that all of this host share one like this, and what else ``part``
-        needs."""
+        """Return True if all of this host are known to share this arena and what ``part`` needs."""
         there = self._bindings == bindings and self._inputs is not None
         return there and (part.move is None or self._shares is None or self._shares.there)
 
     def reaches_all(self, bindings: int, node: Neighbours, part: Part) -> bool:
-        """Whether all of this host have shared one like this, after all have started a part."""
+        """Return True if all of this host share this arena. All must have started a part before."""
         if self._bindings != bindings:
             self._look_around(node)
             self._bindings = bindings
@@ -172,8 +171,8 @@ class SharedArena(Arena):
         return True
 
     def sum(self, number: int, rings: Rings | None, way: str, part: Part) -> None:
-        """Do this worker's share of an array that all have brought; ``way``: if there are several
-        hosts, between them."""
+        """Do this worker's share of array ``number``, whose contributions are all there. ``way``:
+        its way between hosts, if there are several."""
         assert self._inputs is not None
         if not self._is_one_aim():
             return
@@ -205,8 +204,8 @@ class SharedArena(Arena):
             result.fill(0)
 
     def _is_one_aim(self) -> bool:
-        """Whether all do the same with the sum. If some are in no step, the round comes to nothing,
-        and the control word says why; in a step it is an error."""
+        """Return True if all members do the same with the sum; False if some are in no step: then
+        the round comes to nothing, and the control word says why. In a step it is a UsageError."""
         aims = {desk.read(entry, AIM) for desk, entry in self._members}
         if len(aims) == 1:
             return True
@@ -218,7 +217,7 @@ class SharedArena(Arena):
         )
 
     def take(self, number: int) -> None:
-        """Get a small array's sum from the first of this host, which has left it."""
+        """Copy a small array's sum, which the first worker of this host has left."""
         self.results[number][:] = self._told[number]
 
     def unshare(self) -> None:
@@ -237,7 +236,7 @@ class SharedArena(Arena):
         return node.reached(found, self._length)
 
     def _look_around(self, node: Neighbours) -> None:
-        """Find the memory of this host's members, after all have started a part of this arena."""
+        """Find the memory of this host's members. All must have started a part of this arena."""
         entries = [desk.entry(self.key) for desk in node.present]
         known = [entry for entry in entries if entry is not None]
         self._inputs = None
@@ -271,7 +270,7 @@ class SharedArena(Arena):
     def _find_home(
         self, members: Sequence[tuple[SharedHeader, int]], found: Sequence[Found], node: Neighbours
     ) -> None:
-        """Where anybody has it already; or else with the first."""
+        """Find the home: where any member has it already, else with the first member."""
         home, turn = found[0], members[0]
         for desk, entry in members:
             if mark := desk.read(entry, HOME_MARK):
@@ -286,7 +285,7 @@ class SharedArena(Arena):
         assert self._entry is not None
         self._desk.write(self._entry, OPEN, self._open)
         self._desk.write(self._entry, HOME, self._home.descriptor)
-        # Whoever reads this number finds those before it.
+        # A worker that reads this number finds those before it.
         node.meetings.publish(self._desk.address(self._entry, HOME_MARK), self._home.mark)
 
     def _arrays(self, memory: Memory) -> list[Buffer]:

@@ -1,4 +1,4 @@
-"""What workers of a host know of each other: a page of numbers of each that all can read."""
+"""Desks: two pages of numbers of each worker, which all workers of its host can read."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ __all__ = [
 
 _DESK = 2 * PAGE
 _READY, _DONE, _BELL, _TABLE = 64, 128, 192, 1024
-"""What lies where in a desk: how many parts its worker has started, how many it has summed, the
-bell by which all sleep if it is the first of them, and its arenas."""
+"""Bytes of a desk at which these lie: how many parts its worker has started; how many it has
+summed; the bell by which all sleep, if it is the first of them; the table of its arenas."""
 
 _ENTRY = 12
-"""Numbers of an arena in that table; and what they are: ..."""
+"""Numbers of one arena in that table."""
 _KEY, DESCRIPTOR, MARK, OPEN, HOME, HOME_MARK, _WEIGHT = range(7)
-"""... which arena it is, its segment, which of the two results there is the open round's, the
-segment in which the results of all lie (its mark is 0 as long as this worker has not found it), the
-weight of what is brought, ..."""
+"""Places of these numbers: the arena's key; its segment (descriptor, mark); which of its two
+results is the open round's; the segment of all workers' results (descriptor, mark), whose mark is 0
+until this worker has found it; the weight of this worker's contributions."""
 STATE, STATE_HOME, STATE_MARK, AIM = range(7, 11)
-"""... which of two copies of the state is the one that counts, the segment in which they lie (its
-mark is 0 as long as this worker's are its own), and by what sums go into the next state (0: they
-do not)."""
+"""Places of more of these numbers: which of two copies of the state counts; the segment in which
+they lie (descriptor, mark), whose mark is 0 while this worker's are its own; the mark of the update
+by which sums go into the next state, or 0."""
 _ENTRIES = (_DESK - _TABLE) // (8 * _ENTRY)
 
 
 class SharedHeader:
-    """What the others can read of one worker; it alone writes there."""
+    """The desk of one worker: its neighbours (workers of its host) read it, and only it writes."""
 
     def __init__(self, found: Found, segment: Segment) -> None:
         self.found = found
@@ -53,44 +53,44 @@ class SharedHeader:
 
     @classmethod
     def new(cls) -> SharedHeader:
-        """This worker's."""
+        """Return a new desk of this worker's."""
         segment = Segment(_DESK)
         return cls(segment.here, segment)
 
     @classmethod
     def of(cls, found: Found) -> SharedHeader:
-        """Another worker's. OSError if it cannot be reached."""
+        """Return another worker's desk. OSError if it cannot be reached."""
         return cls(found, Segment.reach(found, _DESK))
 
     def entry(self, key: int) -> int | None:
-        """Where the arena of this key is; None: it shares none of that."""
+        """Return the entry of the arena of this key; None if the worker shares no such arena."""
         for at in range(_TABLE // 8, _TABLE // 8 + _ENTRY * _ENTRIES, _ENTRY):
             if self._numbers[at + _KEY] == key:
                 return at
         return None
 
     def read(self, entry: int, what: int) -> int:
-        """One number of it."""
+        """Return one number of an entry."""
         return int(self._numbers[entry + what])
 
     def write(self, entry: int, what: int, number: int) -> None:
-        """Set it."""
+        """Set one number of an entry."""
         self._numbers[entry + what] = number
 
     def weight(self, entry: int) -> float:
-        """Of what is brought to the open round of that arena."""
+        """Return the weight of the worker's contributions to the open round of that arena."""
         return float(self._reals[entry + _WEIGHT])
 
     def weigh(self, entry: int, weight: float) -> None:
-        """Set it."""
+        """Set that weight."""
         self._reals[entry + _WEIGHT] = weight
 
     def address(self, entry: int, what: int) -> int:
-        """Where that number is."""
+        """Return the address of one number of an entry."""
         return self._memory.address + 8 * (entry + what)
 
     def enter(self, key: int, segment: Segment) -> int:
-        """Show an arena, in place of the last one of this key."""
+        """Show an arena, in place of the last one of this key; return its entry."""
         entry = self.entry(key)
         if entry is None:
             entry = self.entry(0)
@@ -103,11 +103,11 @@ class SharedHeader:
         return entry
 
     def clear(self, entry: int) -> None:
-        """Show it no more."""
+        """Show the arena no more."""
         self._numbers[entry : entry + _ENTRY] = 0
 
 
 def key_of(*what: object) -> int:
-    """By which desks tell that from all others."""
+    """Return the key, not 0, that stands for ``what`` in desks."""
     digest = hashlib.blake2b(repr(what).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "little") + 1

@@ -1,9 +1,9 @@
-"""Memory that processes of one host share, and that no file system has a name for.
+"""Memory that processes of one host share, without a name in any file system.
 
-A segment is a file of the kernel's own (memfd): it is gone with the last process that has it open
-or mapped, however these end. Another process of the same user gets at it by way of /proc, if that
-shows it the same processes; whether it does is found out by trying. Nothing is listened on, and
-how large /dev/shm is does not matter.
+A segment is a file of the kernel's own (memfd). It is gone with the last process that has it open
+or mapped, in any way that process ends. Another process of the same user opens it through /proc, if
+/proc shows it the same processes; a trial shows that. Nothing listens anywhere, and the size of
+/dev/shm does not matter.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _FAILED = ctypes.c_void_p(-1).value
 _MAP_FIXED = 0x10
 _NONE = 0
-"""No page may be touched."""
+"""The protection of addresses without pages: to touch them ends the process."""
 _MAY_MOVE, _TO_ADDRESS, _STAY = 1, 2, 4  # flags of mremap; the last since Linux 5.13 for segments
 _HUGE = 1 << 21
-"""Page tables move whole between places as far from multiples of this."""
+"""Page tables move whole between places that are equally far from multiples of this."""
 
 
 class Found(NamedTuple):
-    """Where a process has a segment open, and by what it knows that it is the one."""
+    """How to find a segment: a process, its descriptor of the segment, and the segment's mark."""
 
     process: int
     descriptor: int
@@ -59,13 +59,13 @@ class Found(NamedTuple):
 class Segment:
     """A piece of memory that others can map, all zero but for its mark. Closed with this object.
 
-    Raises OSError where the kernel grants none.
+    Raises OSError if the kernel grants none.
     """
 
     def __init__(self, size: int) -> None:
         self._take(os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
         os.ftruncate(self.descriptor, size)
-        # Nobody can have it shrink under a process that reads it, which would end that one.
+        # Nobody can shrink it under a process that reads it: that would end the process.
         seals = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
         fcntl.fcntl(self.descriptor, fcntl.F_ADD_SEALS, seals)
         self.size = size
@@ -74,7 +74,7 @@ class Segment:
 
     @classmethod
     def reach(cls, found: Found, size: int) -> Segment:
-        """The one that another process has open. OSError if it cannot be reached, or is another."""
+        """Open another process's segment. OSError if it cannot be reached, or is another one."""
         path = f"/proc/{found.process}/fd/{found.descriptor}"
         if not os.readlink(path).startswith(f"/memfd:{_NAME}"):
             raise FileNotFoundError(f"{path} is not what it was said to be")
@@ -88,7 +88,7 @@ class Segment:
 
     @property
     def here(self) -> Found:
-        """By which other processes can reach it."""
+        """How other processes find this segment."""
         return Found(os.getpid(), self.descriptor, self.mark)
 
     def _take(self, descriptor: int) -> None:
@@ -97,25 +97,25 @@ class Segment:
 
 
 class Memory:
-    """Pages of this process; they are given back when no array lies in them any more."""
+    """Pages of this process. They are given back when no array lies in them any more."""
 
     def __init__(self, size: int, segment: Segment | None = None, at: int = 0) -> None:
-        """Those of ``segment`` from its byte ``at`` on; without one, pages of nobody else's."""
+        """Map pages of ``segment`` from its byte ``at`` on; without one, private pages."""
         self.size = _rounded(size)
         self.address = _map(0, self.size, segment, at)
         unmap = weakref.finalize(self, _libc.munmap, self.address, self.size)
         unmap.atexit = False  # an array may be in use until the process ends
 
     def array(self, dtype: str, size: int, at: int = 0) -> Any:
-        """``size`` elements from the byte ``at`` on."""
+        """Return an array of ``size`` elements from the byte ``at`` on."""
         return np.asarray(_Elements(self, np.dtype(dtype), size, at))
 
     def show(self, segment: Segment, at: int) -> None:
-        """Be these pages of ``segment`` from now on, at the same addresses."""
+        """Map pages of ``segment`` from now on, at the same addresses."""
         _map(self.address, self.size, segment, at)
 
     def unshare(self) -> None:
-        """Be pages of nobody else's from now on, with what is in them now."""
+        """Use private pages from now on, with the present content, at the same addresses."""
         own = _map(0, self.size, None, 0)
         ctypes.memmove(own, self.address, self.size)
         moved = _libc.mremap(
@@ -130,7 +130,7 @@ class Place:
     lies there any more."""
 
     def __init__(self, size: int) -> None:
-        """No pages yet: to touch them ends the process."""
+        """Reserve the addresses, without pages: to touch them ends the process."""
         self.size = _rounded(size)
         reserved = _map(0, self.size + _HUGE, None, 0, _NONE)
         self.address = -(-reserved // _HUGE) * _HUGE
@@ -143,27 +143,27 @@ class Place:
         unmap.atexit = False  # as in `Memory`
 
     def array(self, dtype: str, size: int, at: int = 0) -> Any:
-        """``size`` elements from the byte ``at`` on."""
+        """Return an array of ``size`` elements from the byte ``at`` on."""
         return np.asarray(_Elements(self, np.dtype(dtype), size, at))
 
     def use(self, segment: Segment | None = None, at: int = 0) -> None:
-        """Pages of ``segment`` from its byte ``at`` on; without one, zeros of nobody else's."""
+        """Map pages of ``segment`` from its byte ``at`` on; without one, private zeros."""
         _map(self.address, self.size, segment, at)
-        if segment is None:  # as NumPy has them: large pages, where there are such
+        if segment is None:  # large pages where possible, as in NumPy
             _libc.madvise(self.address, self.size, mmap.MADV_HUGEPAGE)
 
     def leave(self) -> None:
-        """No pages."""
+        """Give up all pages."""
         _map(self.address, self.size, None, 0, _NONE)
 
     def copy(self, other: Place) -> None:
-        """What is there, byte by byte."""
+        """Copy the bytes of another place here."""
         ctypes.memmove(self.address, other.address, self.size)
 
     def move(self, other: Place) -> None:
-        """These pages, with all that is known of them, come in the place of the other's, which has
-        as many. Never is there nothing at either: this one finds its own again, where they are
-        a segment's, or else zeros."""
+        """Move these pages, with their page tables, to ``other``, of the same size; its own pages
+        go. Both places always have pages: this one gets the same again if they are a segment's,
+        else zeros. Raises SpotmpiError."""
         flags = _MAY_MOVE | _TO_ADDRESS | _STAY
         to = ctypes.c_void_p(other.address)
         if _libc.mremap(self.address, self.size, self.size, flags, to) != other.address:
@@ -172,7 +172,7 @@ class Place:
 
 
 class _Elements:
-    """What NumPy makes an array of, which keeps the memory."""
+    """A memory's elements, from which NumPy makes an array. The array keeps the memory."""
 
     def __init__(self, memory: Memory | Place, dtype: np.dtype[Any], size: int, at: int) -> None:
         self.memory = memory
@@ -185,7 +185,7 @@ class _Elements:
 
 
 def bytes_of(dtype: str, size: int) -> int:
-    """Of an array of so many elements, to whole pages."""
+    """Return the bytes of an array of ``size`` elements, rounded up to whole pages."""
     return _rounded(np.dtype(dtype).itemsize * size)
 
 

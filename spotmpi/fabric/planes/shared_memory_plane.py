@@ -1,20 +1,19 @@
 """The data plane of workers that share the memory of their hosts.
 
-Every worker's contributions lie where its neighbours can read them. When all have come with theirs,
-each sums its slice over all of them, in the order of the members, into one result for all; when all
-slices are there, the round is through. So a round costs one reading of every contribution and one
-writing of the result, and after a failure the survivors' contributions are as they were.
+Neighbours (workers of one host) can read each other's contributions. When all have started a part,
+each sums its slice over all contributions, in the order of the members, into one result for all.
+When all slices are there, the part is done. So a round reads every contribution once and writes the
+result once. After a failure the survivors' contributions are as they were.
 
-Results take turns: while the next is summed, the last one, the record, stays as it is. What is
-small, such as the control word, is summed by everybody for itself.
+Two results take turns: while the next one is summed, the last one, the record, stays as it is. Each
+worker sums small arrays, such as the control word, by itself.
 
-If there are several hosts, each has a result of its own, and sums travel between them (`rings`):
-large arrays in rings, others straight, and what is small by the first workers of the hosts. Where
-it is in doubt which is fastest, all are tried in the first rounds after the members have changed.
+With several hosts, each has its own result, and sums travel between them (`rings`): large arrays in
+rings, others straight, small ones by the first workers of the hosts. If it is not clear which way
+is fastest, all are tried in the first rounds after a change of the members.
 
-Who waits sleeps, and looks now and then whether somebody is lost (`host_barrier`). Arenas without
-a name and tiny models go by MPI, and so does everything if workers of one host cannot reach each
-other's memory.
+A worker that waits sleeps, and looks for losses after each sleep (`host_barrier`). Arenas without a
+name and tiny models go by MPI; so does everything if workers of one host cannot share memory.
 """
 
 from __future__ import annotations
@@ -61,33 +60,33 @@ __all__ = ["TRIED", "SharedMemoryPlane", "ways_of"]
 _LOG = logging.getLogger(__name__)
 
 _SUMMED = ("float32", "float64")
-"""What there are kernels for."""
+"""The dtypes for which there are kernels."""
 
 _WORTH_IT = 1024
-"""Elements of an array, from which on waiting without MPI is worth the time to load Numba."""
+"""Elements of an array from which on it is worth the time to load Numba, to wait without MPI."""
 
 _LARGE = 4 << 20
 """Bytes of an array that always goes in rings if there are several hosts."""
 
 _TURNS = 4
-"""Rounds in which each way of an array counts, if it is to be seen which is the fastest."""
+"""Rounds of each way that count in a trial of the fastest way."""
 
 TRIED = 2 * (_TURNS + 1)
-"""Rounds of some members in which ways are tried; there are never more than two."""
+"""Rounds with the same members in which ways are tried; there are never more than two ways."""
 
 _EVIDENCE = 2.0
-"""Seconds in which a loss must be known that keeps memory from being reached."""
+"""Seconds to wait for news of a loss if memory cannot be reached; without news it is an error."""
 
 _CARD = struct.Struct("<qqqqq")
-"""A worker's process, its desk's descriptor and mark, its host, and how often it was bound."""
+"""A worker's process, the descriptor and mark of its desk, its host, and how often it was bound."""
 
 
 _Place = tuple[str, int]
-"""An array: its arena's name, and which of it."""
+"""An array: the name of its arena, and its index there."""
 
 
 def ways_of(shape: Shape) -> Sequence[str]:
-    """Which ways such an array may take between hosts. If there are several, they are tried."""
+    """Return the ways that such an array may take between hosts. Several ways are tried."""
     size = bytes_of(shape.dtype, shape.size)
     if shape.size <= SMALL:
         return (FIRST,)
@@ -98,13 +97,13 @@ def ways_of(shape: Shape) -> Sequence[str]:
 
 @dataclass
 class _Tried:
-    """An array that may take several ways."""
+    """The trial of an array that may take several ways."""
 
     trial: Trial
     begun: int = 0
-    """Sums that were started."""
+    """The number of sums that were started."""
     seconds: list[float] = field(default_factory=list)
-    """What they took on this worker, until one way is chosen."""
+    """The times of the sums on this worker, until a way is chosen."""
 
 
 @dataclass
@@ -113,22 +112,22 @@ class _Call:
 
     part: Part
     number: int = 0
-    """As it stands in desks; 0 of one that no desk tells of."""
+    """Its number in desks; 0 if it stands in no desk."""
     name: str = ""
-    """Of its arena."""
+    """The name of its arena."""
     index: int = 0
-    """Which array of it."""
+    """Its index in the arena."""
     way: str = ""
-    """Of its sum between hosts; empty if that does not go from host to host."""
+    """The way of its sum between hosts; empty if it does not go from host to host."""
     summed: bool = False
-    """Its share was done beside the worker."""
+    """True if the thread has done this worker's share."""
 
 
 class SharedMemoryPlane(Plane):
-    """For members that share the memory of their hosts; as `Plain` for all others."""
+    """For members that share the memory of their hosts; as `InPlacePlane` for all others."""
 
     ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
-    """Which ways an array may take between hosts."""
+    """The ways that an array may take between hosts."""
 
     def __init__(self, ways: Ways) -> None:
         self._ways = ways
@@ -138,59 +137,60 @@ class SharedMemoryPlane(Plane):
         except (OSError, SpotmpiError) as error:
             _LOG.info("no memory is shared with other workers: %s", error)
         self._desks: dict[WorkerId, SharedHeader] = {}
-        """Of all whose memory can be reached from here."""
+        """The desks (`SharedHeader`) that this worker can reach, its own too."""
         self._watched = ProcessWatch()
         self._marks: dict[WorkerId, int] = {}
-        """By which hosts are told apart, of all who were ever there."""
+        """The numbers that tell hosts apart, for all workers ever met."""
         self.present: list[SharedHeader] = []
-        """Of this host's members, if all members reach their neighbours'; or else empty."""
+        """The desks of this host's members; empty unless all members reach their neighbours."""
         self.rings: Rings | None = None
-        """Between the hosts, if there are several."""
+        """The rings between hosts, if there are several."""
         self._members, self._together = 0, False
         self._agreed: dict[str, bool] = {}
-        """Of arenas that go between hosts: whether all members share theirs."""
+        """For arenas that go between hosts: True if all members share theirs."""
         self._bindings = 0
         """How often members were bound: the higher half of all numbers in desks."""
         self._begun = 0
         self._last: Handle = 0
         self._started: dict[Handle, _Call] = {}
         self._beside: SumThread[_Call] | None = None
-        """Sums while the worker does something else."""
+        """The thread that sums while the worker does something else."""
         self._handed: Handle = 0
-        """The last that it was given."""
+        """The handle of the last part that the thread was given."""
         self._arenas: dict[str, Arena] = {}
-        """Those that have a name; the last of each."""
+        """The last arena of each name."""
         self._places: dict[int, _Place] = {}
-        """Of their contributions, by `id`: which arena, which array."""
+        """The arena and the index of each contribution, by `id`."""
         self._went: dict[_Place, str] = {}
-        """Which way each array was summed last, or is being summed."""
+        """The way by which each array is being summed, or was last."""
         self._tried: dict[_Place, _Tried] = {}
-        """Of arrays that may take several ways, among these members."""
+        """The trials of arrays that may take several ways, among these members."""
         self.meetings = HostBarrier(self._in_vain)
         self._shown: tuple[int, PublishedModel] | None = None
-        """This worker's board, and where it is in its desk."""
+        """The entry of this worker's board in its desk, and the board."""
         self._boards: dict[WorkerId, tuple[Found, PublishedModel]] = {}
-        """Neighbours', of those that were looked for."""
+        """The neighbours' boards that this worker has looked for."""
         self._sums = None if self._own is None else CommonSums(self._own)
 
     # Who is there.
 
     def card(self) -> bytes:
-        """How the others reach this worker's desk."""
+        """Return how others reach this worker's desk."""
         found = Found(0, 0, 0) if self._own is None else self._own.found
         return _CARD.pack(*found, self.host(), self._bindings)
 
     @staticmethod
     def host() -> int:
-        """By what this worker's host is told from others: they have lines between them. A worker
-        whose line is cut must not go on by memory, so a network is a host of its own."""
+        """Return the number that tells this worker's host from others. A network namespace counts
+        as a host of its own: a worker whose line is cut must not go on by shared memory."""
         boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
         network = os.stat("/proc/self/ns/net").st_ino
         digest = hashlib.blake2b(boot + network.to_bytes(8, "little"), digest_size=7).digest()
         return int.from_bytes(digest, "little")
 
     def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """Whether the memory of all these can be reached from here that are on this host."""
+        """Return True if this worker can reach the memory of all these that are on its host, and
+        has lines to all others. Local."""
         read = {worker: _CARD.unpack_from(card) for worker, card in cards.items()}
         self._bindings = max(self._bindings, *(bindings for *_, bindings in read.values()))
         here = self.host()
@@ -208,18 +208,19 @@ class SharedMemoryPlane(Plane):
                 own = self._own
                 if own is not None and own.found == found:
                     self._desks[worker] = own
-                else:  # watched first: what is found then is this process's
+                else:  # watched first, so what is found then is this process's
                     self._watched.follow(worker, found.process)
                     self._desks[worker] = SharedHeader.of(found)
             except (OSError, SpotmpiError) as error:
-                # Where it runs, the number of its process may be another's here.
+                # The worker may run where processes have other numbers: here another one may have
+                # its number.
                 self._watched.forget([worker])
                 _LOG.info("the memory of worker %d cannot be reached: %s", worker, error)
                 return False
         return HostBarrier.possible
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """From now on these are summed over."""
+        """Sum over these members from now on."""
         if self._started:
             raise RuntimeError(f"{len(self._started)} parts are under way among other members")
         self._bindings += 1
@@ -258,7 +259,7 @@ class SharedMemoryPlane(Plane):
         return list(hosts.values())
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
-        """As they were started last, whoever was lost since then."""
+        """Return how these parts were summed last, also if workers were lost since then."""
         places = [self._places.get(id(part.contribution), ("", 0)) for part in parts]
         ways = [self._went.get(place, "") for place in places]
         tried = [self._tried.get(place) for place in places]
@@ -266,7 +267,7 @@ class SharedMemoryPlane(Plane):
         return Between(self._by_host(workers), ways, choices) if all(ways) else None
 
     def _way(self, place: _Place) -> str:
-        """Which way an array goes that is started now; the same for all members."""
+        """Return the way of an array that is started now; the same on all members."""
         name, index = place
         if self.rings is None or not self._agreed.get(name, True):
             return ""
@@ -279,7 +280,7 @@ class SharedMemoryPlane(Plane):
         return tried.trial.way(tried.begun - 1)
 
     def _choose(self) -> None:
-        """Where all ways have been tried, agree on one. Collective."""
+        """Choose a way for each array for which all ways were tried. Collective."""
         for (name, index), tried in self._tried.items():
             trial = tried.trial
             if trial.choice is None and len(tried.seconds) == trial.rounds:
@@ -298,17 +299,17 @@ class SharedMemoryPlane(Plane):
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
-        """Memory that others can read, if it has a name."""
+        """Return memory that others can read, if it has a name and is worth it."""
         if isinstance(old := self._arenas.pop(name, None), SharedArena):
-            old.unshare()  # or others would find it, and wait for who uses it no more
+            old.unshare()  # or others would find it, and wait for a worker that uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
-        # Layouts are the same on all workers once they have compared them. Until then there are no
-        # rounds but such as carry unnamed parts and small ones, which go by MPI.
+        # Workers compare layouts, so these are the same on all. Before that, rounds have only
+        # unnamed parts and small ones, which go by MPI.
         if not (name and fits and HostBarrier.possible and (large or self.meetings.loaded)):
             return private_arena(layout, in_place=True)
         self.meetings.load()
-        for shape in layout:  # nobody is to wait for that in a round
+        for shape in layout:  # or others would wait for this in a round
             if shape.size >= _WORTH_IT:
                 cpu.warm(shape.dtype)
             if shape.narrowing is not None:
@@ -331,11 +332,11 @@ class SharedMemoryPlane(Plane):
     def _shared(
         self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None
     ) -> Arena | None:
-        """None: nobody shares this one, as the others will see."""
+        """Return a shared arena; None: nobody shares this one, as the others will see."""
         if self._own is None or (self._desks and not self.present):
             return None
         if state is not None and not possible():
-            state = None  # and if others can, they see by the key that this is another arena
+            state = None  # others that can exchange pages have another key for the arena
         size = 0 if state is None else state.bytes
         key = key_of(name, [(shape.dtype, shape.size) for shape in layout], size)
         try:
@@ -365,13 +366,13 @@ class SharedMemoryPlane(Plane):
         return self._last
 
     def _meets(self, arena: Arena) -> bool:
-        """Whether this host's members wait for each other to sum it; the same for all members."""
-        # On one host a small arena goes along with something large, or else by MPI.
+        """Return True if this host's members wait for each other to sum it; the same on all."""
+        # On one host a small arena goes along with a large one, or else by MPI.
         large = self.rings is not None or not _is_small(arena.contributions)
         return large or any(other.number for other in self._started.values())
 
     def proceed(self) -> None:
-        """In a thread, unless MPI was started without threads."""
+        """Sum in a thread, unless MPI was started without threads."""
         if not self._ways.threads:
             return
         for handle, call in self._started.items():
@@ -382,8 +383,8 @@ class SharedMemoryPlane(Plane):
                 self._handed = handle
 
     def _ahead(self, call: _Call) -> bool:
-        """Do this worker's share. Not where it is yet to be seen whether all share the arena, or
-        where MPI sums: that is left to `wait`, and with it all that comes later."""
+        """Do this worker's share in the thread. Return False to leave it, and all later parts, to
+        `wait`: if it is not known yet that all share the arena, or if MPI sums."""
         arena = self._arenas.get(call.name)
         if not (
             call.number
@@ -399,7 +400,7 @@ class SharedMemoryPlane(Plane):
         return True
 
     def wait(self, handles: Sequence[Handle]) -> None:
-        """In the order in which they were started: the same for all members."""
+        """Wait for these in the order in which they were started: the same for all members."""
         if self._beside is not None:
             beside, self._beside = self._beside, None
             beside.end()
@@ -430,8 +431,8 @@ class SharedMemoryPlane(Plane):
         self._choose()
 
     def cancel(self, handles: Sequence[Handle]) -> None:
-        """They are forgotten: nothing is done but in `wait`. What is under way between hosts comes
-        to room of these rings, which are not used again."""
+        """Forget these, and end the thread: nothing else is done outside `wait`. Messages under way
+        between hosts come to rooms of these rings, which are not used again."""
         if self._beside is not None:
             if self.rings is not None:
                 self.rings.halted = True
@@ -443,15 +444,15 @@ class SharedMemoryPlane(Plane):
             self._ways.line.give_up()
 
     def dead(self) -> Collection[WorkerId]:
-        """Neighbours."""
+        """The neighbours that are dead."""
         return self._watched.dead
 
     def interrupt(self) -> None:
-        """Wake who sleeps, to see that the data path is revoked."""
+        """Wake workers that sleep, so that they see that the data path is revoked."""
         self.meetings.wake()
 
     def is_everywhere(self, buffer: Buffer) -> bool:
-        """Whether it is the same memory for all members."""
+        """Return True if ``buffer`` is the same memory for all members."""
         if self.rings is not None:
             return False
         arenas = self._arenas.values()
@@ -460,7 +461,7 @@ class SharedMemoryPlane(Plane):
 
     @property
     def place(self) -> int:
-        """Which of those that are present this worker is."""
+        """This worker's index in `present`."""
         return self.present.index(self._own_desk)
 
     @property
@@ -499,22 +500,22 @@ class SharedMemoryPlane(Plane):
         self._ways.total(part)
 
     def _all(self, flag: bool) -> bool:
-        """Whether all members say so. Collective."""
+        """Return True if ``flag`` is true on all members. Collective."""
         word = HOST.zeros("float64", 1)
         word[0] = flag
         self._ways.total(Part(word, word))
         return int(word[0]) == self._members
 
     def _in_vain(self) -> bool:
-        """Whether who waits for others is to leave off."""
+        """Return True if a worker that waits for others must leave off."""
         if self._watched.dead or self._ways.broken():
             return True
         return self._beside is not None and self._beside.halted
 
-    # Boards.
+    # Published models (boards).
 
     def show(self, board: PublishedModel | None) -> None:
-        """In this worker's desk, as an arena."""
+        """Show the board in this worker's desk, as an arena."""
         if self._own is None:
             return
         if self._shown is not None:
@@ -525,11 +526,11 @@ class SharedMemoryPlane(Plane):
             self._shown = entry, board
 
     def is_near(self, worker: WorkerId) -> bool:
-        """Whether they share memory."""
+        """Return True if this worker shares memory with that one."""
         return self._desks.get(worker) in self.present
 
     def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """As that worker's desk has it now."""
+        """Return the board that the worker's desk shows now."""
         if not self.is_near(worker) or worker in self._watched.dead:
             return None
         desk = self._desks[worker]
@@ -542,14 +543,14 @@ class SharedMemoryPlane(Plane):
         if known is None or known[0] != found:
             try:
                 known = self._boards[worker] = found, PublishedModel.of(found, form)
-            except OSError:  # it is gone, or its entry is being changed
+            except OSError:  # the board is gone, or its entry is being changed
                 return None
         return known[1]
 
     # Sums without locks.
 
     def add_up(self, asked: AddUp) -> int:
-        """With those whose memory is shared."""
+        """Add up with the workers whose memory is shared."""
         near = sum(self.is_near(worker) for worker in asked.among)
         if near < 2 or self._sums is None:
             return 1
@@ -557,14 +558,14 @@ class SharedMemoryPlane(Plane):
         return near
 
     def move_on(self) -> None:
-        """Nothing was added up in this training yet."""
+        """Forget what was added up: this training has added nothing yet."""
         if self._sums is not None:
             self._sums.leave()
 
     # For arenas.
 
     def reached(self, found: Found, length: int) -> Segment:
-        """A member's segment. Raises PeersLost if that is lost."""
+        """Return a member's segment. Raises PeersLost if that member is lost."""
         until = time.monotonic() + _EVIDENCE
         while True:
             try:

@@ -1,8 +1,8 @@
 """One copy of the state for all workers of a host, and room for the next: who has it, and where.
 
-The first worker offers its own. When all have come to the round, whoever has none yet looks whether
-anybody has one already, and else takes the first one's. Each then sees both copies where its own
-was. They lie in one worker's segment and outlive that worker: all who see them keep it open.
+The first worker offers its copy. When all have come to the round, a worker that has none yet looks
+if anybody has one already, and else takes the first worker's. Each then sees both copies where its
+own was. They lie in one worker's segment and outlive that worker: all who see them keep it open.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ __all__ = ["SharedState"]
 
 
 class SharedState:
-    """One worker's view of it."""
+    """One worker's view of the state that all workers of a host share."""
 
     def __init__(
         self, state: DoubleBuffer, segment: Segment, place: int, desk: SharedHeader, entry: int
     ) -> None:
-        """``place``: where it can be in such a segment."""
+        """Begin with this worker's own state. ``place``: the byte of a segment for the state."""
         self._state = state
         self._segment = segment
         self._place = place
         self._desk = desk
         self._entry: int | None = entry
         self.home: Segment | None = None
-        """Where it is; None while this worker's is its own."""
+        """The segment of the state; None while this worker's state is its own."""
         self._counts = 0
-        """Which of the two copies there is the state."""
+        """Which of the two copies there is the state that counts."""
 
     @property
     def there(self) -> bool:
-        """Whether it was found."""
+        """True if the shared state was found."""
         return self.home is not None
 
     def offer(self) -> None:
-        """This worker is the first, and starts no part before this: whoever finds none takes this
-        one's. What is written is what anybody could see there already."""
+        """Write this worker's state to its segment: workers that find no other one take it. Only
+        the first worker does this, before it starts a part. Others may see these bytes already."""
         if self.home is None:
             self._state.write_to(self._segment, self._place)
 
@@ -57,10 +57,8 @@ class SharedState:
         reach: Callable[[Found], Segment],
         publish: Callable[[int, int], None],
     ) -> None:
-        """After all of these have started a part, and before any of them can be through.
-
-        ``publish``: writes a number to an address after all that was written before.
-        """
+        """Find the state and use it, after all ``members`` have started a part and before any can
+        be done. ``publish``: writes a number to an address after all that was written before."""
         assert self._entry is not None
         desk, entry = members[0]
         home, counts = Found(desk.found.process, *_own(desk, entry)), 0
@@ -78,18 +76,18 @@ class SharedState:
         publish(self._desk.address(self._entry, STATE_MARK), there.mark)
 
     def advance(self) -> None:
-        """The next state counts here: others may be a moment earlier or later."""
+        """Make the next state count here. Others may do so a moment earlier or later."""
         self._state.exchange()
         self._counts = 1 - self._counts
         if self._entry is not None:
             self._desk.write(self._entry, STATE, self._counts)
 
     def hide(self) -> None:
-        """The place in the desk is another's from now on: nobody finds anything by it any more."""
+        """Forget the entry in the desk: others find nothing by it any more."""
         self._entry = None
 
     def leave(self) -> None:
-        """This worker's is its own again."""
+        """Keep the state in memory of this worker's own again."""
         if self._entry is not None:
             self._desk.write(self._entry, STATE_MARK, 0)
         self._state.unshare()

@@ -1,7 +1,7 @@
-"""Copies between the memory of a device and that of the host, by two rooms that both can reach.
+"""Copies between the memory of a device and of the host, by two rooms that both can reach.
 
-A device copies beside the worker only to and from memory that is pinned, of which there should not
-be much. So an array goes piece by piece: while the device has one room, the worker has the other.
+A device copies beside the worker only to and from pinned memory, of which there should be little.
+So an array goes piece by piece: while the device has one room, the worker has the other.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from spotmpi.arrays.backend import Buffer
 __all__ = ["ROOM", "Staging"]
 
 ROOM = 4 << 20
-"""Bytes of one of the two."""
+"""Bytes of one room."""
 
 
 class _Room:
-    """Pinned memory, and when the device has done what it was last asked to do with it."""
+    """Pinned memory, and an event: the device has done its last work with the memory."""
 
     def __init__(self, cupy: Any) -> None:
         memory = cupy.cuda.alloc_pinned_memory(ROOM)
@@ -30,7 +30,7 @@ class _Room:
 
 
 class Staging:
-    """One worker's. Not for several threads at a time."""
+    """One worker's two rooms. Only one thread at a time may use them."""
 
     def __init__(self) -> None:
         import cupy
@@ -41,7 +41,7 @@ class Staging:
 
     def to_host(self, source: Buffer, target: Buffer) -> None:
         """Copy an array of the device to one of the host. Blocks until it is there, and until all
-        is done that the calling thread's current stream was given before."""
+        is done that the calling thread's current stream got before."""
         self._after_the_callers()
         room, other = self._rooms
         last: tuple[_Room, slice] | None = None
@@ -55,8 +55,8 @@ class Staging:
         self._take(last, target)
 
     def to_device(self, source: Buffer, target: Buffer) -> None:
-        """Copy an array of the host to one of the device. ``source`` was read when this returns;
-        what the calling thread's current stream is given from now on finds it in ``target``."""
+        """Copy an array of the host to one of the device. ``source`` is read when this returns.
+        What the calling thread's current stream gets after this finds the array in ``target``."""
         self._after_the_callers()
         room, other = self._rooms
         host = source.view(np.uint8)
@@ -77,7 +77,7 @@ class Staging:
         self._stream.synchronize()
 
     def _after_the_callers(self) -> None:
-        """What others have written, or still read, was given to the caller's stream."""
+        """Have copies wait for what the caller's stream got before: others' writes and reads."""
         given = self._cupy.cuda.Event(disable_timing=True)
         given.record(self._cupy.cuda.get_current_stream())
         self._stream.wait_event(given)

@@ -13,32 +13,32 @@ T = TypeVar("T")
 
 
 class SumThread(Generic[T]):
-    """It lives until `end` or `halt`, which one of must be called."""
+    """A thread that lives until `end` or `halt`. The caller must call one of them."""
 
     def __init__(self, work: Callable[[T], bool], name: str) -> None:
-        """``work``: on one thing; False, or what it raises, ends it, and the rest is left."""
+        """Start the thread. It ends if ``work``, called with each item, returns False or raises."""
         self._work = work
         self._given: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self.failure: Exception | None = None
-        """What it has raised."""
+        """The exception that ``work`` has raised."""
         self.halted = False
-        """To be looked at by ``work`` where that waits: its caller wants it to end."""
+        """True if the caller wants the thread to end. ``work`` must look at this while it waits."""
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def give(self, one: T) -> None:
-        """One thing more."""
+        """Give the thread one more item."""
         self._given.put(one)
 
     def end(self) -> None:
-        """Wait until it has done all that it can. Raises what it raised."""
+        """Wait until the thread has done all that it can. Raises what ``work`` raised."""
         self._given.put(None)
         self._thread.join()
         if self.failure is not None:
             raise self.failure
 
     def halt(self) -> None:
-        """Have it leave off, and wait until it has."""
+        """Have the thread leave off, and wait until it has."""
         self.halted = True
         self._given.put(None)
         self._thread.join()

@@ -1,4 +1,4 @@
-"""Background work in a simulation, where time is not the machine's."""
+"""Background work in a simulation, which has its own time."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class Errand(Background[T]):
 
     @property
     def through(self) -> bool:
-        """Whether it is done."""
+        """True if the work is done."""
         return self._through
 
     def do(self) -> None:
-        """Do it, unless it is done."""
+        """Do the work, unless it is done."""
         if self._through:
             return
         self._through = True
         try:
             self._result = self._work()
-        except AssertionError:  # a check of the simulation's has failed
+        except AssertionError:  # a check of the simulation has failed
             raise
-        except Exception as failure:  # noqa: BLE001 - whoever waits for it raises it
+        except Exception as failure:  # noqa: BLE001 - `wait` raises it
             self._failure = failure
 
     def wait(self) -> T:
-        """Whoever cannot go on without it has it done now."""
+        """Do the work now, unless it is done. Returns its result, or raises its error."""
         self.do()
         if self._failure is not None:
             raise self._failure

@@ -1,9 +1,9 @@
-"""The build of a simulation: Shrink and Agree, blocking and uniform.
+"""The build of a simulation: Shrink and Agree, blocking, with one answer for all.
 
-All alive get one answer, each at a moment of its own. Whoever waits for it while another one dies
-that had yet to get it must ask for it, as with MPI: the first of those who came is the one to ask.
-It answers as long as it is there, and if it dies another one takes its place. But of one that has
-simply gone MPI knows nothing, and whoever asks it waits for ever.
+All alive get the answer, each at its own moment. If a worker dies that has yet to get it, the
+others that wait must ask for it, as with MPI. They ask the first of those that came. It answers as
+long as it is there, and if it dies, another one takes its place. But MPI does not know of a worker
+that ended without dying, and a worker that asks such a one waits for ever.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ __all__ = ["Builds", "Seal"]
 
 @dataclass(frozen=True)
 class Seal:
-    """A build succeeded: what it made of a membership, and what it took."""
+    """A build that succeeded: the new membership, and what it took to get there."""
 
     members: tuple[WorkerId, ...]
-    """From now on, in ring order."""
+    """The members from now on, in ring order."""
     lost: frozenset[WorkerId]
-    """Since the last seal."""
+    """Workers lost since the last seal."""
     change: PlannedChange
-    """What was planned."""
+    """The change that was planned."""
     messages: int
-    """Tokens that one worker has sent since then, at most."""
+    """Most tokens that one worker has sent since the last seal."""
     spoilt: int
-    """Builds that failed since then for no loss: a newcomer had gone, or word came late."""
+    """Builds since the last seal that failed without a loss: newcomer gone, or revocation late."""
     unasked: bool
-    """Somebody began it for an end or a plan, and not for a loss."""
+    """True if a worker began the recovery for an end or a plan, and not for a loss."""
 
 
 @dataclass(eq=False)
 class _Answer:
-    """Of one build, on its way to all who came."""
+    """The answer of one build, on its way to all who came."""
 
     asked: WorkerId
-    """Who is to be asked for it."""
+    """Worker to ask for it."""
     due: set[WorkerId]
-    """Who has yet to get it."""
+    """Workers that have yet to get it."""
     torn: bool = False
-    """One of these has died."""
+    """True if a worker died that had yet to get it."""
     departing: list[WorkerId] = field(default_factory=list)
-    """Who has it, and waits until nobody may have to ask."""
+    """Workers that have it, and wait until no other may have to ask."""
 
 
 class _World(World, Protocol):
-    """What builds need to know of the simulation."""
+    """What builds need of the simulation."""
 
     newcomers: Newcomers
     models: Models
@@ -64,30 +64,30 @@ class _World(World, Protocol):
 
 
 class Builds:
-    """All those of one simulation."""
+    """All builds of one simulation."""
 
     def __init__(self, world: _World, members: tuple[WorkerId, ...]) -> None:
         self._world = world
         self.ring = [*members]
-        """All that ever were members, in the order of admission."""
+        """All workers that ever were members, in the order of admission."""
         self.sealed: Callable[[Seal], None] = lambda seal: None
-        """Told of each."""
+        """Called with each seal."""
         self.late = self.unasked = False
-        """Since the last seal: word of a revocation came late; somebody began it for no loss."""
+        """True if a revocation came late, or a recovery began for no loss, since the last seal."""
         self._turned_away = 0
         self._here: dict[WorkerId, Rebuild] = {}
-        """Who waits in the build, or died in it."""
+        """Requests of the workers that wait in the build, or died in it."""
         self._awaited = 0
-        """Members alive that have yet to come to it."""
+        """Number of members alive that have yet to come to the build."""
         self._answers: dict[WorkerId, _Answer] = {}
-        """Of the last build that each was in."""
+        """Answer of the last build that each worker was in."""
 
     def begin(self) -> None:
-        """One more member is there."""
+        """Count one more member."""
         self._awaited += 1
 
     def gone(self, worker: WorkerId, process: Process) -> None:
-        """It has ended or died."""
+        """Note that ``worker`` has ended or died."""
         if process.data is not None and worker not in self._here:
             self._awaited -= 1
         answer = self._answers.get(worker)
@@ -96,13 +96,13 @@ class Builds:
             self._got(worker, answer)
 
     def come(self, worker: WorkerId, request: Rebuild) -> None:
-        """It waits for all others who live."""
+        """Let ``worker`` wait in the build for all others alive."""
         self._here[worker] = request
         self._awaited -= 1
         self.attempt()
 
     def depart(self, worker: WorkerId) -> object:
-        """It goes as soon as nobody may have to ask it for an answer."""
+        """Let ``worker`` go on as soon as no other may have to ask it for an answer."""
         answer = self._answers.get(worker)
         if answer is None or not answer.due:
             return None
@@ -110,7 +110,7 @@ class Builds:
         return LATER
 
     def attempt(self) -> None:
-        """If all are here: seal it, or not."""
+        """End the build if all are here: seal it, or fail."""
         if not self._here or self._awaited:
             return
         world, come = self._world, self._here
@@ -118,7 +118,7 @@ class Builds:
         alive = frozenset(worker for worker in come if worker in processes)
         if not alive:
             return
-        # A worker that died inside may have had its say in the agreement, or not.
+        # A worker that died inside may or may not have taken part in the agreement.
         said = {
             (request.members, request.change)
             for worker, request in come.items()

@@ -1,7 +1,7 @@
 """The data path of a simulation: sums and copies over all members, which fail as badly as they may.
 
-Parts of one round are summed side by side; one that failed goes on writing to its result until it
-is given up; and what a worker has given to a round is held against what it is later.
+Parts of one round are summed side by side. A part that failed keeps writing to its result until it
+is given up. A contribution that its worker changes during the round is found (`Misuse`).
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from spotmpi.protocol.recovery import Event
 from spotmpi.protocol.trials import Trial
 
 _WAYS, _TURNS = (STRAIGHT, RING), 1
-"""Of every array, and rounds in which each is tried that count."""
+"""Ways that are tried for every array, and the rounds of each way that count."""
 
 RUBBISH = 77
-"""What a collective that failed leaves behind: nobody may build on it."""
+"""What a collective that failed leaves in its result. Nobody may rely on it."""
 
 
 Place = tuple[str, int]
-"""An array: its arena's name, and which of it."""
+"""An array of a named arena: the arena's name, and the array's index."""
 
 LATER = object()
-"""In the place of a reply: it will come."""
+"""Stands for a reply that comes later."""
 
 
 class Misuse(AssertionError):
-    """A worker has touched memory that was not its to touch, or left something under way."""
+    """A worker has touched memory that it must not touch, or has left something under way."""
 
 
 @dataclass(eq=False)
@@ -60,9 +60,9 @@ class Collective:
     """One collective of all members, as far as it has come."""
 
     brought: dict[WorkerId, Buffer] = field(default_factory=dict)
-    """Copies: a worker that fails early may go on and change what it brought."""
+    """Copies of contributions, as a worker that fails early may go on and change its own."""
     calls: dict[WorkerId, Call] = field(default_factory=dict)
-    """Of all who have entered."""
+    """Calls of all workers that have entered with a part."""
     entered: list[WorkerId] = field(default_factory=list)
     result: list[Buffer] | None = None
 
@@ -74,17 +74,17 @@ class Call:
     collective: Collective
     what: Part | Share
     way: str = ""
-    """Of a sum between hosts."""
+    """Way of a sum between hosts; empty if it is none."""
     given: Buffer = None
-    """A copy of what was brought, by which it is seen whether that is left alone."""
+    """Copy of the contribution, which shows whether the worker changes it."""
     entered: bool = False
     done: bool = False
     lost: bool = False
-    """Its result holds rubbish, and more may come."""
+    """True if its result holds rubbish, and more may come."""
 
     @property
     def targets(self) -> Sequence[Buffer]:
-        """Where results arrive."""
+        """Arrays in which results arrive."""
         return self.what.buffers if isinstance(self.what, Share) else [self.what.result]
 
 
@@ -94,13 +94,13 @@ class Data:
 
     members: tuple[WorkerId, ...]
     everybody: frozenset[WorkerId] = field(init=False)
-    """The members, in no order."""
+    """The members, without an order."""
     collectives: list[Collective] = field(default_factory=list)
     revoked: bool = False
     begun: dict[tuple[WorkerId, Place | None], int] = field(default_factory=dict)
-    """How often each worker has begun to sum each array of a named arena."""
+    """Number of times that each worker has begun to sum each array of a named arena."""
     trials: dict[Place, Trial] = field(default_factory=dict)
-    """Of these arrays."""
+    """Trials of ways, for each of these arrays."""
 
     def __post_init__(self) -> None:
         self.everybody = frozenset(self.members)
@@ -108,52 +108,52 @@ class Data:
 
 @dataclass
 class Process:
-    """One worker: its steps, and what it has heard and not asked for yet."""
+    """One worker: its steps, and the events that it has not polled yet."""
 
     steps: Steps[Any]
     data: Data | None
-    """None until it is admitted."""
+    """Its data communicator. None until it is admitted."""
     calls: int = 0
     """Collectives started on ``data``."""
     under_way: dict[Handle, Call] = field(default_factory=dict)
-    """Of these, those that were neither waited for to their end nor given up."""
+    """Collectives that were started, but neither waited for to their end nor given up."""
     waiting: Request | None = None
     unnamed: bool = False
-    """What it waits for was started by the request itself: nobody else can give it up."""
+    """True if its request started what it waits for, so that the worker cannot give it up."""
     revoked: bool = False
-    """Its ``data`` is revoked, as far as it knows."""
+    """True if it knows that its ``data`` is revoked."""
     dead_known: set[WorkerId] = field(default_factory=set)
     inbox: deque[Event] = field(default_factory=deque)
     control: int = 0
-    """How often its control path was made anew."""
+    """Number of its control path. Control paths are numbered from 0."""
     control_revoked: bool = False
     sent: int = 0
-    """Tokens, since the last seal."""
+    """Tokens that it has sent since the last seal."""
     briefed: bool = False
-    """Of a newcomer: it has had a prospectus."""
+    """True if this newcomer has had a prospectus."""
     behind: bool = False
-    """Of a newcomer: the members are in another training than the one that it was briefed for."""
+    """True if this newcomer was briefed for an earlier training than the members' present one."""
     sponsor: WorkerId | None = None
-    """Of a newcomer that has no charter yet."""
+    """Sponsor of this newcomer, as long as it has no charter."""
     alone: bool = False
-    """Nothing will come of this newcomer: it has lost its sponsor, or was let go."""
+    """True if this newcomer cannot be admitted any more: it has lost its sponsor, or was let go."""
 
 
 @dataclass(frozen=True)
 class Delays:
-    """How long things take at most, in seconds; every one is drawn anew, down to nothing."""
+    """The longest that things take, in seconds. Each time is drawn between 0 and this."""
 
     message: float = 0.001
     notice: float = 0.02
-    """Until a worker learns of a loss."""
+    """Time until a worker learns of a loss."""
     revoke: float = 0.003
     collective: float = 0.002
     compute: float = 0.005
-    """Before each data collective, as a stand-in for the gradient."""
+    """Time before each data collective, in place of the gradient."""
     write: float = 0.005
-    """Of what is done in the background."""
+    """Time of work in the background."""
     spawn: float = 0.02
-    """Until a newcomer is connected with its sponsor."""
+    """Time until a newcomer is connected to its sponsor."""
 
 
 USUAL = Delays()
@@ -167,37 +167,37 @@ class World(Protocol):
     processes: dict[WorkerId, Process]
 
     def after(self, longest: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Let it happen, within so many seconds."""
+        """Call ``action`` within ``longest`` seconds."""
 
     def reply(self, worker: WorkerId, reply: Any = None, longest: float = 0.0) -> None:
-        """Let the worker go on with this reply."""
+        """Let the worker go on with this reply within ``longest`` seconds."""
 
     def advance(self, worker: WorkerId, reply: Any) -> None:
-        """The worker goes on with this reply now, if it is there."""
+        """Let the worker go on with this reply now, if it is there."""
 
 
 class DataPath:
     """All data collectives of one simulation."""
 
     def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
-        """``host_of``: sums that are narrowed go from host to host."""
+        """``host_of`` returns the host of a worker. Sums go from host to host."""
         self._world = world
         self._host_of = host_of
         self._handles: Handle = 0
         self._places: dict[int, tuple[Place, Buffer]] = {}
-        """By `id`, which arrays are those of named arenas."""
+        """The arrays of named arenas and their places, by `id`."""
         self._ways: dict[tuple[WorkerId, Place | None], str] = {}
-        """Which way each worker's arrays have gone last."""
+        """The last way of each array of each worker."""
 
     def know(self, arena: Arena, name: str) -> None:
-        """Its arrays are those that other workers have in theirs of this name."""
+        """Add a named arena: its arrays belong to those of other workers' arenas of this name."""
         for index, contribution in arena.every_contribution():
             self._places[id(contribution)] = (name, index), contribution
 
     def between(
         self, worker: WorkerId, workers: Sequence[WorkerId], parts: Sequence[Part]
     ) -> Between | None:
-        """As they were started last."""
+        """Return how ``parts`` were summed when they were started last; None if on one host."""
         places = [self._place(part) for part in parts]
         ways = [self._ways.get((worker, place), "") for place in places]
         data = self._world.processes[worker].data
@@ -215,10 +215,10 @@ class DataPath:
         process: Process,
         request: Start | Proceed | Wait | Cancel | Reduce | Share,
     ) -> Any:
-        """Do what is asked, and reply; `LATER`, where something is to be waited for.
+        """Perform ``request``. Returns the reply, or `LATER` if it comes later.
 
-        What is started has no effect before some time has gone by: whether the worker dies right
-        after it, or a moment later, is the same to all others.
+        What is started has no effect before some time has passed. So others cannot tell whether
+        the worker dies right after it or a moment later.
         """
         match request:
             case Start(part):
@@ -227,7 +227,7 @@ class DataPath:
                     return PeersLost("simulated")
                 return self._call(worker, process, part)
             case Proceed():
-                return None  # whatever was started goes on at any time
+                return None  # what was started goes on at any time
             case Wait():
                 process.waiting = request
                 self._proceed(worker, process)
@@ -272,7 +272,7 @@ class DataPath:
         return place if array is part.contribution else None
 
     def _way(self, worker: WorkerId, data: Data, part: Part) -> str:
-        """Between hosts: in turns, then one that is drawn."""
+        """Return the way of a part between hosts: first all in turns, then one that is drawn."""
         place = self._place(part)
         if place is None:
             return ""
@@ -305,7 +305,7 @@ class DataPath:
         self.disturb(worker, process)
 
     def _settle(self, data: Data, collective: Collective) -> None:
-        """Let those go on for whom the collective can be complete now."""
+        """Complete the collective on the workers that have entered, if it can be complete now."""
         if collective.result is None:
             if len(collective.brought) < len(data.members):
                 return
@@ -318,15 +318,15 @@ class DataPath:
         collective.entered = []
 
     def hosts(self, members: Sequence[WorkerId]) -> list[list[WorkerId]]:
-        """Where they are, in the order in which hosts have members."""
+        """Return the members of each host. Hosts come in the order of their first members."""
         found: dict[int, list[WorkerId]] = {}
         for one in members:
             found.setdefault(self._host_of(one), []).append(one)
         return list(found.values())
 
     def _sum(self, data: Data, collective: Collective) -> list[Any] | None:
-        """The sum; None if it is narrowed, for which all have to do their part, and somebody is
-        through with it."""
+        """Return the sum. None if it is narrowed, which takes all workers, and one of them has
+        failed or given up."""
         hosts = self.hosts(data.members)
         (way,) = {call.way for call in collective.calls.values()}
         brought = {one: collective.brought[one] for one in data.members}
@@ -364,7 +364,7 @@ class DataPath:
             return
 
     def _proceed(self, worker: WorkerId, process: Process) -> None:
-        """Answer the worker if it waits for nothing more, or in vain."""
+        """Reply to the worker if all that it waits for is done, or any of it is lost."""
         if not isinstance(process.waiting, Wait):
             return
         calls = [process.under_way[handle] for handle in process.waiting.handles]
@@ -378,14 +378,14 @@ class DataPath:
         self._world.reply(worker, PeersLost("simulated") if lost else None)
 
     def disturb(self, worker: WorkerId, process: Process) -> None:
-        """The worker has learnt of a loss or a revocation, or enters with that knowledge."""
+        """Fail the worker's collectives if it knows of a loss or a revocation."""
         if process.data is None or not fails(process):
             return
         for handle, call in list(process.under_way.items()):
             if not call.entered or call.done or call.lost:
                 continue
             if call.collective.result is not None and self._world.random.random() < 0.5:
-                continue  # complete as far as this worker is concerned: that is on its way
+                continue  # it is complete for this worker, and its result is under way
             call.lost = True
             if not (isinstance(call.what, Share) and call.what.source == worker):
                 _spoil(call.targets)
@@ -393,14 +393,14 @@ class DataPath:
         self._proceed(worker, process)
 
     def _scribble(self, worker: WorkerId, handle: Handle) -> None:
-        """What failed is not over before it is given up."""
+        """Write rubbish once more: a part that failed is not over before it is given up."""
         process = self._world.processes.get(worker)
         if process is not None and handle in process.under_way:
             _spoil(process.under_way[handle].targets)
 
 
 def fails(process: Process) -> bool:
-    """Whether the worker knows that collectives must fail."""
+    """Return True if the worker knows that collectives must fail."""
     assert process.data is not None
     return process.revoked or not process.dead_known.isdisjoint(process.data.everybody)
 
@@ -410,14 +410,14 @@ def _spoil(targets: Sequence[Buffer]) -> None:
 
 
 def _spoil_rests(call: Call) -> None:
-    """What is given up leaves rubbish where rests were to follow, unless all have done theirs."""
+    """Write rubbish where the next rests go, unless all workers have done their part of the sum."""
     narrowing = call.what.narrowing if isinstance(call.what, Part) else None
     if narrowing is not None and call.collective.result is None:
         fill([narrowing.following[part] for part in narrowing.parts], RUBBISH)
 
 
 def _copy(buffer: Buffer) -> Any:
-    """In the memory of the host."""
+    """Return a copy in the memory of the host."""
     return backend_of(buffer).to_host(buffer)
 
 
@@ -429,7 +429,7 @@ def _check_given(worker: WorkerId, call: Call) -> None:
 
 
 def _parts_of(worker: WorkerId, hosts: Sequence[Sequence[WorkerId]], part: Part) -> list[slice]:
-    """What it narrows."""
+    """Return the slices of the part that ``worker`` narrows."""
     which = next(number for number, host in enumerate(hosts) if worker in host)
     workers = [len(host) for host in hosts]
     return carried(len(part.result), workers, which, list(hosts[which]).index(worker))
@@ -438,12 +438,12 @@ def _parts_of(worker: WorkerId, hosts: Sequence[Sequence[WorkerId]], part: Part)
 def _times(weight: float, given: Any) -> Any:
     product = weight * given
     if not weight:
-        product.fill(0)  # what does not count may be anything, NaN too
+        product.fill(0)  # a contribution that does not count may hold anything, even NaN
     return product
 
 
 def _sum(brought: Sequence[Any]) -> Any:
-    """In ring order: the one order of summation that a replay can repeat to the bit."""
+    """Return the sum in ring order, the one order that a replay can repeat to the bit."""
     total = brought[0].copy()
     for flat in brought[1:]:
         total += flat

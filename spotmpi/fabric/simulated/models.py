@@ -1,7 +1,7 @@
-"""Models that workers of a simulation publish and fetch, and marks that they tell each other.
+"""Models that workers of a simulation publish and fetch, and marks that they send each other.
 
-Any two workers are at random neighbours, or on two hosts. An answer from another host comes some
-time after it was asked for, and is the model as it was at any moment in between.
+It is drawn whether two workers are neighbours or on two hosts. An answer from another host comes
+some time after the ask. It is the model as it was at a random moment in between.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["Models"]
 
 _NEAR = 0.5
-"""How many others are neighbours."""
+"""Chance that two workers are neighbours."""
 
 _LATE, _BY = 0.125, 1000
-"""How many marks are late, and by how much."""
+"""Chance that a mark is late, and the factor by which it then takes longer."""
 
 
 class _Publication(NamedTuple):
     number: int
     arrays: list[Any]
-    """Copies, in the memory of the host."""
+    """Copies of the arrays, in the memory of the host."""
 
 
 @dataclass(eq=False)
@@ -41,38 +41,38 @@ class _Ask:
 
 @dataclass(eq=False)
 class _Seat:
-    """One worker's side."""
+    """What one worker has published, asked for and received."""
 
     published: int = 0
     shown: _Publication | None = None
     ask: _Ask | None = None
     come: Fetched | None = None
-    """The answer, until it is the reply to a fetch."""
+    """Answer from another host, until it is the reply to a fetch."""
     room: list[Buffer] = field(default_factory=list)
-    """What it was replied last."""
+    """Arrays of the last reply."""
 
 
 class Models:
-    """All those of one simulation."""
+    """All published models of one simulation."""
 
     def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
-        """``host_of``: workers of the same one add up sums without locks."""
+        """``host_of`` returns a worker's host. Workers of one host add up sums without locks."""
         self._world = world
         self.sums = Sums(world, host_of)
         self.marks = Marks(world)
         self._seats: dict[WorkerId, _Seat] = {}
         self._near: dict[frozenset[WorkerId], bool] = {}
-        """Which two are neighbours, of those of whom it was asked."""
+        """Whether two workers are neighbours, for each pair that was drawn."""
 
     def perform(self, me: WorkerId, request: Publish | Fetch) -> Fetched | None:
-        """As they say."""
+        """Perform ``request``."""
         if isinstance(request, Fetch):
             return self.fetch(me, request.worker)
         self.publish(me, request.model)
         return None
 
     def publish(self, me: WorkerId, model: Sequence[Buffer]) -> None:
-        """As `Publish`."""
+        """Perform `Publish`."""
         seat = self._seats.setdefault(me, _Seat())
         arrays = [backend_of(array).to_host(array) for array in model]
         seat.shown = _Publication(seat.published, arrays)
@@ -85,11 +85,11 @@ class Models:
                 seat.room.append(backend_of(array).zeros(dtype, size))
 
     def fetch(self, me: WorkerId, worker: WorkerId) -> Fetched | None:
-        """As `Fetch`."""
+        """Perform `Fetch`."""
         seat = self._seats.get(me)
         if seat is None or seat.shown is None:
             return None
-        fill(seat.room, RUBBISH)  # what was fetched before is not to be used any more
+        fill(seat.room, RUBBISH)  # what was fetched before must not be used any more
         come, seat.come = seat.come, None
         if come is not None and not self._is_there(me, come.worker):
             come = None
@@ -103,12 +103,12 @@ class Models:
         return come and self._reply(seat, come)
 
     def move_on(self, me: WorkerId) -> None:
-        """It is in another training from now on."""
+        """Forget what ``me`` published and fetched: it is in another training from now on."""
         self._seats.pop(me, None)
         self.sums.move_on()
 
     def give_up(self, me: WorkerId) -> None:
-        """There is a build: what is under way between hosts comes to nothing."""
+        """Drop what is under way between hosts, because there is a build."""
         if (seat := self._seats.get(me)) is not None:
             seat.ask = seat.come = None
 
@@ -125,7 +125,7 @@ class Models:
         return self._near[both]
 
     def _is_there(self, me: WorkerId, worker: WorkerId) -> bool:
-        """As far as the one knows the other: what a dead neighbour has shown can still be read."""
+        """Return True if ``me`` takes ``worker`` for a live member. A dead one may be read."""
         process = self._world.processes.get(me)
         return (
             process is not None
@@ -139,13 +139,13 @@ class Models:
         return None if seat is None else seat.shown
 
     def _answer(self, me: WorkerId, ask: _Ask) -> None:
-        """The moment of which the answer is."""
+        """Take the model that is the answer, as it is at this moment."""
         if ask.worker in self._world.processes:
             ask.answer = self._shown(ask.worker)
         self._world.after(self._world.delays.collective, self._come, me, ask)
 
     def _come(self, me: WorkerId, ask: _Ask) -> None:
-        """The answer is there, or it is seen that none will come."""
+        """Deliver the answer, or end the ask if none will come."""
         seat, process = self._seats.get(me), self._world.processes.get(me)
         if seat is None or seat.ask is not ask:
             return
@@ -155,19 +155,19 @@ class Models:
 
 
 class Marks:
-    """What workers of one simulation tell each other; some come when nobody needs them."""
+    """Marks that workers of one simulation send each other. Some come too late to be of use."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._told = 0
-        """Of all workers, so far."""
+        """Number of marks that all workers have sent so far."""
         self._come: dict[WorkerId, dict[WorkerId, tuple[int, bytes]]] = {}
-        """To each: which of these was the last one of each other."""
+        """By receiver and sender: number and bytes of the last mark that has come."""
 
     def perform(
         self, me: WorkerId, request: Signal | Signals
     ) -> Mapping[WorkerId, bytes | None] | None:
-        """As they say."""
+        """Perform ``request``."""
         if isinstance(request, Signals):
             known = self._come.get(me, {})
             return {one: known[one][1] if one in known else None for one in self._others(me)}

@@ -1,7 +1,7 @@
-"""Newcomers of a simulation: how they come to a sponsor, and what becomes of them with it.
+"""Newcomers of a simulation: how each one gets a sponsor, and what then becomes of it.
 
-As with MPI, one can fail to be spawned, or hang in that for ever; and whoever loses its sponsor, or
-is let go by it, is told so where it waits.
+As with MPI, the spawn of a newcomer can fail, or hang for ever. A newcomer that loses its sponsor,
+or is let go by it, learns that where it waits.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _SPAWNS_THAT_HANG = 0.08
 
 @dataclass(eq=False)
 class _Guest:
-    """A newcomer, at its sponsor's side."""
+    """A newcomer, as its sponsor sees it."""
 
     failure: str | None = None
     admitted: bool = False
 
 
 class Newcomers:
-    """All those of one simulation that have no charter yet."""
+    """All newcomers of one simulation that have no charter yet."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._all: dict[WorkerId, Process] = {}
         self._guests: dict[WorkerId, dict[WorkerId, _Guest]] = {}
         self.connected: Callable[[WorkerId], None] = lambda newcomer: None
-        """Told of each that has come to its sponsor."""
+        """Called with each newcomer that is connected to its sponsor."""
 
     def come(self, newcomer: WorkerId, process: Process) -> None:
-        """One begins."""
+        """Add a newcomer, which begins now."""
         self._all[newcomer] = process
 
     def gone(self, worker: WorkerId) -> None:
-        """Whoever it was, it has ended; what it was a sponsor to hears of that."""
+        """Remove a worker that has ended. The newcomers that it was the sponsor of learn of it."""
         self._all.pop(worker, None)
         self._guests.pop(worker, None)
         for newcomer, process in self._all.items():
@@ -53,7 +53,7 @@ class Newcomers:
     # The sponsor's side.
 
     def sponsor(self, me: WorkerId, newcomer: WorkerId | None) -> str | None:
-        """As `Fabric.sponsor`."""
+        """Perform `Fabric.sponsor`."""
         guests = self._guests.setdefault(me, {})
         for other in [*guests]:
             if other != newcomer:
@@ -85,13 +85,13 @@ class Newcomers:
             self._world.after(self._world.delays.notice, self.turn_away, newcomer)
 
     def waiting_at(self, sponsor: WorkerId) -> Iterator[tuple[WorkerId, object]]:
-        """The newcomers at the side of ``sponsor``, with what they wait for it to do."""
+        """Yield the newcomers of ``sponsor`` that wait, with the request in which each waits."""
         for newcomer, process in self._all.items():
             if process.sponsor == sponsor and isinstance(process.waiting, Knock | Meet):
                 yield newcomer, process.waiting
 
     def guest(self, sponsor: WorkerId) -> WorkerId | None:
-        """The newcomer that has knocked there."""
+        """Return the newcomer that has knocked at ``sponsor``, or None."""
         for newcomer, waiting in self.waiting_at(sponsor):
             process = self._all[newcomer]
             if isinstance(waiting, Knock) and process.data is None and not process.behind:
@@ -99,13 +99,13 @@ class Newcomers:
         return None
 
     def move_on(self, sponsor: WorkerId) -> None:
-        """It is in another training from now on."""
+        """Note that ``sponsor`` is in another training from now on."""
         for process in self._all.values():
             if process.sponsor == sponsor and process.briefed:
                 process.behind = True
 
     def brief(self, sponsor: WorkerId, prospectus: Callable[[], bytes]) -> None:
-        """Send the prospectus to those that wait for it there."""
+        """Send the prospectus to the newcomers of ``sponsor`` that wait for it."""
         for newcomer, waiting in [*self.waiting_at(sponsor)]:
             process = self._all[newcomer]
             if isinstance(waiting, Meet) or process.behind:
@@ -114,7 +114,7 @@ class Newcomers:
                 self._world.reply(newcomer, prospectus(), self._world.delays.message)
 
     def welcome(self, sponsor: WorkerId, newcomer: WorkerId, charter: bytes) -> None:
-        """Send the charter to one that was sealed in."""
+        """Send the charter to a newcomer that was admitted."""
         guest = self._guests.get(sponsor, {}).get(newcomer)
         if guest is not None:
             guest.admitted = True
@@ -130,7 +130,7 @@ class Newcomers:
     # The newcomer's side.
 
     def wait(self, newcomer: WorkerId, process: Process) -> None:
-        """It waits to be met, or admitted."""
+        """Let the newcomer wait in its request, or reply `PeersLost` if it has no sponsor alive."""
         sponsor = process.sponsor
         if sponsor is not None and sponsor not in self._world.processes:
             process.alone = True
@@ -139,7 +139,7 @@ class Newcomers:
             self._world.reply(newcomer, PeersLost("no sponsor"))
 
     def turn_away(self, newcomer: WorkerId) -> None:
-        """It is not admitted, or will never learn that it was."""
+        """Give the newcomer up: it is not admitted, or will never learn that it was."""
         process = self._all.get(newcomer)
         if process is None or process.alone:
             return

@@ -1,8 +1,8 @@
-"""Sums that workers of a simulation make up between them without locks.
+"""Sums that workers of a simulation add up together without locks.
 
-Those of one host have one. A part is added in two halves, and others add theirs in between; whoever
-dies in between leaves the half of it. What it is like when two add to the same element at the same
-moment is not simulated.
+Workers of one host share a sum. Each adds its part in two halves, and others may add theirs in
+between. A worker that dies in between leaves half of its part in the sum. The simulation never lets
+two workers add to the same element at the same moment.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from spotmpi.protocol.membership import WorkerId
 __all__ = ["Sums"]
 
 _Flats = list[Any]
-"""In the memory of the host."""
+"""Arrays in the memory of the host."""
 
 
 class Sums:
-    """All those of one simulation."""
+    """All such sums of one simulation."""
 
     def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
         self._world = world
         self.host_of = host_of
-        """Where a worker is."""
+        """Returns the host of a worker."""
         self._sums: dict[tuple[int, int], _Flats] = {}
-        """By rounds and hosts."""
+        """Sums by round and host."""
         self._within: dict[tuple[int, WorkerId], _Flats] = {}
-        """What each worker has in the sum of a round."""
+        """What each worker has in the sum of each round."""
 
     def neighbours(self, me: WorkerId) -> Sequence[WorkerId]:
-        """The members on this worker's host, and itself."""
+        """Return the members on this worker's host, itself included."""
         process = self._world.processes[me]
         assert process.data is not None
         here = self.host_of(me)
         return [one for one in process.data.members if self.host_of(one) == here]
 
     def add_up(self, me: WorkerId, asked: AddUp) -> None:
-        """As `AddUp`; replies."""
+        """Perform `AddUp`. The reply may come later."""
         many = len(set(asked.among) & set(self.neighbours(me)))
         if many < 2:
             self._world.reply(me, 1)
@@ -49,7 +49,7 @@ class Sums:
         self._world.after(self._world.delays.message, self._add, me, asked, many, False)
 
     def move_on(self) -> None:
-        """All are about to be in another training: nobody adds before they are."""
+        """Forget all sums. All workers begin another training now, and none adds before that."""
         self._sums.clear()
         self._within.clear()
 

@@ -1,4 +1,4 @@
-"""What workers of a simulation ask for, in words."""
+"""Describes in words what workers of a simulation ask for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["described"]
 
 
 def described(request: Request) -> str:
-    """A line of a transcript."""
+    """Return ``request`` as a line of a transcript."""
     match request:
         case Send(to, token):
             lost = ",".join(map(str, sorted(token.lost))) or "nobody"

@@ -1,1 +1,1 @@
-"""Gradients of one worker as they come: array by array, and how long they are."""
+"""Gradients of one worker: given array by array, and their lengths."""

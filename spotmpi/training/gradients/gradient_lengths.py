@@ -1,5 +1,4 @@
-"""How long gradients are, in the rounds in which workers say how they do: what a policy knows their
-noise by (`protocol.gradient_noise`)."""
+"""Lengths of gradients in rounds with a survey, for `protocol.gradient_noise`."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from spotmpi.protocol.gradient_noise import Lengths
 __all__ = ["GradientLengths"]
 
 _STRETCH = 1 << 16
-"""Elements that are summed at a time, where their sum is kept nowhere."""
+"""Elements that are summed at a time where the sum is not kept."""
 
 
 class GradientLengths:
@@ -20,21 +19,21 @@ class GradientLengths:
 
     def __init__(self) -> None:
         self.known: Lengths | None = None
-        """Of the last round that was measured to its end; it is told with the next survey."""
+        """Lengths of the last round measured to its end. The next survey tells them."""
         self._own = 0.0
         self._sums = 0.0
         self._elements = 0
 
     def begin(self) -> None:
-        """Sums of a round are about to be made; again, if they are to be made anew."""
+        """Begin to measure the sums of a round. Called again if the sums are made again."""
         self._sums, self._elements = 0.0, 0
 
     def bring(self, contributions: Sequence[Buffer], times: float, more: bool = False) -> None:
-        """This is what is brought, which stands for so many times itself; or ``more`` of it."""
+        """Measure the contribution times ``times``. ``more``: this is a further part of it."""
         self._own = (self._own if more else 0.0) + times**2 * _squares(contributions)
 
     def beside(self, move: Move) -> Move:
-        """The same, and it measures what it is given: slices of sums that lie nowhere."""
+        """Return a move that does the same and measures the sums. They lie nowhere as a whole."""
 
         def both(part: slice, inputs: Sequence[Buffer], weights: Sequence[float]) -> None:
             move(part, inputs, weights)
@@ -45,12 +44,12 @@ class GradientLengths:
         return both
 
     def sum(self, record: Sequence[Buffer]) -> None:
-        """These are the sums."""
+        """Measure the sums of a round."""
         self._sums += _squares(record)
         self._elements += sum(len(flat) for flat in record)
 
     def end(self, samples: float, whole: float) -> None:
-        """The round counts: this worker's gradient is of so many samples, and the sum of all."""
+        """Keep the lengths: the round counts. This worker brought ``samples`` of the ``whole``."""
         own = self._own / samples**2 if samples else 0.0
         known = int(samples), own, int(whole), self._sums / whole**2, self._elements
         self.known = Lengths(*known)
@@ -61,7 +60,7 @@ def _squares(flats: Sequence[Buffer]) -> float:
 
 
 def _squares_of_sum(inputs: Sequence[Buffer], weights: Sequence[float]) -> float:
-    """Of arrays in the memory of the host."""
+    """Return the squared length of a weighted sum of arrays in the memory of the host."""
     size, found = len(inputs[0]), 0.0
     room = HOST.zeros(str(inputs[0].dtype), min(size, _STRETCH))
     for start in range(0, size, _STRETCH):

@@ -1,4 +1,4 @@
-"""Gradients that a script hands over one by one, and the rest of them with its step. Local."""
+"""Gradients that a script gives one by one, and the rest of them with its step. Local."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ __all__ = ["PartialGradient"]
 
 
 class PartialGradient:
-    """Those of one step: the arrays are the script's, which leaves them alone until it is taken."""
+    """The gradients of one step. The script leaves its arrays alone until the step is taken."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._given: dict[Key, Any] = {}
         self._missing = [len(bucket.entries) for bucket in layout.buckets]
-        """Of each bucket."""
+        """Number of arrays that each bucket lacks."""
 
     def __bool__(self) -> bool:
         return bool(self._given)
 
     def check(self, key: Any, array: Any) -> None:
-        """UsageError if this is none of the parameters' names, or was given before, or does not
-        fit."""
+        """Raise UsageError if this names no parameter, was given before, or does not fit."""
         self._layout.place(key)
         if key in self._given:
             raise UsageError(
@@ -36,24 +35,24 @@ class PartialGradient:
         self._layout.check_array(key, array)
 
     def take(self, key: Key, array: Any) -> None:
-        """One that was checked."""
+        """Take an array that was checked."""
         self._given[key] = array
         number, _ = self._layout.place(key)
         self._missing[number] -= 1
 
     def items(self) -> Iterable[tuple[Key, Any]]:
-        """Those that are here."""
+        """Return the arrays given so far, by their names."""
         return self._given.items()
 
     @property
     def full(self) -> int:
-        """So many buckets are complete, from the first one on."""
+        """Number of complete buckets before the first one that is not complete."""
         return next((n for n, some in enumerate(self._missing) if some), len(self._missing))
 
     def rest(self, grads: Any) -> Iterator[tuple[Key, Any]]:
-        """What ``grads`` add to those that are here: a dict of the rest, by name or index, or the
-        whole structure, in which those that are here are the same arrays. UsageError if it is not
-        the rest."""
+        """Yield what ``grads`` adds to the arrays given so far. It is a dict of the rest, by name
+        or index, or the whole structure, in which the arrays given so far are the same objects.
+        Raises UsageError if it is not the rest."""
         known = self._by_key(grads)
         for key, array in known.items():
             if not (key in self._given and array is self._given[key]):
@@ -84,11 +83,11 @@ class PartialGradient:
 
     @property
     def tree(self) -> Any:
-        """All of them, in the structure of the parameters."""
+        """All arrays, in the structure of the parameters."""
         return self._layout.structure.build(self._given)
 
     def clear(self) -> None:
-        """The step is taken."""
+        """Forget the arrays, as the step is taken."""
         if self._given:
             self._given = {}
             self._missing = [len(bucket.entries) for bucket in self._layout.buckets]

@@ -1,1 +1,1 @@
-"""What is kept of a training: checkpoints, and the trained model."""
+"""What a training keeps: checkpoints, and the trained model in them."""

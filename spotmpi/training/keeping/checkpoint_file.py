@@ -1,4 +1,4 @@
-"""Checkpoints: everything a run needs to go on, in one file that survives its writer.
+"""A checkpoint file: all that a run needs to go on, in one file that survives its writer.
 
 A file named ``checkpoint-<step, 12 digits>.h5`` is plain HDF5 behind a 512-byte header of text
 (HDF5's own *user block*, so that ``h5py.File(path)`` and ``h5dump`` open it as it is)::
@@ -8,24 +8,24 @@ A file named ``checkpoint-<step, 12 digits>.h5`` is plain HDF5 behind a 512-byte
     bytes 000000200002560
     sha256 <64 hex digits over the three lines above and over every byte from 512 to the end>
 
-Inside, the first folder of an entry says what it was: ``array/params/0`` is an array,
+The first folder of an entry says what it was: ``array/params/0`` is an array,
 ``int/sampler/0/cursor``, ``float/...`` and ``bool/...`` are scalars, ``str/...`` and ``bytes/...``
-are the bytes of a text (UTF-8) or of a byte string, and ``about`` is a JSON object for the reader.
+are the bytes of a text (UTF-8) or of a byte string. ``about`` is a JSON object for the reader.
 
-What is promised, and how:
+The file keeps three promises:
 
 - *A writer killed at any moment loses nothing.* The file is written under a temporary name in the
-  same folder, flushed to the disk, and only then renamed; the folder is flushed too before an
-  older checkpoint is removed. The two last ones stay. Of those whose parameters are not finite
-  (``checkpoint-<step>.not-finite.h5``) the last one stays beside them, and removes none of them.
-- *A flipped bit or a missing end is seen*, wherever it is, because one sum covers the whole file,
-  and it is seen before the HDF5 library parses a single byte of it. SHA-256, because current
-  processors have instructions for it (1.5 GB/s, where BLAKE2b makes 0.5), because it cannot miss
-  damage by accident as 32 bits of CRC can, and because OpenSSL computes it without the GIL.
-- *A file cannot make the reader run, open or allocate anything.* The sum is no signature: whoever
-  may write into the folder may write a checkpoint. So the structure is an allowlist, looked at
-  before any data is: hard links only, numbers only, contiguous storage inside this file, and no
-  more bytes in all than the file has. Nothing is pickled or evaluated.
+  same folder, flushed to the disk, and only then renamed. The folder is flushed too before an
+  older checkpoint is removed. The two last ones stay. The last one whose parameters are not finite
+  (``checkpoint-<step>.not-finite.h5``) stays beside them, and removes none of them.
+- *A flipped bit or a missing end is seen*, anywhere in the file, because one sum covers all of it.
+  It is seen before the HDF5 library parses a single byte. The sum is SHA-256: current processors
+  have instructions for it (1.5 GB/s, where BLAKE2b makes 0.5), it cannot miss damage by accident
+  as 32 bits of CRC can, and OpenSSL computes it without the GIL.
+- *A file cannot make the reader run, open or allocate anything.* The sum is no signature: a user
+  who may write into the folder may write a checkpoint. So the structure is an allowlist, checked
+  before any data is read: hard links only, numbers only, contiguous storage inside this file, and
+  no more bytes in all than the file has. Nothing is pickled or evaluated.
 
 All functions are local and blocking; none is collective. This is the only module that imports h5py.
 """
@@ -64,8 +64,8 @@ __all__ = [
 ]
 
 Value = npt.NDArray[Any] | np.generic | bool | int | float | str | bytes
-"""What can be kept. Arrays hold booleans, integers or floats of 1 to 8 bytes, of either byte order;
-a NumPy scalar comes back as an array without dimensions; everything else as the type it had."""
+"""Values that can be kept. Arrays hold booleans, integers or floats of 1 to 8 bytes, of either byte
+order. A NumPy scalar comes back as an array without dimensions, all else as the type it had."""
 
 HEADER_BYTES = 512
 _NUMBERS = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")
@@ -74,7 +74,7 @@ _STORED = {
     for name in ("?", "i1", "u1", *(order + number for order in "<>" for number in _NUMBERS))
 }
 _KINDS = ("array", "bool", "bytes", "float", "int", "str")
-_OVERHEAD = 4096  # bytes that one dataset or group adds to a file, at most
+_OVERHEAD = 4096  # most bytes that one dataset or group adds to a file
 _DIMENSIONS = 32
 _DEPTH = 32
 _CHUNK = 4 << 20
@@ -82,8 +82,8 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint as read: its ``step``, the ``state`` by name (writable arrays, owned by the
-    caller), the ``path`` it came from, and the ``about`` that its writer left for the reader."""
+    """A checkpoint that was read. ``state`` has the values by name, as writable arrays that the
+    caller owns. ``path`` is its file, and ``about`` what its writer left for the reader."""
 
     step: int
     state: dict[str, Value]
@@ -95,7 +95,7 @@ class Checkpoint:
 
 
 def check_arrays(described: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
-    """UsageError if `save` would refuse arrays of these names, dtypes and shapes."""
+    """Raise UsageError if `save` would refuse arrays of these names, dtypes and shapes."""
     _entries({n: np.broadcast_to(np.zeros((), d), s) for n, (d, s) in described.items()})
 
 
@@ -106,15 +106,15 @@ def save(
     about: Mapping[str, Any] | None = None,
     finite: bool = True,
 ) -> Path:
-    """Writes the checkpoint of ``step`` and returns its path once it is safe on the disk.
+    """Write the checkpoint of ``step`` and return its path once it is safe on the disk.
 
-    ``state`` maps names such as ``momentum/velocity/0`` to values; ``about`` is anything that JSON
-    can say; ``finite``: whether the model in it is one to go on from. Blocking (about the time that
-    the disk takes for the bytes). One worker calls it, but several at once do no harm: each file
-    appears whole, and the last of the same step stays.
+    ``state`` maps names such as ``momentum/velocity/0`` to values. ``about`` is anything that JSON
+    can say. ``finite``: a run may go on from the model in it. Blocking, for about the time that the
+    disk takes for the bytes. One worker calls it, but several at once do no harm: each file appears
+    whole, and the last of the same step stays.
 
-    Raises UsageError for a value that cannot be kept, before anything is touched; CheckpointError
-    if the disk refuses: what was there before is then still there, and nothing half is left.
+    Raises UsageError for a value that cannot be kept, before anything is touched, and
+    CheckpointError if the disk refuses: what was there stays, and nothing half is left.
     """
     if not 0 <= step < 10**STEP_DIGITS:
         raise UsageError(f"a checkpoint's step is 0 to {10**STEP_DIGITS - 1}, got {step}")
@@ -144,7 +144,7 @@ def save(
 
 
 def _entries(state: Mapping[str, Value]) -> dict[str, npt.NDArray[Any]]:
-    """The datasets of a state by their path in the file; UsageError for what cannot be kept."""
+    """Return the datasets of a state by their path in the file. UsageError for other values."""
     entries: dict[str, npt.NDArray[Any]] = {}
     for name, value in state.items():
         parts = name.split("/")
@@ -204,11 +204,11 @@ def _to_json(about: Mapping[str, Any]) -> bytes:
 
 
 def _write(fd: int, step: int, entries: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Fills the file and flushes it to the disk; the header comes last.
+    """Fill the file and flush it to the disk; the header comes last.
 
     HDF5 never writes to the disk: after a write that fails (a full disk) it can damage the heap of
     this process. It lays the file out in memory, without the arrays' bytes, and we put the two
-    together, which needs no second copy of the arrays.
+    together. This needs no second copy of the arrays.
     """
     layout = os.memfd_create("checkpoint", os.MFD_CLOEXEC)
     try:
@@ -231,10 +231,10 @@ def _write(fd: int, step: int, entries: Mapping[str, npt.NDArray[Any]]) -> None:
 def _lay_out(
     fd: int, entries: Mapping[str, npt.NDArray[Any]]
 ) -> list[tuple[int, npt.NDArray[Any]]]:
-    """Writes all but the arrays' bytes into a file in memory; where these belong, in order."""
+    """Write all but the arrays' bytes into a file in memory; return where they belong, in order."""
     bytes_at_most = sum(a.nbytes + _OVERHEAD * (2 + name.count("/")) for name, a in entries.items())
     if bytes_at_most > resource.getrlimit(resource.RLIMIT_FSIZE)[0] != resource.RLIM_INFINITY:
-        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))  # it binds files in memory as well
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))  # it limits files in memory as well
     creation = h5p.create(h5p.DATASET_CREATE)
     creation.set_layout(h5d.CONTIGUOUS)
     creation.set_alloc_time(h5d.ALLOC_TIME_EARLY)
@@ -260,7 +260,7 @@ def _lay_out(
 def _pieces(
     layout: int, size: int, placed: list[tuple[int, npt.NDArray[Any]]]
 ) -> Iterator[memoryview]:
-    """The bytes of the file behind its header, in order."""
+    """Yield the bytes of the file behind its header, in order."""
     at = HEADER_BYTES
     for offset, array in placed:
         yield memoryview(os.pread(layout, offset - at, at))
@@ -281,13 +281,13 @@ def _header(title: bytes, checksum: str) -> bytes:
 
 
 def load_latest(folder: Path, warn: Callable[[str], None], arrays: bool = True) -> Checkpoint:
-    """Reads the newest checkpoint that is whole. Blocking; changes nothing in the folder.
+    """Read the newest checkpoint that is whole. Blocking; changes nothing in the folder.
 
-    Without ``arrays`` all is verified likewise, and the state left out.
+    Without ``arrays`` all is verified as well, and the state is left out.
 
-    Each newer one that is damaged, or not finite, is passed over, and ``warn`` is told so in one
-    sentence that names it, its fault and the one used. CheckpointError if none is usable, with what
-    was tried.
+    Each newer one that is damaged, or not finite, is passed over. ``warn`` is told so in one
+    sentence that names it, its fault and the one used. Raises CheckpointError if none is usable,
+    with what was tried.
     """
     while True:
         faults: list[str] = []
@@ -311,7 +311,7 @@ def load_latest(folder: Path, warn: Callable[[str], None], arrays: bool = True) 
                 if path.is_symlink():
                     faults.append(f"{path.name} is not usable (a link to nowhere)")
                     continue
-                break  # somebody who saves a newer one has just removed it: look again
+                break  # a writer of a newer one has just removed it: look again
             if faults:
                 warn(f"in {folder} {', '.join(faults)}: {path.name} is used instead")
             return checkpoint
@@ -328,7 +328,7 @@ def load_latest(folder: Path, warn: Callable[[str], None], arrays: bool = True) 
 
 
 def load_file(path: Path) -> Checkpoint:
-    """Reads one checkpoint, whatever its file is called. Blocking. Raises CheckpointError."""
+    """Read one checkpoint, under any file name. Blocking. Raises CheckpointError."""
     try:
         return _load(path, None)
     except (_Damaged, OSError) as fault:
@@ -336,7 +336,7 @@ def load_file(path: Path) -> Checkpoint:
 
 
 class _Damaged(Exception):
-    """Why one file is not usable."""
+    """Says why a file is not usable."""
 
 
 def _refuse(why: str) -> NoReturn:
@@ -344,7 +344,7 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _load(path: Path, step: int | None, arrays: bool = True) -> Checkpoint:
-    """``step``: that it must be of. Raises FileNotFoundError if there is no such file."""
+    """Read a file, which must be of ``step`` if that is given. Raises FileNotFoundError."""
     try:
         # O_NONBLOCK: a named pipe under this name must not make us wait for its writer.
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -365,9 +365,9 @@ def _load(path: Path, step: int | None, arrays: bool = True) -> Checkpoint:
             state = dict(_decode(name, _read(dataset)) for name, dataset in datasets.items())
             if len(state) != len(datasets):
                 _refuse("it holds a name twice")
-    # OverflowError and the others: what h5py and NumPy make of shapes and names gone wrong.
+    # OverflowError and the others: h5py and NumPy raise them for damaged shapes and names.
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError) as error:
-        if not os.fstat(fd).st_nlink:  # HDF5 wants a name, even where it opens another
+        if not os.fstat(fd).st_nlink:  # it was removed meanwhile, and HDF5 needs its name
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
         raise _Damaged(why(error)) from error
     finally:
@@ -376,8 +376,8 @@ def _load(path: Path, step: int | None, arrays: bool = True) -> Checkpoint:
 
 
 def _verify(fd: int, step: int | None) -> int:
-    """The header in the file must be, to the bit, the one that belongs to the file's bytes; the
-    step that it names, which must be this one, if any is given."""
+    """Verify that the header is, to the bit, the one that belongs to the file's bytes. Return the
+    step that it names, which must be ``step`` if that is given."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         _refuse("it is not a regular file")
@@ -406,8 +406,8 @@ def _verify(fd: int, step: int | None) -> int:
 
 
 def _datasets(root: h5g.GroupID, size: int) -> Iterator[tuple[str, h5d.DatasetID]]:
-    """Every dataset by its path. Refuses whatever this module would not have written, before any
-    data is read or allocated: a file can claim exabytes, or the same bytes a thousand times."""
+    """Yield every dataset with its path. Refuse all that this module would not have written, before
+    any data is read or allocated: a file can claim exabytes, or the same bytes a thousand times."""
     left = size
     seen: set[int] = set()
     groups: list[tuple[str, h5g.GroupID]] = [("", root)]
@@ -434,7 +434,7 @@ def _datasets(root: h5g.GroupID, size: int) -> Iterator[tuple[str, h5d.DatasetID
 
 
 def _check_dataset(name: str, dataset: h5d.DatasetID, size: int) -> int:
-    """The bytes that a dataset holds, all of them in this file; else a refusal."""
+    """Return how many bytes a dataset holds. Refuse it if they are not all in this file."""
     dtype = _dtype(dataset)
     if dtype is None:
         _refuse(f"{name!r} has a type that is never written")
@@ -442,7 +442,7 @@ def _check_dataset(name: str, dataset: h5d.DatasetID, size: int) -> int:
         _refuse(f"{name!r} has no shape")
     creation = dataset.get_create_plist()
     # Chunked data may name filters, which are plugins: code. Virtual and external data lie in
-    # other files. Contiguous data of this file is the only one that we write.
+    # other files. We write contiguous data of this file only.
     if creation.get_layout() != h5d.CONTIGUOUS or creation.get_external_count():
         _refuse(f"{name!r} is not stored in one piece in this file")
     claimed = dtype.itemsize
@@ -456,8 +456,8 @@ def _check_dataset(name: str, dataset: h5d.DatasetID, size: int) -> int:
 
 
 def _dtype(dataset: h5d.DatasetID) -> np.dtype[Any] | None:
-    """The dtype if it is on the list, found by comparison: h5py's own translation of a type from a
-    file would build Python objects for references and variable lengths."""
+    """Return the dtype if it is on the list, found by comparison: h5py's own translation of a type
+    from a file would build Python objects for references and variable lengths."""
     stored = dataset.get_type()
     return next((dtype for dtype, known in _STORED.items() if stored.equal(known)), None)
 

@@ -1,6 +1,6 @@
-"""A folder of checkpoints: what its files are called, which of them stay, and who may write.
+"""A folder of checkpoints: the names of its files, which of them stay, and who may write.
 
-All functions are local and blocking. What is in a file, `checkpoint_file` knows.
+All functions are local and blocking. `checkpoint_file` knows what is in a file.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ __all__ = [
 ]
 
 KEPT = 2
-"""How many checkpoints stay in a folder."""
+"""Number of checkpoints that stay in a folder."""
 
 STEP_DIGITS = 12
 ABANDONED_SECONDS = 24 * 3600
-"""Age from which a temporary file of another host, whose locks may not be visible, is dead."""
+"""Age from which a temporary file of another host is dead. Its locks may not be visible here."""
 
 _NAME = re.compile(rf"checkpoint-(\d{{{STEP_DIGITS}}})(?P<not_finite>\.not-finite)?\.h5", re.ASCII)
 _TEMPORARY = re.compile(r"\.checkpoint-\d+\.(?P<host>.*)\.[0-9a-f]{16}\.tmp", re.ASCII)
 
 
 def path_of(folder: Path, step: int, finite: bool = True) -> Path:
-    """Where the checkpoint of a step is; one whose parameters are not ``finite`` says so by its
-    name, and nothing goes on from it."""
+    """Return the path of the checkpoint of a step. A checkpoint whose parameters are not ``finite``
+    says so by its name, and no run goes on from it."""
     return folder / f"checkpoint-{step:0{STEP_DIGITS}}{'' if finite else '.not-finite'}.h5"
 
 
 def step_of(path: Path) -> int:
-    """Of a checkpoint, by its name."""
+    """Return the step of a checkpoint, by its name."""
     match = _NAME.fullmatch(path.name)
     assert match is not None, path
     return int(match[1])
 
 
 def is_finite(path: Path) -> bool:
-    """Whether a checkpoint is one to go on from, by its name."""
+    """Return True if a run can go on from a checkpoint, by its name: its parameters are finite."""
     match = _NAME.fullmatch(path.name)
     assert match is not None, path
     return match["not_finite"] is None
 
 
 def published(folder: Path) -> list[Path]:
-    """The checkpoints in a folder by their names, newest step first, whether usable or not.
+    """Return a folder's checkpoints by their names, newest step first, usable or not.
 
     Raises OSError if the folder cannot be listed.
     """
@@ -71,12 +71,12 @@ def published(folder: Path) -> list[Path]:
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest one whose parameters are finite, by the names. Raises OSError as `published`."""
+    """Return the newest finite checkpoint, by the names, if any. Raises OSError as `published`."""
     return next(filter(is_finite, published(folder)), None)
 
 
 def some(folder: Path) -> bool:
-    """Whether there is any, usable or not."""
+    """Return True if the folder holds any checkpoint, usable or not."""
     try:
         return bool(published(folder))
     except OSError:
@@ -84,9 +84,9 @@ def some(folder: Path) -> bool:
 
 
 def check_writable(folder: Path) -> None:
-    """Creates the folder if need be and proves that a checkpoint can be put there.
+    """Create the folder if need be, and prove that a checkpoint can be written there. Blocking.
 
-    Raises UsageError with what to do. Blocking; meant for the start of a run, not for its end.
+    Raises UsageError with what to do. It is meant for the start of a run, not for its end.
     """
     try:
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
@@ -107,8 +107,8 @@ def check_writable(folder: Path) -> None:
 
 
 def check_unused(folder: Path) -> None:
-    """UsageError if the folder holds checkpoints: a run that does not resume must not add its own,
-    because the later steps of the earlier run would be taken for its newest."""
+    """Raise UsageError if the folder holds checkpoints. A run that does not resume must not add its
+    own: the later steps of the earlier run would be taken for its newest."""
     try:
         newest = published(folder)[:1]
     except OSError:
@@ -121,24 +121,24 @@ def check_unused(folder: Path) -> None:
 
 
 def open_temporary(folder: Path, step: int) -> tuple[Path, int]:
-    """A new private file that no other writer has, locked for as long as this process lives.
+    """Open a new private temporary file, locked for as long as this process lives.
 
-    The lock is what tells a live writer's file from a dead one's: the kernel drops it with the
-    process, where a process id could be somebody else's by then.
+    The lock tells a live writer's file from a dead one's: the kernel drops it with the process. A
+    process id could belong to another process by then.
     """
     while True:
         host = socket.gethostname().replace("/", "_")[:64]
         name = f".checkpoint-{step:0{STEP_DIGITS}}.{host}.{os.urandom(8).hex()}.tmp"
         fd = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        # Between the two calls another writer may have locked the file, taking it for a dead
-        # one's, or have removed it already: then it is not ours any more, and we take another.
+        # Between the two calls another writer may have taken the file for a dead writer's, and
+        # have locked or removed it. Then it is not ours any more, and we take another.
         if _lock(fd) is not False and os.fstat(fd).st_nlink == 1:
             return folder / name, fd
         os.close(fd)
 
 
 def _lock(fd: int) -> bool | None:
-    """True if the lock is ours now, False if somebody alive has it, None without locks here."""
+    """Return True if the lock is ours, False if a live process has it, None without locks here."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -147,7 +147,7 @@ def _lock(fd: int) -> bool | None:
 
 
 def flush(folder: Path) -> None:
-    """Makes the names in a folder durable: a rename is only on the disk after this."""
+    """Make the names in a folder durable: a rename is on the disk only after this."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -156,13 +156,13 @@ def flush(folder: Path) -> None:
 
 
 def tidy(folder: Path, step: int, now: float, finite: bool = True) -> None:
-    """Removes what the checkpoint of ``step`` has made superfluous, and what dead writers left.
+    """Remove what the checkpoint of ``step`` has made superfluous, and what dead writers left.
 
-    Only checkpoints *before* ``step`` are ever removed. A later one can be there if it was damaged
-    and the run went on from an earlier one: counting it among the two would remove a good one in
-    its favour. One that is not ``finite`` removes none that is, and only the last such one stays,
-    until a finite one has come as far. ``now`` is the file system's clock, which may not be this
-    host's.
+    Only checkpoints *before* ``step`` are ever removed. A later one may be there if it was damaged
+    and the run went on from an earlier one. If it counted among the two that stay, a good one would
+    be removed in its favour. A checkpoint that is not ``finite`` removes none that is. Only the
+    last one that is not finite stays, until a finite one has come as far. ``now`` is the file
+    system's clock, which may not be this host's.
     """
     with contextlib.suppress(OSError):
         here = published(folder)
@@ -192,7 +192,7 @@ def _remove_if_dead(path: Path, now: float) -> None:
 
 
 def why(error: BaseException) -> str:
-    """A reason in few words."""
+    """Return a reason in few words."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror + (f" ({error.filename})" if error.filename else "")
     return str(error) or type(error).__name__

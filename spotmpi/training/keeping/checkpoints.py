@@ -1,14 +1,13 @@
-"""When checkpoints are written, and by whom: by the leader of the day, whoever that is.
+"""When checkpoints are written, and by which worker: by the leader at that time.
 
-At the boundary where one is due the leader takes a copy of the state. When the next round is
-complete that state is stable, and the copy is written in the background, while training goes on.
-There all parameters are looked at: a checkpoint that is not finite removes none that is.
-Once it is on the disk, the next control word says so to all; a checkpoint that was never confirmed,
-because its writer died, is written by the next leader with the state of its own day. One that the
-disk refused is tried again later, likewise with the state of that day. Whoever ends its part in the
-training, in whatever way, waits for what it is writing.
+At the boundary where a checkpoint is due the leader copies the state. When the next round is
+complete this state is stable, and the copy is written in the background while training goes on. All
+parameters are looked at there: a checkpoint that is not finite removes none that is. Once it is on
+the disk, the next control word tells all workers. If its writer dies first, the next leader writes
+a checkpoint with its present state. One that the disk refused is tried again later, also with the
+present state. A worker that ends its part, in any way, waits for what it is writing.
 
-When training ends or stops, nobody goes before the last state is on the disk: all are in a round
+When training ends or stops, no worker goes before the last state is on the disk: all are in a round
 meanwhile, and a leader that dies in it has a successor.
 """
 
@@ -29,52 +28,51 @@ from spotmpi.trace.records import Trace
 _LOG = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0
-"""Seconds until a checkpoint is tried again that the disk refused; each time twice as many."""
+"""Seconds until a refused checkpoint is tried again: the first and the longest. They double."""
 
 MOST_TRIES = 60
-"""How often the last checkpoint is tried to be written, if the disk refuses: for ten minutes."""
+"""Tries to write the last checkpoint, if the disk refuses: for ten minutes."""
 
 _LONGEST_PAUSE_AT_THE_END = 10.0
-"""Seconds between two of these; it begins with one."""
+"""Longest pause between two tries of the last checkpoint, in seconds. The first is one second."""
 
 State = Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]
-"""Makes a copy of the state, in the memory of the host; and says what a reader needs beside it, in
-the values of JSON."""
+"""Copies the state to host memory. Also returns what a reader needs beside it, as JSON values."""
 Finite = Callable[[Mapping[str, Any]], bool]
-"""Whether the model in such a copy is one to go on from. Any thread may call it."""
+"""Returns True if the model in such a copy is finite. Any thread may call it."""
 Save = Callable[[Path, int, Mapping[str, Any], Mapping[str, Any], bool], Path]
-"""As `checkpoint_file.save`."""
+"""Writes a checkpoint, as `checkpoint_file.save`."""
 
 
 def save(
     folder: Path, step: int, state: Mapping[str, Any], about: Mapping[str, Any], finite: bool
 ) -> Path:
-    """`checkpoint_file.save`, which needs HDF5: to import that takes a tenth of a second."""
+    """Call `checkpoint_file.save`. It needs HDF5, whose import takes a tenth of a second."""
     from spotmpi.training.keeping import checkpoint_file
 
     return checkpoint_file.save(folder, step, state, about, finite)
 
 
 def _rest_after(tries: int) -> float:
-    """Seconds until the last checkpoint is tried again that was refused so often."""
+    """Return the seconds to wait after this many refused tries of the last checkpoint."""
     return min(2.0 ** (tries - 1), _LONGEST_PAUSE_AT_THE_END)
 
 
 class _Writing(NamedTuple):
-    """One checkpoint on its way to the disk."""
+    """A checkpoint on its way to the disk."""
 
     due: int
     step: int
     complete: bool
     began: float
     copied: float
-    """Seconds that it took to copy the state."""
+    """Seconds that the copy of the state took."""
     work: Background[tuple[Path, float]]
-    """What comes of it: its path, and the seconds that it took."""
+    """Returns the path, and the seconds that the write took."""
 
 
 class Checkpoints:
-    """One worker's side of checkpointing; without a folder it does nothing."""
+    """One worker's side of checkpoints. Without a folder it does nothing."""
 
     def __init__(
         self,
@@ -89,9 +87,9 @@ class Checkpoints:
     ) -> None:
         self.folder = folder
         self.asked = False
-        """The script asks for a checkpoint: goes out with the next control word."""
+        """True if the script asks for a checkpoint. The next control word says so."""
         self.published = False
-        """This worker has written the one that was due last: goes out likewise."""
+        """True if this worker has written the checkpoint due last. The control word says so."""
         self._every = every
         self._state = state
         self._finite = finite
@@ -100,22 +98,22 @@ class Checkpoints:
         self._channel = channel
         self._fabric = fabric
         self._due: int | None = None
-        """Round at whose end a checkpoint was due that nobody has confirmed yet."""
+        """Round at whose end a checkpoint was due that no worker has confirmed yet."""
         self._copy: tuple[int, int, Mapping[str, Any], Mapping[str, Any]] | None = None
-        """Round at which it was due, its step and the state, until that is stable."""
+        """Round at which it was due, its step, state and description, until the state is stable."""
         self._copied = 0.0
         """Seconds that the last copy took."""
         self._writing: _Writing | None = None
         self._again = self._pause = 0.0
-        """When one may be tried again that the disk refused, and for how long that was put off."""
+        """When a refused checkpoint may be tried again, and the length of that pause."""
         self._last: tuple[int, bool] | None = None
-        """Step of the one that this worker has written last, and whether training was over."""
+        """Step of the checkpoint that this worker wrote last, and True if training was over."""
         self._tries = 0
-        """How often the last one could not be kept when training was over."""
+        """Number of refused tries of the last checkpoint, after the end of training."""
 
     def due(self, before: int, after: int) -> bool:
-        """A checkpoint belongs to one of the steps ``before`` .. ``after``, without anybody
-        asking: it is of the round that they end with."""
+        """Return True if steps ``before`` to ``after`` make a checkpoint due by its interval. It
+        belongs to the round that they end with."""
         return self._every is not None and after // self._every > before // self._every
 
     def committed(
@@ -127,11 +125,12 @@ class Checkpoints:
         leader: bool,
         level: bool = True,
     ) -> None:
-        """Round ``number`` is committed and ``step`` steps are done. ``level``: there is what all
-        have, and may be kept.
+        """Note that round ``number`` is committed and ``step`` steps are done. ``wanted``: a
+        checkpoint is due. ``confirmed``: the one due is on the disk. ``level``: all hold the same
+        state now.
 
-        Blocks only if the checkpoint before is still being written when one must be. What went
-        wrong while it was written is raised here, or in the call after.
+        Blocks only if a checkpoint must be written while the last one still is. What went wrong
+        with the last one is raised here, or in the next call.
         """
         if self.folder is None:
             return
@@ -139,7 +138,7 @@ class Checkpoints:
             self.wait()
         if self._copy is not None:
             self._write(*self._copy)
-        if confirmed:  # of the one that is due: `published` ends when another one is
+        if confirmed:  # the one due is on the disk; `published` ends when another is due
             self._due = None
         if wanted:
             self._due, self.published = number, False
@@ -150,16 +149,16 @@ class Checkpoints:
             self._copy = self._due, step, *self._copied_state()
 
     def joins(self, number: int) -> None:
-        """This worker has learnt everything by round ``number``, but not whether one is due that
-        nobody has confirmed. It takes it that one is: should all others die, it writes one."""
+        """Note that this worker has learnt everything by round ``number``. It assumes that a
+        checkpoint is due that no worker has confirmed, and writes one if all others die."""
         if self.folder is not None:
             self._due = number
 
     def keep(self, step: int, complete: bool) -> bool:
-        """Write the state as it is, if that is not done; whether it is on the disk. Blocking.
+        """Write the state as it is, unless that is done. Return True if it is on disk. Blocking.
 
-        For the leader, when all are at the boundary before ``step`` and nothing of it can be taken
-        back. ``complete``: training is over.
+        The leader calls it when all workers are at the boundary before ``step`` and nothing of it
+        can be taken back. ``complete``: training is over.
         """
         self._copy = None
         self.wait()
@@ -169,24 +168,24 @@ class Checkpoints:
         return self._last == (step, complete)
 
     def refused_end(self) -> None:
-        """Training is over, and its end could not be kept; all know that."""
+        """Count a refused try to keep the end of the training. All workers know of it."""
         self._tries += 1
 
     @property
     def given_up(self) -> bool:
-        """That was so too often."""
+        """True if the end of the training could not be kept in `MOST_TRIES` tries."""
         return self._tries >= MOST_TRIES
 
     def pause(self, rest: Callable[[float], None]) -> None:
-        """Before it is tried again. Blocking."""
+        """Wait, by ``rest``, before the next try, if the last one was refused. Blocking."""
         if self._tries:
             rest(_rest_after(self._tries))
 
     def wait(self) -> None:
-        """Return when nothing is being written any more; raise what went wrong with it.
+        """Wait until nothing is being written. Raise what went wrong with it.
 
-        But a disk that refuses is said, and no more: training is worth more than one checkpoint,
-        and the last good one is untouched.
+        A disk that refuses is only reported: training is worth more than one checkpoint, and the
+        last good one is untouched.
         """
         writing, self._writing = self._writing, None
         if writing is None:

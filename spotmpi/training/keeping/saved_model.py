@@ -1,4 +1,4 @@
-"""What a checkpoint holds, given back in the structures that the script had: without MPI."""
+"""The model in a checkpoint, in the structures that the script had. Needs no MPI."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ _KINDS = {"dict": dict, "list": list, "tuple": tuple}
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model as a checkpoint holds it. The arrays are the caller's to change."""
+    """A model from a checkpoint. The caller may change the arrays."""
 
     params: Any
-    """The parameters, in the structure that the script gave them in; nested ones in a dict, by
-    their names."""
+    """Parameters in the structure that the script gave. Nested ones are in a dict, by their
+    names."""
     step: int
-    """Steps done."""
+    """Number of steps done."""
     complete: bool
-    """Training was over: this is its last state."""
+    """True if training was over, so this is its last state."""
     optimizer: dict[str, Any]
-    """What the optimizer remembers, by name (``velocity``): each in the structure of ``params``."""
+    """The optimizer's memory by name (``velocity``), each in the structure of ``params``."""
     rest: dict[str, Any]
-    """All else, by name: the seed, the place in the data, what a strategy remembers."""
+    """All other values by name: the seed, the place in the data, a strategy's memory."""
     path: Path
-    """The file that it came from."""
+    """File that the model was read from."""
 
     def like(self, params: P) -> P:
-        """`params` in the structure of these, which may be nested. UsageError if their names are
-        not the same."""
+        """Return the saved parameters in the structure of ``params``, which may be nested.
+        UsageError if their names are not the same."""
         structure, _ = Structure.of(params)
         own = self.params if isinstance(self.params, dict) else dict(enumerate(self.params))
         if own.keys() != set(structure.keys):
@@ -56,7 +56,7 @@ class SavedModel:
 def load(path: str | os.PathLike[str]) -> SavedModel:
     """Read a checkpoint: a file, or the newest whole one of a folder. Local, blocking.
 
-    Needs neither MPI nor a launcher, and changes nothing; a job may be writing into the folder.
+    Needs neither MPI nor a launcher, and changes nothing. A job may be writing into the folder.
     Warns (RuntimeWarning) of newer ones in the folder that are damaged. Raises CheckpointError.
     """
     place = Path(path)
@@ -93,7 +93,7 @@ def _some(names: Iterable[object]) -> str:
 
 
 def _tree(state: dict[str, Any], name: str, how: Any, path: Path) -> Any:
-    """The arrays of this name, taken out of ``state``, as the user had them."""
+    """Take the arrays of this name out of ``state``; return them in the script's structure."""
     try:
         kind = _KINDS[how["kind"]]
         arrays = {key: state.pop(f"{name}/{key}") for key in how["keys"]}

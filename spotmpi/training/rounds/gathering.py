@@ -1,8 +1,8 @@
-"""How workers come together to a round that waits for nobody who is late.
+"""How workers come together for a round that does not wait for late workers.
 
-Who has come to its round marks that (`fabric.Signal`), and the others look for such marks between
-their steps. These are hints: whoever misses one takes some steps more. What all have done, all are
-told by the round itself, as with every strategy whose workers go at their own pace.
+A worker that has come to its round sets a mark (`fabric.Signal`). The others look for such marks
+between their steps. Marks are hints: a worker that misses one takes some steps more. The round
+itself tells all workers what each has done, as with every paced strategy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from spotmpi.training.worker_steps import RoundSteps
 __all__ = ["Gathering"]
 
 _MARK = struct.Struct("<qq?")
-"""A generation, a round of steps, and whether the one who has come to it wants it soon."""
+"""Layout of a mark: generation, round of steps, and True if its worker wants the round soon."""
 
 
 class Gathering:
-    """One worker's part."""
+    """One worker's part in coming together."""
 
     def __init__(
         self,
@@ -35,24 +35,24 @@ class Gathering:
         school: StateTransfer,
         membership: Callable[[], Membership],
     ) -> None:
-        """``membership``: of now."""
+        """``membership``: returns the present one."""
         self._place = place
         self._training = training
         self._school = school
         self._membership = membership
         self._me = place.fabric.me
         self._since: float | None = None
-        """When this worker has seen that there are enough without it."""
+        """When this worker saw that enough others had come; None if it has not."""
 
     def come(self) -> Asks[None]:
-        """This worker has come to its round, with all that it will bring."""
+        """Tell the others that this worker has come to its round, with all that it will bring."""
         self._since = None
         if self._training.replica.strategy.quorum is not None:
             yield Signal(_MARK.pack(*self._here, self._urgent))
 
     def is_due(self, turn: RoundSteps, planned: bool) -> Asks[bool]:
-        """Whether this worker is to take no more steps of this turn, of which it has taken some.
-        ``planned``: all know that the next round begins with a change of the membership."""
+        """Return True if this worker should take no more of the round's steps. It has taken some.
+        ``planned``: all workers know that the next round begins with a change of the membership."""
         quorum = self._training.replica.strategy.quorum
         if quorum is None:
             return False
@@ -68,7 +68,7 @@ class Gathering:
                 if soon:
                     return True
                 come += 1
-        lost = sum(worker not in marks for worker in others)  # nobody waits for these either
+        lost = sum(worker not in marks for worker in others)  # no worker waits for these either
         if not come or come + lost < quorum.of(len(others) + 1):
             self._since = None
             return False
@@ -80,11 +80,11 @@ class Gathering:
 
     @property
     def _here(self) -> tuple[int, int]:
-        """The round that this worker is on its way to."""
+        """Generation and number of the round that this worker is on its way to."""
         return self._membership().generation, self._training.progress.rounds
 
     @property
     def _urgent(self) -> bool:
-        """It is to stop, or to leave, which it can when a round is over."""
+        """True if this worker must stop or leave, which it can do when a round is over."""
         order = self._place.channel.order_for(self._me)
         return order is not None and (order.stop or order.leave)

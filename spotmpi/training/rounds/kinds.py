@@ -1,7 +1,7 @@
-"""Rounds: one object for each kind. What a worker brings to it, and what its result does.
+"""Rounds: one class for each kind, with what a worker brings to it and what the result does.
 
-A round is committed the same way on all workers whatever became of the network meanwhile, and maybe
-by a record that another worker gave; `Round.commit` finds the result in the memory's record.
+A round is committed the same way on all workers, even after network failures, and even if another
+worker gave the record. `Round.commit` finds the result in the memory's record.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ class Taken(NamedTuple):
     first: int
     steps: int
     samples: int
-    """That they are of."""
+    """Samples of these steps."""
     describe: Callable[[int, dict[str, Any]], dict[str, Any]]
-    """What there is to say of the n-th of them, given what is known of the round."""
+    """Returns what the trace says of the n-th of them, given what is known of the round."""
 
 
 class Round:
-    """One round of this worker's, from its opening to its commit."""
+    """One round of this worker, from its opening to its commit."""
 
     kind: ClassVar[int | None]
-    """As the control word has it; None of a worker that does not know what round it is."""
+    """Kind in the control word; None on a worker that does not know what round it is."""
 
     obeys = True
-    """Orders of the launcher are taken while it is prepared."""
+    """True if orders of the launcher are taken while the round is prepared."""
 
     levels = True
-    """All replicas are equal after it."""
+    """True if all replicas are equal after the round."""
 
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
@@ -55,42 +55,42 @@ class Round:
         self.memory.bring_nothing()
 
     def check(self, first: int, last: int | None = None) -> None:
-        """Some of its parts are about to start, from one to another. Raises UsageError if this
+        """Check parts ``first`` to ``last``, which are about to start. Raises UsageError if this
         worker must not bring what is in them."""
 
     def prepare(self, membership: Membership, me: WorkerId) -> None:
-        """It is about to start among these."""
+        """Prepare for the start among these members."""
 
     def word(self, word: ControlWord) -> ControlWord:
-        """Add to the control word what only this round says."""
+        """Return the control word with what only this round says."""
         return word
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
-        """With what a newcomer can do what all do with the result, if that takes anything."""
+        """Return what a newcomer needs to apply the result as all do; None: it needs nothing."""
         return None
 
     @property
     def graduates(self) -> bool:
-        """Whether a newcomer can be told all the rest with it, and go on as if it had taken the
-        others' last step."""
+        """True if a newcomer can be told all the rest with this round, and go on as if it had taken
+        the others' last step."""
         return False
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """It is complete, with contributions of all who are ``full``; the steps taken with it."""
+        """Commit the round, to which all of ``full`` brought. Return its steps or None."""
         raise NotImplementedError
 
     def graduate(self, rest: Any, full: Sequence[WorkerId]) -> None:
-        """This worker has learnt with it: take all else that it was told, with these others."""
+        """Take all the rest: this worker has learnt with this round. ``full``: who knew already."""
         raise NotImplementedError
 
 
 class BeginRound(Round):
-    """The first: what the first worker holds goes to all, as words that are added to zeros."""
+    """The first round: all get what the first worker holds, as words that are added to zeros."""
 
     kind = control_word.MEAN
-    obeys = False  # without parameters there is nothing to stop with
+    obeys = False  # before it there are no common parameters to stop with
 
     def __init__(self, memory: RoundMemory, first: WordView) -> None:
         super().__init__(memory)
@@ -98,7 +98,7 @@ class BeginRound(Round):
         memory.expect(Shape(first.dtype, first.size))
 
     def prepare(self, membership: Membership, me: WorkerId) -> None:
-        """Whose words count depends on who is left."""
+        """Bring the words of the first member that is left, and zeros from the others."""
         self.bring()
         if membership.ids[0] == me:
             self._first.read(0, self.memory.alone.contributions[0])
@@ -106,13 +106,13 @@ class BeginRound(Round):
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """All hold the same."""
+        """Take the first worker's words: all hold the same now."""
         self._first.write(0, self.memory.alone.record[0])
         return None
 
 
 class StepRound(Round):
-    """A round with contributions to the steps that a turn is made of."""
+    """A round with contributions to the steps of a turn."""
 
     kind = control_word.STEP
 
@@ -124,18 +124,18 @@ class StepRound(Round):
         self._turn = turn
         self._me = me
         self._asked: float | None = None
-        """The learning rate that the script wants, as it was when the first part started."""
+        """The learning rate that the script wanted when the first part started."""
         self._prepared_for = -1
         """The generation among whose members its parts start."""
 
     def bring(self) -> None:
-        """As the strategy makes it of the gradient."""
+        """Make the contribution from the gradient, as the strategy says."""
         self._training.replica.bring()
         self.memory.tell(self._turn.pace, self._turn.place)
         self.check(0)
 
     def check(self, first: int, last: int | None = None) -> None:
-        """Numbers that are not finite are refused, if that was asked for."""
+        """Refuse numbers that are not finite, if this check was asked for."""
         training = self._training
         training.replica.starts(first, last)
         if not training.check_finite:
@@ -149,10 +149,10 @@ class StepRound(Round):
             )
 
     def prepare(self, membership: Membership, me: WorkerId) -> None:
-        """What follows from its sums may be done as they are made. If somebody learns, who has the
-        parameters of its own, all have for that long."""
+        """Let the update follow from the sums as they are made, if the plane can. While a worker
+        learns none does so: the learner has parameters of its own, so all keep their own."""
         if self._prepared_for == membership.generation:
-            return  # parts are under way: what they do stays as it is until they are given up
+            return  # parts are under way: they stay as they are until they are given up
         self._prepared_for = membership.generation
         replica = self._training.replica
         if replica.one_counts:
@@ -168,7 +168,7 @@ class StepRound(Round):
             replica.fuse_update(result.rate, result.weight)
 
     def word(self, word: ControlWord) -> ControlWord:
-        """The loss; and a turn without a lease may have to end before its script."""
+        """Add the loss. Only a turn without a lease is late: it may end before its script."""
         turn = self._turn
         late = word.late and turn.lease is None
         if not turn.loss_weight:
@@ -177,22 +177,22 @@ class StepRound(Round):
         return word._replace(late=late, loss=mean, loss_weight=turn.loss_weight)
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
-        """What all know of the round, and how often the optimizer has moved; and the loss that
-        stays if it moves nothing."""
+        """Return what all know of the round, how often the optimizer has moved, and the loss that
+        stays if the round moves nothing."""
         numbers = self._training.registry.numbers()
         loss = self._training.progress.loss
         return {"result": self._result(full), "numbers": numbers, "loss": loss}
 
     @property
     def graduates(self) -> bool:
-        """Not if it comes after the last step, and scripts have asked for something in between: a
-        newcomer would ask for it as well."""
+        """False if the round comes after the last step, and scripts have asked for something in
+        between: a newcomer would still ask for it."""
         return not (self._turn.closes and self._training.position.asked)
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """The rest of the step; a round whose only samples were the lost workers' moves nothing."""
+        """Do the rest of the step. If only lost workers had samples, the round moves nothing."""
         training, turn = self._training, self._turn
         progress, replica = training.progress, training.replica
         result, lease, told = self._result(full), turn.lease, self.memory.told
@@ -219,7 +219,7 @@ class StepRound(Round):
         return Taken(result.after - many, many, int(result.weight), describe)
 
     def _result(self, full: Sequence[WorkerId]) -> Result:
-        """What follows from who contributes."""
+        """Return what follows from which workers contribute."""
         turn = self._turn
         total, active = turn.weigh(full)
         if self._asked is None:
@@ -230,9 +230,9 @@ class StepRound(Round):
 
 
 class MeanRound(Round):
-    """Two rounds: one that says how many numbers a mean is asked of, and one that carries them.
+    """Two rounds: the first says how many numbers a mean is asked of, the second carries them.
 
-    No more than the first may be of the size that others expect, who take a step by mistake.
+    Only the first may have the size that a worker expects that takes a step by mistake.
     """
 
     kind = control_word.MEAN
@@ -244,20 +244,20 @@ class MeanRound(Round):
         self.answer: list[float] = []
 
     def bring(self) -> None:
-        """The numbers, if they are due."""
+        """Bring the numbers, if this is the second round."""
         if self.memory.numbers:
             self.memory.alone.contributions[0][...] = self._numbers
         else:
             super().bring()
 
     def word(self, word: ControlWord) -> ControlWord:
-        """How many there are."""
+        """Add how many numbers there are."""
         return word._replace(numbers=self._asked)
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """The answer, if they were."""
+        """Note the answer, if this is the second round."""
         word.check_numbers(self._asked, number)
         if self.memory.numbers:
             self.answer = exact_means.decode(self.memory.alone.record[0], len(full))
@@ -265,11 +265,11 @@ class MeanRound(Round):
 
 
 class OnceRound(Round):
-    """Rounds until all have a value that one worker has for them.
+    """Rounds until all have a value that one worker computes for them.
 
-    One that says that all wait for it, as many as it takes in which nothing is brought until
-    somebody has one and says how large it is, and one that carries it. If who had it is lost, the
-    next one has another.
+    The first says that all wait for the value. Then come rounds that carry nothing, until a worker
+    has the value and says how large it is. The last one carries it. If the worker that had the
+    value is lost, the next one computes another.
     """
 
     kind = control_word.ONCE
@@ -281,32 +281,32 @@ class OnceRound(Round):
         self.answer: bytes | None = None
 
     def bring(self) -> None:
-        """The value, if it is due and here."""
+        """Bring the value, if it is due and this worker has it."""
         if self.mine is not None and self.memory.answering and self.memory.numbers:
             self.memory.alone.contributions[0][:] = memoryview(self.mine)
         else:
             super().bring()
 
     def word(self, word: ControlWord) -> ControlWord:
-        """How large it is."""
+        """Add how large the value is."""
         return word._replace(numbers=0 if self.mine is None else len(self.mine))
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """The value, if whoever had it has lived to bring it."""
+        """Take the value, if the worker that had it lived to bring it."""
         if self.memory.answering and self.memory.numbers and word.size:
             self.answer = self.memory.alone.record[0].tobytes()
         return None
 
 
 Reached = Callable[[ControlSum], None]
-"""Takes it that all have come to the end, with what their control words say."""
+"""Called when all have come to the end, with the sum of their control words."""
 
 
 class EndRound(Round):
-    """All have come to the end: nothing is brought. The last round is one, and so may be some
-    before it."""
+    """All have come to the end: nothing is brought. The last round is one, as may be some
+    before."""
 
     kind = control_word.END
 
@@ -317,14 +317,14 @@ class EndRound(Round):
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """The session knows what is left to do."""
+        """Tell the session, which knows what is left to do."""
         self._reached(word)
         return None
 
 
 class LearnRound(Round):
-    """Any round of the others, of a worker that does what all do with its result and brings
-    nothing to it."""
+    """Any round of the others, on a worker that learns: it applies the result as all do, and brings
+    nothing."""
 
     kind = None
 
@@ -333,12 +333,12 @@ class LearnRound(Round):
         self._training = training
         self._reached = reached
         self._told: Sequence[Pace] = ()
-        """What the others have told of their steps ..."""
+        """What the others have told of their steps."""
         self._beyond = 0
-        """... and how many more these were than its lesson says."""
+        """Steps that the others took beyond the number in the lesson."""
 
     def graduate(self, rest: Any, full: Sequence[WorkerId]) -> None:
-        """Where its lesson was too early, it is set right."""
+        """Take all the rest, and add the steps that its lesson did not know of."""
         training = self._training
         training.registry.restore(rest)
         training.progress.steps += self._beyond
@@ -348,7 +348,7 @@ class LearnRound(Round):
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """As far as the page tells."""
+        """Do what all do with the result, as far as the page tells."""
         if word.kind == control_word.STEP:
             self._training.replica.moved = False
             self._training.registry.put_numbers(page["numbers"])

@@ -1,8 +1,8 @@
-"""The memory of one worker's rounds: which arenas the open round is made of, and the last one was.
+"""The memory of one worker's rounds: the arenas of the open round, and those of the last one.
 
-A round of the model's size carries a gradient's place, and a page while somebody learns. One that
-carries the numbers of a mean, or the value of a `once`, carries only those, and one in which all
-wait for such a value nothing at all. The control word goes with each. All is local.
+A round of the model's size carries the arena of a gradient, and a page while a worker learns. A
+round for the numbers of a mean, or for the value of a `once`, carries only those. A round in which
+all wait for such a value carries nothing. The control word goes with each. All is local.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spotmpi.training.replica import Replica
 from spotmpi.training.state_transfer import StateTransfer
 
 ArenaOf = Callable[..., Arena]
-"""As `Fabric.arena`."""
+"""Makes an arena, as `Fabric.arena` does."""
 
 
 class RoundMemory:
-    """Arenas, and their turns."""
+    """The arenas of a worker's rounds, from the open round to the last one."""
 
     def __init__(self, arena_of: ArenaOf, replica: Replica[Any], school: StateTransfer) -> None:
-        """``replica``: its arena goes in the round of steps to come."""
+        """``replica``: its arena goes with rounds of steps."""
         self._arena_of = arena_of
         self._replica = replica
         self._school = school
@@ -35,29 +35,29 @@ class RoundMemory:
         self._last: Sequence[Arena] = ()
         self._word = arena_of([Shape("float64", control_word.WORDS)], "word")
         self._table: Arena | None = None
-        """Of what workers tell of their pace, if they may ever have each its own: there from the
-        beginning, so that nobody waits for it where all change to such a strategy."""
+        """Table in which workers tell their pace; None if no strategy here is paced. It is there
+        from the beginning, so that nobody waits for it when all change to such a strategy."""
         if any(strategy.paced for strategy in replica.strategies):
             self._table = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._survey: Arena | None = None
-        """Of what they tell now and then, whatever the strategy."""
+        """Table in which workers tell how they do, every few steps, with any strategy."""
         self._surveys = False
-        """It goes with the open round, or went with the last one."""
+        """True if that table goes with the open round, or went with the last one."""
         self._alone: Arena | None = None
         self._answering = False
 
     @property
     def parts(self) -> list[Part]:
-        """The open round's data."""
+        """The parts of the open round, without the control word."""
         return [part for arena in self._open for part in arena.parts]
 
     @property
     def data(self) -> list[Part]:
-        """What went in the last round, which was one of steps."""
+        """The parts of the first arena of the last round, which was one of steps."""
         return self._last[0].parts
 
     def way(self, found: Between) -> dict[str, Any]:
-        """For the trace: how these parts were summed between hosts."""
+        """Return for the trace how these parts were summed between hosts."""
         known: dict[str, Any] = {"hosts": found.hosts, "ways": found.ways}
         for part, way in zip(self.data, found.ways, strict=True):
             if part.narrowing is not None and way == RING:
@@ -71,16 +71,16 @@ class RoundMemory:
 
     @property
     def teaches(self) -> bool:
-        """Somebody learns from the open round, by its sums."""
+        """True if a worker learns from the open round, by its sums."""
         return self._school.teaching
 
     def full(self, workers: Sequence[WorkerId]) -> Sequence[WorkerId]:
-        """Those of ``workers`` who do not learn."""
+        """Return those of ``workers`` that do not learn."""
         return self._school.full(workers)
 
     @property
     def in_place(self) -> bool:
-        """As the data plane has it."""
+        """True if one of its arenas sums in place."""
         return any(arena.in_place for arena in (*self._open, *self._last))
 
     @property
@@ -90,11 +90,11 @@ class RoundMemory:
 
     @property
     def room(self) -> list[Buffer]:
-        """Room for another's record."""
+        """Memory for another worker's record."""
         return [flat for arena in (*self._last, self._word) for flat in arena.results]
 
     def open(self) -> None:
-        """The next round begins."""
+        """Begin the next round."""
         self._school.open()
         self.unfuse()
         self._surveys = self._alone is None and self._replica.surveys
@@ -104,16 +104,16 @@ class RoundMemory:
         self._open = (*first, *self._school.arena)
 
     def unfuse(self) -> None:
-        """The open round's sums are to be left as they are."""
+        """Leave the open round's sums as they are: no update is fused with them."""
         self._replica.arena.unfuse()
 
     def bring_nothing(self) -> None:
-        """Nothing to add to the open round's sums."""
+        """Bring nothing to the open round's sums."""
         for arena in self._open:
             arena.bring_nothing()
 
     def turn(self) -> None:
-        """The open round is committed: it is the last one now."""
+        """Commit the open round: it is the last one now."""
         for arena in (*self._open, self._word):
             arena.turn()
         self._last = self._open
@@ -127,14 +127,14 @@ class RoundMemory:
         return [self._table]
 
     def tell(self, pace: Pace | None, place: int) -> None:
-        """Bring it to the open round, where that is told. A negative place: there is none."""
+        """Bring the pace to the open round, if it tells paces. ``place`` < 0: there is none."""
         for table in self._told:
             table.weight = 1.0
             paces.write(table.contributions[0], place, pace if place >= 0 else None)
 
     @property
     def told(self) -> list[Pace] | None:
-        """What all have told in the last round, which was one of steps; None where nothing is."""
+        """Paces of all from the last round, which was one of steps; None if none are told."""
         return next((paces.read(table.record[0]) for table in self._told), None)
 
     @property
@@ -147,7 +147,7 @@ class RoundMemory:
         return [self._survey]
 
     def answer(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
-        """Bring to the open round how this worker does, if that is asked. No two have one place."""
+        """Bring how this worker does, if the open round asks. No two workers have one place."""
         for table in self._surveyed:
             table.weight = 1.0
             does, knows = table.contributions
@@ -156,7 +156,7 @@ class RoundMemory:
 
     @property
     def surveyed(self) -> tuple[list[Pace], list[Lengths]] | None:
-        """How all do, and what they know of gradients, if it was asked with the last round."""
+        """How all do, and what they know of gradients; None if the last round did not ask."""
         for table in self._surveyed:
             return paces.read(table.record[0]), gradient_noise.read(table.record[1])
         return None
@@ -164,18 +164,18 @@ class RoundMemory:
     # The control word.
 
     def speak(self, word: control_word.ControlWord) -> None:
-        """Write it."""
+        """Write the control word."""
         self._word.contributions[0][:] = word.encode()
 
     def heard(self, workers: int) -> control_word.ControlSum:
-        """The sum of the last round's control words."""
+        """Return the sum of the last round's control words."""
         return control_word.total(self._word.record[0], workers)
 
     # Rounds that carry one array alone, or none.
 
     @property
     def numbers(self) -> int:
-        """Words that go alone with the open round, or the next one; 0 if the model's size does."""
+        """Words that go alone with the open round, or the next; 0: it carries the model's size."""
         return 0 if self._alone is None else sum(len(flat) for flat in self._alone.record)
 
     @property
@@ -186,21 +186,21 @@ class RoundMemory:
 
     @property
     def answering(self) -> bool:
-        """The next round belongs to the call of `once` that the last one belonged to."""
+        """True if the next round belongs to the same call of `once` as the last one."""
         return self._answering
 
     def expect(self, *shapes: Shape) -> None:
-        """The next round carries these and nothing else."""
+        """Make the next round carry these shapes and nothing else."""
         self._alone = self._arena_of(shapes)
 
     def expect_numbers(self, words: int) -> None:
-        """The next round carries so many words of a mean's numbers, if any, and nothing else."""
+        """Let the next round carry ``words`` words of a mean and nothing else; 0: a usual one."""
         self._alone = None
         if words:
             self.expect(Shape("float64", words))
 
     def follow(self, word: control_word.ControlSum) -> None:
-        """After a round with this word: does what was asked for come next?"""
+        """Find out if the last round, with this word, asked for something in the next one."""
         last, self._alone, self._answering = self._alone, None, False
         if word.kind == control_word.MEAN and last is None:
             self.expect_numbers(word.numbers * exact_means.WORDS)

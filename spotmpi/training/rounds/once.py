@@ -1,4 +1,4 @@
-"""What one worker does for all, as bytes: the value that came of it, or why there is none."""
+"""The result of a `once` as bytes: the value that it returns, or the exception that it raises."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["answer_of", "name_of", "outcome_of"]
 
 
 def name_of(work: Callable[[], Any]) -> str:
-    """What ``work`` is called in the script: the same on all workers, and in a resumed job."""
+    """Return the name of ``work`` in the script: equal on all workers, and in a resumed job."""
     while isinstance(work, partial):
         work = work.func
     return str(getattr(work, "__qualname__", type(work).__qualname__))
 
 
 def outcome_of(work: Callable[[], Any], where: str) -> bytes:
-    """What ``work`` returns, or what it raises; ``where`` is said with that. Local."""
+    """Run ``work``; pack its value, or its exception with ``where`` in front. Local."""
     try:
         return pack([True, work()])
     except Exception as error:  # noqa: BLE001 - all workers raise it
@@ -29,7 +29,7 @@ def outcome_of(work: Callable[[], Any], where: str) -> bytes:
 
 
 def answer_of(outcome: bytes) -> Any:
-    """The value; raises `OnceError` in the place of what was raised."""
+    """Return the value. Raises `OnceError` if ``work`` raised an exception."""
     fine, said = unpack(outcome)
     if not fine:
         raise OnceError(said)
@@ -37,7 +37,7 @@ def answer_of(outcome: bytes) -> Any:
 
 
 def _told(error: Exception) -> str:
-    """With the lines of the script that led to it, as nobody else has them."""
+    """Return the error as text, with the script's lines. No other worker has these."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
         trace = trace.tb_next

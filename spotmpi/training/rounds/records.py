@@ -1,4 +1,4 @@
-"""What the trace is told of the steps that a round has committed."""
+"""Tells the trace of the steps that a round has committed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["StepRecords"]
 
 
 class StepRecords:
-    """One worker's. Local, all of it."""
+    """What one worker tells the trace of its rounds. Local, all of it."""
 
     def __init__(
         self, place: WorkerContext, journal: Journal, memory: RoundMemory, turns: WorkerSteps
@@ -32,20 +32,20 @@ class StepRecords:
         self._timings = Timings(place.trace, place.fabric.me, place.fabric.clock, place.cpu)
 
     def entered(self) -> float:
-        """This worker has come to a round, or tries it again; returns when that is."""
+        """Note that this worker enters a round, or tries it again. Return the time."""
         now = self._place.fabric.clock()
         self._timings.entered(now)
         return now
 
     def over(self, kind: int | None, taken: Taken | None, now: float) -> bool:
-        """A round is complete, of this kind; returns whether there are steps of it to be told."""
+        """Note that a round of this kind is complete. Return True if its steps go to the trace."""
         self._timings.committed(now, kind, None if taken is None else taken.first + taken.steps - 1)
-        if kind == control_word.END:  # so that the line of the training's end comes last
+        if kind == control_word.END:  # the line of the training's end must come last
             self._timings.write()
         return taken is not None and self._place.trace.active
 
     def close(self) -> None:
-        """This worker writes no more."""
+        """Write what is left and close the trace."""
         self._timings.write()
         self._place.trace.close()
 
@@ -58,8 +58,8 @@ class StepRecords:
         taken: Taken,
         now: float,
     ) -> None:
-        """The steps that were ``taken`` with this round, to which these ``brought`` something, of
-        whom those who are ``full`` took steps."""
+        """Tell the journal of the steps ``taken`` with this round. ``brought``: the workers that
+        contributed to it. ``full``: those of them that took steps."""
         journal, turns, memory = self._journal, self._turns, self._memory
         turns.counted(taken.samples)
         if journal.wants_steps:

@@ -1,8 +1,8 @@
-"""How a training goes with the strategy that it follows, as a policy wants to know it.
+"""Surveys: how a training goes with the strategy that it follows, for a policy.
 
-Now and then a round of steps carries a table in which each worker says how long it has computed for
-its steps (`protocol.paces`). All read it, so whoever leads next knows what the one before knew, but
-for times, which each takes by its own clock.
+About every 16 steps a round of steps carries a table in which each worker says how long it has
+computed for its steps (`protocol.paces`). All workers read it. So the next leader knows what the
+last one knew, except for times: each worker takes these by its own clock.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from spotmpi.training.training_state import TrainingState
 __all__ = ["StrategySurvey", "decided"]
 
 _KEEPS = 0.9
-"""Of a gradient's noise, what earlier surveys have said counts so much."""
+"""Weight of earlier surveys in the average of the gradient's noise."""
 
 
 class StrategySurvey:
-    """One worker's view. Local, all of it."""
+    """One worker's view of the surveys. Local, all of it."""
 
     def __init__(
         self,
@@ -36,19 +36,19 @@ class StrategySurvey:
         self._membership = membership
         self._clock = clock
         self._tried: dict[str, tuple[float, int, float, float]] = {}
-        """Of each strategy, by its name: progress, workers, and when that was."""
+        """Progress, workers, time and seconds of the last survey of each strategy, by its name."""
         self._noise: Noise | None = None
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Another strategy is followed from now on. It is looked at from the end of its first round
-        on: that takes the time that workers need to start, or to get memory."""
+        """Begin again: the workers follow another strategy. The measurement begins after its first
+        round, in which workers may still start or get memory."""
         self._since = self._begin = 0.0
         self._first: int | None = None
         self._samples = 0
 
     def committed(self, samples: int) -> None:
-        """A round of steps is committed, for which ``samples`` were used."""
+        """Count the ``samples`` of a committed round of steps."""
         if self._first is None:
             self._since = self._begin = self._clock()
             self._first = self._training.progress.steps
@@ -59,8 +59,8 @@ class StrategySurvey:
     def metrics(
         self, told: Sequence[Pace], known: Sequence[Lengths], full: Sequence[WorkerId]
     ) -> Metrics | None:
-        """After a round in which workers have ``told`` how they do, and what was ``known`` of
-        their gradients; None if that says nothing."""
+        """Return the metrics after a survey; None if it says nothing. ``told``: paces of workers.
+        ``known``: lengths of their gradients. ``full``: the workers that took part."""
         now, training, first = self._clock(), self._training, self._first
         if (noise := estimated(known, training.replica.size)) is not None:
             self._noise = noise.after(self._noise, _KEEPS)
@@ -94,7 +94,7 @@ class StrategySurvey:
 
 
 def decided(policy: Policy, metrics: Metrics) -> str:
-    """Why, for people."""
+    """Return the reason for a decision, as text for people."""
     there = f"{metrics.workers} workers on {metrics.hosts} host" + "s" * (metrics.hosts != 1)
     return (
         f"{policy}, with {there}: each worker does {metrics.share:.2f} of what it would do alone, "

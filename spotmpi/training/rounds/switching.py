@@ -1,4 +1,4 @@
-"""From one strategy to another: what is wished for, what all agree on, and how it comes to be."""
+"""Changes from one strategy to another: the wish, the agreement and the change itself."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Switching:
-    """One worker's part. Local, all of it; all workers decide alike.
+    """One worker's part in such changes. Local, all of it; all workers decide alike.
 
-    The leader's wish goes with the control word of a round. All who commit that round go on with
-    the other strategy, before anything else that they do together. While somebody learns, or in the
-    middle of a round's steps, the wish is not heard; the leader says it again.
+    The control word of a round carries the leader's wish. All workers that commit this round change
+    to the other strategy before they do anything else together. The wish has no effect while a
+    newcomer learns, or in the middle of a round's steps. The leader then repeats it.
     """
 
     def __init__(
@@ -47,16 +47,16 @@ class Switching:
         self._turns = turns
         self._journal = journal
         self._agreed: int | None = None
-        """The number of the strategy that all go on with."""
+        """Number of the strategy that all have agreed to change to; None if there is none."""
 
     @property
     def wish(self) -> int | None:
-        """For the control word of who leads."""
+        """Number of the strategy that the control word asks for, if this worker leads."""
         training = self._training
         return None if training.wish == training.strategy else training.wish
 
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
-        """A round of steps is committed that had this word, with these workers."""
+        """Read the control word of a committed round of steps, with its workers."""
         self._survey.committed(taken.samples)
         if (told := self._memory.surveyed) is not None:
             self._training.meter.begin_anew()
@@ -86,7 +86,7 @@ class Switching:
             }
 
     def carry_out(self, generation: int, leads: bool) -> None:
-        """Between that round and whatever comes next: go on with it, if there is one."""
+        """Change to the strategy agreed on, if there is one. Call it right after that round."""
         if self._agreed is None:
             return
         training, replica = self._training, self._training.replica

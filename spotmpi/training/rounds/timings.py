@@ -1,9 +1,9 @@
-"""How long each worker took for its part of a round, for the trace: the evidence of who was slow.
+"""How long each worker took for its part of a round, for the trace: it shows which one was slow.
 
-Each worker tells its own: what it took before it came to the round, which is its script's time, and
-then until the round was complete; for how much of both its main thread had a core, and for how much
-it could have run and had none. A line holds many rounds, so that it costs little, and goes out
-at once after a slow one: whoever dies takes no more with it than what was usual.
+Each worker writes its own times: how long its script took until it came to the round, and how long
+it then took until the round was complete. For both together it writes how long its main thread had
+a core, and how long it was ready to run without one. A line holds many rounds, so it costs little.
+A line is written at once after a slow round: a worker that dies takes only usual ones along.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from spotmpi.trace.records import Trace
 __all__ = ["CpuTime", "Timings"]
 
 _MOST = 64
-"""Rounds of a line."""
+"""Most rounds in one line."""
 _LONGEST = 5.0
-"""Seconds until it is written, and fewer rounds if these take so long."""
+"""Seconds after which a line is written, even with fewer rounds."""
 _SLOW = 1.5
-"""Times what the fastest quarter of the last rounds took, from which on one counts as slow here."""
+"""A round is slow if it takes this many times as long as the first quartile of the last ones."""
 _LAST = 32
-"""Rounds from which that follows."""
+"""Number of last rounds that a round is compared with."""
 _FIRST = 64
-"""Rounds each of which is written at once: what is usual is open, and many a worker dies young."""
+"""First rounds, each written at once: usual times are not known yet, and many workers die early."""
 _NAMES = ("step", "mean", "once", "end")
-"""Of kinds of rounds (`control_word`)."""
+"""Names of the kinds of rounds, by number (`control_word`)."""
 
 Cpu = Callable[[], tuple[float, float] | None]
 
 
 class CpuTime:
-    """What the kernel's scheduler has given this process's main thread. One pread(2) a look."""
+    """Reads how long this process's main thread ran and waited for a core: one pread(2) a call."""
 
     def __init__(self) -> None:
         self._file = -1
@@ -44,7 +44,7 @@ class CpuTime:
             self._file = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def __call__(self) -> tuple[float, float] | None:
-        """Seconds on a core so far, and seconds ready to run without one; None if not known."""
+        """Return seconds on a core and seconds ready to run without one; None if not known."""
         if self._file < 0:
             return None
         try:
@@ -54,7 +54,7 @@ class CpuTime:
             return None
 
     def close(self) -> None:
-        """Look no more."""
+        """Close the file. Later calls return None."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -64,12 +64,12 @@ class CpuTime:
 
 
 class Timings:
-    """One worker's. Local, all of it; without a trace it does nothing."""
+    """One worker's times. Local, all of it; does nothing without a trace."""
 
     def __init__(
         self, trace: Trace, me: WorkerId, clock: Callable[[], float], cpu: Cpu | None
     ) -> None:
-        """``cpu``: as `CpuTime` has it; None where it is not known."""
+        """``cpu``: a function such as `CpuTime`; None if CPU times are not known."""
         self._trace = trace
         self._me = me
         self._clock = clock
@@ -80,20 +80,20 @@ class Timings:
         self._used = None if cpu is None else cpu()
         self._entered: float | None = None
         self._script = 0.0
-        """Seconds outside of rounds since the last step's."""
+        """Seconds outside of rounds since the last round of steps."""
         self._others: list[str] = []
-        """What other rounds there were since then."""
+        """Names of other rounds since the last round of steps."""
         self._last: deque[float] = deque(maxlen=_LAST)
         self._rounds = 0
         self._clear()
 
     def entered(self, now: float) -> None:
-        """This worker has come to a round; what comes again, after a loss, does not count."""
+        """Note that this worker enters a round. Another try after a loss does not count."""
         if self._entered is None:
             self._entered = now
 
     def committed(self, now: float, kind: int | None, last: int | None) -> None:
-        """A round of this kind is over. ``last``: of the steps that were taken with it, if any."""
+        """Note the end of a round of ``kind``. ``last``: the last step that it took, if any."""
         if not self._active:
             return
         entered = now if self._entered is None else self._entered
@@ -125,7 +125,7 @@ class Timings:
             self.write()
 
     def write(self) -> None:
-        """What has not been written yet."""
+        """Write the rounds that are not written yet."""
         if self._steps:
             known: dict[str, Any] = {"script_ms": self._scripts, "round_ms": self._in_rounds}
             if len(self._ran) == len(self._steps):
