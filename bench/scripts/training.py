@@ -1,9 +1,9 @@
 """The training whose recoveries are measured: all of spotmpi, and a gradient that costs nothing.
 
 A script for ``spotmpi run`` (`recovery` starts it): ``training.py FOLDER PARAMS STEPS SCHEDULE
-[LIBRARY]``, arguments as in `floor`, and whose the arrays are: ``numpy``, or ``cupy``. Victims die by
-`floor.Killer`, in the place of spotmpi's own rehearsal: at moments that the bench chooses, the same
-on both sides.
+[LIBRARY]``. Arguments are as in `floor`; LIBRARY says whose the arrays are, ``numpy`` (usual) or
+``cupy``. Victims die by `floor.Killer`, in the place of spotmpi's own rehearsal: at moments that
+the bench chooses, the same on both sides.
 """
 
 from __future__ import annotations

@@ -414,7 +414,7 @@ class Session(Generic[P]):
         guest = None if self._school.learns else self.place.fabric.guest()
         leaving = frozenset({self.me}) if self._orders.leave else frozenset()
         if leaving:
-            self.training.replica.leave()  # now: once the plan is sealed the others go on
+            self.training.replica.leave()  # now: once it is sealed the others go on
         return PlannedChange(leaving, guest, None if guest is None else self.me)
 
     def open(self) -> None:

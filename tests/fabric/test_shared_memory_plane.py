@@ -310,9 +310,9 @@ def test_tiny_models_load_no_numba() -> None:
     code = (
         "import sys\n"
         "from spotmpi.fabric import Shape\n"
-        "from spotmpi.fabric.planes.shared_memory_plane import Node\n"
+        "from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane\n"
         "from spotmpi.fabric.planes.plane import Ways\n"
-        "node = Node(Ways(lambda part: None, lambda: False))\n"
+        "node = SharedMemoryPlane(Ways(lambda part: None, lambda: False))\n"
         "node.arena([Shape('float32', 1000)], 'data'); node.arena([Shape('float64', 16)], 'word')\n"
         "assert 'numba' not in sys.modules\n"
         "node.arena([Shape('float32', 2000)], 'data')\n"

@@ -58,20 +58,20 @@ SESSION: list[_Slip] = [
     ),
     (
         "the_learning_rate_is_not_told_to_a_newcomer",
-        "registered.py",
+        "training_state.py",
         "        if lr is not None:\n            self._lr.lr = unpack(lr)",
         "        if lr is None:\n            self._lr.lr = unpack(lr)",
     ),
     (
         "a_learning_rate_on_its_way_is_not_resumed",
-        "registered.py",
+        "training_state.py",
         'if all(f"lr/factor/{name}" in found',
         'if all(f"lr/{name}" in found',
     ),
     (
         "who_leaves_keeps_its_parameters_where_the_others_write",
         "session.py",
-        "            self.training.replica.leave()  # now: once that is sealed the others go on\n",
+        "            self.training.replica.leave()  # now: once it is sealed the others go on\n",
         "            pass\n",
     ),
     (
@@ -106,19 +106,19 @@ SESSION: list[_Slip] = [
     ),
     (
         "the_last_words_of_a_page_are_brought_by_nobody",
-        "teaching.py",
+        "state_transfer.py",
         "(rank + 1) * len(part) // many",
         "(rank + 1) * (len(part) // many)",
     ),
     (
         "the_memory_of_pages_is_never_given_back",
-        "teaching.py",
+        "state_transfer.py",
         "        if not self._teaches and not self._last:\n            self._arena = None\n",
         "",
     ),
     (
         "a_loop_that_was_left_takes_its_steps_into_the_next",
-        "turns.py",
+        "worker_steps.py",
         "        elif mine:\n            self.now.left = True",
         "        elif mine:\n            self.renew()",
     ),
@@ -200,8 +200,8 @@ DRIVER: list[_Slip] = [
     (
         "a_plan_is_carried_out_twice",
         "driver.py",
-        "            if not self.ledger.ending:  # whoever",
-        "            if self.ledger.ending:  # whoever",
+        "            if not self.ledger.ending:  # a",
+        "            if self.ledger.ending:  # a",
     ),
     (
         "a_newcomer_is_told_of_the_time_before_it_was_admitted",
