@@ -112,7 +112,7 @@ def main(options: argparse.Namespace) -> int:
         named(strategy)  # or it says what there is
     if options.plot and not options.plot.resolve().parent.is_dir():
         raise UsageError(f"{options.plot}: there is no such folder; make it first")
-    about = {"workers": WORKERS, "lost": _LOST, "joined": _SPARES, "seeds": seeds}
+    about: dict[str, Any] = {"workers": WORKERS, "lost": _LOST, "joined": _SPARES, "seeds": seeds}
     report = Report("convergence", options.json, **about)
     print(_HEAD, flush=True)
     with temporary_job.ended_by_signals():

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from spotmpi.bench.measuring import figures, turns
 from spotmpi.bench.measuring import gpu_cases as gpu
 from spotmpi.bench.measuring.copies import copying
+from spotmpi.bench.measuring.gpu_cases import Case
 from spotmpi.bench.measuring.report import Report
-from spotmpi.bench.measuring.turns import Case
 from spotmpi.errors import UsageError
 from spotmpi.kernels import cpu, reference
 
@@ -138,14 +138,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
         "Measure how fast the kernels of spotmpi are on one core, beside the fastest that NumPy "
-        "has for the same and a copy of as many bytes."
+        "has for the same and a copy of as many bytes; or, with --gpu, on one GPU beside CuPy."
     )
     parser.epilog = "example: spotmpi bench kernels --params 1000000\n\nAbout 2 minutes."
     add = parser.add_argument
     add("--params", type=int, nargs="+", metavar="N", default=_PARAMS,
         help="sizes of the arrays, in float32 (1 M, 25.6 M)")  # fmt: skip
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
-    add("--gpu", action="store_true", help="those of a GPU, beside CuPy")
+    add("--gpu", action="store_true", help="on CuPy's current device, beside CuPy")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
 
@@ -189,7 +189,6 @@ def _measure(case: Case, params: int, count: int, on_gpu: bool) -> Measured:
     # The copy reads and writes as much.
     sides = {"spotmpi": case.ours, library: case.theirs, "copy": copy(case.moved // 2)}
     for step in sides.values():
-        step()  # which may compile it
-    steps = {name: turns.block(clock, step, _BLOCK, _MOST) for name, step in sides.items()}
-    found = turns.take(clock, count, sides, steps)
+        clock(step, 1)  # which may compile it
+    found = turns.compare(clock, count, sides, _BLOCK, _MOST)
     return Measured(case.name, params, case.moved, library, found)

@@ -218,13 +218,15 @@ def _page(head: dict[str, Any], measured: Results) -> Iterator[str]:
     yield from summary.table(measured)
     yield "\nWhere the last survivor's time goes, medians in ms (dying: from SIGKILL to death):"
     yield from summary.phases(measured)
-    yield "\nTargets:"
-    for text, holds in summary.targets(measured):
-        yield f"  {'holds ' if holds else 'MISSED'}  {text}"
     on, versions = head["machine"], head["versions"]
+    if "gpu" not in on:  # the targets are those of arrays in the memory of the host
+        yield "\nTargets:"
+        for text, holds in summary.targets(measured):
+            yield f"  {'holds ' if holds else 'MISSED'}  {text}"
+    gpu = f"{on['gpu']}, " if "gpu" in on else ""
     yield (
-        f"\n{on['cpu']}, {on['cores']} cores, {on['memory_gib']} GiB, Linux {on['kernel']}, load "
-        f"{on['load']:.1f} at the start; "
+        f"\n{gpu}{on['cpu']}, {on['cores']} cores, {on['memory_gib']} GiB, Linux {on['kernel']}, "
+        f"load {on['load']:.1f} at the start; "
         + ", ".join(f"{name} {number}" for name, number in versions.items())
     )
 

@@ -91,14 +91,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "example: spotmpi bench step --workers 2 4 --params 1000000\n\n"
         "About 5 minutes on 2 cores. 'born' are steps with gradients that were computed into\n"
-        "trainer.gradients; 'plane' is spotmpi's data plane without what makes it safe."
+        "trainer.gradients; 'plane' is spotmpi's data plane without what makes it safe.\n"
+        "With --gpu, bare and gloo sum in the memory of the host, and 'staged' is spotmpi where\n"
+        "workers cannot open each other's memory on the device."
     )
     add = parser.add_argument
     add("--workers", type=int, nargs="+", metavar="N", default=_WORKERS, help="numbers (2 4 8)")
     add("--params", type=int, nargs="+", metavar="N",
         help="sizes of the model, in float32 (1 M, 25.6 M)")  # fmt: skip
     add("--models", nargs="+", choices=tuple(MODELS), default=(), help="these, array by array")
-    add("--gpu", action="store_true", help="arrays of CuPy's, all on one GPU")
+    add("--gpu", action="store_true", help="arrays of CuPy's on one GPU, not with --models")
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
@@ -134,7 +136,10 @@ def _on_gpu(options: argparse.Namespace, report: Report) -> int:
     with temporary_job.ended_by_signals():
         for params in options.params or _PARAMS:
             for workers in options.workers:
-                with report.measuring(f"{workers} workers, {params}"):
+                job = f"{workers} workers, {params}"
+                if not report.has_room(needed(workers, params), job):
+                    continue
+                with report.measuring(job):
                     found = _measure(workers, params, options.turns, "on_device.py")
                     sides = found.sides
                     best = "born" if "born" in sides else "staged born"

@@ -54,8 +54,8 @@ remain there until it is read (`bench kernels`)."""
 
 
 def warm(*dtypes: str) -> None:
-    """Load or compile every kernel for these dtypes, or both, except those that narrow. It blocks
-    for seconds on the very first start.
+    """Load or compile every kernel for these dtypes (for both, if none is given), except those
+    that narrow. It blocks for seconds on the very first start.
 
     A process that starts many workers calls it once before, so that they do not wait for each
     other. A process that must not wait in the middle of something calls it as well.

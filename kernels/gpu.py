@@ -1,6 +1,6 @@
 """The kernels on a GPU, for CuPy's arrays.
 
-They are CUDA source (`arithmetic.cu`, `narrow.cu`), which is compiled when it is first used.
+They are CUDA source (`arithmetic.cu`, `narrow.cu`), which each process compiles at the first use.
 `reference` says what each computes. The results are equal to its, to the bit save for the payload
 of NaNs. All functions refuse what `cpu` refuses. They put their work into the current stream of the
 calling thread and return. Only functions that tell a number (`digest`, `finite`, sums of squares)

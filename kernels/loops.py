@@ -1,5 +1,5 @@
-"""The loops of `cpu`, compiled by Numba. The import takes long: only processes do it whose arrays
-are worth it.
+"""The loops of `cpu`, compiled by Numba. The import takes long: only processes with arrays that
+are worth it do it.
 
 In each loop, scalars are rounded to the arrays' dtype first. One float64 among float32 would turn
 the whole loop into one over float64, which is slower and rounds differently.

@@ -1,7 +1,7 @@
 """Sums that go right into the next state, in one pass over memory and not in place.
 
 Each function does what `scaled_sum` and an update do, with the bits of the two by themselves. It is
-for the memory of the host alone. Inputs are any number of arrays that overlap nothing that is
+for the memory of the host alone. Inputs are one array or more, which overlap nothing that is
 written; what is written overlaps nothing that is read. Other rules are those of `cpu`.
 """
 

@@ -21,7 +21,7 @@ from spotmpi.kernels.past_cache import LINE, copy_lines, settle
 __all__ = ["compiled"]
 
 BLOCK = 2048
-"""Elements of a sum that are in a core's nearest cache."""
+"""Elements of a block: they stay in a core's nearest cache."""
 
 
 def compiled(dtype: np.dtype[Any]) -> SimpleNamespace:

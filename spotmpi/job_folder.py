@@ -116,12 +116,23 @@ def hold(folder: Path) -> int:
 
 
 def remove(folder: Path, patience: float = 2.0) -> None:
-    """Remove a job's folder. Others may be removing it, and the dying may still write to it."""
+    """Remove a job's folder. Others may be removing it, and the dying may still write to it.
+
+    Another job may make a folder of this name as soon as it is gone: that one stays.
+    """
     import shutil  # here, not above: every wrapper would pay for it
 
-    deadline = time.monotonic() + patience
-    while folder.exists() and time.monotonic() < deadline:
+    deadline, this = time.monotonic() + patience, _number(folder)
+    while this is not None and this == _number(folder) and time.monotonic() < deadline:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _number(folder: Path) -> int | None:
+    """Return by which number the file system knows it; None if it is gone."""
+    try:
+        return folder.lstat().st_ino
+    except FileNotFoundError:
+        return None
 
 
 def remove_when_free(folder: Path, patience: float = 5.0) -> None:

@@ -202,3 +202,10 @@ def test_the_environment_chooses_in_the_place_of_the_script(
     monkeypatch.setenv("SPOTMPI_STRATEGY", "fastest")
     with pytest.raises(UsageError, match="there is no strategy 'fastest'"):
         spotmpi.Trainer(params, optimizer=SGD(lr=1.0))
+
+
+def test_what_a_worker_keeps_of_its_own_is_in_the_name() -> None:
+    assert DiLoCo(mix=0.5).called != DiLoCo().called
+    waits = DiLoCo(quorum=0.75, mix=0.5)
+    assert waits.called != DiLoCo(quorum=0.75).called
+    assert str(named(waits.called)) == str(waits)

@@ -1,16 +1,17 @@
-"""The kernels of a GPU, each beside the fastest spelling that CuPy has: a kernel of the user's."""
+"""The kernels of a GPU, each beside what a user of CuPy would write: one kernel of the user's own,
+or, where a number is told, CuPy's ready-made functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from spotmpi.bench.measuring.turns import Case, Step, alone
+from spotmpi.bench.measuring.turns import Step, alone
 from spotmpi.kernels import gpu
 from spotmpi.kernels.reference import FORMATS, narrowed_bytes
 
-__all__ = ["clock", "copying", "kernel_cases"]
+__all__ = ["Case", "clock", "copying", "kernel_cases"]
 
 _SUMS = (2, 4, 8)
 _ADAM = 1e-3, 0.9, 0.999, 10.0, 31.6, 1e-8, 0.01, 0.5
@@ -19,7 +20,18 @@ _MOMENTS = """
     mean = beta1 * mean + (1 - beta1) * g;
     square = beta2 * square + (1 - beta2) * (g * g);
 """
-_DIRECTION = "(first * mean / (sqrt(second * square) + eps) + decay * params)"
+_DIRECTION = "(first * mean / (second * sqrt(square) + eps) + decay * params)"
+
+
+class Case(NamedTuple):
+    """One kernel on one machine's arrays."""
+
+    name: str
+    ours: Step
+    theirs: Step
+    """The same by the library that everybody uses."""
+    moved: int
+    """Bytes that must be read and written."""
 
 
 def kernel_cases(params: int) -> Iterator[Case]:
@@ -103,7 +115,7 @@ def kernel_cases(params: int) -> Iterator[Case]:
 
 
 def copying(size: int) -> Step:
-    """Copies so many bytes from memory of the device to memory of the device."""
+    """Copies ``size`` bytes within the memory of the device."""
     import cupy
 
     source, target = cupy.zeros(size, "uint8"), cupy.zeros(size, "uint8")
@@ -116,7 +128,7 @@ def copying(size: int) -> Step:
 
 
 def clock(step: Step, steps: int) -> float:
-    """Seconds of one step, of so many in a row: until the device has done them."""
+    """Seconds of one step when ``steps`` run in a row, until the device has done them."""
     import cupy
 
     def all_of_them() -> None:

@@ -21,13 +21,13 @@ _BESIDE = 1_500_000_000
 class Report:
     """Of one run. Its file has all that was found by then."""
 
-    def __init__(self, bench: str, file: Path | None, **about: Any) -> None:
-        """``about``: what else stands at the head of the file, and ``gpu=True`` if it measures one.
-        UsageError if there is no folder for the file, or no GPU. Blocking, 0.1 s."""
+    def __init__(self, bench: str, file: Path | None, gpu: bool = False, **about: Any) -> None:
+        """``gpu``: it measures one. ``about``: what else stands at the head of the file. UsageError
+        if there is no folder for the file, or no GPU. Blocking, 0.1 s."""
         if file and not file.resolve().parent.is_dir():
             raise UsageError(f"{file}: there is no such folder; make it first")
         self._file = file
-        self._head = {"bench": bench, **machine.describe(about.get("gpu", False)), **about}
+        self._head = {"bench": bench, **machine.describe(gpu), **about}
         self.cells: list[Mapping[str, Any]] = []
         self.failures: list[str] = []
 

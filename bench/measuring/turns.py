@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Case", "Clock", "Step", "alone", "block", "take", "together"]
+__all__ = ["Clock", "Step", "alone", "block", "compare", "take", "together"]
 
 _WARM_UP = 2
 """Steps that say how long one usually takes."""
@@ -18,17 +18,6 @@ Step = Callable[[], object]
 
 Clock = Callable[[Step, int], float]
 """Seconds of one step, of so many in a row."""
-
-
-class Case(NamedTuple):
-    """One kernel on one machine's arrays."""
-
-    name: str
-    ours: Step
-    theirs: Step
-    """The same by the library that everybody uses."""
-    moved: int
-    """Bytes that must be read and written."""
 
 
 def alone(step: Step, steps: int) -> float:
@@ -71,3 +60,11 @@ def take(
         for name in order.sample(list(sides), len(sides)):
             found[name].append(clock(sides[name], steps[name]))
     return found
+
+
+def compare(
+    clock: Clock, turns: int, sides: Mapping[str, Step], seconds: float, most: int
+) -> dict[str, list[float]]:
+    """The same, in blocks of about this many seconds, 1 to ``most`` steps."""
+    steps = {name: block(clock, step, seconds, most) for name, step in sides.items()}
+    return take(clock, turns, sides, steps)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-__all__ = ["joined", "there"]
+__all__ = ["joined", "sees_devices", "there"]
 
 _LOOPBACK = "lo"
 
@@ -17,6 +17,12 @@ _LOOPBACK = "lo"
 def there() -> bool:
     """Whether torch can be imported."""
     return find_spec("torch") is not None
+
+
+def sees_devices() -> bool:
+    """Whether torch can use a GPU. It must be installed."""
+    found: bool = import_module("torch").cuda.is_available()
+    return found
 
 
 def joined(rank: int, size: int, store: Path, alone: bool) -> Callable[[Any], None]:

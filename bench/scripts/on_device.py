@@ -4,8 +4,8 @@ Run by mpirun (`step --gpu` does): ``python on_device.py FILE TURNS PARAMS``. Ev
 many float32 by Momentum, on CuPy's current device:
 
 - ``bare``: packs its gradient, copies it to pinned memory, has MPI sum it there in place, copies it
-  back and updates: the fastest that an MPI without CUDA can do;
-- ``gloo``: has PyTorch's gloo sum it, where torch is installed, and updates;
+  back and updates: what a plain loop does over an MPI without CUDA;
+- ``gloo``: has PyTorch's gloo sum it, where torch sees the device, and updates;
 - ``spotmpi``: a Trainer; ``born`` is given gradients that were computed where they are summed;
 - ``staged``, ``staged born``: the same where workers cannot open each other's memory on the device.
 
@@ -27,14 +27,11 @@ import numpy as np
 import spotmpi
 from spotmpi.bench.measuring import turns
 from spotmpi.bench.scripts import gloo
+from spotmpi.bench.scripts.stepping import BETA, BLOCK, GRADIENT, MOST, RATE, check
 from spotmpi.kernels import gpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.training import elastic
-
-_BLOCK, _MOST = 0.05, 200
-"""Seconds of a block, about, and the most steps in it."""
-_RATE, _BETA, _GRADIENT = 0.05, 0.9, 1e-3
 
 
 class Loop:
@@ -49,7 +46,7 @@ class Loop:
         """One."""
         gpu.pack(self._sum, [gradient], 1.0)
         self._total(self._sum)
-        gpu.momentum(self.params, self._velocity, self._sum, _RATE, _BETA, self._scale)
+        gpu.momentum(self.params, self._velocity, self._sum, RATE, BETA, self._scale)
         self.updates += 1
 
 
@@ -75,10 +72,10 @@ def main(file: Path, count: int, size: int) -> None:
     import cupy
 
     gradient = cupy.zeros(size, "float32")
-    gradient.fill(_GRADIENT)
+    gradient.fill(GRADIENT)
     weights = [cupy.zeros(size, "float32")]
     with spotmpi.Trainer(
-        weights, optimizer=Momentum(lr=_RATE, beta=_BETA), strategy=SSGD()
+        weights, optimizer=Momentum(lr=RATE, beta=BETA), strategy=SSGD()
     ) as trainer:
         # Only now: entering has initialised MPI as spotmpi needs it.
         from spotmpi.fabric.mpi_calls import MPI
@@ -88,11 +85,11 @@ def main(file: Path, count: int, size: int) -> None:
         ways: dict[str, Callable[[Any], object]] = {
             "bare": Pinned(cupy, size, comm, MPI.IN_PLACE).total
         }
-        if gloo.there():
+        if gloo.there() and gloo.sees_devices():
             ways["gloo"] = gloo.joined(rank, workers, file.with_suffix(".gloo"), alone=True)
         loops = {name: Loop(cupy, size, workers, total) for name, total in ways.items()}
         born = trainer.gradients
-        born[0].fill(_GRADIENT)
+        born[0].fill(GRADIENT)
         plane = cast(Any, elastic)._process.fabric._plane
 
         def trained(given: Any, near: bool) -> None:
@@ -116,25 +113,15 @@ def main(file: Path, count: int, size: int) -> None:
             "staged born": partial(done, trained, born, False),
         }
         clock = turns.together(comm)
-        steps = {name: turns.block(clock, step, _BLOCK, _MOST) for name, step in sides.items()}
-        found = turns.take(clock, count, sides, steps)
+        found = turns.compare(clock, count, sides, BLOCK, MOST)
         # Equal work, equal results: else the comparison would be of different things.
         for name, loop in loops.items():
-            _check(loop.params, loop.updates, name)
-        _check(trainer.params[0], trainer.steps, "trainer")
+            check(loop.params.get(), loop.updates, name)
+        check(trainer.params[0].get(), trainer.steps, "trainer")
         if rank == 0:
             file.write_text(json.dumps(found))
         comm.Barrier()
     os._exit(0)
-
-
-def _check(params: Any, steps: int, whose: str) -> None:
-    w = v = np.float32(0)
-    for _ in range(steps):
-        v = np.float32(_BETA) * v + np.float32(_GRADIENT)
-        w = w - np.float32(_RATE) * v
-    if not np.allclose(ends := params.get(), w, rtol=1e-2):
-        raise SystemExit(f"after {steps} steps the {whose}' parameters are {ends[:3]}, not {w}")
 
 
 if __name__ == "__main__":

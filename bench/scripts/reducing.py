@@ -89,8 +89,7 @@ def main(file: Path, here: bool, count: int, what: str, formats: list[str]) -> N
         if here:
             ways["copy"] = copying(COPIED // workers)
         clock = turns.together(comm)
-        steps = {name: turns.block(clock, way, _BLOCK, _MOST) for name, way in ways.items()}
-        found = turns.take(clock, count, ways, steps)
+        found = turns.compare(clock, count, ways, _BLOCK, _MOST)
         if me == 0:
             file.write_text(json.dumps(found))
         comm.Barrier()

@@ -34,9 +34,9 @@ from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
 
-_BLOCK, _MOST = 0.05, 200
+BLOCK, MOST = 0.05, 200
 """Seconds of a block, about, and the most steps in it."""
-_RATE, _BETA, _GRADIENT = 0.05, 0.9, 1e-3
+RATE, BETA, GRADIENT = 0.05, 0.9, 1e-3
 
 Flat = npt.NDArray[np.float32]
 
@@ -55,7 +55,7 @@ class Replica:
         """By the mean of what so many have brought."""
         self.updates += 1
         for params, velocity, total in zip(self.params, self.velocity, sums, strict=True):
-            cpu.momentum(params, velocity, total, _RATE, _BETA, 1.0 / workers)
+            cpu.momentum(params, velocity, total, RATE, BETA, 1.0 / workers)
 
 
 def move_of(
@@ -65,7 +65,7 @@ def move_of(
 
     def move(part: slice, inputs: Sequence[Flat], weights: Sequence[float]) -> None:
         new, old = [flat[part] for flat in after], [flat[part] for flat in before]
-        optimizer.move(new, old, inputs, weights, {}, _RATE, scale)
+        optimizer.move(new, old, inputs, weights, {}, RATE, scale)
 
     return move
 
@@ -73,9 +73,9 @@ def move_of(
 def main(file: Path, count: int, what: str) -> None:
     """One rank of the job, to its end."""
     shapes = [array.shape for array in MODELS[what]()] if what in MODELS else [(int(what),)]
-    gradients = [np.full(shape, _GRADIENT, np.float32) for shape in shapes]
+    gradients = [np.full(shape, GRADIENT, np.float32) for shape in shapes]
     weights = [np.zeros(shape, np.float32) for shape in shapes]
-    optimizer = Momentum(lr=_RATE, beta=_BETA)
+    optimizer = Momentum(lr=RATE, beta=BETA)
     with spotmpi.Trainer(weights, optimizer=optimizer, strategy=SSGD()) as trainer:
         del weights  # the trainer has its own
         # Only now: entering has initialised MPI as spotmpi needs it.
@@ -119,7 +119,7 @@ def main(file: Path, count: int, what: str) -> None:
 
         born = trainer.gradients
         for array in born:
-            array[...] = _GRADIENT
+            array[...] = GRADIENT
         sides = {
             "bare": bare,
             "plane": plane,
@@ -129,23 +129,23 @@ def main(file: Path, count: int, what: str) -> None:
             "born": lambda: trainer.step(born, loss=0.0),
         }
         clock = turns.together(comm)
-        steps = {name: turns.block(clock, step, _BLOCK, _MOST) for name, step in sides.items()}
-        found = turns.take(clock, count, sides, steps)
+        found = turns.compare(clock, count, sides, BLOCK, MOST)
         # Equal work, equal results: else the comparison would be of different things.
-        _check(loop.params[0], loop.updates, "loop")
-        _check(alone.params[0], alone.updates, "plane")
-        _check(trainer.params[0], trainer.steps, "trainer")
+        check(loop.params[0], loop.updates, "loop")
+        check(alone.params[0], alone.updates, "plane")
+        check(trainer.params[0], trainer.steps, "trainer")
         if comm.Get_rank() == 0:
             file.write_text(json.dumps(found))
         comm.Barrier()
     os._exit(0)
 
 
-def _check(params: Flat, steps: int, whose: str) -> None:
+def check(params: Flat, steps: int, whose: str) -> None:
+    """End the process if these are not what ``steps`` by `GRADIENT` make of zeros."""
     w = v = np.float32(0)
     for _ in range(steps):
-        v = np.float32(_BETA) * v + np.float32(_GRADIENT)
-        w = w - np.float32(_RATE) * v
+        v = np.float32(BETA) * v + np.float32(GRADIENT)
+        w = w - np.float32(RATE) * v
     if not np.allclose(params, w, rtol=1e-2):
         raise SystemExit(f"after {steps} steps the {whose}' parameters are {params[:3]}, not {w}")
 

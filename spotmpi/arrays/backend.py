@@ -153,7 +153,7 @@ class Kernels(Protocol):
 
 class Backend(ABC):
     """One library's arrays. All methods are local. What they do is done when they return, but for
-    arrays of a device: see `DEVICE`."""
+    arrays of a device: it is then in the order of the current stream (`_CuPy`)."""
 
     name: ClassVar[str]
     """Name of the library, as scripts know it."""

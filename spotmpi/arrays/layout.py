@@ -42,8 +42,8 @@ BUCKET_MB = 25.0
 small that most of a large gradient can be summed before its last array is there."""
 
 _FEW = 25
-"""The buckets that are complete first and last are small: one part in `_FEW` of the others' bytes
-at most, or one array."""
+"""The buckets that are complete first and last are small. The first is closed as soon as it has one
+part in `_FEW` of the others' bytes. The last has at most that part, if its arrays allow it."""
 
 
 @dataclass(frozen=True)
@@ -321,8 +321,8 @@ class Layout:
 def _cut(sizes: Sequence[tuple[Key, int]], most: float) -> Iterator[list[Key]]:
     """Yield neighbours with at most ``most`` bytes together, or one alone, from the last one on.
 
-    If there are several groups, the first and the last are small: nothing travels before the one is
-    complete, and nothing is computed any more while the other travels.
+    If there are several groups, the first and the last are small (`_FEW`): nothing travels before
+    the one is complete, and nothing is computed any more while the other travels.
     """
     few: list[Key] = []
     enough = most

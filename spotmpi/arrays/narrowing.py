@@ -63,8 +63,8 @@ def narrowed_sum(
 ) -> Buffer:
     """Return what the rings between ``hosts`` make of what was ``brought``, all in one place.
 
-    Workers that brought nothing may be left out of it. ``narrowings``: of all workers of the hosts.
-    The following rests are written, and are to be turned once the sum is committed.
+    Workers that brought nothing may be missing in ``brought``. ``narrowings``: one of each worker
+    of the hosts. Their following rests are written: `turn` them once the sum is committed.
     """
     size = len(next(iter(narrowings.values())).rest)
     workers = [len(host) for host in hosts]

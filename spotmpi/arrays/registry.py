@@ -31,7 +31,7 @@ class Scope(enum.Enum):
 
 @dataclass(frozen=True)
 class State:
-    """Arrays of one layout: one flat buffer for each of its buckets. The buffers are live."""
+    """Arrays of one layout: one flat buffer for each of its buckets, in use and no copy."""
 
     flats: Sequence[Buffer]
     scope: Scope = Scope.REPLICATED

@@ -103,8 +103,8 @@ def called(what: str, key: object) -> str:
 
 
 def spread(tree: Any) -> dict[Any, Any] | None:
-    """Return the content of a part of a nested structure by name; None if ``tree`` is no part. A
-    key may be such a name already."""
+    """Return the content of a part of a nested structure by name; None if ``tree`` is no
+    level of one, such as an array. A key may be such a name already."""
     return None if _inside(tree) is None else dict(_spread(tree, "", _DEEPEST))
 
 

@@ -24,7 +24,7 @@ Every fabric guarantees the following, and one suite of contract tests checks it
   or silent costs the others nothing. Losses do not stop them. Between hosts a revocation stops
   them until the next build. `Fabric.move_on` drops what was published in an earlier training.
 - ``AddUp`` never waits and never raises `PeersLost`. All members that share a sum get the same
-  count of them, while the members stay the same. What was added in an earlier training is gone.
+  number of such members, while these stay the same. What was added in an earlier training is gone.
 - ``Signal`` and ``Signals`` never wait and never raise `PeersLost`. A mark may come late, or never
   if there is a build meanwhile. A mark may be from an earlier training.
 - ``Meet`` and ``Knock`` raise `PeersLost` when nobody remains who could admit the newcomer.
@@ -180,10 +180,11 @@ class Publish:
 class Fetch:
     """Reply with the latest model of another worker that is here, as `Fetched`, or with None.
 
-    Local; never waits. A neighbour's model is here at once. A worker on another host is asked, and
-    its model is the reply to a later `Fetch`, even if that one names another worker. One worker is
-    asked at a time, and the next one as soon as its model has come. The reply is also None if the
-    worker is lost, is no member or has published nothing, or if this worker has published nothing.
+    Local; never waits. The model of a neighbour, which shares memory with this worker, is here at
+    once. Any other worker is asked, and its model is the reply to a later `Fetch`, even if that one
+    names another worker. One worker is asked at a time, and the next one as soon as its model has
+    come. The reply is also None if the worker is lost, is no member or has published nothing, or if
+    this worker has published nothing.
     """
 
     worker: WorkerId

@@ -466,7 +466,7 @@ class MpiFabric(Fabric):
         return rows, bool(together[0])
 
     def _bridge_to(self, change: PlannedChange) -> MPI.Intracomm:
-        """Tell the newcomer to come, and return the bridge to it. For all others: `COMM_SELF`."""
+        """As sponsor, tell the newcomer to come; return its bridge. Else return `COMM_SELF`."""
         if change.newcomer is None or change.sponsor != self.me:
             return MPI.COMM_SELF
         guest = self._guests[change.newcomer]

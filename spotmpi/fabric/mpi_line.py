@@ -123,8 +123,8 @@ class MpiLine(Line):
         return found
 
     def give_up(self) -> None:
-        """Cancel the messages that have not come yet. The memory of the others stays until MPI lets
-        go of it."""
+        """Forget all messages, and cancel those that have not come yet. The memory of each stays
+        until MPI lets go of it."""
         for message in self._coming.values():
             # A message that came together with an error is no request any more.
             if message.request != MPI.REQUEST_NULL:

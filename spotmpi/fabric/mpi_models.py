@@ -1,7 +1,8 @@
 """Models that workers publish and fetch, over MPI.
 
-Neighbours read each other's boards. A worker of another host is asked for its model, and a thread
-of that worker answers, even while its script is busy.
+Neighbours (workers that share memory) read each other's boards (`planes.published_model`). Any
+other worker is asked for its model, and a thread of that worker answers, even while its script is
+busy.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 together.
 
 In the equations w_i are the parameters of worker i, n_i the samples that it used since the last
-round, and m = sum(n_i w_i) / sum(n_i) the mean of the models. A round carries only this mean.
+round, and m = sum(n_i w_i) / sum(n_i) the mean of the models. A round tells a worker nothing of the
+other models but this mean (with `Broadcast`: one of the models).
 """
 
 from __future__ import annotations
@@ -218,7 +219,8 @@ class OuterUpdate(_Meeting):
         return self._contribute(step) if self.delay else None
 
     def run(self, step: Step) -> Run:
-        """Sum a - w_i, and update a. A narrow format harms these small sums less than models."""
+        """Sum a - w_i, and update a and w_i. A narrow format harms these small sums less than
+        models."""
         if self.delay and step.now.sends:
             self._subtract(step, self._parts(step, "sent"))
         if not step.now.last:
@@ -265,7 +267,7 @@ class Quorum(Operator):
 
         n_i: samples of the steps that worker i has taken, not all samples that it was dealt
 
-    The rest of its samples are dealt again. A worker looks for this between two steps, by its own
+    The rest of its samples are dealt again. A worker finds this out between two steps, by its own
     clock. It begins no step that would probably end too late. A worker that is to leave or to stop
     takes no further step, and then the others take none either.
     """

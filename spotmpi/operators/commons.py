@@ -1,7 +1,7 @@
 """Operators of one model that the workers of a host share, without locks.
 
-In the equations a is the model after the last round, and y_i is a moved by worker i's own steps
-since then.
+In the equations a is the model after the last round, and y_i is what worker i's own steps since
+then have made of a.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class SharedSteps(Operator):
         w_i <- a + sum(y_j - a) / p              over all j of its host, as far as they have come
 
     The sum is in memory to which all these workers add. No worker waits for it. When two workers
-    add to an element at the same moment, a change may be lost. A worker that dies may leave half an
-    addition there. Such errors last only until the next round, as each worker keeps its own y_i. A
-    worker that shares memory with no other trains y_i.
+    add to an element at the same moment, a change may be lost. A worker that dies leaves its
+    changes there, perhaps half of the last one. Both last only until the next round, as each worker
+    keeps its own y_i. A worker that shares memory with no other trains y_i.
     """
 
     @property

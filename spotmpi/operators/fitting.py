@@ -19,8 +19,8 @@ class _Placed(NamedTuple):
 
 
 def misfit(chain: Chain) -> str | None:
-    """Return the first operator that does not fit into this chain, and what to do about it; None if
-    all fit. The chain must have exactly one round."""
+    """Return a message: which operator does not fit into this chain, and what to do about it; None
+    if all fit. The chain must have exactly one round."""
     placed = list(_placed(chain, chain.steps == 1))
     operators = [one.operator for one in placed]
     here = next(number for number, one in enumerate(operators) if one.collective)
@@ -62,7 +62,7 @@ def _placed(operator: Operator, there: bool) -> Iterator[_Placed]:
 def _missing(
     operator: Operator, before: Sequence[Operator], behind: Sequence[Operator]
 ) -> str | None:
-    """Return what the operator needs and where it must stand; None if all is there."""
+    """Return a message: what the operator needs, and where; None if all is there."""
     for needed, there, elsewhere, where, instead in (
         (operator.needs_before, before, behind, "before", "behind"),
         (operator.needs_behind, behind, before, "behind", "before"),

@@ -1,8 +1,8 @@
 """Operators of a parameter server that the workers hold together.
 
-In the equations a is the model after the last round, y_i is a moved by worker i's own steps since
-then, and u_i = y_i - a is what worker i pushes. Each push holds all of u_i, so the latest push
-contains all earlier ones, and a push that nobody took costs nothing.
+In the equations a is the model after the last round, y_i is what worker i's own steps since then
+have made of a, and u_i = y_i - a is what worker i pushes. Each push holds all of u_i, so the latest
+push contains all earlier ones, and a push that nobody took costs nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _ANCHOR, _OWN = "anchor", "own"
 _PUSHED, _BEFORE, _HELD, _OTHERS, _TAKEN = "pushed", "pushed before", "held", "others", "taken"
 _NUMBERS, _SIGHT = "numbers", "sight"
 _ROUND, _AMONG, _PUSH, _COUNTS = 0, 1, 2, 3
-"""Places in the numbers that a worker shows: the round plus one; a checksum of its members; its
-pushes in the round; and from there on, for each worker by its place, the last push that was
+"""Places in the numbers that a worker shows: the round plus one; a checksum of the members;
+its pushes in the round; and from there on, for each worker by its place, the last push that was
 taken."""
 _SERVERS = 2
 """Servers of a shard: the worker that holds it, and the one that mirrors it."""
@@ -225,7 +225,8 @@ class _Round:
         self._pull(place, numbers, held)
 
     def push(self) -> None:
-        """Show all changes since the round, if the last push has arrived everywhere."""
+        """Push all changes since the round, if the last push has arrived for every shard. In any
+        case take and pull from what this worker itself pushes and holds."""
         state = self._step.state
         if all(self._arrived):
             self.numbers[_PUSH] += 1
@@ -241,7 +242,8 @@ class _Round:
         return (place - shard) % len(self._members) < _SERVERS
 
     def _take(self, place: int, push: float, pushed: Sequence[Buffer]) -> None:
-        """Replace this worker's earlier push by the new one in the sums that are held here."""
+        """Put the new push of the worker in this place where its earlier one was, in the sums that
+        are held here."""
         if not push > self.numbers[_COUNTS + place]:
             return
         self.numbers[_COUNTS + place] = push
@@ -252,7 +254,9 @@ class _Round:
                 kernels_for(held).exchange(held, taken, new)
 
     def _pull(self, place: int, numbers: Any, held: Sequence[Buffer]) -> None:
-        """Go on with this worker's sums, where at least as much is in them as in the last ones."""
+        """Go on with the sums of the worker in this place: those of its shards that have at least
+        as much in them as the last ones. Not if it is unknown how much of them is this worker's
+        own."""
         state, much = self._step.state, numbers[_COUNTS:].sum()
         missing = self.numbers[_PUSH] - numbers[_COUNTS + self._place]
         mine = {0: _PUSHED, 1: _BEFORE}.get(missing)

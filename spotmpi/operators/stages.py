@@ -2,11 +2,11 @@
 
 An operator is a frozen declaration. `Operator.init` returns what it remembers. `Operator.run` is
 its part of one step: a generator of requests. `Contribute` opens the step's round; the reply is the
-round's sums, with the same bits on every worker. `Publish` shows a model to the others. `Fetch`
-replies the latest model that has arrived from another worker, if any has. `AddUp` adds something to
-a sum that the workers of a host share. No worker waits for the last three. A local operator yields
-nothing. An operator finds what it needs in the step, never in its constructor: it freezes neither
-the number of workers nor the buffers.
+round's sums, with the same bits on every worker. `Publish` shows a model to the others. The reply
+to `Fetch` is the latest model that has arrived from another worker, if any has. `AddUp` adds
+something to a sum that the workers of a host share. No worker waits for the last three. A local
+operator yields nothing. An operator finds what it needs in the step, never in its constructor: it
+freezes neither the number of workers nor the buffers.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class Operator:
 
     @property
     def centre(self) -> str | None:
-        """The name of the state that is the model of all, if parameters are never equal on all
-        workers. A checkpoint keeps it, and newcomers begin with it. None: there is none."""
+        """The name of the state that holds the model of all, if the operator keeps it apart from
+        the parameters. A checkpoint keeps it, and newcomers begin with it. None: it keeps none."""
         return None
 
     @property
@@ -129,7 +129,8 @@ class Operator:
         same. Not called if a checkpoint or the other workers give this state."""
 
     def early(self, step: Step) -> Contribute | None:
-        """Return its contribution, in the step that `StepPosition.sends` it; None: not `ahead`."""
+        """Return its contribution, in the step where `StepPosition.sends`; None: it is not
+        `ahead`."""
         return None
 
     def run(self, step: Step) -> Run:
@@ -398,8 +399,8 @@ class Narrow(Operator):
         return self.form
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """Return the rests of this worker's sums, in two sets that take turns. They are in the
-        memory of the host, as sums travel from there."""
+        """Return what the format has taken from this worker's sums, in two sets that take turns.
+        They are in the memory of the host, as sums travel from there."""
         there = replace(layout, backend=HOST)
         return {name: State(there.allocate(), Scope.LOCAL) for name in RESTS}
 
@@ -512,8 +513,8 @@ def _mean(bring: Bring, samples: float) -> Bring:
 
 
 class Apply(Operator):
-    """The optimizer's update of the parameters with what earlier stages made of the gradient. After
-    a round that is made of the sums, before it of this worker's own gradient."""
+    """The optimizer's update of the parameters with what earlier stages made of the gradient:
+    behind a round of its sums, before a round of this worker's own gradient."""
 
     @property
     def moves(self) -> bool:

@@ -29,7 +29,8 @@ class Weighted:
     """Brings ``weight`` times the values of ``pack``. The weight is the number of the gradient's
     samples, or less if the gradient was clipped.
 
-    A data plane that multiplies while it sums uses the two apart (`spotmpi.fabric.Arena.weighs`).
+    A plane that multiplies while it sums uses ``pack`` and ``weight`` apart: see
+    `spotmpi.fabric.Arena.weighs`.
     """
 
     pack: Callable[[Sequence[Buffer], float], None]
@@ -74,7 +75,8 @@ class StepPosition:
     chance: float = 0.0
     """A random number of this worker and this step, at least 0 and less than 1."""
     before: WorkerId | None = None
-    """The worker before this one in a ring of all workers, which is drawn again for each round."""
+    """The worker before this one in a ring of all workers, drawn again for each round. None:
+    alone."""
     generation: int = 0
     """The generation of the membership that the ring is made of."""
     crew: Sequence[WorkerId] = ()
@@ -99,7 +101,8 @@ class Step:
     bring: Bring = lambda _buffers: None
     """Brings what earlier stages made of this worker's gradient, times its samples."""
     update: Sequence[Buffer] | None = None
-    """What earlier stages made of the round's sums, or of the gradient before it; None: nothing."""
+    """What earlier stages made of this worker's gradient, or behind the round of its sums; None:
+    nothing yet."""
     scale: float = 1.0
     """The factor that `update` is still to be multiplied with."""
     rate: float = 0.0

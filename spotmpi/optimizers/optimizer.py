@@ -87,7 +87,7 @@ class Optimizer(ABC):
         scale: float,
     ) -> None:
         """Set ``after`` to ``before``, moved by one step. The gradient is scale * sum(weights[i] *
-        inputs[i]). Both are parameters, and each slot after them, of some elements in the memory of
+        inputs[i]). Both hold the parameters, and then each slot, of some elements in the memory of
         the host. The bits are the same as `update` gives with that sum. ``counts`` stay as they
         are, until `moved`."""
         raise NotImplementedError

@@ -37,9 +37,9 @@ class Metrics:
     steps: int
     """Steps taken so far."""
     since: int
-    """Steps taken with this strategy."""
+    """Steps taken with this strategy, after its first round."""
     seconds: float
-    """Seconds for which this strategy has been followed."""
+    """Seconds for which this strategy has been followed, after its first round."""
     workers: int
     hosts: int
     throughput: float

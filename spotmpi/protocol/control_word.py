@@ -44,13 +44,15 @@ class ControlWord(NamedTuple):
     newcomer: bool = False
     """True if this worker sponsors a newcomer that waits to be admitted before the next round."""
     late: bool = False
-    """True if this worker joined late and counts its own steps: it may end before its script."""
+    """True if this worker joined late and counts its own steps: it may have to end before its
+    script."""
     strategy: int | None = None
     """Number of the strategy that all shall go on with. Only the leader gives one."""
     loss: float = 0.0
     loss_weight: float = 0.0
     numbers: int = 0
-    """Numbers of a `mean`. In a `once`: bytes of the value, from the worker that has it."""
+    """Numbers that a `mean` is asked of. In a `once`: bytes of the value, from the worker that has
+    it."""
     digest: int | None = None
     """Digest of the parameters before this round."""
 
@@ -138,7 +140,8 @@ class ControlSum(NamedTuple):
         return self.values[_LOSS] / weight if weight else None
 
     def check_kind(self, kind: int, number: int) -> None:
-        """Raise LeftAlone, with the difference, unless all workers are in one kind of round."""
+        """Raise LeftAlone, with the difference, unless all workers are in one kind of round, or the
+        training ends."""
         if self.values[kind] == self.workers or self.over:
             return
         counts = [int(self.values[kind]) for kind in range(len(KINDS))]

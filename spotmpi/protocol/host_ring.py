@@ -55,11 +55,12 @@ class Course(NamedTuple):
     """The messages that it gets, in this order. Message i goes on as outgoing message
     ``begun + i``, if there is one."""
     begun: int
-    """Outgoing messages that are sums of this host's contributions alone."""
+    """Number of outgoing messages that are sums of this host's contributions alone: the first."""
     partial: int
-    """Incoming messages to which this host adds its contributions. The rest are whole sums."""
+    """Number of incoming messages to which this host adds its contributions: the first. The rest
+    are whole sums."""
     owned: int
-    """Incoming messages from this one up to `partial` become whole sums here, for all hosts."""
+    """Incoming messages from this number up to `partial` become whole sums here, for all hosts."""
 
 
 class Exchange(NamedTuple):
@@ -73,7 +74,8 @@ class Exchange(NamedTuple):
 
 
 def cut(size: int, which: int, count: int, start: int = 0) -> slice:
-    """Return one of ``count`` about equal pieces of ``size`` elements, in lines from ``start``."""
+    """Return piece ``which`` of ``count`` about equal ones. Together they are the ``size`` elements
+    from ``start`` on. All but the last are whole cache lines."""
     lines = -(-size // _LINE)
     first, last = (min(size, _LINE * (lines * i // count)) for i in (which, which + 1))
     return slice(start + first, start + last)

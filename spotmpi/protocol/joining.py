@@ -49,7 +49,7 @@ TABLE: Mapping[str, tuple[frozenset[Stage], Stage]] = {
     "gone": (frozenset(Stage), Stage.GONE),
 }
 """For each event: the stages before it, and the stage after it. The launcher itself does ``chosen``
-and finds ``gone``. The sponsor tells ``spawning``. The newcomer tells all others."""
+and finds ``gone``. The sponsor tells ``spawning``. The newcomer tells the rest."""
 
 
 def after(stage: Stage, event: str) -> Stage:

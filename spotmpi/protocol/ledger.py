@@ -32,7 +32,8 @@ class Ledger:
     def __init__(
         self, membership: Membership, committed: int = 0, before: Membership | None = None
     ) -> None:
-        """Begin after ``committed`` rounds; for a newcomer, ``before`` committed the last one."""
+        """Begin after ``committed`` rounds. ``before``: the membership that committed the last of
+        them, for a newcomer."""
         last = before or membership
         self._members = {last.generation: last, membership.generation: membership}
         self._generation = membership.generation
@@ -67,14 +68,14 @@ class Ledger:
     def commit(self) -> None:
         """Commit the open round in the present generation: it is complete.
 
-        So everybody has entered it and thus committed the one before. Records of earlier ones are
-        of no use.
+        So everybody has entered it and thus committed the one before. Memberships of earlier
+        generations are of no further use.
         """
         self._close(self._generation)
         self._members = {self._generation: self._members[self._generation]}
 
     def end(self) -> None:
-        """Mark the round just committed as the last one. Only the door remains."""
+        """Mark the round just committed as the last. Only the recovery that ends all remains."""
         if self.open:
             raise InvalidTransition(self._state(), "end")
         self.ending = True
@@ -84,7 +85,7 @@ class Ledger:
         return Stamp(self.committed, self._committed_in, dealt, dealt_in, self.ending, plan)
 
     def members_of(self, generation: int) -> Membership | None:
-        """Return a membership since the last commit; None for one that no longer matters."""
+        """Return the membership of ``generation``; None if it is from before the last commit."""
         return self._members.get(generation)
 
     def adopt(self, membership: Membership) -> None:
@@ -93,7 +94,10 @@ class Ledger:
         self._generation = membership.generation
 
     def settle(self, verdict: Verdict) -> Settlement:
-        """Return what ``verdict`` asks of this worker. A skew beyond one round is a bug of ours."""
+        """Return what ``verdict`` asks of this worker.
+
+        InvalidTransition if workers are more than one round apart: that is a bug of ours.
+        """
         low, high = verdict.survey.low, verdict.survey.high
         if high - low > 1 or not low <= self.committed <= high:
             raise InvalidTransition(self._state(), f"a verdict of rounds {low} to {high}")

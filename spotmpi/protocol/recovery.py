@@ -29,8 +29,8 @@ and the worker that made it comes again at a later boundary.
 A worker sends at most `most_messages` tokens: three for each concurrent loss, and three if the end
 of the training or a plan was under way as well. An attempt costs a stamp of its first view, one
 accept and one restart. Each further loss makes a worker stamp one more view, or fails the attempt.
-Late word does so in the next recovery: a worker revoked the control communicator and was lost, and
-the others had sealed a membership by then without having heard of it.
+Late word fails an attempt of the next recovery: a worker revoked the control communicator and was
+lost, and the others had sealed a membership by then without having heard of it.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ class Verdict:
     def ended(self) -> bool:
         """True if the training is over: everybody alive has committed its end round.
 
-        Not while a worker is to leave with it and cannot, beside a loss: it would be a member.
+        Not while a worker is to leave with it and cannot, beside a loss or a repair: it would be a
+        member.
         """
         late = self.survey.plan.leaving and (self.lost or self.repairs)
         return self.survey.ending and not late

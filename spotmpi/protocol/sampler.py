@@ -47,7 +47,8 @@ class Lease:
     slots: tuple[WorkerId, ...]
     """The worker of each slot."""
     samples: Indices
-    """Samples of all slots, one after the other, shared evenly: the first may have one more."""
+    """Samples of all slots, one after the other. They are shared by `paces`, if there are any, else
+    evenly: the first slots may have one more."""
     steps: int = 1
     """Steps of each slot; the average where slots differ."""
     paces: tuple[int, ...] = ()
@@ -84,8 +85,8 @@ class Lease:
         return _share(self._dealt(slot), step, self.steps_of(slot))
 
     def part(self, slot: int, step: int, steps: int) -> Indices:
-        """Return one of ``steps`` equal parts of the samples of a slot that count. If all slots
-        have this number of steps, these are the pieces."""
+        """Return one of ``steps`` about equal parts of the samples of a slot that count. If there
+        are no `paces` and the slot took this number of steps, these are its pieces."""
         if self.paces or steps != (self.taken[slot] if self.taken else self.steps):
             return _share(self.slot(slot), step, steps)
         return self.piece(slot, step)
@@ -95,7 +96,7 @@ class Lease:
         return _joined([self.piece(slot, step) for slot in self._slots_of.get(worker, ())])
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
-        """Return how many samples these workers have, and how many of their slots have any."""
+        """Return how many samples of these workers count, and how many of their slots have any."""
         if not (self.taken or self.paces) and self._all(workers):
             return len(self.samples), min(len(self.samples), len(self.slots))
         counts = [len(self.slot(slot)) for slot in self.slots_of(workers)]
@@ -209,8 +210,8 @@ class Sampler:
         return self._lease
 
     def left(self, workers: int) -> int:
-        """Return the steps to come, if ``workers`` workers take them with full batches. A fixed
-        lease that does not count yet is one of them."""
+        """Return the steps to come, if ``workers`` workers take them with full batches. The steps
+        of a fixed lease that does not count yet are among them."""
         size = self.batch_size * workers
         here = len(self._pool) + self.n - self._cursor
         passes = self.passes - self._pass
@@ -222,7 +223,8 @@ class Sampler:
         return self._pass >= self.passes or not self.n
 
     def count(self, contributors: Iterable[WorkerId]) -> None:
-        """Commit the fixed lease's round. Samples of others than ``contributors`` go back."""
+        """Commit the fixed lease's round. Samples of others than ``contributors`` go back, and
+        so do those of steps that were not taken."""
         after = self.after(contributors)
         if after["pass"] != self._pass:
             self._pass = after["pass"]
@@ -251,7 +253,7 @@ class Sampler:
 
     def lent(self) -> dict[str, Any] | None:
         """Return the fixed lease as plain values, which `borrow` needs beside the `state`. None if
-        there is none, or if all workers take the same number of its steps."""
+        there is none, or if it has no `paces`: others deal an equal lease by themselves."""
         lease = self._lease
         if lease is None or not lease.paces:
             return None
@@ -398,7 +400,7 @@ _LAST_SHIFT = 31
 
 
 def shuffled(n: int, seed: Sequence[int]) -> Indices:
-    """Return the numbers below ``n`` in an order that ``seed`` fixes: whole numbers of any size.
+    """Return the numbers below ``n`` in an order that ``seed``, whole numbers of any size, fixes.
 
     All workers of a job, and all runs from one checkpoint, must come to the same order. NumPy does
     not promise that for its generators from version to version. So the order is defined here (and

@@ -95,7 +95,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 def write(page: npt.NDArray[Any], fields: dict[str, Any]) -> bool:
-    """Put plain values on ``page``, an array of zeros. False if they do not fit: it stays so."""
+    """Put plain values on ``page``, an array of zeros. False if they do not fit: it stays zeros."""
     text = zlib.compress(json.dumps(fields, separators=(",", ":")).encode(), 1)
     found = page.view(np.uint8)
     if _LENGTH.size + len(text) > len(found):

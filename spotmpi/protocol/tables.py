@@ -1,5 +1,5 @@
-"""Tables in which each worker tells some numbers with a round. Pure. A table is a sum of float64.
-Each worker adds one row of its own, so all read what each has told."""
+"""Tables in which each worker tells some numbers with a round. Pure. A table is an array of
+float64. Each worker fills one row of its own. So the sum of all tables holds what each has told."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_room(workers: int) -> None:
 
 
 def write(table: Any, place: int, worker: WorkerId, told: Sequence[float]) -> None:
-    """Make the table hold what this worker tells alone, or zeros if it tells nothing. No two
+    """Make the table hold only what this worker tells, or zeros if it tells nothing. No two
     workers have one ``place``. UsageError if the table has no room for it."""
     table[...] = 0
     if not told:

@@ -46,7 +46,7 @@ class Trial:
         """Return the way of this round, counted from 0. After the trial there must be a choice."""
         if number < self.rounds:
             turn, place = divmod(number, len(self._ways))
-            # In turn there and back: every other round may be one without contributions.
+            # There and back, in turn: every other round may be one without contributions.
             return self._ways[-1 - place if turn % 2 else place]
         assert self.choice is not None
         return self.choice.way

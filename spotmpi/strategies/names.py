@@ -30,7 +30,7 @@ _SHIPPED = (
 )
 
 NAMES: Mapping[str, Callable[..., Strategy]] = {one.__name__.lower(): one for one in _SHIPPED}
-"""All shipped strategies, by name."""
+"""The classes of all shipped strategies, by name."""
 
 _NARROW = "narrow"
 

@@ -206,7 +206,7 @@ class DiLoCo(_Named):
             )
         outside = OuterUpdate(outer, momentum, fragments, delay, mix)
         options = {"h": h, "outer": outer, "momentum": momentum}
-        if fragments > 1 or delay:
+        if fragments > 1 or delay or mix:
             options |= {"fragments": fragments, "delay": delay, "mix": mix}
         chain = Apply() >> Every(every, outside)
         if quorum:

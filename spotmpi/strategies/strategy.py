@@ -49,9 +49,10 @@ class Strategy:
         self.at_once = self.chain.at_once
         """True if the next state can be made while gradients are summed."""
         self.averages = self.chain.averages
-        """True if a round carries gradients, and their average counts."""
+        """True if a round averages gradients."""
         self.apart = self.chain.apart
-        """True if workers move parameters and the optimizer's memory, each for itself."""
+        """True if workers move parameters and the optimizer's memory before the round, each for
+        itself."""
         self.ahead = self.chain.ahead
         """Steps from the making of a contribution to the end of its round."""
         self.fragments = self.chain.fragments
@@ -76,7 +77,7 @@ class Strategy:
 
     @property
     def called(self) -> str:
-        """Its name, or else its chain. Two strategies that differ have different values."""
+        """Its name, or else its chain. Two strategies that differ are called differently."""
         return self.name or str(self)
 
     def init(self, layout: Layout) -> Mapping[str, State]:

@@ -27,14 +27,17 @@ class BusyBlock:
         self._channel = channel
         self._worker = worker
         self._says = Busy(True, 0, what.encode(errors="replace")[:_LONGEST])
-        self._outer = Busy()
+        self._outer: Busy | None = None
+        """What was said before it began; None when it has not begun, and when it is over."""
 
     def beat(self) -> None:
         """Say that the work goes on. Returns at once.
 
         After the first beat more must follow: a worker that gives none for ``--stall-timeout``
-        seconds, and does nothing else either, is revoked.
+        seconds, and does nothing else either, is revoked. After the block it does nothing.
         """
+        if self._outer is None:
+            return
         self._says = self._says._replace(beats=self._says.beats + 1)
         self._channel.vouch(self._worker, self._says)
 
@@ -48,4 +51,6 @@ class BusyBlock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        assert self._outer is not None
         self._channel.vouch(self._worker, self._outer)
+        self._outer = None

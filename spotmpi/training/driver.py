@@ -73,7 +73,7 @@ class Memory(Protocol):
 
     @property
     def room(self) -> Sequence[Buffer]:
-        """Room for another worker's record of it; it may be the results of the open round."""
+        """Room for another worker's record; the open round's results may be in the same memory."""
 
 
 class Exchange(Protocol):
@@ -108,12 +108,12 @@ class Exchange(Protocol):
         """Return how many leases this worker was dealt, and the generation of the last one."""
 
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
-        """Go on with a new membership that is sealed. If this worker lacked a round, that is
-        repaired.
+        """Go on with a new membership. It is sealed, and a round that this worker lacked is
+        repaired already.
 
-        ``dealt_for``: the members that the last lease was dealt for; None if that was so long ago
-        that it must be committed everywhere. A newcomer takes part in the rounds from here on.
-        Raises `Left` if there is nothing left for this worker to do.
+        ``dealt_for``: the members that the last lease of any worker was dealt for; None if it was
+        so long ago that its round must be committed everywhere. A newcomer takes part in the
+        rounds from here on. Raises `Left` if there is nothing left for this worker to do.
         """
 
     def charter(self) -> bytes:
@@ -342,7 +342,7 @@ class Driver:
                 self.ledger.repair(verdict)
                 exchange.commit(self.ledger.contributors)
             elif settlement is Settlement.GIVE and not giving and memory.in_place:
-                exchange.bring()  # the record arrived where the contributions were
+                exchange.bring()  # the record has overwritten the contributions
             recovered.settled = self._clock()
             me, change = self._recovery.me, verdict.change
             try:

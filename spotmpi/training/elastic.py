@@ -51,7 +51,7 @@ _REPEATS = (
 
 _BETWEEN_ABORTS = 0.5
 _ABORTS_APART = 3
-"""Worker n calls MPI_Abort after n times the first number, in seconds; n is at most the second."""
+"""Worker n waits before MPI_Abort, for n (at most the second number) times the first in seconds."""
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -141,7 +141,7 @@ class Elastic(Generic[P]):
         and their gradient does not count.
         """
         seat, training = self._connected("batches()"), self._training
-        if isinstance(seat, Session):  # a loop may have left its batches in a round
+        if isinstance(seat, Session):  # the last loop may have been left within a round
             self._run(seat.round_off())
         number = training.position.open(n, batch_size, passes, self.seed)
         if training.position.repeats and self.leader:
@@ -239,8 +239,8 @@ class Elastic(Generic[P]):
         """Return the last value of `once` for this ``work``, or None if there is none. Local.
 
         The value may be from before the job was resumed, or from before this worker joined. It is a
-        copy. ``work`` is known by its name. The values of all works together have 16 KB. Raises
-        UsageError if there was no room for this one.
+        copy. ``work`` is known by its name. At most 16 KB of values are kept, for all works
+        together. Raises UsageError if there was no room for this one.
         """
         of = name_of(work)
         said = self._training.position.last.get(of)
@@ -260,7 +260,7 @@ class Elastic(Generic[P]):
             self._works = False
 
     def busy(self, what: str) -> BusyBlock:
-        """Say that this worker is at work while the others wait for it. Local.
+        """Return a block in which this worker counts as at work while the others wait. Local.
 
         Write ``with trainer.busy("evaluating"):``, and only where the script waits for something
         that is done elsewhere (another machine, a service). A worker that computes, reads or writes
@@ -287,10 +287,12 @@ class Elastic(Generic[P]):
     def __enter__(self: Self) -> Self:
         process = _this_process()
         history = process.history
-        given = Settings.from_environ().of_training(history.enter())
-        channel = LauncherChannel.open(given)
-        channel.tell("begin", training=history.number)
+        given = Settings.from_environ()
+        history.enter()
         try:
+            given = given.of_training(history.number)
+            channel = LauncherChannel.open(given)
+            channel.tell("begin", training=history.number)
             if given.newcomer is None:
                 settings.check(given, given.world_size or 1)
             trace = self._prepare(given, channel)
@@ -301,9 +303,10 @@ class Elastic(Generic[P]):
                 tables.check_room(len(members))
             if given.job is None and process.fabric.me == members.ids[0]:
                 self._locks = locks.hold(given.checkpoint, given.trace, script=sys.argv[0])
-        except (UsageError, locks.InUse) as error:
+        except BaseException as error:
             history.give_up()
-            self._end_job(error, given)
+            if isinstance(error, (UsageError, locks.InUse)):
+                self._end_job(error, given)
             raise
         cpu = CpuTime() if trace.active else None
         place = WorkerContext(process.fabric, channel, given, trace, version(), history, cpu=cpu)
@@ -312,6 +315,10 @@ class Elastic(Generic[P]):
         except Exception as error:
             self._let_go()
             self._give_up(error, given)
+            raise
+        except KeyboardInterrupt:
+            self._let_go()
+            history.give_up()
             raise
         self._show()
         self._inside = True

@@ -86,7 +86,7 @@ class Tell(Round):
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """Raise UsageError on all workers alike, with the first one that differs from the first."""
+        """Raise UsageError, on all alike, that names the first worker unlike the first of all."""
         table, width = self.memory.alone.record[0].tolist(), len(self._facts)
         rows = {
             worker: table[rank * width : (rank + 1) * width]

@@ -280,7 +280,7 @@ class PastTraining(Generic[P]):
         return self
 
     def mean(self, x: Any) -> Asks[Any]:
-        """Return the script's own value: the others asked for none, or in a loop of steps."""
+        """Return the script's own value: the others asked for none, or between steps."""
         yield from ()
         return like(x, numbers_of(x))
 

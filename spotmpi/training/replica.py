@@ -118,7 +118,7 @@ class Replica(Generic[P]):
         self.surveyed = False
         """True if workers say regularly how they do: see `surveys`."""
         self.lengths = GradientLengths()
-        """Lengths of gradients in these rounds."""
+        """Lengths of gradients in rounds with a survey."""
         self._arena_of: Callable[..., Arena]
         self._made: dict[int, list[Arena]] = {}
         """Arenas by the number of the first strategy whose rounds they fit."""
@@ -288,7 +288,7 @@ class Replica(Generic[P]):
         """Places where a page of its state may end, in words of one set; None: anywhere.
 
         The next values of a page's elements must follow from that page alone. An optimizer moves
-        each element by itself, or with all others of its array, or with all there are.
+        each element by itself, or with all others of its array; a script moves all together.
         """
         if self.optimizer is None:
             return self._whole.ends[-1:]
@@ -389,7 +389,7 @@ class Replica(Generic[P]):
         return self._contribute is not None and self._contribute.alone
 
     def count(self, mine: bool) -> None:
-        """Make the contribution to such a round again; ``mine``: True if this one counts."""
+        """Make the contribution again, as only one counts. ``mine``: True if it is this one."""
         if mine:
             self.bring()
         else:
@@ -555,13 +555,13 @@ class Replica(Generic[P]):
         self.registry.digest()
 
     def _turn(self) -> None:
-        """Count the last sums: what narrowing took from them is added to the next ones."""
+        """Note that the last sums count: what narrowing took from them is added to the next."""
         for number in self._buckets:
             if (narrowing := self._narrowings[number]) is not None:
                 narrowing.turn()
 
     def _record(self) -> list[Buffer]:
-        """Return the last sums, for reading only: neighbours may share their memory."""
+        """Return the last sums, for reading only: other workers may share the memory."""
         backend = self._layout.backend
         return [
             backend.view(flat, 0, (self._layout.buckets[number].size,), read_only=True)
@@ -573,10 +573,10 @@ class Replica(Generic[P]):
         return Step(self._layout, self.optimizer, *mine, self._room, **known)
 
     def _room(self) -> Sequence[Buffer]:
-        # Nobody reads this before the round begins and makes its contribution in here again,
+        # The contribution's memory is free: nobody reads it until the round begins and makes it.
         if self._alone:
             return self.arena.contributions
-        if self._own is None:  # unless that was made ahead or is of a part of the model
+        if self._own is None:  # not free: made ahead, or too small, for a part of the model
             self._own = self._layout.allocate()
         return self._own
 

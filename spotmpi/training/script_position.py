@@ -92,7 +92,7 @@ class ScriptPosition:
         self.last: dict[str, bytes] = {}
         """Last packed value of each `once`, or `TOO_LARGE`, by its name."""
         self._answers: list[tuple[int, Of, Answer]] = []
-        """Answers outside of batches: each with the samplers opened before, and its `Of`."""
+        """Answers outside of batches: the number of samplers before each, its `Of`, the answer."""
         self._told = 0
         """Number of kept answers that this worker's script has had."""
         self._loose = False
@@ -137,7 +137,7 @@ class ScriptPosition:
         self._inside += 1
 
     def leave(self, number: int, used: bool = False) -> None:
-        """Note that the script leaves its batches. The drawn lease is dropped, unless ``used``."""
+        """Note that the script leaves its batches. Drop the drawn lease unless ``used`` in part."""
         self._inside -= 1
         self._closed.add(number)
         if not used:

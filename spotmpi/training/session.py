@@ -1,8 +1,8 @@
-"""One worker among the others: it tells the driver what to exchange, for any kind of round.
+"""`Session`: one worker among the others, as its driver's `Exchange` for every kind of round.
 
 All that involves other workers is a generator of requests (`spotmpi.fabric`), so that the simulator
 runs it as well. Users see it through `Trainer` and `Group`. A session is built whole, once its
-worker is connected and knows the others; a `JoiningWorker` has its place before that.
+worker is connected and knows the others. Until then a `JoiningWorker` stands for a newcomer.
 """
 
 from __future__ import annotations
@@ -86,13 +86,13 @@ class Session(Generic[P]):
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         self._orders = LauncherOrders(place, training, self.me)
         self._stopping = self._due = False
-        """True if control words said so: training stops; a plan is due (`_due`)."""
+        """True if control words said that training stops, or that a plan is due (`_due`)."""
         self._owed = False
         """True if a value of `once` is known, but not to all scripts."""
         self._settled = False
-        """True if all are at the end, nothing can be taken back, and it is to be kept."""
+        """True if all are at the end, beyond recall, and the last state must still be kept."""
         self._closing = self._finishing = False
-        """True in the last rounds (`_closing`), and once the training ends (`_finishing`)."""
+        """True in the last rounds (`_closing`); once the script is at its end (`_finishing`)."""
         self._compare = DigestCheck(training.registry, self.journal)
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, if the script has yet to apply its result."""
@@ -183,8 +183,8 @@ class Session(Generic[P]):
         )
 
     def ready(self, key: Any, array: Any) -> Asks[Session[P]]:
-        """Take one array of the gradient for the next step. What is complete by that starts, if the
-        step's round can begin with it. Raises UsageError; raises Left as a round does."""
+        """Take one array of the gradient for the next step. Parts that are complete now start, if
+        the strategy is piecewise. Raises UsageError; raises Left as a round does."""
         replica = self.training.replica
         replica.pieces.check(key, array)
         if replica.strategy.piecewise and not self.driver.ledger.open:
@@ -212,7 +212,7 @@ class Session(Generic[P]):
             self._goes_on()
 
     def step(self, grads: Any, loss: float | None) -> Asks[Session[P]]:
-        """Do one step, with a gradient for the last batch, and its round if it has one."""
+        """Do one step, with a gradient for the batch drawn last, and its round if it has one."""
         if self.turns.now.left:
             yield from self.round_off()
         training, turn = self.training, self.turns.now
@@ -258,7 +258,7 @@ class Session(Generic[P]):
         return like(x, answer.answer)
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
-        """Return the value of ``work``, which one worker does for all; ``of``: the value's name.
+        """Return the value of ``work``, which one worker does for all; ``of``: the work's name.
 
         It begins when all have come to this call. Until all know the value no worker leaves or
         joins, so the work is done again only after a death.
@@ -588,7 +588,7 @@ class Session(Generic[P]):
         self._school.bring(full, values or {}, rest)
 
     def _check(self, number: int, word: control_word.ControlSum) -> None:
-        """Check that all are in the same round with the same state. Follow if it is the end."""
+        """Check that all do this round with equal state. It becomes the end if all others end."""
         assert self._round.kind is not None
         word.check_kind(self._round.kind, number)
         word.check_digest(self._compare.said, number)

@@ -204,8 +204,8 @@ class Trainer(Elastic[P]):
         ``grads`` has the structure, shapes and dtypes of the parameters, and is the mean over this
         worker's batch. Outside of `batches` every worker counts as one sample. After `ready`, give
         a dict of the remaining gradients. After `accumulate`, give the gradient of the rest of the
-        batch. Returns when the step is committed, even if workers die meanwhile. The property
-        `loss` is then the mean over the workers.
+        batch. Give none if nothing remains. Returns when the step is committed, even if workers die
+        meanwhile. The property `loss` is then the mean over the workers.
         """
         self._connected("step()")
         self._check_batch("step")

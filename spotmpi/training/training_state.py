@@ -58,7 +58,7 @@ class Progress:
         self.loss = float(found["loss"]) if "loss" in found else None
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
-        """Return steps, rounds and loss. The loss is None after the round that is drawn."""
+        """Return steps, rounds, loss; with ``contributors``, as after the drawn round: no loss."""
         after = contributors is not None
         return [self.steps + after * self.adds, self.rounds + after, None if after else self.loss]
 

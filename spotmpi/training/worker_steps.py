@@ -24,7 +24,7 @@ _LATELY = 1.0
 
 
 class RoundSteps:
-    """The steps of the next round, as far as this worker has taken them."""
+    """A *turn*: the steps on the way to the next round, as far as this worker has taken them."""
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class _Recent:
 
 
 class WorkerSteps:
-    """One worker's turns, one after the other. All of it is local."""
+    """One worker's turns (`RoundSteps`), one after the other. All of it is local."""
 
     def __init__(
         self,
@@ -229,8 +229,8 @@ class WorkerSteps:
             turn = self.now = RoundSteps(self._steps, self._ahead, began, lease, number, self._me)
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
-        # Without samples of its own it borrows one and counts for nothing: so the script does the
-        # same on all workers, and so do its other calls in the loop.
+        # Without samples of its own it borrows one, and its gradient does not count. So the script
+        # does the same on all workers, also in its other calls in the loop.
         return (mine if len(mine) else turn.lease.samples[:1]).copy()
 
     def leave_batches(self, number: int) -> None:

@@ -48,7 +48,7 @@ def test_both_sides_lose_workers_and_recover(
 
 
 @pytest.mark.matrix
-def test_workers_with_a_device_are_lost_and_recover(tmp_path: Path, fake_device: None) -> None:
+def test_workers_with_a_device_are_lost_and_recover(tmp_path: Path, fake_device: Path) -> None:
     file = tmp_path / "recovery.json"
     size = ("--workers", "4", "--params", "1000", "--lost", "1", "--runs", "1")
     with fake_cupy.installed():
@@ -57,6 +57,7 @@ def test_workers_with_a_device_are_lost_and_recover(tmp_path: Path, fake_device:
     assert results["failures"] == []
     (cell,) = results["cells"]
     assert [len(cell[side]) for side in ("spotmpi", "floor")] == [1, 1]
+    assert fake_device.exists()
 
 
 def test_the_floor_holds_nothing_of_spotmpi() -> None:

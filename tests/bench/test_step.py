@@ -54,7 +54,7 @@ def test_all_sides_run_in_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 @pytest.mark.matrix
 def test_all_sides_of_a_gpu_run_in_one_job(
-    tmp_path: Path, fake_device: None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, fake_device: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "step.json"
     options = ["--workers", "2", "--params", "1000", "--turns", "2", "--json", str(file)]
@@ -66,6 +66,7 @@ def test_all_sides_of_a_gpu_run_in_one_job(
     for side in ("bare", "spotmpi", "born", "staged", "staged_born"):
         assert len(cell[f"{side}_s"]) == 2
     assert results["failures"] == []
+    assert fake_device.exists()
     assert "born" in capsys.readouterr().out
 
 

@@ -18,8 +18,9 @@ import pytest
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Shape
+from spotmpi.fabric.planes.plane import Ways
 from spotmpi.fabric.planes.shared_memory import Segment
-from spotmpi.fabric.planes.shared_memory_plane import _CARD
+from spotmpi.fabric.planes.shared_memory_plane import _CARD, SharedMemoryPlane
 from spotmpi.kernels import cpu
 from tests.fabric.crew import (
     DATA,
@@ -303,6 +304,18 @@ def test_arrays_that_no_kernel_sums_and_those_without_a_name_go_by_mpi() -> None
             assert arena.in_place
             worker.plane.wait([worker.plane.start(part) for part in arena.parts])
         assert len(worker.by_mpi_instead) == 2
+
+
+def test_of_an_arena_whose_name_another_one_gets_nothing_is_known_any_more() -> None:
+    """A new array may have the `id` of one of its."""
+    plane = SharedMemoryPlane(Ways(lambda part: None, lambda: False))
+    assert plane.reach({0: plane.card()})
+    plane.bind([0], True)
+    arena = plane.arena([Shape("float32", 4096)], "data")
+    assert plane._places
+    plane.arena([Shape("int64", 4096)], "data")  # which cannot be shared
+    assert not plane._places
+    assert arena.layout[0].size == 4096
 
 
 def test_tiny_models_load_no_numba() -> None:

@@ -38,6 +38,8 @@ def test_a_block_is_on_the_board_while_it_lasts(channel: LauncherChannel, tmp_pa
             assert (said.on, said.beats, len(said.what)) == (True, 0, 64)
         assert board.read(2) == Busy(True, 2, b"evaluating")
     assert board.read(2) == Busy()
+    outer.beat()  # too late, by a thread of the script's
+    assert board.read(2) == Busy()
     board.close()
 
 

@@ -18,6 +18,7 @@ from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD
 from spotmpi.trace import records as trace
+from spotmpi.training import elastic
 from tests.simulated import Final, Job, Result, bits, gradient, params
 from tests.test_member import Changes
 
@@ -201,3 +202,20 @@ def test_what_was_left_by_an_error_is_begun_again_in_its_place(
 def test_one_inside_another_is_refused() -> None:
     with one(), pytest.raises(UsageError, match="the last Trainer has not come to its end"):
         one().__enter__()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("where", ["enter", "_connect"])
+def test_a_training_that_could_not_begin_is_in_nobody_s_way(
+    where: str, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(elastic, where, fails)
+        with pytest.raises(error), one():
+            pass
+    with one() as trainer:
+        for batch in trainer.batches(4, 2):
+            trainer.step(gradient(trainer.params, batch))

@@ -75,7 +75,7 @@ def _publish(address: Any, number: Any) -> None:
 
 
 def _announce(address: Any, number: Any) -> None:
-    """Store a number. A process that finds anything written later finds it, or a later number."""
+    """Store a number. A process that finds a later write finds this number, or a later one."""
     _store(address, number)
     _fence()
 

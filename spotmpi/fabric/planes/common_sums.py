@@ -1,9 +1,9 @@
 """Sums without locks: memory of a host to which several workers add at any time.
 
-The memory holds two sums, which take turns by rounds, and the numbers of their rounds. The first
-worker that adds in a round sets the next round's sum to zero. Nobody adds to that memory any more
-for the round before, for all have done with it, and nobody adds for the next round yet. Several
-workers may do this, at any time of the round, and not all need to.
+The memory holds two sums, which take turns by rounds, and the numbers of their rounds. A worker
+that adds for the first time in a round sets the next round's sum to zero. Nobody adds to that
+memory any more for the round before, for all are done with it, and nobody adds for the next round
+yet. So several workers may do this, at any time of the round, and not all need to.
 
 Each worker shows in its desk (`SharedHeader`) the memory to which it adds. All use the memory of
 the first member that shows some with a sum of this round. A worker that finds none makes it. So
@@ -89,7 +89,7 @@ class CommonSums:
         desks: Sequence[SharedHeader],
     ) -> None:
         """Put ``part`` into the sum of round ``number``, in place of what this worker had there,
-        and copy the sum to ``total``. ``desks``: of all workers that add, this one too."""
+        and copy the sum to ``total``. ``desks``: of all workers that may add, this one too."""
         form = ModelForm.of(part)
         if form != self._form:
             self.leave()

@@ -48,7 +48,8 @@ class DeviceMemory:
 
 
 class Opened:
-    """Another worker's memory, until `close` or its end. OSError if it cannot be opened here."""
+    """Another worker's memory, open until `close`, or as long as this object lives. OSError if it
+    cannot be opened here."""
 
     def __init__(self, handle: bytes, layout: Sequence[Shape]) -> None:
         import cupy

@@ -54,7 +54,7 @@ class Devices(Plane):
         return self.node.card()
 
     def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """Return True if this worker can share the memory of the host with all of these. Local."""
+        """Return the node's answer: see `SharedMemoryPlane.reach`. Local."""
         return self.node.reach(cards)
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:

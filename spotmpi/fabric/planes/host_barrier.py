@@ -79,11 +79,12 @@ class HostBarrier:
         self._tell(desk.done, number, self._all_done)
 
     def all_ready(self, number: int) -> None:
-        """Return when all have started this part. Raises PeersLost if a worker is lost."""
+        """Return when all have started this part. Raises PeersLost if this worker must leave off,
+        because a worker is lost or has met a loss."""
         self._meet(self._all_ready, number)
 
     def all_done(self, number: int) -> None:
-        """Return when all have summed up to this part. Raises PeersLost if a worker is lost."""
+        """Return when all have summed up to this part. Raises PeersLost as `all_ready`."""
         self._meet(self._all_done, number)
 
     def wake(self) -> None:

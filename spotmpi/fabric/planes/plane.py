@@ -29,7 +29,7 @@ Handle = int
 
 
 class Shape(NamedTuple):
-    """The dtype, the size and the place of one array of an arena."""
+    """What one array of an arena is like."""
 
     dtype: str
     size: int
@@ -153,7 +153,8 @@ class Arena:
             fill(self.contributions, 0)
 
     def every_contribution(self) -> Iterator[tuple[int, Buffer]]:
-        """Yield the index and the array of each contribution to this round, then to the next."""
+        """Yield the index and the array of each contribution to this round, then to the next. Both
+        rounds have the same arrays unless sums are in place."""
         for contributions in self._contributions:
             yield from enumerate(contributions)
 

@@ -26,7 +26,7 @@ _LINE = 64
 """Bytes on whose multiples arrays begin."""
 
 _TRIES = 4
-"""Times that a reader tries. It fails if the writer publishes twice while it copies once."""
+"""Times that a reader tries. A try fails if the writer publishes twice during one copy."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PublishedModel:
 
     def __init__(self, form: ModelForm, segment: Segment, first: int | None = None) -> None:
         """Map the board in ``segment``. ``first``: given for a new board of this worker's; how many
-        publications it had before."""
+        publications this worker had before."""
         self.form = form
         self.segment = segment
         memory = Memory(_length(form), segment)
@@ -115,8 +115,8 @@ class PublishedModel:
         self._published = count
 
     def read(self, room: Buffer) -> int | None:
-        """Copy the last publication to ``room``; return how many this worker had before it. None if
-        there is none yet, or if its writer was too fast. Never waits."""
+        """Copy the last publication to ``room``; return how many the writer had published before.
+        None if there is none yet, or if the writer was too fast. Never waits."""
         for _ in range(_TRIES):
             count = int(self._loops.look(self._there))
             if not count:

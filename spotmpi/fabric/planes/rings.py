@@ -27,13 +27,13 @@ __all__ = ["MESSAGE", "Rings"]
 
 MESSAGE = 60 << 10
 """Bytes of a message. MPI sends these at once and whole (over TCP up to 64 KB, with its header).
-For larger ones it asks first. If a worker is lost, that can be neither finished nor taken back."""
+For larger ones it asks first: if a worker is lost, these can be neither finished nor taken back."""
 
 _AHEAD = 64
-"""Messages that a worker waits for at a time over all its rings; and those that it sends."""
+"""Most messages that a worker waits for at a time, and most that it sends, over all its rings."""
 
 _FEWEST = 4
-"""Messages that a worker waits for at a time in each ring, at least."""
+"""The same limit for each single ring is never less than this."""
 
 
 Brought = tuple[Buffer, float]

@@ -43,8 +43,8 @@ class Neighbours(Protocol):
 
 
 class SharedArena(Arena):
-    """An arena that neighbours can read. Its segment holds contributions, and room for two results
-    or, if its arrays are small, for the sums over all hosts.
+    """An arena that neighbours can read. Its segment holds contributions; room for two results or,
+    if its arrays are small, for the sums over all hosts; and room for two copies of ``state``.
 
     The results of large arrays lie in one worker's segment, the home. All users keep it open, so it
     outlives that worker. Results are private before there is a home, and once nothing is shared.
@@ -149,7 +149,8 @@ class SharedArena(Arena):
         super().leave()
 
     def whole(self, part: Part) -> None:
-        """Make the next state from the sum of ``part``, which was made elsewhere."""
+        """Make the next state, if it is shared, from the sum of ``part``, which was made elsewhere.
+        If it is not shared, `advance` makes it."""
         if part.move is not None and self._shares is not None and self._shares.there:
             part.move(slice(None), [part.result], [1.0])
 
@@ -221,7 +222,8 @@ class SharedArena(Arena):
         self.results[number][:] = self._told[number]
 
     def unshare(self) -> None:
-        """Share nothing any more, now and later."""
+        """Share no contributions and results any more, now and later. A state that is shared stays
+        so until `leave`."""
         if self._entry is not None:
             self._desk.clear(self._entry)
             self._entry = None

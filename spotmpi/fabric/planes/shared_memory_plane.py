@@ -302,6 +302,7 @@ class SharedMemoryPlane(Plane):
         """Return memory that others can read, if it has a name and is worth it."""
         if isinstance(old := self._arenas.pop(name, None), SharedArena):
             old.unshare()  # or others would find it, and wait for a worker that uses it no more
+        self._forget(name)
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
         # Workers compare layouts, so these are the same on all. Before that, rounds have only
@@ -318,16 +319,18 @@ class SharedMemoryPlane(Plane):
                 moving.warm(shape.dtype)
         made = self._shared(layout, name, state) or private_arena(layout, in_place=True)
         self._arenas[name] = made
+        self._places |= {
+            id(contribution): (name, index) for index, contribution in made.every_contribution()
+        }
+        return made
+
+    def _forget(self, name: str) -> None:
+        """Keep nothing of the arena that had this name: a new array may get the ``id`` of its."""
         self._agreed.pop(name, None)
         for known in (self._went, self._tried):
             for place in [place for place in known if place[0] == name]:
                 del known[place]
-        self._places = {
-            id(contribution): (of, index)
-            for of, arena in self._arenas.items()
-            for index, contribution in arena.every_contribution()
-        }
-        return made
+        self._places = {one: at for one, at in self._places.items() if at[0] != name}
 
     def _shared(
         self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None
@@ -444,7 +447,7 @@ class SharedMemoryPlane(Plane):
             self._ways.line.give_up()
 
     def dead(self) -> Collection[WorkerId]:
-        """The neighbours that are dead."""
+        """Return the neighbours that are dead."""
         return self._watched.dead
 
     def interrupt(self) -> None:
@@ -515,7 +518,7 @@ class SharedMemoryPlane(Plane):
     # Published models (boards).
 
     def show(self, board: PublishedModel | None) -> None:
-        """Show the board in this worker's desk, as an arena."""
+        """Show the board in this worker's desk, as an arena is; None: show none."""
         if self._own is None:
             return
         if self._shown is not None:

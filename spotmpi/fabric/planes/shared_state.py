@@ -47,7 +47,8 @@ class SharedState:
 
     def offer(self) -> None:
         """Write this worker's state to its segment: workers that find no other one take it. Only
-        the first worker does this, before it starts a part. Others may see these bytes already."""
+        the first worker does this, before it starts a part. Others may see these
+        bytes already: the write does not change them."""
         if self.home is None:
             self._state.write_to(self._segment, self._place)
 

@@ -55,7 +55,7 @@ class Staging:
         self._take(last, target)
 
     def to_device(self, source: Buffer, target: Buffer) -> None:
-        """Copy an array of the host to one of the device. ``source`` is read when this returns.
+        """Copy an array of the host to one of the device. Returns when ``source`` has been read.
         What the calling thread's current stream gets after this finds the array in ``target``."""
         self._after_the_callers()
         room, other = self._rooms

@@ -16,7 +16,8 @@ class SumThread(Generic[T]):
     """A thread that lives until `end` or `halt`. The caller must call one of them."""
 
     def __init__(self, work: Callable[[T], bool], name: str) -> None:
-        """Start the thread. It ends if ``work``, called with each item, returns False or raises."""
+        """Start the thread. It calls ``work`` with each item. If ``work`` returns False or raises,
+        the thread ends, and the items that follow are left undone."""
         self._work = work
         self._given: queue.SimpleQueue[T | None] = queue.SimpleQueue()
         self.failure: Exception | None = None

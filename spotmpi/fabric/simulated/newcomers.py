@@ -130,7 +130,8 @@ class Newcomers:
     # The newcomer's side.
 
     def wait(self, newcomer: WorkerId, process: Process) -> None:
-        """Let the newcomer wait in its request, or reply `PeersLost` if it has no sponsor alive."""
+        """Let the newcomer wait in its request. Reply `PeersLost` instead if its sponsor is dead or
+        has let it go. Without a sponsor yet it waits."""
         sponsor = process.sponsor
         if sponsor is not None and sponsor not in self._world.processes:
             process.alone = True

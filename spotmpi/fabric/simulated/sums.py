@@ -49,7 +49,7 @@ class Sums:
         self._world.after(self._world.delays.message, self._add, me, asked, many, False)
 
     def move_on(self) -> None:
-        """Forget all sums. All workers begin another training now, and none adds before that."""
+        """Forget all sums. All are about to begin another training; none adds before all have."""
         self._sums.clear()
         self._within.clear()
 

@@ -25,7 +25,7 @@ from spotmpi.launch.auth import Frame, Seal
 from spotmpi.launch.decoding import Malformed, Message
 from spotmpi.launch.event_loop import Loop
 from spotmpi.launch.head.host_beats import HostBeats
-from spotmpi.launch.head.partitions import OUTAGE, Partitions
+from spotmpi.launch.head.partitions import Partitions
 from spotmpi.launch.head.server_check import ServerCheck
 from spotmpi.launch.head.stalls import Standing
 from spotmpi.launch.host.wrappers import WorkerEvent, Wrappers, in_order
@@ -532,10 +532,9 @@ class Agents:
         heard = [host for host in self._hosts.values() if host.beats.news]
         certain = self._hearing.look(now, bool(heard))
         for host in heard:
-            outage = host.beats.take() - self._beat
-            if outage > OUTAGE and not host.near:
-                _LOG.info("%s is heard again, after %s", host.name, milliseconds(1e3 * outage))
-                self._rifts.excuse(host.name, outage, now)
+            after = host.beats.take() - self._beat
+            if not host.near and self._rifts.excuse(host.name, after, now):
+                _LOG.info("%s is heard again, after %s", host.name, milliseconds(1e3 * after))
         if self._rifts:
             self._part_from_outcast(now)
         for host in [host for host in self._hosts.values() if not host.near]:

@@ -25,12 +25,22 @@ __all__ = ["JobHome"]
 _FOR_CLEARING = 5.0
 """Seconds for killed processes to be gone."""
 
+_CLEARED = "cleared"
+"""A file in the folder of a job whose launcher was killed, until all of that job is gone."""
+
+_PAUSE = 0.02
+"""Seconds between two tries to get a name."""
+
+_SEEN, _GONE = 0.5, 60.0
+"""Seconds in which a keeper sees that its launcher was killed, and in which it is done."""
+
 
 class JobHome:
     """The name of a job, and the private folder with its socket. A context manager.
 
-    Entering raises UsageError if there is a job of this name on this host. Leaving blocks for half
-    a second if somebody waits for the job's end. If this process is killed, the folder goes, too.
+    Entering raises UsageError if there is a job of this name on this host, after half a second; it
+    waits for what is left of one that was killed. Leaving blocks for half a second if somebody
+    waits for the job's end. If this process is killed, the folder goes, too.
     """
 
     def __init__(self, name: str | None = None, came: list[int] | None = None) -> None:
@@ -51,12 +61,19 @@ class JobHome:
 
     def __enter__(self) -> JobHome:
         job_folder.remove_abandoned()
-        try:
-            self._folder, self._lock = job_folder.make(self.name)
-        except FileExistsError:
-            raise UsageError(
-                f"there is a job {self.name} on this host: give another --name, or end that one"
-            ) from None
+        asked = time.monotonic()
+        while True:
+            try:
+                self._folder, self._lock = job_folder.make(self.name)
+                break
+            except FileExistsError:
+                cleared = (job_folder.home() / self.name / _CLEARED).exists()
+                if time.monotonic() > asked + (_GONE if cleared else _SEEN):
+                    raise UsageError(
+                        f"there is a job {self.name} on this host: give another --name, or end "
+                        "that one"
+                    ) from None
+            time.sleep(_PAUSE)
         self._keeper = _keeper(self._folder, self._lock)
         return self
 
@@ -104,11 +121,13 @@ def _keeper(folder: Path, lock: int) -> int:
                     with suppress(OSError):
                         os.close(other)
             os.read(alive, 1)
-            # mpirun outlives the launcher by an instant, in which it makes folders.
-            processes.sweep(f"SPOTMPI_JOB={folder.name}", _FOR_CLEARING)
-            for start in folder.parent.glob(f"{job_folder.of_starts(folder.name)}*"):
-                job_folder.remove_when_free(start)
-            job_folder.remove(folder)
+            if os.fstat(lock).st_nlink:  # or the launcher removed it: another job may have the name
+                (folder / _CLEARED).touch()
+                # mpirun outlives the launcher by an instant, in which it makes folders.
+                processes.sweep(f"SPOTMPI_JOB={folder.name}", _FOR_CLEARING)
+                for start in folder.parent.glob(f"{job_folder.of_starts(folder.name)}*"):
+                    job_folder.remove_when_free(start)
+                job_folder.remove(folder)
         finally:
             os._exit(0)
     os.close(alive)

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 
 from spotmpi.launch.tcp_connections import TcpConnection
 
-__all__ = ["OUTAGE", "Partitions"]
+__all__ = ["Partitions"]
 
 _CERTAIN = 1.0
 """Seconds for which two hosts do not reach each other before one must go. What takes shorter heals
@@ -16,7 +16,7 @@ by itself; and others say meanwhile whom they do not reach."""
 _FRESH = 2.5
 """Seconds for which a word counts: agents repeat it every second."""
 
-OUTAGE = 1.0
+_OUTAGE = 1.0
 """Seconds of a host's silence after which its links may get no answer for a while."""
 
 _LONGEST = 120.0
@@ -41,15 +41,17 @@ class Partitions:
         """Whether somebody may have to go."""
         return bool(self._pairs)
 
-    def excuse(self, host: str, outage: float, now: float) -> None:
-        """A host is heard again after an ``outage`` of so many seconds.
+    def excuse(self, host: str, silence: float, now: float) -> bool:
+        """A host is heard again after this ``silence``, in seconds. True if it was an outage.
 
-        Its links are well again, too, and may still get no answer for as long as that: TCP waits
-        twice as long each time before it sends again.
+        After one its links are well again, too, and may still get no answer for as long as that:
+        TCP waits twice as long each time before it sends again.
         """
-        until = now + min(outage, _LONGEST) + _FRESH
-        self._excused = {one: end for one, end in self._excused.items() if end > now}
+        if silence <= _OUTAGE:
+            return False
+        until = now + min(silence, _LONGEST) + _FRESH
         self._excused[host] = max(until, self._excused.get(host, until))
+        return True
 
     def claim(self, host: str, links: Collection[TcpConnection], now: float) -> None:
         """These links of a host's workers get no answer."""

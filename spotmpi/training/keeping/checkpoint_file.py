@@ -82,8 +82,8 @@ _CHUNK = 4 << 20
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was read. ``state`` has the values by name, as writable arrays that the
-    caller owns. ``path`` is its file, and ``about`` what its writer left for the reader."""
+    """A checkpoint that was read. ``state`` has the values by name; the caller owns its arrays,
+    and may write them. ``path`` is its file, and ``about`` what its writer left for the reader."""
 
     step: int
     state: dict[str, Value]
@@ -109,9 +109,9 @@ def save(
     """Write the checkpoint of ``step`` and return its path once it is safe on the disk.
 
     ``state`` maps names such as ``momentum/velocity/0`` to values. ``about`` is anything that JSON
-    can say. ``finite``: a run may go on from the model in it. Blocking, for about the time that the
-    disk takes for the bytes. One worker calls it, but several at once do no harm: each file appears
-    whole, and the last of the same step stays.
+    can say. ``finite``: True if a run may go on from the model in it. Blocking, for about the time
+    that the disk takes for the bytes. One worker calls it, but several at once do no harm: each
+    file appears whole, and the last of the same step stays.
 
     Raises UsageError for a value that cannot be kept, before anything is touched, and
     CheckpointError if the disk refuses: what was there stays, and nothing half is left.

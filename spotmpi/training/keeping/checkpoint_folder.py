@@ -36,7 +36,7 @@ KEPT = 2
 
 STEP_DIGITS = 12
 ABANDONED_SECONDS = 24 * 3600
-"""Age from which a temporary file of another host is dead. Its locks may not be visible here."""
+"""Age at which another host's temporary file counts as dead: its locks may not be visible."""
 
 _NAME = re.compile(rf"checkpoint-(\d{{{STEP_DIGITS}}})(?P<not_finite>\.not-finite)?\.h5", re.ASCII)
 _TEMPORARY = re.compile(r"\.checkpoint-\d+\.(?P<host>.*)\.[0-9a-f]{16}\.tmp", re.ASCII)

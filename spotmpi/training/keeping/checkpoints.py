@@ -5,7 +5,7 @@ complete this state is stable, and the copy is written in the background while t
 parameters are looked at there: a checkpoint that is not finite removes none that is. Once it is on
 the disk, the next control word tells all workers. If its writer dies first, the next leader writes
 a checkpoint with its present state. One that the disk refused is tried again later, also with the
-present state. A worker that ends its part, in any way, waits for what it is writing.
+present state. A worker that leaves or exits waits for what it is writing; an abort does not wait.
 
 When training ends or stops, no worker goes before the last state is on the disk: all are in a round
 meanwhile, and a leader that dies in it has a successor.

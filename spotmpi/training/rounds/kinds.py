@@ -168,7 +168,7 @@ class StepRound(Round):
             replica.fuse_update(result.rate, result.weight)
 
     def word(self, word: ControlWord) -> ControlWord:
-        """Add the loss. Only a turn without a lease is late: it may end before its script."""
+        """Add the loss. A worker is late only without a lease: it may end before its script."""
         turn = self._turn
         late = word.late and turn.lease is None
         if not turn.loss_weight:

@@ -24,7 +24,7 @@ ArenaOf = Callable[..., Arena]
 
 
 class RoundMemory:
-    """The arenas of a worker's rounds, from the open round to the last one."""
+    """The arenas of a worker's rounds: the open one, which `turn` makes the last one."""
 
     def __init__(self, arena_of: ArenaOf, replica: Replica[Any], school: StateTransfer) -> None:
         """``replica``: its arena goes with rounds of steps."""

@@ -56,7 +56,7 @@ class Switching:
         return None if training.wish == training.strategy else training.wish
 
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
-        """Read the control word of a committed round of steps, with its workers."""
+        """Read the control word of a committed round of steps. ``full``: its workers."""
         self._survey.committed(taken.samples)
         if (told := self._memory.surveyed) is not None:
             self._training.meter.begin_anew()

@@ -38,6 +38,24 @@ def test_a_block_is_as_long_as_it_shall_be_but_never_nothing() -> None:
     assert turns.block(lambda step, steps: 10.0, nothing, 0.05, 200) == 1
 
 
+def test_sides_are_compared_in_blocks_of_one_length() -> None:
+    ran: list[int] = []
+
+    def clock(step: Step, steps: int) -> float:
+        ran.append(steps)
+        return 0.001 if step is quick else 0.01
+
+    def quick() -> None:
+        pass
+
+    def slow() -> None:
+        pass
+
+    found = turns.compare(clock, 3, {"quick": quick, "slow": slow}, 0.05, 200)
+    assert found == {"quick": [0.001] * 3, "slow": [0.01] * 3}
+    assert sorted(ran[2:]) == [5] * 3 + [50] * 3  # the first two say how long a step takes
+
+
 def test_the_clock_runs_as_many_steps_as_it_is_told() -> None:
     calls: list[int] = []
     assert turns.alone(partial(calls.append, 0), 7) > 0

@@ -44,6 +44,39 @@ processes.sweep = sweep
 """
 
 
+WAITS = """
+import sys
+from spotmpi import job_folder
+make = job_folder.make
+def made(name):
+    try:
+        return make(name)
+    except FileExistsError:
+        print("waits", flush=True)
+        raise
+job_folder.make = made
+"""
+
+CLEARS_SLOWLY = """
+import sys
+from spotmpi.launch import processes
+processes.sweep = lambda mark, patience: sys.stdin.read(1)
+"""
+
+IS_KILLED_AFTER_THE_REMOVAL = """
+import os, signal, sys
+from spotmpi import job_folder
+from spotmpi.launch.head.job_home import JobHome
+remove = job_folder.remove
+def removed(folder, patience=2.0):
+    remove(folder, patience)
+    print("removed", flush=True)
+    signal.pause()
+with JobHome(sys.argv[1]):
+    job_folder.remove = removed
+"""
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(job_folder, "home", lambda: tmp_path)
@@ -140,3 +173,50 @@ def test_nobody_gets_the_name_of_a_killed_job_before_all_of_that_is_gone(
         launcher.kill()
         assert launcher.stdout.read() == "its name is taken\n"  # to the end of its keeper
     assert not (job_folder.home() / f"spotmpi-{name}").exists()
+
+
+def test_whoever_starts_a_killed_job_again_waits_until_all_of_that_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    name = f"again-{os.getpid()}"
+    first = [sys.executable, "-c", CLEARS_SLOWLY + ALONE, name]
+    second = [sys.executable, "-c", WAITS + ALONE, name]
+    piped = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(first, **piped) as killed:
+        assert killed.stdin is not None
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == f"spotmpi-{name}\n"
+        killed.kill()
+        with subprocess.Popen(second, stdout=subprocess.PIPE, text=True) as again:
+            assert again.stdout is not None
+            assert again.stdout.readline() == "waits\n"
+            killed.stdin.write("x")
+            killed.stdin.close()
+            said = next((line for line in again.stdout if line != "waits\n"), "it gave up")
+            assert said == f"spotmpi-{name}\n"
+            again.kill()
+    assert again.returncode == -signal.SIGKILL
+
+
+def test_a_launcher_killed_when_its_folder_is_gone_does_no_harm_to_the_next_job_of_the_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.undo()
+    name = f"next-{os.getpid()}"
+    command = [sys.executable, "-c", IS_KILLED_AFTER_THE_REMOVAL, name]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == "removed\n"
+        children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text()
+        keeper = os.pidfd_open(int(children))
+        with JobHome(name) as home:
+            marked = os.environ | {"SPOTMPI_JOB": home.name}
+            with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE,
+                                  env=marked) as worker:  # fmt: skip
+                killed.kill()
+                assert select.select([keeper], [], [], LIMIT)[0]
+                assert worker.poll() is None
+                assert (job_folder.home() / home.name).exists()
+                worker.kill()
+        os.close(keeper)

@@ -87,6 +87,13 @@ def test_after_an_outage_what_gets_no_answer_may_wait_for_as_long_again() -> Non
     assert claimed(rifts, 9.5, ("h2", "h1"), ("h3", "h1")) == ("h1", ["h2", "h3"])
 
 
+def test_an_outage_of_others_and_a_silence_that_tcp_does_not_notice_excuse_nobody() -> None:
+    rifts = seen(("h1", "h2"))
+    assert not rifts.excuse("h1", 1.0, now=1.0)
+    assert rifts.excuse("h3", 6.0, now=1.0)
+    assert rifts.outcast(WORKERS, 1.0) == ("h2", ["h1"])
+
+
 def test_a_shorter_outage_after_a_long_one_excuses_nobody_sooner() -> None:
     rifts = seen(("h2", "h1"))
     rifts.excuse("h1", 6.0, now=1.0)
