@@ -1,7 +1,6 @@
-"""Recoveries as transcripts that can be read aloud: ``tests/scenarios/*.txt``.
+"""Recoveries as transcripts: ``tests/scenarios/recoveries/*.txt``.
 
-A file is a sequence of commands, each followed by ``----`` and by what then happens. Lines that
-begin with ``#`` tell the story. The protocol and the ledger are the real ones; what arrives
+The protocol and the ledger are the real ones; what arrives
 when, and who dies, is the transcript's choice:
 
     ring 4                       workers 0 to 3 train as generation 0
@@ -15,14 +14,10 @@ when, and who dies, is the transcript's choice:
     revocation reaches 0,3       they hear that the control path is revoked
     build                        everybody alive is in the build: it returns
     repair 1                     worker 1 has received the record and commits it
-
-After a change that is meant, ``REWRITE_SCENARIOS=1 python -m pytest tests/test_scenarios.py``
-writes down what happens now: read the difference.
 """
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -49,8 +44,9 @@ from spotmpi.protocol.recovery import (
     TokenKind,
     Verdict,
 )
+from tests.transcripts import check_titles, compare
 
-SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.txt"))
+SCENARIOS = sorted((Path(__file__).parent / "scenarios" / "recoveries").glob("*.txt"))
 
 
 class Stage:
@@ -252,35 +248,11 @@ def _parse(text: str) -> tuple[list[int], dict[str, int]]:
     return [int(name) for name in names.split(",")], {key: int(value) for key, _, value in pairs}
 
 
-def replay(text: str) -> str:
-    """The transcript with what really happens in the place of what is written."""
-    stage, out, expected = Stage(), [], False
-    for line in text.splitlines():
-        if line == "":
-            expected = False
-        if expected:
-            continue
-        out.append(line)
-        if line and not line.startswith("#"):
-            if line == "----":
-                raise AssertionError("---- without a command before it")
-            out += ["----", *stage.perform(line)]
-            expected = True
-    return "\n".join(out) + "\n"
-
-
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_it_happens_as_the_transcript_says(path: Path) -> None:
-    written = path.read_text()
-    happens = replay(written)
-    if os.environ.get("REWRITE_SCENARIOS") == "1":
-        path.write_text(happens)
-        written = happens
-    assert happens == written
+    compare(path, Stage().perform)
 
 
 def test_every_scenario_is_a_sentence_that_tells_its_story() -> None:
     assert len(SCENARIOS) >= 12
-    for path in SCENARIOS:
-        assert len(path.stem.split("_")) >= 4
-        assert path.read_text().startswith("# "), path.stem
+    check_titles(SCENARIOS)

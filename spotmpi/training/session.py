@@ -18,7 +18,9 @@ from spotmpi.fabric import Work
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from spotmpi.operators import StepPosition
 from spotmpi.protocol import control_word
+from spotmpi.protocol.boundary import START, Payload, boundary
 from spotmpi.protocol.control_word import ControlWord
+from spotmpi.protocol.ending import EndEvent, Ending, EndState
 from spotmpi.protocol.exact_means import like
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
@@ -85,14 +87,11 @@ class Session(Generic[P]):
         """The open round, or the last one."""
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         self._orders = LauncherOrders(place, training, self.me)
-        self._stopping = self._due = False
-        """True if control words said that training stops, or that a plan is due (`_due`)."""
-        self._owed = False
-        """True if a value of `once` is known, but not to all scripts."""
-        self._settled = False
-        """True if all are at the end, beyond recall, and the last state must still be kept."""
-        self._closing = self._finishing = False
-        """True in the last rounds (`_closing`); once the script is at its end (`_finishing`)."""
+        self._boundary = START
+        """What the last round has led to."""
+        self._ending = Ending()
+        self._finishing = False
+        """True once the script is at its end."""
         self._compare = DigestCheck(training.registry, self.journal)
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, if the script has yet to apply its result."""
@@ -126,14 +125,14 @@ class Session(Generic[P]):
         """Do a newcomer's first rounds, until it is level with the others after a step. Raises Left
         if the training is over before."""
         self._school.enrol(charter["lessons"])
-        self.memory.expect_numbers(charter["numbers"])
+        words = charter["numbers"]
+        self.memory.follow(Payload(control_word.MEAN, words) if words else None)
         self.training.progress.rounds = charter["rounds"]
-        ledger = self.driver.ledger
         while self._school.learns:
             self._round = kinds.LearnRound(self.memory, self.training, self._reached)
             self._needs_others()
             yield from self.driver.round()
-            if ledger.ending:
+            if self._ending.over:
                 yield from self._leave_with_all("the training was over before it had learnt")
 
     def graduate(self) -> Asks[Session[P]]:
@@ -220,7 +219,8 @@ class Session(Generic[P]):
         if turn.lease is None:
             training.position.loosen()
         ahead, opened = replica.strategy.ahead > 0, self.driver.ledger.open
-        if ahead and self._due and not opened:  # no worker may leave in the middle of its steps
+        if ahead and self._boundary.changes and not opened:
+            # No worker may leave in the middle of its steps.
             yield from self._open_early()
         if begun := opened and not ahead:
             self._round.check(self.driver.started)
@@ -235,11 +235,11 @@ class Session(Generic[P]):
                 replica.send(now)
                 yield from self._start(len(replica.arena.parts))
             self.turns.advance()
-            if has_round := (yield from self._gathering.is_due(turn, self._due)):
+            if has_round := (yield from self._gathering.is_due(turn, self._boundary.changes)):
                 now = yield from self._end_turn()
         if has_round:
             yield from self._perform_step(turn, now)
-            if self.driver.ledger.ending or self._settled:
+            if self._ending.sealed:
                 yield from self._leave_with_all("the others have finished")
             self._renew()
         training.position.stepped()
@@ -268,7 +268,7 @@ class Session(Generic[P]):
         answer = kinds.OnceRound(self.memory)
         yield from self._perform(answer)
         while answer.answer is None:
-            if answer.mine is None and self._first == self.me and not self._owed:
+            if answer.mine is None and self._first == self.me and not self._boundary.owed:
                 answer.mine = yield Work(work)
             yield from self._perform(answer)
         self.training.position.remember(answer.answer, of)
@@ -278,7 +278,7 @@ class Session(Generic[P]):
         """Leave together with all others. Returns when nobody waits for this worker."""
         self._finishing = outcome == "finished"
         yield from self.round_off()
-        while not self.driver.ledger.ending:
+        while not self._ending.over:
             yield from self._close()
         yield from self.driver.finish()
         # Nobody waits for this worker any more. If the leader is lost, the next one does what it
@@ -347,14 +347,14 @@ class Session(Generic[P]):
         self._compare.make()
         # It stops a round later if scripts have yet to get a value of `once`, or to apply a result
         # that must be in the checkpoint.
-        if self._may_stop and not (self._owed or self._unkept or self._closing):
+        if self._may_stop and not (self._boundary.owed or self._unkept):
             yield from self._stop()
 
     @property
     def _may_stop(self) -> bool:
         """True if all are to stop, and can. Within a mean or a round's steps they cannot: they may
         have to go on from there. At the end they need not."""
-        wanted = self._stopping and not self._finishing
+        wanted = self._ending.state is EndState.STOPPING and not self._finishing
         return wanted and not self.memory.numbers and self.turns.level
 
     def _stop(self) -> Asks[None]:
@@ -362,41 +362,31 @@ class Session(Generic[P]):
         then all go on."""
         why = self._orders.why_to_stop(len(self.driver.membership.ids))
         yield from self._close()
-        if not self.driver.ledger.ending:
+        if not self._ending.over:
             return
         yield from self.finish("stopped")
         raise Stopped(why)
 
     def _close(self) -> Asks[None]:
         """Do the last rounds. After the first of them nothing can be taken back. If there is a
-        place for the last state, the leader writes it in a further round. If it cannot, these are
-        not the last rounds."""
-        self._closing, over = True, False
-        while not over:
+        place for the last state, the leader writes it in a further round. If all were to stop and
+        it cannot, these are not the last rounds."""
+        self._ending.handle(EndEvent.CLOSE)
+        while self._ending.state in (EndState.CLOSING, EndState.KEEPING):
             yield from self._perform(kinds.EndRound(self.memory, self._reached))
-            over = self.driver.ledger.ending or not self._settled
-        self._closing = False
 
     def _reached(self, word: control_word.ControlSum) -> None:
         """Note that all have come to the end, or to a stop."""
-        if self.keeper.folder is None:
-            self.driver.ledger.end()
-        elif not self._settled:
-            self._settled = True
-        elif word.published:
-            self.driver.ledger.end()
-        else:
+        ending, keeper = self._ending, self.keeper
+        if ending.sealed and not word.published:
             self.place.channel.tell("goes_on")
-            if self._stopping:
-                self._settled = self._stopping = False
-                return
-            self.keeper.refused_end()
-            if self.keeper.given_up:
-                self.driver.ledger.end()
+            if not ending.stops:
+                keeper.refused_end()
+        ending.come(keeper.folder is not None, word.published, not keeper.given_up)
 
     def _leave_with_all(self, why: str) -> Asks[None]:
         """Leave, as the training is over, wherever this worker's script is. Raises Left."""
-        while not self.driver.ledger.ending:
+        while not self._ending.over:
             yield from self._close()
         try:
             yield from self.driver.finish(leaves=True)
@@ -409,7 +399,7 @@ class Session(Generic[P]):
 
     def due(self) -> PlannedChange | None:
         """Return what this worker adds to the plan that is due; None: none is due."""
-        if not self._due:
+        if not self._boundary.changes:
             return None
         guest = None if self._school.learns else self.place.fabric.guest()
         leaving = frozenset({self.me}) if self._orders.leave else frozenset()
@@ -453,7 +443,7 @@ class Session(Generic[P]):
             self._orders.obey(self.driver.membership, what.kind == control_word.STEP)
         few = len(self._school.full(membership.ids)) < self.place.settings.min_workers
         published = self.keeper.published
-        if self._settled:
+        if self._ending.sealed:
             # All others wait in this round. If this worker dies in it, another one leads.
             published = self._leads and self._keep_now()
         level = self.turns.level
@@ -497,22 +487,19 @@ class Session(Generic[P]):
             self.keeper.joins(number)
         if graduates and not self._school.learns:
             self._compare.follow(number)
-        self.memory.follow(word)
-        self._owed = word.kind == control_word.ONCE and word.size > 0
-        everybody = word.leaving >= len(full) + len(graduates)
-        if not word.over:
-            self._stopping = self._stopping or word.stop or everybody
-        # Not when a newcomer has just learnt: it cannot report this step if all others leave.
-        wait = self._stopping or graduates or self.memory.answering or word.over
-        self._due = (word.leaving > 0 or word.newcomer) and not wait
+        last, stops = self.memory.payload, self._ending.stops
+        after = self._boundary = boundary(word, last, stops, len(full), len(graduates))
+        self.memory.follow(after.payload)
+        if after.stops and not after.over:
+            self._ending.handle(EndEvent.TOLD)
         traced = self._records.over(self._round.kind, taken, now)
         self._compare.committed(number, traced, self._round.levels, self.turns.level)
         # After the last round all wait for each other again.
-        doing = IN_ROUND if word.over or self._school.learns else IN_SCRIPT
+        doing = IN_ROUND if after.over or self._school.learns else IN_SCRIPT
         steps = self.training.progress.steps
         self._tell_progress(number + 1, doing)
-        if not learner and not word.over:
-            wanted = word.save or (taken is not None and self.keeper.due(taken.first, steps))
+        if not learner and not after.over:
+            wanted = after.saves or (taken is not None and self.keeper.due(taken.first, steps))
             if taken and not self.training.replica.moves_itself:
                 self._unkept = partial(self._keep, number, steps, wanted, word.published)
             else:
@@ -526,7 +513,7 @@ class Session(Generic[P]):
         """Go on with a new membership: deal for it, report it, and compare replicas soon."""
         survey = recovered.verdict.survey
         _LOG.info("step %d: %s", self.training.progress.steps, recovered)
-        self._due = False
+        self._boundary = self._boundary._replace(changes=False)
         self.training.meter.stalls(recovered.settled - recovered.detected)
         self._school.forget(recovered.gone)
         if not self._school.full(recovered.after.ids):
@@ -574,8 +561,8 @@ class Session(Generic[P]):
 
     def _keep_now(self) -> bool:
         """Write the last state. Returns False if that cannot be done."""
-        steps, complete = self.training.progress.steps, self._finishing or not self._stopping
-        if not self._stopping:
+        steps, complete = self.training.progress.steps, self._finishing or not self._ending.stops
+        if not self._ending.stops:
             self.keeper.pause(self.place.rest)
         return self.keeper.keep(steps, complete)
 

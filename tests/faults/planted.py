@@ -83,7 +83,7 @@ SESSION: list[_Slip] = [
     (
         "once_runs_again_while_its_value_is_on_its_way",
         "session.py",
-        "self._first == self.me and not self._owed:",
+        "self._first == self.me and not self._boundary.owed:",
         "self._first == self.me:",
     ),
     (
@@ -233,10 +233,10 @@ DRIVER: list[_Slip] = [
         "            if True:\n                yield Depart()\n",
     ),
     (
-        "nobody_is_admitted_after_once",
+        "what_the_last_round_asked_for_is_asked_for_again",
         "rounds/memory.py",
-        "last, self._alone, self._answering = self._alone, None, False",
-        "last, self._alone = self._alone, None",
+        "self.payload, self._alone = payload, None",
+        "self.payload, self._alone = payload or self.payload, None",
     ),
     (
         "the_lost_are_counted_where_their_sum_is_tried_again",

@@ -348,7 +348,8 @@ def whoever_is_told_to_leaves_in_the_middle_of_what_it_does_once(patch: Patch) -
 
     def plan(self: Session[Any], *given: Any) -> None:
         commit(self, *given)
-        self._due = self._due or (self.memory.answering and not self._stopping)
+        if self.memory.answering and not self._boundary.stops:
+            self._boundary = self._boundary._replace(changes=True)
 
     patch.setattr(Session, "commit", plan)
 

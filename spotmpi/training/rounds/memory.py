@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
-from spotmpi.protocol import control_word, exact_means, gradient_noise, paces
+from spotmpi.protocol import control_word, gradient_noise, paces
+from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.gradient_noise import Lengths
 from spotmpi.protocol.host_ring import RING
 from spotmpi.protocol.membership import WorkerId
@@ -43,8 +44,9 @@ class RoundMemory:
         """Table in which workers tell how they do, every few steps, with any strategy."""
         self._surveys = False
         """True if that table goes with the open round, or went with the last one."""
+        self.payload: Payload | None = None
+        """What goes alone with the open round, or the next; None: it carries the model's size."""
         self._alone: Arena | None = None
-        self._answering = False
 
     @property
     def parts(self) -> list[Part]:
@@ -176,7 +178,7 @@ class RoundMemory:
     @property
     def numbers(self) -> int:
         """Words that go alone with the open round, or the next; 0: it carries the model's size."""
-        return 0 if self._alone is None else sum(len(flat) for flat in self._alone.record)
+        return 0 if self.payload is None else self.payload.size
 
     @property
     def alone(self) -> Arena:
@@ -187,25 +189,16 @@ class RoundMemory:
     @property
     def answering(self) -> bool:
         """True if the next round belongs to the same call of `once` as the last one."""
-        return self._answering
+        return self.payload is not None and self.payload.kind == control_word.ONCE
 
-    def expect(self, *shapes: Shape) -> None:
-        """Make the next round carry these shapes and nothing else."""
-        self._alone = self._arena_of(shapes)
+    def expect(self, shape: Shape) -> None:
+        """Make the next round carry this shape and nothing else, for all to read."""
+        self.payload = Payload(control_word.MEAN, shape.size)
+        self._alone = self._arena_of([shape])
 
-    def expect_numbers(self, words: int) -> None:
-        """Let the next round carry ``words`` words of a mean and nothing else; 0: a usual one."""
-        self._alone = None
-        if words:
-            self.expect(Shape("float64", words))
-
-    def follow(self, word: control_word.ControlSum) -> None:
-        """Find out if the last round, with this word, asked for something in the next one."""
-        last, self._alone, self._answering = self._alone, None, False
-        if word.kind == control_word.MEAN and last is None:
-            self.expect_numbers(word.numbers * exact_means.WORDS)
-        elif word.kind == control_word.ONCE and not (
-            word.size and last is not None and last.record
-        ):
-            self._answering = True
-            self.expect(*[Shape("uint8", word.size)] * bool(word.size))
+    def follow(self, payload: Payload | None) -> None:
+        """Make the next round carry this and nothing else; None: the model's size."""
+        self.payload, self._alone = payload, None
+        if payload is not None:
+            dtype = "float64" if payload.kind == control_word.MEAN else "uint8"
+            self._alone = self._arena_of([Shape(dtype, payload.size)] * bool(payload.size))

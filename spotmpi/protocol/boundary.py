@@ -1,0 +1,66 @@
+"""The boundary after a round: what all workers do before the next one. Pure.
+
+All that know the training come to the same, from the sum of the control words and from what they
+all know.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from spotmpi.protocol import exact_means
+from spotmpi.protocol.control_word import MEAN, ONCE, ControlSum
+
+__all__ = ["START", "Boundary", "Payload", "boundary"]
+
+
+class Payload(NamedTuple):
+    """What a round carries that has not the model's size."""
+
+    kind: int
+    """`MEAN` or `ONCE`: the call that it belongs to."""
+    size: int
+    """Words of the mean, or bytes of the value; 0: nothing, as all wait for the value."""
+
+
+class Boundary(NamedTuple):
+    """What follows from a committed round."""
+
+    over: bool
+    """True if all have come to the end of the training."""
+    stops: bool
+    """True if all are to stop: here, or at the next boundary where they can."""
+    changes: bool
+    """True if workers leave or join before the next round."""
+    saves: bool
+    """True if a worker wants a checkpoint of this boundary."""
+    owed: bool
+    """True if a value of `once` is known, but not to all scripts."""
+    payload: Payload | None
+    """What the next round carries; None: what the model's size asks for."""
+
+
+START = Boundary(False, False, False, False, False, None)
+"""The boundary before the first round."""
+
+
+def boundary(
+    word: ControlSum, last: Payload | None, stopping: bool, full: int, learnt: int
+) -> Boundary:
+    """Return what follows from a round. ``last``: its own payload.
+    ``stopping``: all were to stop before. ``full``: number of workers that knew everything in it.
+    ``learnt``: number of newcomers that know everything by it."""
+    kind, over = word.kind, word.over
+    payload = None
+    if kind == MEAN:
+        if last is None and word.numbers:
+            payload = Payload(MEAN, word.numbers * exact_means.WORDS)
+    elif kind == ONCE and not (word.size and last is not None and last.size):
+        payload = Payload(ONCE, word.size)
+    everybody = word.leaving >= full + learnt
+    stops = stopping or (not over and (word.stop or everybody))
+    # Not when a newcomer has just learnt: it cannot report this step if all others leave. And not
+    # within a `once`: a newcomer's script could not take part in it.
+    waits = stops or over or learnt > 0 or (payload is not None and payload.kind == ONCE)
+    changes = not waits and (word.leaving > 0 or word.newcomer)
+    return Boundary(over, stops, changes, word.save, kind == ONCE and word.size > 0, payload)
