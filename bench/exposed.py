@@ -157,7 +157,7 @@ def lines(runs: Runs) -> Iterator[str]:
     for strategy, (shares, mb, share) in told(runs):
         of = "" if share is None else f"{share:8.4f}"
         yield f"{strategy:54} {shares['steady']:9.2%} {shares['changing']:9.2%} {mb:10.3f} {of}"
-        if named(strategy).ahead:
+        if named(strategy).delay:
             for kind, lost in shares.items():
                 text = f"{strategy}, {kind}: at most {_AIM:.0%} exposed: {lost:.2%}"
                 aims.append(Aim(text, lost <= _AIM))
@@ -177,7 +177,7 @@ def _plain(runs: Runs) -> object:
 
 def _train(options: argparse.Namespace, strategy: str, changing: bool) -> Run:
     """One training. Leaves nothing behind. JobFailed."""
-    often = named(strategy).steps == 1
+    often = named(strategy).every == 1
     steps = options.steps // (4 if strategy == _ALONE else 10 if often else 1)
     hosts = options.hosts + changing
     with tempfile.TemporaryDirectory() as folder, Network(Path(folder), hosts) as network:

@@ -153,6 +153,6 @@ def _said(values: Sequence[float], digits: int) -> str:
 def aims(runs: Mapping[str, Sequence[Run]]) -> Iterable[figures.Aim]:
     """What asynchrony is for."""
     for strategy, some in runs.items():
-        if named(strategy).paced:
+        if named(strategy).asynchronous:
             kept = median(median(speeds(run)) for run in some)
             yield figures.Aim(f"{strategy} keeps 0.90 of its speed: {kept:.2f}", kept >= 0.9)

@@ -103,7 +103,7 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError("--workers is 2 or more, --params 4 or more, --turns and --ms more than 0")
     if len(names) < 2 or any(str(one) == str(two) for one, two in itertools.pairwise(known)):
         raise UsageError("--strategies are two or more, and each differs from the one before it")
-    rounds = {one.steps for one in known}
+    rounds = {one.every for one in known}
     if options.every < _FEWEST * max(rounds) or any(options.every % one for one in rounds):
         least = f"{_FEWEST * max(rounds)} or more, and a multiple of {sorted(rounds)}"
         raise UsageError(f"--every is {options.every}, expected {least}: the steps of rounds")
@@ -148,7 +148,7 @@ def turn(told: Mapping[int, Told], names: Sequence[str], every: int) -> Turn:
     ]
     changes, calm = [], []
     for number, (name, first) in enumerate(zip(names, since, strict=True)):
-        length = named(name).steps
+        length = named(name).every
         settled = first + _SETTLED * length
         if number:
             of_it = [ms for before, at, ms in steps if at > asked[number - 1] and before < settled]

@@ -20,10 +20,10 @@ from spotmpi.arrays.views import Views
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import RESTS, Contribute, Quorum, Run, Step, StepPosition, Weighted, fragment
+from spotmpi.operators import Bring, Step, StepPosition, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.strategies import SSGD, Strategy, complete
+from spotmpi.strategies import RESTS, SSGD, Strategy
 from spotmpi.trace.records import Record
 from spotmpi.trace.replay import (
     Rests,
@@ -78,7 +78,7 @@ def replay(
     rests = Rests()
     begun, changes = resumed(records), switches(records)
     now = str(begins)
-    for of_round in _rounds(steps(records), begun, begins.steps):
+    for of_round in _rounds(steps(records), begun, begins.every):
         if (step := of_round[0]["step"]) in begun:
             rests = Rests()
             replicas = {_NOBODY: next(iter(replicas.values())).afresh()}
@@ -94,7 +94,7 @@ def replay(
 
 
 def _check(strategy: Strategy) -> None:
-    if any(one.paced and not isinstance(one, Quorum) for one in strategy.chain.operators):
+    if any(due.stage.asynchronous for due in strategy.before):
         raise UsageError(
             f"a run with {strategy} cannot be computed again from its trace: what workers came to "
             "follows from which models reached them when, which no trace has"
@@ -141,7 +141,7 @@ def _after(
         shares = dict(zip(shares, map(float, planned), strict=True))
     first = next((worker for worker, share in shares.items() if share), None)
     brought: dict[WorkerId, list[Any]] = {}
-    runs: dict[WorkerId, tuple[Step, Run]] = {}
+    ended: dict[WorkerId, Step] = {}
     for worker, weight, samples, record, last, sends in _taken(of_round):
         now = StepPosition(
             weight,
@@ -152,26 +152,26 @@ def _after(
             before.rounds,
             sends,
         )
-        contribute, step, run = taking[worker].begin(samples if weight else None, now)
-        if contribute is not None:
+        bring, step = taking[worker].begin(samples if weight else None, now)
+        if last:
             which = before.buckets
             sizes = [before.layout.buckets[one] for one in which]
             part = [before.layout.backend.zeros(one.dtype, one.size) for one in sizes]
-            if not contribute.alone or worker == first:
-                contribute.bring(part)
-            runs[worker] = step, run
+            if not before.alone or worker == first:
+                bring(part)
+            ended[worker] = step
             if shares[worker]:
                 brought[worker] = part
     if brought:
         total = summed(brought, of_round[-1], rests)
         active = sum(map(bool, shares.values()))
         done: list[_Replica] = []
-        for worker, (step, run) in runs.items():
+        for worker, step in ended.items():
             if not any(taking[worker] is one for one in done):
                 done.append(taking[worker])
                 step.weight, step.active, step.many = sum(shares.values()), active, len(of_round)
                 step.rate = float(of_round[-1]["rate"])
-                complete(run, total)
+                taking[worker].apply(step, total)
     for replica in {id(one): one for one in taking.values()}.values():
         replica.rounds += 1
     return {_NOBODY: before} if before.alike else taking
@@ -244,13 +244,13 @@ class _Replica:
         self.rounds = 0
         states = strategy.init(layout)
         self.state = {name: one.flats for name, one in states.items()}
-        centre = strategy.centre
+        centre = strategy.meeting.centre
         self.model: Sequence[Buffer] = self.params if centre is None else self.state[centre]
         own = {name for name, one in states.items() if one.scope is Scope.LOCAL} - {*RESTS}
-        self.alike = not (own or strategy.apart)
+        self.alike = not (own or strategy.local_models)
         """Workers are equal to the bit after each round."""
         self._shared = [flats for name, flats in self.state.items() if name not in own]
-        if not strategy.apart:
+        if not strategy.local_models:
             self._shared += self.memory.values()
 
     def settle(self) -> None:
@@ -278,7 +278,7 @@ class _Replica:
         found = _Replica(self.layout, optimizer, strategy, gradient)
         _copy(found.params, self.model)
         _copy(found.model, self.model)
-        if strategy.apart or not before.apart:
+        if strategy.local_models or not before.local_models:
             for mine, known in zip(found.memory.values(), self.memory.values(), strict=True):
                 _copy(mine, known)
         found.rounds = self.rounds
@@ -290,9 +290,16 @@ class _Replica:
         """That the next round carries."""
         return fragment(len(self.layout.buckets), self._known[1].fragments, self.rounds)
 
-    def begin(
-        self, samples: npt.NDArray[np.int64] | None, now: StepPosition
-    ) -> tuple[Contribute | None, Step, Run]:
+    @property
+    def alone(self) -> bool:
+        """Only one contribution to the next round counts."""
+        return self._known[1].meeting.alone
+
+    def apply(self, step: Step, total: Sequence[Buffer]) -> None:
+        """The rest of a step, with the sums of its round."""
+        self._known[1].apply(step, total)
+
+    def begin(self, samples: npt.NDArray[np.int64] | None, now: StepPosition) -> tuple[Bring, Step]:
         """A step up to its round, if it has one; with these samples' gradient, if they count."""
         self._views.round()
         grads = None if samples is None else self._known[2](self._views.tree, samples)
@@ -304,8 +311,8 @@ class _Replica:
                 self.layout.pack(grads, flats, times)
 
         step = self._step(now=now, bring=Weighted(pack, now.samples), rate=now.rate)
-        contribute, run = _alone(self._known[1].begin(step))
-        return contribute, step, run
+        _alone(self._known[1].prepare(step))
+        return self._known[1].contribute(step), step
 
     def _step(self, **known: Any) -> Step:
         mine = self.params, self.memory, self.state

@@ -14,7 +14,7 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric import AddUp
 from spotmpi.operators import Step, StepPosition, Weighted
 from spotmpi.optimizers import SGD, Momentum
-from spotmpi.strategies import Hogwild, complete
+from spotmpi.strategies import Hogwild
 
 LAYOUT = Layout.of([np.zeros(2), np.zeros(3)], bucket_mb=1e-9)
 """Two buckets."""
@@ -52,7 +52,7 @@ class Crew:
             step.now = self.moment(me, last=False)
             step.bring = Weighted(lambda flats, _: [flat.fill(-by) for flat in flats], 1.0)
             step.update, step.rate = None, 1.0
-            asks, reply = self.strategy.begin(step), None
+            asks, reply = self.strategy.prepare(step), None
             try:
                 while True:
                     reply = self.add_up(me, asks.send(reply))
@@ -72,22 +72,18 @@ class Crew:
 
     def meet(self, *without: int) -> None:
         """The round, of those who are not lost; ``without``: these have no samples in it."""
-        runs, sums = [], LAYOUT.allocate()
+        sums = LAYOUT.allocate()
         for me in self.members:
             step = self.steps[me]
             step.now = self.moment(me, samples=0.0, share=float(me not in without))
             step.active = len(self.members) - len(without)
-            asks = self.strategy.begin(step)
-            with pytest.raises(StopIteration) as stop:
-                next(asks)
-            contribute, run = stop.value.value
+            assert next(self.strategy.prepare(step), None) is None
             flats = LAYOUT.allocate()
-            contribute.bring(flats)
+            self.strategy.contribute(step)(flats)
             for total, flat in zip(sums, flats, strict=True):
                 total += flat
-            runs.append(run)
-        for run in runs:
-            complete(run, sums)
+        for me in self.members:
+            self.strategy.apply(self.steps[me], sums)
         self.round += 1
 
     def model(self, me: int) -> float:
@@ -176,8 +172,7 @@ def test_who_has_no_samples_adds_nothing_and_goes_on_with_the_others() -> None:
     assert {crew.model(one) for one in range(3)} == {1.0}
     step = crew.steps[2]
     step.now = crew.moment(2, samples=0.0, last=False)
-    with pytest.raises(StopIteration):
-        next(crew.strategy.begin(step))
+    assert next(crew.strategy.prepare(step), None) is None
 
 
 def test_what_a_worker_did_before_a_round_that_it_had_no_samples_in_does_not_come_again() -> None:
@@ -195,12 +190,12 @@ def test_what_a_worker_did_before_a_round_that_it_had_no_samples_in_does_not_com
 def test_a_group_has_no_optimizer_for_it() -> None:
     step = Step(LAYOUT, None, LAYOUT.allocate(), now=StepPosition(last=False))
     with pytest.raises(UsageError, match=r"SharedSteps\(\) needs an optimizer, and a group has"):
-        next(Hogwild().begin(step))
+        next(Hogwild().prepare(step))
 
 
 def test_workers_are_paced_and_train_their_own() -> None:
-    assert Hogwild().paced
-    assert Hogwild().apart
+    assert Hogwild().asynchronous
+    assert Hogwild().local_models
     assert Hogwild().name == "hogwild:control=64"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.operators import Apply, ElasticAverage, Every, GradientAverage, Narrow, Operator
+from spotmpi.operators import Apply, ElasticAverage, Every, GradientAverage, Narrow, Operator, Stage
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import NAMES, SSGD, DiLoCo, LocalSGD, Strategy, named
 from tests.simulated import Final, Job, params
@@ -28,11 +28,11 @@ def test_options_replace_what_is_usual() -> None:
     assert found.name == "diloco:h=16,outer=0.5,momentum=0.9"
     assert str(found) == str(DiLoCo(h=16, outer=0.5))
     narrow = named("diloco:narrow=int8,h=16")
-    assert narrow.narrow == "int8"
+    assert narrow.wire == "int8"
     assert narrow.name == "diloco:h=16,outer=0.7,momentum=0.9,narrow=int8"
     assert named("ssgd:narrow=bf16").name == "ssgd:narrow=bf16"
     assert str(named(narrow.name)) == str(narrow)
-    assert narrow.steps == 16
+    assert narrow.every == 16
     late = named("diloco:h=16,quorum=0.75,narrow=int8")
     said = "quorum=0.75,grace=0.5,narrow=int8"
     assert late.name == f"diloco:h=16,outer=0.7,momentum=0.9,{said}"
@@ -70,7 +70,7 @@ def test_who_derives_from_a_shipped_one_has_its_name_with_the_options_that_hold(
     assert str(named("localsgd:h=32")) == str(Slower())
 
 
-class Decay(Operator):
+class Decay(Stage):
     """As somebody might write it."""
 
     def __init__(self, amount: float) -> None:

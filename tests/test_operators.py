@@ -1,8 +1,7 @@
-"""Operators: what each does in a step, and how they chain."""
+"""Operators: what each does in a step, and how they become a strategy."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,13 +15,14 @@ from spotmpi.operators import (
     Broadcast,
     Chain,
     Clip,
-    Contribute,
     Every,
     GradientAverage,
     GradientSum,
+    ModelAverage,
     Operator,
-    Run,
+    OuterUpdate,
     Scope,
+    Stage,
     State,
     Step,
     StepPosition,
@@ -40,19 +40,31 @@ def step(**known: Any) -> Step:
     return Step(layout, SGD(lr=1.0), params, **known)
 
 
-class Diary(Operator):
+class Diary(Stage):
     """Notes that it ran."""
 
     def __init__(self, pages: list[str], name: str) -> None:
         self.pages, self.name = pages, name
 
-    def run(self, step: Step) -> Run:
+    def run(self, step: Step) -> None:
         """A line."""
         self.pages.append(self.name)
-        yield from ()
+
+    def __str__(self) -> str:
+        return f"Diary({self.name})"
 
 
-class Remembers(Operator):
+class Slots(Strategy):
+    """A strategy of stages that are no declarations, as `Diary` is none."""
+
+    def __init__(self, chain: Operator) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("spotmpi.strategies.strategy.unsaid", lambda operator: [])
+            patch.setattr("spotmpi.strategies.strategy.misfits", lambda slots: iter(()))
+            super().__init__(chain)
+
+
+class Remembers(Stage):
     """Something, by a name."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
@@ -65,14 +77,10 @@ def test_the_average_contributes_what_was_made_of_the_gradient_and_leaves_the_di
         flats[0][...] = 4.0
 
     now = step(bring=bring, weight=8.0)
-    run = GradientAverage().run(now)
-    request = next(run)
-    assert isinstance(request, Contribute)
     (out,) = now.layout.allocate()
-    request.bring([out])
+    GradientAverage().contribute(now)([out])
     assert (out == 4.0).all()
-    with pytest.raises(StopIteration):
-        run.send([np.full(3, 16.0)])
+    GradientAverage().apply(now, [np.full(3, 16.0)])
     assert now.scale == 1 / 8
     assert (now.update[0] == 16.0).all()
 
@@ -86,64 +94,56 @@ def test_the_sum_contributes_the_mean_gradient_and_is_not_divided(
     whole = brings([share / 2] * 3, 1.0)
     bring = brings([0.5, 0.5, 0.5], share) if weighted else lambda flats: whole(flats)
     now = step(bring=bring, weight=24.0, now=StepPosition(samples=4.0, share=share))
-    run = GradientSum().run(now)
-    request = next(run)
+    brought = GradientSum().contribute(now)
     (out,) = now.layout.allocate()
     for _ in range(2):  # once more, for a retry
-        request.bring([out])
+        brought([out])
         np.testing.assert_array_equal(out, [each] * 3)
-    with pytest.raises(StopIteration):
-        run.send([np.full(3, 16.0)])
+    GradientSum().apply(now, [np.full(3, 16.0)])
     assert now.scale == 1.0
     assert (now.update[0] == 16.0).all()
 
 
 def test_a_sum_is_cut_as_an_average_is() -> None:
-    chain = Clip(1.0) >> GradientSum() >> Clip(2.0)
+    strategy = Strategy(Clip(1.0) >> GradientSum() >> Clip(2.0))
     now = step(bring=brings([3.0, 0.0, 4.0], 8.0), room=lambda: [np.zeros(3)])
     now.now = StepPosition(samples=8.0, share=8.0)
-    run = chain.run(now)
-    request = next(run)
+    assert list(strategy.prepare(now)) == []
     (out,) = now.layout.allocate()
-    request.bring([out])
+    strategy.contribute(now)([out])
     np.testing.assert_allclose(out, [0.6, 0.0, 0.8])
-    with pytest.raises(StopIteration):
-        run.send([np.array([0.0, 4.0, 0.0])])
+    strategy.apply(now, [np.array([0.0, 4.0, 0.0])])
     assert now.scale == 0.5
 
 
 def test_a_sum_has_a_round_that_can_begin_before_all_of_the_gradient_is_there() -> None:
-    strategy = Strategy(Every(3, GradientSum() >> Apply()))
-    assert strategy.steps == 3
-    assert Strategy(GradientSum() >> Apply()).piecewise
-    assert not Strategy(GradientSum() >> Apply()).at_once  # which is for averages
-    assert not strategy.apart
+    strategy = Strategy(GradientSum() >> Apply())
+    assert strategy.piecewise
+    assert not strategy.fusable  # which is for averages
+    assert not strategy.local_models
 
 
 def test_one_model_goes_to_all_with_the_same_bits_whoever_s_it_is() -> None:
     """Zero as well, whose sign is lost where others' zeros are added to it."""
     now = step()
     now.params[0][:] = [1.5, -0.0, 3.0]
-    run = Broadcast().run(now)
-    request = next(run)
-    assert request.alone
+    assert Broadcast().alone
     (out,) = now.layout.allocate()
-    request.bring([out])
+    Broadcast().contribute(now)([out])
     np.testing.assert_array_equal(out, [1.5, 0.0, 3.0])
-    with pytest.raises(StopIteration):
-        run.send([np.array([4.0, -0.0, np.inf])])
+    Broadcast().apply(now, [np.array([4.0, -0.0, np.inf])])
     np.testing.assert_array_equal(now.params[0], [4.0, 0.0, np.inf])
     assert not np.signbit(now.params[0]).any()
 
 
 def test_who_broadcasts_trains_a_model_of_its_own() -> None:
     strategy = Strategy(Apply() >> Every(4, Broadcast()))
-    assert (strategy.steps, strategy.apart, strategy.piecewise) == (4, True, False)
+    assert (strategy.every, strategy.local_models, strategy.piecewise) == (4, True, False)
 
 
 def test_apply_moves_the_parameters_by_rate_times_scale_times_sum() -> None:
     now = step(update=[np.array([4.0, 8.0, 12.0])], rate=0.5, scale=0.25)
-    assert list(Apply().run(now)) == []
+    Apply().run(now)
     np.testing.assert_array_equal(now.params[0], [0.5, 0.0, -0.5])
 
 
@@ -151,62 +151,51 @@ def test_apply_without_an_optimizer_says_so() -> None:
     now = step()
     now.optimizer = None
     with pytest.raises(UsageError, match="needs an optimizer, and a group has none"):
-        list(Apply().run(now))
+        Apply().run(now)
 
 
-def test_only_an_operator_with_a_round_is_collective_also_now_and_then() -> None:
-    assert GradientAverage().collective
-    assert not Apply().collective
-    assert Every(3, GradientAverage() >> Apply()).collective
-    assert not Every(3, Apply()).collective
-    assert Every(3, GradientAverage()).steps == 3
-    assert Every(3, Apply()).steps == 1
-
-
-def test_a_round_that_comes_now_and_then_comes_with_the_last_of_its_steps() -> None:
+def test_a_stage_before_the_round_runs_in_each_step_and_one_behind_it_with_the_round() -> None:
     pages: list[str] = []
-    chain = Diary(pages, "each") >> Every(2, GradientAverage() >> Diary(pages, "every"))
-    for last in (False, True, False):
-        for _ in chain.run(step(now=StepPosition(last=last))):
-            break
-    assert pages == ["each"] * 3
-    assert [bool([*chain.run(step(now=StepPosition(last=last)))]) for last in (False, True)] == [
-        False,
-        True,
-    ]
+    strategy = Slots(Diary(pages, "each") >> Every(2, ModelAverage() >> Diary(pages, "round")))
+    assert strategy.every == 2
+    for last in (False, True):
+        now = step(now=StepPosition(last=last))
+        assert list(strategy.prepare(now)) == []
+    assert pages == ["each"] * 2
+    strategy.apply(now, now.layout.allocate())
+    assert pages == ["each", "each", "round"]
 
 
 @pytest.mark.parametrize(("many", "due"), [(1, [3, 6]), (2, [4, 6]), (4, [4, 8])])
-def test_what_is_local_comes_when_so_many_steps_are_taken_or_passed(
-    many: int, due: list[int]
-) -> None:
+def test_a_stage_comes_when_so_many_steps_are_taken_or_passed(many: int, due: list[int]) -> None:
     pages: list[str] = []
-    chain = Every(3, Diary(pages, "it")) >> Apply()
-    assert not chain.collective
+    strategy = Slots(GradientAverage() >> Apply() >> Every(3, Diary(pages, "it")))
     found = []
     for after in range(many, 9, many):
         pages.clear()
         now = step(now=StepPosition(samples=0.0, after=after), many=many)
-        list(chain.run(now))
+        strategy.apply(now, now.layout.allocate())
         found += [after] * len(pages)
     assert found == due
 
 
-def test_who_follows_runs_nothing_that_comes_before_the_round() -> None:
+def test_a_worker_that_learns_runs_nothing_that_comes_before_the_round() -> None:
     pages: list[str] = []
-    one, two, three, four = (Diary(pages, name) for name in "abcd")
-    chain = one >> Every(2, two >> GradientAverage() >> three) >> four
-    kept = list(chain.follow(step()))
-    assert [str(operator) for operator in kept] == ["GradientAverage()", "Diary()", "Diary()"]
-    assert kept[1:] == [three, four]
+    one, two, three = (Diary(pages, name) for name in "abc")
+    strategy = Slots(one >> two >> Every(2, ModelAverage() >> three))
+    now = step(now=StepPosition(samples=0.0, share=0.0))
+    strategy.apply(now, now.layout.allocate())
+    assert pages == ["c"]
 
 
 def test_two_operators_may_not_remember_under_one_name() -> None:
     layout = Layout.of([np.zeros(2)])
-    assert set((Remembers() >> Apply()).init(layout)) == {"it"}
-    assert set(Every(2, Remembers()).init(layout)) == {"it"}
+    average = GradientAverage() >> Apply()
+    assert set(Strategy(Remembers() >> average).init(layout)) == {"it"}
+    assert set(Strategy(average >> Every(2, Remembers())).init(layout)) == {"it"}
+    twice = Strategy(Remembers() >> average >> Remembers())
     with pytest.raises(UsageError, match=r"two operators of .* call what they remember it: leave"):
-        (Remembers() >> Remembers()).init(layout)
+        twice.init(layout)
 
 
 def test_chains_are_written_in_the_order_in_which_they_run_however_they_are_grouped() -> None:
@@ -241,7 +230,7 @@ def test_a_gradient_that_is_too_long_is_cut_before_the_round_and_after(
 ) -> None:
     room = [np.full(3, 77.0)]
     now = step(bring=brings(gradient, 8.0), room=lambda: room)
-    assert list(Clip(norm).run(now)) == []
+    Clip(norm).run(now)
     (out,) = now.layout.allocate()
     now.bring([out])
     np.testing.assert_allclose(out, np.multiply(left, 8))
@@ -249,7 +238,7 @@ def test_a_gradient_that_is_too_long_is_cut_before_the_round_and_after(
     np.testing.assert_allclose(out, np.multiply(left, 8))
     sums = np.multiply(gradient, 4.0)
     after = step(update=[sums], scale=0.25)
-    assert list(Clip(norm).run(after)) == []
+    Clip(norm).run(after)
     np.testing.assert_allclose(sums * after.scale, left)
     np.testing.assert_array_equal(sums, np.multiply(gradient, 4.0))
 
@@ -258,13 +247,14 @@ def test_what_a_worker_applies_for_itself_is_cut_as_well() -> None:
     room = [np.full(3, 77.0)]
     moment = StepPosition(samples=8.0, last=False)
     now = step(bring=brings([3.0, 0.0, 4.0], 8.0), room=lambda: room, now=moment, rate=0.5)
-    assert list((Clip(1.0) >> Apply()).run(now)) == []
+    Clip(1.0).run(now)
+    Apply().run(now)
     np.testing.assert_allclose(now.params[0], [0.7, 1.0, 0.6])
 
 
 def test_what_does_not_count_is_not_looked_at() -> None:
     now = step(bring=brings([9.0, 9.0, 9.0], 0.0))
-    assert list(Clip(1.0).run(now)) == []
+    Clip(1.0).run(now)
     (out,) = now.layout.allocate()
     now.bring([out])
     assert not out.any()
@@ -274,7 +264,7 @@ def test_what_does_not_count_is_not_looked_at() -> None:
 def test_what_is_not_finite_stays_so(bad: float) -> None:
     now = step(update=[np.array([1.0, bad, 2.0])])
     with np.errstate(invalid="ignore"):
-        assert list(Clip(1.0).run(now)) == []
+        Clip(1.0).run(now)
         assert not np.isfinite(now.update[0] * now.scale).all()
 
 
@@ -283,7 +273,7 @@ def test_clipping_needs_a_gradient_of_ones_own() -> None:
     with pytest.raises(
         UsageError, match=r"^Clip\(1.0\) finds no gradient .*: put it first, or beh"
     ):
-        list(Clip(1.0).run(now))
+        Clip(1.0).run(now)
 
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, float("nan"), float("inf"), "1", None])
@@ -292,53 +282,52 @@ def test_a_length_that_cannot_be_meant_is_refused(norm: Any) -> None:
         Clip(norm)
 
 
-def test_clipping_is_no_round_and_needs_the_whole_gradient() -> None:
-    before, after = Clip(1.0) >> GradientAverage(), GradientAverage() >> Clip(2)
-    assert not Clip(1.0).collective
-    assert not before.piecewise
-    assert after.piecewise
-    assert not (after >> Apply()).at_once
-    assert str(after) == "GradientAverage() >> Clip(2)"
-    assert [str(one) for one in (before >> after).follow(step())][1:2] == ["GradientAverage()"]
+def test_clipping_needs_the_whole_gradient_before_the_round_and_the_whole_sum_behind_it() -> None:
+    before = Strategy(Clip(1.0) >> GradientAverage() >> Apply())
+    after = Strategy(GradientAverage() >> Clip(2) >> Apply())
+    assert (before.piecewise, before.fusable) == (False, True)
+    assert (after.piecewise, after.fusable) == (True, False)
+    assert str(after) == "GradientAverage() >> Clip(2) >> Apply()"
 
 
-class Hasty(Operator):
-    """As one might write it at first."""
-
-    def run(self, step: Step) -> Run:  # type: ignore[return]
-        for w in step.params:
-            w *= 0.5
-
-
-class Mistaken(Operator):
+class Mistaken(Stage):
     """It hands out what it would have to ask for."""
 
-    def run(self, step: Step) -> Run:
-        return Contribute(step.bring)  # type: ignore[return-value]
+    def run(self, step: Step) -> Any:
+        return step.params
 
 
-class Handing(Operator):
+class Handing(Stage):
     """It leaves its part to another one, which is right."""
 
-    def run(self, step: Step) -> Run:
-        return GradientAverage().run(step) if step.now.last else Operator().run(step)
+    def run(self, step: Step) -> Any:
+        return Apply().run(step)
 
 
-@pytest.mark.parametrize("wrong", [Hasty(), Mistaken()])
-def test_an_operator_that_forgets_to_yield_is_told_so(wrong: Operator) -> None:
-    name = type(wrong).__name__
-    for part in (Chain((wrong,)), Every(1, wrong)):
-        with pytest.raises(UsageError, match=rf"^{name}\(\): its run returns .* `yield from \(\)`"):
-            list(part.run(step()))
+def test_a_stage_that_returns_something_else_is_told_so() -> None:
+    strategy = Strategy(GradientAverage() >> Apply() >> Mistaken())
+    with pytest.raises(UsageError, match=r"^Mistaken\(\): its run returns .* or a generator of"):
+        strategy.apply(step(), step().layout.allocate())
+    strategy = Strategy(Mistaken() >> GradientAverage() >> Apply())
+    with pytest.raises(UsageError, match=r"^Mistaken\(\): its run returns"):
+        list(strategy.prepare(step()))
 
 
-def test_an_operator_may_leave_its_part_to_another_one() -> None:
-    asked = list(itertools.islice(Chain((Handing(),)).run(step()), 1))
-    assert [type(one) for one in asked] == [Contribute]
+def test_a_stage_may_leave_its_part_to_another_one() -> None:
+    now = step(rate=1.0)
+    Strategy(GradientAverage() >> Handing()).apply(now, [np.ones(3)])
+    np.testing.assert_array_equal(now.params[0], [0.0, 0.0, 0.0])
+
+
+def test_fragments_and_a_delay_are_those_of_the_meeting() -> None:
+    strategy = Strategy(Apply() >> Every(8, OuterUpdate(fragments=3, delay=2)))
+    assert (strategy.every, strategy.fragments, strategy.delay) == (8, 3, 2)
+    assert not strategy.meeting.equalises
+    assert (ModelAverage().fragments, ModelAverage().delay) == (1, 0)
 
 
 def test_what_an_operator_of_one_s_own_remembers_is_declared_with_public_names() -> None:
-    class Counting(Operator):
+    class Counting(Stage):
         """It remembers how long it has been there."""
 
         def init(self, layout: Layout) -> Mapping[str, State]:

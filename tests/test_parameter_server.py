@@ -13,7 +13,7 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric import Fetch, Fetched, Publish
 from spotmpi.operators import Step, StepPosition, Weighted
 from spotmpi.optimizers import SGD
-from spotmpi.strategies import ParameterServer, complete, named
+from spotmpi.strategies import ParameterServer, named
 
 LAYOUT = Layout.of([np.zeros(2), np.zeros(3)], bucket_mb=1e-9)
 """Two buckets, the last array first: each is a shard, if there are two."""
@@ -50,7 +50,7 @@ class Crew:
             step.now = self.moment(me, last=False)
             step.bring = Weighted(lambda flats, _: [flat.fill(-by) for flat in flats], 1.0)
             step.update, step.rate = None, float(len(self.members))
-            asks, reply = self.strategy.begin(step), None
+            asks, reply = self.strategy.prepare(step), None
             try:
                 while True:
                     asked, reply = asks.send(reply), None
@@ -65,27 +65,18 @@ class Crew:
     def meet(self) -> None:
         """The round, of those who are not lost."""
         self.members = [one for one in self.members if one not in self.lost]
-        runs, sums = [], LAYOUT.allocate()
+        sums = LAYOUT.allocate()
         for me in self.members:
             step = self.steps[me]
             step.now = self.moment(me, samples=0.0)
-            contribute, run = self.begun(step)
+            assert next(self.strategy.prepare(step), None) is None
             flats = LAYOUT.allocate()
-            contribute.bring(flats)
+            self.strategy.contribute(step)(flats)
             for total, flat in zip(sums, flats, strict=True):
                 total += flat
-            runs.append(run)
-        for run in runs:
-            complete(run, sums)
+        for me in self.members:
+            self.strategy.apply(self.steps[me], sums)
         self.round += 1
-
-    def begun(self, step: Step) -> Any:
-        asks = self.strategy.begin(step)
-        try:
-            next(asks)
-        except StopIteration as stop:
-            return stop.value
-        raise AssertionError("it asks for something in a step without a gradient")
 
     def model(self, me: int) -> list[float]:
         """Its parameters: of each bucket one, as all are equal."""
@@ -189,7 +180,7 @@ def test_nobody_but_who_has_a_shard_is_asked() -> None:
     step = crew.steps[4]
     step.now = crew.moment(4, last=False)
     step.bring = Weighted(lambda flats, _: None, 1.0)
-    asks = crew.strategy.begin(step)
+    asks = crew.strategy.prepare(step)
     for request in asks:
         if isinstance(request, Fetch):
             asked.append(request.worker)
@@ -205,13 +196,13 @@ def test_more_workers_than_there_are_numbers_to_show_are_refused(me: int) -> Non
     others = [one for one in range(1025) if one != me]
     step.now = StepPosition(me=me, others=others, last=False)
     with pytest.raises(UsageError, match=r"^there are 1025 workers, .* there may be at most 1024"):
-        next(crew.strategy.begin(step))
+        next(crew.strategy.prepare(step))
     step.now = StepPosition(me=min(me, 1023), others=others[:1023], last=False)
-    next(crew.strategy.begin(step), None)
+    next(crew.strategy.prepare(step), None)
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
     with pytest.raises(UsageError, match="shards is 0"):
         ParameterServer(shards=0)
-    assert named("parameterserver:shards=3,control=8").steps == 8
-    assert ParameterServer().paced
+    assert named("parameterserver:shards=3,control=8").every == 8
+    assert ParameterServer().asynchronous

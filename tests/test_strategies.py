@@ -1,4 +1,4 @@
-"""Strategies: chains with just one collective operator."""
+"""Strategies: operators with just one round."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from spotmpi.operators import (
     Operator,
     PairAverage,
     PushSum,
+    Quorum,
+    Stage,
     Step,
     StepPosition,
 )
 from spotmpi.optimizers import SGD
-from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, Gossip, Strategy, complete
+from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, Gossip, Strategy
 
 
 def step(**known: Any) -> Step:
@@ -39,24 +41,24 @@ def step(**known: Any) -> Step:
     return Step(layout, SGD(lr=1.0), layout.allocate(), bring=bring, **known)
 
 
-def begun(strategy: Strategy, now: Step, *fetched: Fetched | None) -> Any:
-    """Up to the round, of a worker to which these models come."""
-    asks, reply, left = strategy.begin(now), None, iter(fetched)
+def asked_by(strategy: Strategy, now: Step, *fetched: Fetched | None) -> list[Any]:
+    """What a worker asks for before the round, if these models come to it."""
+    asks, reply, left = strategy.prepare(now), None, iter(fetched)
     asked: list[Any] = []
     try:
         while True:
             asked.append(asks.send(reply))
             reply = next(left) if isinstance(asked[-1], Fetch) else None
-    except StopIteration as stop:
-        return (*stop.value, asked) if fetched else stop.value
+    except StopIteration:
+        return asked
 
 
 @pytest.mark.parametrize(
     "chain",
     [Apply(), GradientAverage() >> Every(2, GradientAverage()), Apply() >> Every(2, Apply())],
 )
-def test_a_strategy_has_one_collective_operator(chain: Operator) -> None:
-    with pytest.raises(UsageError, match="exactly one collective operator"):
+def test_a_strategy_has_one_round(chain: Operator) -> None:
+    with pytest.raises(UsageError, match="exactly one operator with a round"):
         Strategy(chain)
 
 
@@ -67,30 +69,26 @@ def test_a_round_of_no_steps_is_refused() -> None:
 
 def test_ssgd_applies_the_average_gradient() -> None:
     now, strategy = step(rate=0.5, weight=4.0), SSGD()
-    contribute, run = begun(strategy, now)
-    assert contribute is not None
+    assert asked_by(strategy, now) == []
     sums = now.layout.allocate()
-    contribute.bring(sums)
-    complete(run, sums)
+    strategy.contribute(now)(sums)
+    strategy.apply(now, sums)
     assert now.params[0][0] == -1.5
     assert str(strategy) == "GradientAverage() >> Apply()"
-    assert strategy.steps == 1
+    assert strategy.every == 1
 
 
 def test_ssgd_may_be_narrowed() -> None:
     strategy = Narrow("int8") >> SSGD()
     assert isinstance(strategy, Strategy)
-    assert strategy.narrow == "int8"
+    assert strategy.wire == "int8"
     assert str(strategy) == "Narrow('int8') >> GradientAverage() >> Apply()"
-    assert SSGD().narrow is None
+    assert SSGD().wire is None
     assert strategy.piecewise
-    now = step(rate=0.5, weight=4.0)
-    contribute, run = begun(strategy, now)
-    assert contribute is not None
-    complete(run, [np.array([12.0])])
-    assert now.params[0][0] == -1.5
-    inner = Strategy(Every(3, Narrow("bf16") >> GradientAverage() >> Apply()))
-    assert inner.narrow == "bf16"
+    assert strategy.fusable
+    inner = Strategy(Apply() >> Every(3, Narrow("bf16") >> ModelAverage()))
+    assert inner.wire == "bf16"
+    assert str(inner) == "Narrow('bf16') >> Apply() >> Every(3, ModelAverage())"
 
 
 def test_what_is_narrowed_is_kept_by_each_worker_for_itself() -> None:
@@ -102,38 +100,42 @@ def test_what_is_narrowed_is_kept_by_each_worker_for_itself() -> None:
 def test_formats_that_are_none_and_two_at_once_are_refused() -> None:
     with pytest.raises(UsageError, match=r"Narrow\('int4'\) is no format, expected one of bf16"):
         Narrow("int4")
-    with pytest.raises(UsageError, match="narrows 2 times, expected at most once"):
+    with pytest.raises(UsageError, match="has 2 of Narrow, expected at most one"):
         _ = Narrow("int8") >> Strategy(Narrow("bf16") >> GradientAverage() >> Apply())
+    with pytest.raises(UsageError, match="has 2 of Quorum, expected at most one"):
+        Strategy(Quorum() >> Apply() >> Quorum(0.5) >> Every(4, ModelAverage()))
 
 
-def test_who_follows_does_what_all_do_with_the_sums() -> None:
-    now = step(rate=0.5, weight=4.0)
-    complete(SSGD().follow(now), [np.array([12.0])])
-    assert now.params[0][0] == -1.5
+def test_what_the_plane_has_fused_is_not_done_again() -> None:
+    now = step(rate=0.5, weight=4.0, fused=True)
+    SSGD().apply(now, ())
+    assert now.params[0][0] == 0
 
 
-def test_a_strategy_says_in_which_steps_it_has_a_round() -> None:
-    strategy = Strategy(Every(3, GradientAverage() >> Apply()))
-    assert strategy.steps == 3
-    contribute, _ = begun(strategy, step(now=StepPosition(last=False)))
-    assert contribute is None
-    contribute, _ = begun(strategy, step(now=StepPosition(last=True)))
-    assert contribute is not None
-
-
-def test_a_second_round_in_a_step_is_refused() -> None:
-    class Twice(GradientAverage):
-        """Asks again."""
-
+def test_what_comes_after_a_round_asks_for_nothing() -> None:
+    class Asks(Stage):
         def run(self, step: Step) -> Any:
-            """Two rounds."""
-            yield from super().run(step)
-            yield from super().run(step)
+            yield Fetch(1)
 
-    now = step()
-    _, run = begun(Strategy(Twice()), now)
-    with pytest.raises(UsageError, match="something after the round of its step"):
-        complete(run, now.layout.allocate())
+    now = step(rate=0.5, weight=4.0)
+    with pytest.raises(UsageError, match=r"Asks\(\) asks for something after the round"):
+        Strategy(GradientAverage() >> Apply() >> Asks()).apply(now, [np.array([12.0])])
+
+
+def test_what_is_sent_ahead_is_brought_again_as_it_was() -> None:
+    strategy = DiLoCo(h=4, delay=2)
+    layout = Layout.of([np.zeros(1)])
+    state = {name: one.flats for name, one in strategy.init(layout).items()}
+    now = step(state=state, now=StepPosition(share=3.0, last=False, sends=True))
+    now.params[0][:], state["anchor"][0][:] = 5.0, 1.0
+    out = layout.allocate()
+    strategy.contribute(now)(out)
+    assert out[0] == 3.0 * (1.0 - 5.0)
+    now.params[0][:] = 77.0
+    for share, brought in ((3.0, -12.0), (0.0, 0.0)):
+        now.now = StepPosition(share=share)
+        strategy.contribute(now)(out)
+        assert out[0] == brought
 
 
 def alone_in_a_step(**known: Any) -> StepPosition:
@@ -144,8 +146,7 @@ def test_a_worker_goes_on_with_the_mean_of_its_model_and_anothers() -> None:
     now = step(rate=0.5, now=alone_in_a_step(round=5))
     now.room = now.layout.allocate
     found = Fetched(8, 3, [np.array([1.0]), np.array([5])])
-    contribute, _, asked = begun(ADPSGD(), now, found)
-    assert contribute is None
+    asked = asked_by(ADPSGD(), now, found)
     assert asked[0] == Fetch(7)
     assert now.params[0][0] == (-0.5 * 12.0 / 2 + 1.0) / 2
     assert isinstance(asked[1], Publish)
@@ -159,14 +160,14 @@ def test_a_worker_goes_on_with_the_mean_of_its_model_and_anothers() -> None:
 def test_a_model_from_before_the_last_round_is_left_alone(before: int) -> None:
     now = step(rate=0.5, now=alone_in_a_step(round=5))
     now.room = now.layout.allocate
-    begun(ADPSGD(), now, Fetched(8, 3, [np.array([1.0]), np.array([before])]))
+    asked_by(ADPSGD(), now, Fetched(8, 3, [np.array([1.0]), np.array([before])]))
     assert now.params[0][0] == -3.0
 
 
 def test_if_nothing_came_it_goes_on_alone() -> None:
     now = step(rate=0.5, now=alone_in_a_step())
     now.room = now.layout.allocate
-    _, _, asked = begun(ADPSGD(), now, None)
+    asked = asked_by(ADPSGD(), now, None)
     assert now.params[0][0] == -3.0
     assert [type(one) for one in asked] == [Fetch, Publish]
 
@@ -291,11 +292,11 @@ def test_who_is_alone_or_has_nothing_gives_nothing(moment: StepPosition) -> None
 
 
 def test_workers_that_exchange_models_train_their_own() -> None:
-    assert ADPSGD().paced
-    assert Gossip().paced
-    assert not SSGD().paced
-    assert not DiLoCo().paced
-    assert Strategy(Apply() >> Every(2, PairAverage()) >> Every(8, ModelAverage())).paced
+    assert ADPSGD().asynchronous
+    assert Gossip().asynchronous
+    assert not SSGD().asynchronous
+    assert not DiLoCo().asynchronous
+    assert Strategy(Apply() >> Every(2, PairAverage()) >> Every(8, ModelAverage())).asynchronous
     with pytest.raises(UsageError, match="workers that go at their own pace must train their own"):
         Strategy(PairAverage() >> GradientAverage() >> Apply())
     with pytest.raises(UsageError, match="have no delay"):
@@ -304,10 +305,11 @@ def test_workers_that_exchange_models_train_their_own() -> None:
 
 def test_a_mean_of_models_now_and_then_comes_once_though_steps_count_by_more_or_less() -> None:
     """A worker's steps may each be none, one or several of the training's."""
-    chain = Every(4, PairAverage())
+    strategy = Strategy(Apply() >> Every(4, PairAverage()) >> Every(64, ModelAverage()))
     reached, asked = [0, 1, 1, 3, 4, 4, 4, 9, 9], []
     for before, after in itertools.pairwise([0, *reached]):
-        moment = StepPosition(after=after, many=after - before, others=[1])
+        moment = StepPosition(0.5, after=after, many=after - before, others=[1])
         now = step(now=moment, many=moment.many)
-        asked.append(any(isinstance(one, Publish) for one in chain.run(now)))
+        now.room = now.layout.allocate
+        asked.append(any(isinstance(one, Publish) for one in asked_by(strategy, now, None)))
     assert asked == [False, False, False, False, True, False, False, True, False]

@@ -1,63 +1,58 @@
-"""Operators: each is one stage of synchronisation, and ``>>`` composes them into strategies."""
+"""Operators: what strategies are made of, and ``>>`` composes them."""
 
 from spotmpi.arrays.registry import Scope, State
-from spotmpi.operators.averages import (
+from spotmpi.operators.commons import MeanOfSteps, SharedSteps
+from spotmpi.operators.exchange import PairAverage, PushSum
+from spotmpi.operators.gradients import Apply, Clip, GradientAverage, GradientSum
+from spotmpi.operators.models import (
     Broadcast,
     ElasticAverage,
     ModelAverage,
     OuterUpdate,
-    PairAverage,
-    Quorum,
     SlowWeights,
 )
-from spotmpi.operators.commons import MeanOfSteps, SharedSteps
-from spotmpi.operators.fitting import misfit, unsaid
-from spotmpi.operators.pushes import PushSum
-from spotmpi.operators.shards import PushedSum, PushPull
-from spotmpi.operators.stages import (
-    RESTS,
-    Apply,
+from spotmpi.operators.operator import (
+    Asking,
     Chain,
-    Clip,
     Every,
-    GradientAverage,
-    GradientSum,
+    Meeting,
     Narrow,
     Operator,
+    Quorum,
+    Stage,
 )
-from spotmpi.operators.step import Bring, Contribute, Run, Step, StepPosition, Weighted, fragment
+from spotmpi.operators.shards import PushedSum, PushPull
+from spotmpi.operators.step import Bring, Step, StepPosition, Weighted, fragment
 
 __all__ = [
-    "RESTS",
     "Apply",
+    "Asking",
     "Bring",
     "Broadcast",
     "Chain",
     "Clip",
-    "Contribute",
     "ElasticAverage",
     "Every",
     "GradientAverage",
     "GradientSum",
     "MeanOfSteps",
+    "Meeting",
     "ModelAverage",
-    "StepPosition",
     "Narrow",
     "Operator",
     "OuterUpdate",
     "PairAverage",
-    "PushSum",
     "PushPull",
+    "PushSum",
     "PushedSum",
     "Quorum",
-    "Run",
     "Scope",
     "SharedSteps",
     "SlowWeights",
+    "Stage",
     "State",
     "Step",
+    "StepPosition",
     "Weighted",
     "fragment",
-    "misfit",
-    "unsaid",
 ]

@@ -7,23 +7,23 @@ then have made of a.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar
 
 from spotmpi.arrays.backend import HOST, Buffer, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import AddUp
-from spotmpi.operators.averages import OuterUpdate
-from spotmpi.operators.stages import Operator
-from spotmpi.operators.step import Contribute, Run, Step
+from spotmpi.operators.models import OuterUpdate
+from spotmpi.operators.operator import Asking, Kind, Meeting, Operator, Stage
+from spotmpi.operators.step import Bring, Step
 
 __all__ = ["MeanOfSteps", "SharedSteps"]
 
 _ANCHOR, _OWN, _DONE, _BEGUN = "anchor", "own", "done", "begun"
 
 
-class SharedSteps(Operator):
+class SharedSteps(Stage):
     """In each step a worker moves the model that the p workers of its host share. They all do so at
     the same time, without locks::
 
@@ -36,20 +36,9 @@ class SharedSteps(Operator):
     keeps its own y_i. A worker that shares memory with no other trains y_i.
     """
 
-    @property
-    def moves(self) -> bool:
-        """True: it changes the parameters."""
-        return True
-
-    @property
-    def paced(self) -> bool:
-        """True: workers need not keep step."""
-        return True
-
-    @property
-    def needs_behind(self) -> Sequence[type[Operator]]:
-        """Operators that keep a: one of them must follow."""
-        return MeanOfSteps, OuterUpdate
+    moves: ClassVar[bool] = True
+    works_on: ClassVar[Kind] = "gradients"
+    asynchronous: ClassVar[bool] = True
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Return this worker's state on the way to the next round. All of it is local."""
@@ -58,7 +47,7 @@ class SharedSteps(Operator):
         found[_BEGUN] = State([HOST.zeros("float64", 1)], Scope.LOCAL, paged=False)
         return found
 
-    def run(self, step: Step) -> Run:
+    def run(self, step: Step) -> Asking:
         """Move y_i, add its change to the sum, and go on with the sum."""
         now, state = step.now, step.state
         if not now.samples:
@@ -82,7 +71,7 @@ class SharedSteps(Operator):
             kernels_for(w).blend(w, a, 1.0, 1.0 / many)
 
 
-class MeanOfSteps(Operator):
+class MeanOfSteps(Meeting):
     """All workers go on with the mean of their changes since the last round. It stands behind
     `SharedSteps`. p workers of all hosts have taken steps::
 
@@ -94,32 +83,17 @@ class MeanOfSteps(Operator):
     as any other, so each sample does too, even if some workers took more steps.
     """
 
-    @property
-    def collective(self) -> bool:
-        """True: it has a round."""
-        return True
-
-    @property
-    def carries(self) -> Literal["models"]:
-        """The kind of arrays that its round carries: changes of models."""
-        return "models"
-
-    @property
-    def needs_before(self) -> Sequence[type[Operator]]:
-        """The operator that keeps y_i: it must stand before this one."""
-        return (SharedSteps,)
-
-    @property
-    def centre(self) -> str:
-        """The name of a, on which all workers agree."""
-        return _ANCHOR
+    carries: ClassVar[Kind] = "models"
+    needs: ClassVar[Sequence[type[Operator]]] = (SharedSteps,)
+    centre: ClassVar[str] = _ANCHOR
+    """a: all workers agree on it."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Return a."""
         return {_ANCHOR: State(layout.allocate())}
 
-    def run(self, step: Step) -> Run:
-        """Sum y_i - a in the round, and go on with a. The shared sum is of no more use."""
+    def contribute(self, step: Step) -> Bring:
+        """Bring y_i - a."""
 
         def bring(flats: Sequence[Buffer]) -> None:
             if step.now.share:
@@ -127,10 +101,16 @@ class MeanOfSteps(Operator):
             else:
                 fill(flats, 0)
 
-        sums = yield Contribute(bring)
+        return bring
+
+    def apply(self, step: Step, sums: Sequence[Buffer]) -> None:
+        """Go on with a. The shared sum is of no more use."""
         for a, total in zip(step.state[_ANCHOR], sums, strict=True):
             kernels_for(a).blend(a, total, 1.0 / step.active, 1.0)
         _assign(step.params, step.state[_ANCHOR])
+
+
+SharedSteps.needs = MeanOfSteps, OuterUpdate  # both keep a
 
 
 def _assign(flats: Sequence[Buffer], values: Sequence[Buffer]) -> None:

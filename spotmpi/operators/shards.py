@@ -10,16 +10,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, cast
 
 from spotmpi.arrays.backend import HOST, Buffer, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Fetch, Fetched, Publish
-from spotmpi.operators.averages import OuterUpdate
-from spotmpi.operators.stages import Operator
-from spotmpi.operators.step import Contribute, Run, Step
+from spotmpi.operators.models import OuterUpdate
+from spotmpi.operators.operator import Asking, Kind, Meeting, Operator, Stage
+from spotmpi.operators.step import Bring, Step
 from spotmpi.optimizers.numbers import whole
 from spotmpi.protocol.tables import MOST, check_room
 
@@ -37,7 +37,7 @@ _SERVERS = 2
 
 
 @dataclass(frozen=True)
-class PushPull(Operator):
+class PushPull(Stage):
     """In each step a worker moves its own y_i with the optimizer, pushes, and pulls. There are p
     workers::
 
@@ -55,25 +55,13 @@ class PushPull(Operator):
     its own part in what it pulls.
     """
 
+    moves: ClassVar[bool] = True
+    works_on: ClassVar[Kind] = "gradients"
+    asynchronous: ClassVar[bool] = True
     shards: int = 1
 
     def __post_init__(self) -> None:
         whole("shards", self.shards, 1)
-
-    @property
-    def moves(self) -> bool:
-        """True: it changes the parameters."""
-        return True
-
-    @property
-    def paced(self) -> bool:
-        """True: workers need not keep step."""
-        return True
-
-    @property
-    def needs_behind(self) -> Sequence[type[Operator]]:
-        """Operators that keep a: one of them must follow."""
-        return PushedSum, OuterUpdate
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Return this worker's state on the way to the next round. All of it is local."""
@@ -87,7 +75,7 @@ class PushPull(Operator):
         found[_SIGHT] = State([HOST.zeros("float64", shards) for _ in range(2)], Scope.LOCAL)
         return found
 
-    def run(self, step: Step) -> Run:
+    def run(self, step: Step) -> Asking:
         """Move y_i, take and pull, and push, in this order."""
         if not step.now.samples:
             return
@@ -112,7 +100,7 @@ class PushPull(Operator):
             kernels_for(w).scaled_sum(w, [own, others], [1.0, 1.0])
 
 
-class PushedSum(Operator):
+class PushedSum(Meeting):
     """All workers go on with the sum of all their changes. It stands behind `PushPull`::
 
         a   <- a + sum(u_i)
@@ -122,32 +110,17 @@ class PushedSum(Operator):
     lost worker are in no model any more, and its samples are dealt again.
     """
 
-    @property
-    def collective(self) -> bool:
-        """True: it has a round."""
-        return True
-
-    @property
-    def carries(self) -> Literal["models"]:
-        """The kind of arrays that its round carries: changes of models."""
-        return "models"
-
-    @property
-    def needs_before(self) -> Sequence[type[Operator]]:
-        """The operator that keeps y_i: it must stand before this one."""
-        return (PushPull,)
-
-    @property
-    def centre(self) -> str:
-        """The name of a, on which all workers agree."""
-        return _ANCHOR
+    carries: ClassVar[Kind] = "models"
+    needs: ClassVar[Sequence[type[Operator]]] = (PushPull,)
+    centre: ClassVar[str] = _ANCHOR
+    """a: all workers agree on it."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Return a."""
         return {_ANCHOR: State(layout.allocate())}
 
-    def run(self, step: Step) -> Run:
-        """Sum u_i in the round, and go on with a. `PushPull` begins again after it."""
+    def contribute(self, step: Step) -> Bring:
+        """Bring u_i."""
 
         def bring(flats: Sequence[Buffer]) -> None:
             if not step.now.share:
@@ -155,10 +128,16 @@ class PushedSum(Operator):
                 return
             _difference(flats, step.state[_OWN], step.state[_ANCHOR])
 
-        sums = yield Contribute(bring)
+        return bring
+
+    def apply(self, step: Step, sums: Sequence[Buffer]) -> None:
+        """Go on with a. `PushPull` begins again after it."""
         for w, a, total in zip(step.params, step.state[_ANCHOR], sums, strict=True):
             kernels_for(a).accumulate(a, total)
             kernels_for(w).pack(w, [a], 1.0)
+
+
+PushPull.needs = PushedSum, OuterUpdate  # both keep a
 
 
 class _Round:

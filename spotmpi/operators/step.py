@@ -1,18 +1,17 @@
-"""One step of one worker, as operators see it, and the requests that they make in it."""
+"""One step of one worker, as operators see it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.layout import Layout
-from spotmpi.fabric import AddUp, Buffer, Fetch, Publish
+from spotmpi.fabric import Buffer
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["Bring", "Contribute", "StepPosition", "Run", "Step", "Weighted", "fragment"]
+__all__ = ["Bring", "Step", "StepPosition", "Weighted", "fragment"]
 
 Bring = Callable[[Sequence[Buffer]], None]
 """Fills buffers of the layout. Each call fills them with the same values."""
@@ -64,10 +63,10 @@ class StepPosition:
     """Rounds of steps before this one."""
     sends: bool = False
     """True if the contribution to the round is made with this step, though steps may follow before
-    the round ends. Only for a strategy whose operators are `Operator.ahead`."""
+    the round ends. Only for a strategy with a `delay`."""
     many: int = 1
-    """Steps of the training that this step adds to ``after``: 1, unless workers are
-    `Operator.paced`. Only a paced strategy sets this field and those that follow it."""
+    """Steps of the training that this step adds to ``after``: 1, unless the strategy is
+    asynchronous. Only such a strategy sets this field and those that follow it."""
     me: WorkerId = 0
     """This worker."""
     others: Sequence[WorkerId] = ()
@@ -113,6 +112,8 @@ class Step:
     """Workers that brought something to the round's sums."""
     many: int = 1
     """Steps that are being taken: 1 before the round, then all steps of the round."""
+    fused: bool = False
+    """True if the optimizer's update was done while the round was summed."""
 
     def own(self) -> None:
         """Make this worker's own mean gradient the `update`. Only valid if the gradient counts."""
@@ -124,20 +125,3 @@ class Step:
             self.bring(flats)
             self.scale = 1.0 / self.now.samples
         self.update = flats
-
-
-@dataclass(frozen=True)
-class Contribute:
-    """Open the round of this step: sum what ``bring`` writes over all workers. The reply is the
-    sums.
-
-    ``bring`` may be called again if the round is tried again.
-    """
-
-    bring: Bring
-    alone: bool = False
-    """True: only one contribution counts, from the first worker that was dealt samples. If it is
-    lost before any worker has the sums, the contribution of the next one counts."""
-
-
-Run = Generator[Contribute | Publish | Fetch | AddUp, Any, None]

@@ -171,7 +171,7 @@ class Trainee:
         self._training = TrainingState(replica, _SEED, Rate(optimizer), False)
         self._seed = schedule.seed
         chance = random.Random(f"{schedule.seed}/{schedule.workers}/most")
-        several = any(one.steps > 1 for one in strategies)
+        several = any(one.every > 1 for one in strategies)
         self._most = chance.randint(2, 5) if several and chance.random() < _FEW else None
         """Steps after which the script leaves its batches, maybe in the middle of a round's."""
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
@@ -194,12 +194,12 @@ class Trainee:
     @property
     def _ahead(self) -> bool:
         """Nothing else may be asked for while what was sent ahead travels, ..."""
-        return self._training.replica.strategy.ahead > 0
+        return self._training.replica.strategy.delay > 0
 
     @property
     def _paced(self) -> bool:
         """... or in the loop, where workers do not keep step."""
-        return self._training.replica.strategy.paced
+        return self._training.replica.strategy.asynchronous
 
     def script(self) -> Steps[int]:
         """Train to the end, or as long as this worker may; the code that its process ends with."""
@@ -322,7 +322,7 @@ class Trainee:
     def _ring(self) -> Ring | None:
         """In which models are given away, if they are."""
         seat, strategy = self._seat, self._training.replica.strategy
-        if not any(isinstance(one, PushSum) for one in strategy.chain.operators):
+        if not any(isinstance(due.stage, PushSum) for due in strategy.before):
             return None
         assert isinstance(seat, Session)
         return Ring(self._training.progress.rounds, seat.driver.membership.generation)

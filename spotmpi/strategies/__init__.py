@@ -1,4 +1,4 @@
-"""Strategies: how workers synchronise, as chains of operators."""
+"""Strategies: how workers synchronise, as operators before a round, in it and after it."""
 
 from spotmpi.strategies.names import NAMES, named
 from spotmpi.strategies.shipped import (
@@ -13,12 +13,13 @@ from spotmpi.strategies.shipped import (
     Lookahead,
     ParameterServer,
 )
-from spotmpi.strategies.strategy import Strategy, complete
+from spotmpi.strategies.strategy import RESTS, Strategy
 
 __all__ = [
     "ADPSGD",
     "EASGD",
     "NAMES",
+    "RESTS",
     "SMA",
     "SSGD",
     "DiLoCo",
@@ -28,6 +29,5 @@ __all__ = [
     "Lookahead",
     "ParameterServer",
     "Strategy",
-    "complete",
     "named",
 ]

@@ -210,12 +210,6 @@ class DiLoCo(_Named):
             options |= {"fragments": fragments, "delay": delay, "mix": mix}
         chain = Apply() >> Every(every, outside)
         if quorum:
-            if fragments > 1 or delay:
-                raise UsageError(
-                    f"DiLoCo(quorum={quorum}, fragments={fragments}, delay={delay}): a round with "
-                    "a quorum carries all of the model, as it is when the round comes: leave out "
-                    "quorum, or fragments and delay"
-                )
             options |= {"quorum": quorum, "grace": grace}
             chain = Apply() >> Quorum(quorum, grace) >> Every(every, outside)
         super().__init__(chain, **options)

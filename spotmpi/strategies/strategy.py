@@ -1,22 +1,41 @@
-"""A strategy: a chain of operators, exactly one of which has a round."""
+"""A strategy: what workers do before a round, in it, and after it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import Layout
-from spotmpi.arrays.registry import State
+from spotmpi.arrays.registry import Scope, State
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Buffer
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import Chain, Contribute, Narrow, Operator, Quorum, Run, Step, misfit, unsaid
+from spotmpi.operators import (
+    Apply,
+    Asking,
+    Bring,
+    GradientAverage,
+    Narrow,
+    Operator,
+    Step,
+    fragment,
+)
+from spotmpi.strategies.fitting import misfits, unsaid
+from spotmpi.strategies.slots import Due, slots_of
 
-__all__ = ["Strategy", "complete"]
+__all__ = ["RESTS", "Strategy"]
+
+RESTS = ("narrow/rest", "narrow/following")
+"""Names of the states that hold what a narrow format has taken from this worker's sums: two sets
+that take turns."""
+_SENT = "sent"
+"""Name of the state that holds a contribution that is made before the end of its round."""
 
 
 class Strategy:
-    """A chain with one collective operator: ``Strategy(GradientAverage() >> Apply())``.
+    """Operators with exactly one round: ``Strategy(GradientAverage() >> Apply())``.
 
     Raises UsageError for operators that do not fit together: it says which one needs what, and
     where.
@@ -25,85 +44,97 @@ class Strategy:
     def __init__(self, chain: Operator) -> None:
         self.name: str | None = None
         """Its name for ``--strategy``; None for a strategy that does not come with spotmpi."""
-        self.chain = chain if isinstance(chain, Chain) else Chain((chain,))
-        stages = list(self.chain.stages())
-        collective = sum(operator.collective for operator in stages)
-        if collective != 1:
-            raise UsageError(
-                f"a strategy has exactly one collective operator, and {chain} has "
-                f"{collective}: begin with GradientAverage() >> Apply()"
-            )
-        if (why := misfit(self.chain)) is not None:
+        slots = slots_of(chain)
+        self.before, self.meeting, self.after, self.every, self.wire, self.quorum = slots
+        """See `Slots`."""
+        self.chain = slots.chain
+        if (why := next(misfits(slots), None)) is not None:
             raise UsageError(f"the operators of {chain} do not fit together: {why}")
-        for one in stages:
+        stages = [due.stage for due in self.before]
+        self._operators = *stages, self.meeting, *(due.stage for due in self.after)
+        for one in self._operators:
             if hidden := unsaid(one):
                 raise UsageError(
                     f"{one} has {', '.join(hidden)}, which its name does not say, so workers could "
                     f"not tell it from another one: write @dataclass(frozen=True) over the class "
                     f"{type(one).__name__}, with all that it has as fields"
                 )
-        self.steps = self.chain.steps
-        """Steps of one round. The round comes with the last of them."""
-        self.piecewise = self.chain.piecewise
-        """True if a round can begin before all of the gradient is there."""
-        self.at_once = self.chain.at_once
-        """True if the next state can be made while gradients are summed."""
-        self.averages = self.chain.averages
-        """True if a round averages gradients."""
-        self.apart = self.chain.apart
+        self.delay, self.fragments = self.meeting.delay, self.meeting.fragments
+        self.local_models = any(one.moves for one in stages)
         """True if workers move parameters and the optimizer's memory before the round, each for
         itself."""
-        self.ahead = self.chain.ahead
-        """Steps from the making of a contribution to the end of its round."""
-        self.fragments = self.chain.fragments
-        """Number of parts of the model that take turns: each round carries one."""
-        self.paced = self.chain.paced
+        self.asynchronous = self.quorum is not None or any(one.asynchronous for one in stages)
         """True if workers take as many steps as they can on the way to a round."""
-        if self.paced and (self.ahead or not self.apart):
-            raise UsageError(
-                f"{chain}: workers that go at their own pace must train their own models, and "
-                "bring them to a round when it is due: begin with Apply(), and have no delay"
-            )
-        self.quorum = next((one for one in stages if isinstance(one, Quorum)), None)
-        """Says how many workers are enough for a round; None: it waits for all."""
-        self.centre = self.chain.centre
-        """The name of the model of all, if no worker trains that model itself; None: parameters are
-        equal on all workers after a round."""
-        forms = sum(operator.narrow is not None for operator in stages)
-        if forms > 1:
-            raise UsageError(f"{chain} narrows {forms} times, expected at most once")
-        self.narrow = self.chain.narrow
-        """The format in which its sums travel between hosts; None: as they are."""
+        self.piecewise = self.meeting.piecewise and not stages
+        """True if a round can begin before all of the gradient is there."""
+        averages = type(self.meeting).apply is GradientAverage.apply
+        self.fusable = averages and [type(due.stage) for due in self.after] == [Apply]
+        """True if nothing follows from a round's sums but the optimizer's update with their
+        average. Then each element of the next state follows from the same element of the sums."""
 
     @property
     def called(self) -> str:
-        """Its name, or else its chain. Two strategies that differ are called differently."""
+        """Its name, or else its operators. Two strategies that differ are called differently."""
         return self.name or str(self)
 
     def init(self, layout: Layout) -> Mapping[str, State]:
-        """Return what its operators remember."""
-        return self.chain.init(layout)
+        """Return what its operators remember. Raises UsageError if two use the same name."""
+        found: dict[str, State] = {}
+        if self.wire is not None:  # sums travel from the memory of the host
+            there = replace(layout, backend=HOST)
+            found |= {name: State(there.allocate(), Scope.LOCAL) for name in RESTS}
+        if self.delay:
+            found[_SENT] = State(layout.allocate(), Scope.LOCAL)
+        for operator in self._operators:
+            for name, state in operator.init(layout).items():
+                if name in found:
+                    raise UsageError(
+                        f"two operators of {self} call what they remember {name}: leave out one of "
+                        "them, or give it another name"
+                    )
+                found[name] = state
+        return found
 
     def start(self, step: Step) -> None:
         """Start its operators: all workers begin to train, with equal parameters."""
-        self.chain.start(step)
+        for operator in self._operators:
+            operator.start(step)
 
-    def early(self, step: Step) -> Contribute:
-        """Return the contribution of a strategy that is `ahead`, in the step that sends it."""
-        found = self.chain.early(step)
-        assert found is not None
-        return found
+    def prepare(self, step: Step) -> Asks[None]:
+        """Do what this worker does by itself in a step, before its round if it has one. Local."""
+        for due in self.before:
+            if due.now(step) and (asking := _run(due, step)) is not None:
+                yield from asking
 
-    def begin(self, step: Step) -> Asks[tuple[Contribute | None, Run]]:
-        """Do ``step`` up to its round. Returns the contribution, or None if the step has no round,
-        and the run of the operators. Local."""
-        return (yield from _first(self.chain.run(step)))
+    def contribute(self, step: Step) -> Bring:
+        """Return what this worker brings to the round: in its last step, and before that in the one
+        where `StepPosition.sends`."""
+        bring = self.meeting.contribute(step)
+        if not self.delay:
+            return bring
+        which = fragment(len(step.params), self.fragments, step.now.round)
+        sent = [step.state[_SENT][number] for number in which]
+        if step.now.sends:
+            bring(sent)
 
-    def follow(self, step: Step) -> Run:
-        """Return a run for a worker that learns: only what comes after the round."""
-        run = Chain(tuple(self.chain.follow(step))).run(step)
-        next(run, None)
-        return run
+        def again(flats: Sequence[Buffer]) -> None:
+            if not step.now.share:
+                fill(flats, 0)
+                return
+            for flat, made in zip(flats, sent, strict=True):
+                kernels_for(flat).pack(flat, [made], 1.0)
+
+        return again
+
+    def apply(self, step: Step, sums: Sequence[Buffer]) -> None:
+        """Do the rest of a step, with the sums of its complete round. Local, alike on all workers,
+        also on one that learns and brought nothing. Raises UsageError if a stage asks for
+        something."""
+        self.meeting.apply(step, sums)
+        for due in self.after:
+            if due.now(step) and (asking := _run(due, step)) is not None:
+                for _ in asking:
+                    raise UsageError(f"{due.stage} asks for something after the round of its step")
 
     def __rrshift__(self, before: Operator) -> Strategy:
         found = Strategy(before >> self.chain)
@@ -115,21 +146,11 @@ class Strategy:
         return str(self.chain)
 
 
-def _first(run: Run) -> Asks[tuple[Contribute | None, Run]]:
-    reply: Any = None
-    try:
-        while not isinstance(asked := run.send(reply), Contribute):
-            reply = yield asked
-    except StopIteration:
-        return None, run
-    return asked, run
-
-
-def complete(run: Run, sums: Sequence[Buffer]) -> None:
-    """Do the rest of the step, with the sums of its complete round. Local, alike on all workers.
-    Raises UsageError if an operator asks for something after the round."""
-    try:
-        run.send(sums)
-    except StopIteration:
-        return
-    raise UsageError("an operator asks for something after the round of its step")
+def _run(due: Due, step: Step) -> Asking | None:
+    """Return a stage's requests in a step. Raises UsageError if it returns something else."""
+    asking: Any = due.stage.run(step)
+    if asking is None or isinstance(asking, Generator):
+        return asking
+    raise UsageError(
+        f"{due.stage}: its run returns {asking!r}, expected nothing, or a generator of requests"
+    )

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from spotmpi.arrays.backend import kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
-from spotmpi.operators import GradientAverage, Operator, Run, Step
+from spotmpi.operators import GradientAverage, Stage, Step
 from spotmpi.strategies import Strategy
 from spotmpi.training.elastic import Elastic
 from spotmpi.training.replica import Replica
@@ -19,19 +19,18 @@ __all__ = ["Group"]
 P = TypeVar("P")
 
 
-class Deliver(Operator):
+class Deliver(Stage):
     """Writes the average into an array of its own. The caller may read it until the next round."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Allocate the array for the average."""
         return {"average": State(layout.allocate(), Scope.LOCAL)}
 
-    def run(self, step: Step) -> Run:
+    def run(self, step: Step) -> None:
         """Compute average = scale * sum."""
         assert step.update is not None
         for out, total in zip(step.state["average"], step.update, strict=True):
             kernels_for(out).scaled_sum(out, [total], [step.scale])
-        yield from ()
 
 
 class _Unscaled:

@@ -17,10 +17,10 @@ from spotmpi.arrays.word_view import WordView
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Arena, Buffer, DoubleBuffer, Move, Shape
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import RESTS, Contribute, Run, Step, StepPosition, Weighted, fragment
+from spotmpi.operators import Bring, Step, StepPosition, Weighted, fragment
 from spotmpi.optimizers import Optimizer
 from spotmpi.protocol.paces import Pace, all_of, furthest
-from spotmpi.strategies import Strategy, complete
+from spotmpi.strategies import RESTS, Strategy
 from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from spotmpi.training.gradients.partial_gradient import PartialGradient
 
@@ -108,8 +108,8 @@ class Replica(Generic[P]):
         self.size = layout.size
         """Number of parameters."""
         self._signature = layout.signature, self._layout.signature
-        self._run: Run
-        self._contribute: Contribute | None = None
+        self._bring: Bring | None = None
+        """Makes this worker's contribution to the open round."""
         self._open: Step
         self._weight = 0.0
         """Weight of a step that was begun before all of its gradient was there."""
@@ -144,8 +144,8 @@ class Replica(Generic[P]):
         self._state = {name: state.flats for name, state in states.items()}
         self._model: Sequence[Buffer] = self._params
         """The model on which all workers agree after a round."""
-        if strategy.centre is not None:
-            self._model = states.pop(strategy.centre).flats
+        if (centre := strategy.meeting.centre) is not None:
+            self._model = states.pop(centre).flats
             _copy(self._model, self._params)
         self._seen_model = self._seen
         if self._model is not self._params:
@@ -153,7 +153,7 @@ class Replica(Generic[P]):
         self.model: P = self._seen_model.tree
         self.registry.begin_anew()
         self.registry.add("params", layout, State(self._model))
-        scope = Scope.LOCAL if strategy.apart else Scope.REPLICATED
+        scope = Scope.LOCAL if strategy.local_models else Scope.REPLICATED
         counts = () if self.optimizer is None else self.optimizer.counts
         for name, flats in self.memory.items():
             held = State(flats, scope, paged=name not in counts)
@@ -175,7 +175,7 @@ class Replica(Generic[P]):
         before = self.strategy
         self.leave()
         self.settle()
-        if before.apart and not strategy.apart:
+        if before.local_models and not strategy.local_models:
             self._forget()
         self._hold(strategy)
         self._provide()
@@ -193,8 +193,8 @@ class Replica(Generic[P]):
 
     def _provide(self) -> None:
         """Have memory for the rounds of this strategy."""
-        forms = [(one.fragments, one.narrow) for one in self.strategies]
-        number = forms.index((self.strategy.fragments, self.strategy.narrow))
+        forms = [(one.fragments, one.wire) for one in self.strategies]
+        number = forms.index((self.strategy.fragments, self.strategy.wire))
         # The name is the same on all workers: they find the memory by it.
         name, layout = f"data{number or ''}", self._layout
         shapes = [
@@ -227,13 +227,13 @@ class Replica(Generic[P]):
     @property
     def surveys(self) -> bool:
         """True if workers say how they do in the open round of steps, or in the next one."""
-        every = max(1, _SURVEY // self.strategy.steps)
+        every = max(1, _SURVEY // self.strategy.every)
         return self.surveyed and self._progress.rounds % every == every - 1
 
     @property
     def _measures(self) -> bool:
         """True if the lengths of the open round's gradients are measured."""
-        return self.surveys and self.strategy.averages
+        return self.surveys and self.strategy.meeting.averages
 
     def buckets_of(self, number: int) -> range:
         """Return the buckets that the round of steps of this number carries."""
@@ -248,7 +248,7 @@ class Replica(Generic[P]):
         optimizer = self.optimizer
         if optimizer is None or layout.backend is not HOST:
             return None
-        if not (optimizer.at_once and any(one.at_once for one in self.strategies)):
+        if not (optimizer.at_once and any(one.fusable for one in self.strategies)):
             return None
         return DoubleBuffer([(bucket.dtype, bucket.size) for bucket in layout.buckets] * sets)
 
@@ -259,7 +259,7 @@ class Replica(Generic[P]):
         return lambda: list(itertools.islice(left, many))
 
     def _narrowed(self) -> list[Narrowing | None]:
-        form, layout = self.strategy.narrow, self._layout
+        form, layout = self.strategy.wire, self._layout
         if form is None:
             return [None for _ in layout.buckets]
         rests = zip(*(self._state[name] for name in RESTS), strict=True)
@@ -342,7 +342,7 @@ class Replica(Generic[P]):
     @property
     def _alone(self) -> bool:
         """True if contributions hold all of the model, and none is made ahead of its round."""
-        return len(self._arenas) == 1 and not self.strategy.ahead
+        return len(self._arenas) == 1 and not self.strategy.delay
 
     # A step.
 
@@ -361,15 +361,15 @@ class Replica(Generic[P]):
     def _begin(self, bring: Weighted, now: StepPosition) -> Asks[bool]:
         self.moved = False
         self._open = self._step(now=now, bring=bring, rate=now.rate, many=now.many)
-        self._contribute, self._run = yield from self.strategy.begin(self._open)
-        if now.last and self._contribute is None:
-            raise UsageError(f"{self.strategy} takes no part in the last step of a round")
-        return self._contribute is not None
+        yield from self.strategy.prepare(self._open)
+        if now.last:
+            self._bring = self.strategy.contribute(self._open)
+        return now.last
 
     def bring(self) -> None:
         """Make the contribution of the step that was begun."""
-        assert self._contribute is not None
-        bring, self.arena.weight = self._contribute.bring, 1.0
+        bring, self.arena.weight = self._bring, 1.0
+        assert bring is not None
         if self.arena.weighs and isinstance(bring, Weighted):
             self.arena.weight = bring.weight
             if bring.weight:
@@ -386,7 +386,7 @@ class Replica(Generic[P]):
     @property
     def one_counts(self) -> bool:
         """True if only one worker's contribution counts in the round of this step."""
-        return self._contribute is not None and self._contribute.alone
+        return self._bring is not None and self.strategy.meeting.alone
 
     def count(self, mine: bool) -> None:
         """Make the contribution again, as only one counts. ``mine``: True if it is this one."""
@@ -405,7 +405,7 @@ class Replica(Generic[P]):
 
     def send(self, now: StepPosition) -> None:
         """Make the contribution of a round whose last step is still to come."""
-        self._contribute = self.strategy.early(self._step(now=now))
+        self._bring = self.strategy.contribute(self._step(now=now))
         self.bring()
 
     # A step whose gradient comes array by array.
@@ -419,8 +419,7 @@ class Replica(Generic[P]):
                 self._lay(key, array, flats, times)
 
         yield from self._begin(Weighted(pack, now.samples), now)
-        assert self._contribute is not None
-        bring = self._contribute.bring
+        bring = self._bring
         assert isinstance(bring, Weighted)
         self._weight = weight = bring.weight
         self.arena.weight = weight if self.arena.weighs else 1.0
@@ -431,7 +430,7 @@ class Replica(Generic[P]):
         """Take one array of the gradient, which was checked. If the step was begun, pack it into
         the contribution."""
         self.pieces.take(key, array)
-        if self._contribute is not None and self._weight:
+        if self._bring is not None and self._weight:
             times = 1.0 if self.arena.weighs else self._weight
             self._lay(key, array, self.arena.contributions, times)
 
@@ -458,7 +457,7 @@ class Replica(Generic[P]):
     def fuse_update(self, rate: float, weight: float) -> None:
         """Let the sums of the open round go right into the next state, if the data plane can do
         that. `complete` must get the same values. Called again for a retry."""
-        if self._twins is None or not self.strategy.at_once:
+        if self._twins is None or not self.strategy.fusable:
             return
         optimizer, scale, measures = self.optimizer, 1.0 / weight, self._measures
         assert optimizer is not None
@@ -493,10 +492,8 @@ class Replica(Generic[P]):
         self._turn()
         if self.arena.fused:
             self.arena.advance()
-            assert self.optimizer is not None
-            self.optimizer.moved(self.memory)
-        else:
-            complete(self._run, self._record())
+            self._open.fused = True
+        self.strategy.apply(self._open, () if self._open.fused else self._record())
         if self.surveys:
             self._measure(result.weight)
 
@@ -516,16 +513,14 @@ class Replica(Generic[P]):
         closed, as far as can be seen. If sums replaced the contribution, it is made again."""
         if not self.arena.in_place:
             return self.first_not_finite() is not None
-        if not self.strategy.averages or self._contribute is None:
+        if not self.strategy.meeting.averages or self._bring is None:
             return False
-        self._contribute.bring(flats := self._layout.allocate())
+        self._bring(flats := self._layout.allocate())
         return self._layout.check_finite(flats) is not None
 
     def close(self) -> None:
         """End the step, with or without a result: let go of the script's arrays."""
-        if self._contribute is not None:
-            self._run.close()
-            self._contribute = None
+        self._bring = None
         self._weight = 0.0
         self.pieces.clear()
         self.micro_batches.clear()
@@ -537,7 +532,7 @@ class Replica(Generic[P]):
         step = self._step(now=now)
         self._know(step, result)
         self._turn()
-        complete(self.strategy.follow(step), self._record())
+        self.strategy.apply(step, self._record())
 
     def rehearse(self, grads: Any) -> None:
         """Do all that a step does here, while the state counts for nothing. So nobody waits for

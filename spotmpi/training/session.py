@@ -218,7 +218,7 @@ class Session(Generic[P]):
         replica = training.replica
         if turn.lease is None:
             training.position.loosen()
-        ahead, opened = replica.strategy.ahead > 0, self.driver.ledger.open
+        ahead, opened = replica.strategy.delay > 0, self.driver.ledger.open
         if ahead and self._boundary.changes and not opened:
             # No worker may leave in the middle of its steps.
             yield from self._open_early()

@@ -302,7 +302,7 @@ class TrainingState(Generic[P]):
     @property
     def tells(self) -> bool:
         """True if rounds may carry tables: with a policy, or if any strategy is paced."""
-        return self.policy is not None or any(one.paced for one in self.replica.strategies)
+        return self.policy is not None or any(one.asynchronous for one in self.replica.strategies)
 
     @property
     def strategy(self) -> int:

@@ -200,8 +200,8 @@ class WorkerSteps:
 
     def follow(self, strategy: Strategy) -> None:
         """Begin the next turn with this strategy."""
-        self._steps, self._ahead = strategy.steps, strategy.ahead
-        self.paced = strategy.paced
+        self._steps, self._ahead = strategy.every, strategy.delay
+        self.paced = strategy.asynchronous
         """True if workers may take different numbers of steps in a turn."""
         self.now = RoundSteps(self._steps, self._ahead, self._clock())
 

@@ -13,7 +13,7 @@ from spotmpi.operators import (
     GradientAverage,
     GradientSum,
     Narrow,
-    Operator,
+    Stage,
 )
 from spotmpi.strategies import SSGD, Strategy
 
@@ -33,8 +33,10 @@ def bringing(brought):
     return bring
 
 
-class Accumulate(Operator):
+class Accumulate(Stage):
     """The sum of the gradients since the last round."""
+
+    accumulates = True
 
     def init(self, layout):
         """The sum, and room for one gradient."""
@@ -47,16 +49,14 @@ class Accumulate(Operator):
         for total, flat in zip(totals, room, strict=True):
             kernels_for(total).accumulate(total, flat)
         step.bring = bringing(totals)
-        yield from ()
 
 
-class Clear(Operator):
+class Clear(Stage):
     """The round is over: begin to accumulate anew."""
 
     def run(self, step):
         """Zeros."""
         fill(step.state["sum"], 0)
-        yield from ()
 
 
 COARSE = 64
@@ -70,7 +70,7 @@ def coarse(flat, error):
     return kept
 
 
-class Coarse(Operator):
+class Coarse(Stage):
     """Contributions of few bits; what a worker loses by it, it brings with its next one."""
 
     def init(self, layout):
@@ -87,7 +87,6 @@ class Coarse(Operator):
             backend.from_host(flat, coarse(backend.to_host(flat), lost))
             backend.from_host(error, lost)
         step.bring = bringing(kept)
-        yield from ()
 
 
 def accumulating():

@@ -101,8 +101,8 @@ SESSION: list[_Slip] = [
     (
         "optimizers_remember_what_differs_after_a_switch",
         "replica.py",
-        "if before.apart and not strategy.apart:",
-        "if strategy.apart and not before.apart:",
+        "if before.local_models and not strategy.local_models:",
+        "if strategy.local_models and not before.local_models:",
     ),
     (
         "the_last_words_of_a_page_are_brought_by_nobody",

@@ -11,12 +11,11 @@ from spotmpi.arrays.backend import fill
 from spotmpi.arrays.registry import Scope
 from spotmpi.fabric import Fetched, Publish
 from spotmpi.operators import (
-    Contribute,
+    Asking,
     ElasticAverage,
     OuterUpdate,
     PairAverage,
     PushSum,
-    Run,
     Step,
     StepPosition,
 )
@@ -24,6 +23,7 @@ from spotmpi.protocol.paces import paces
 from spotmpi.protocol.sampler import Dealer
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
+from spotmpi.strategies import Strategy
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.replica import Replica, Result
 from spotmpi.training.rounds.kinds import LearnRound
@@ -130,10 +130,7 @@ def a_checkpoint_is_due_for_the_last_step_of_a_round_alone(patch: Patch) -> None
 
 
 def what_is_sent_ahead_is_what_there_is_at_the_end(patch: Patch) -> None:
-    def now(self: OuterUpdate, step: Any) -> Contribute:
-        return Contribute(lambda flats: self._subtract(step, flats))
-
-    patch.setattr(OuterUpdate, "_contribute", now)
+    patch.setattr(Strategy, "contribute", lambda self, step: self.meeting.contribute(step))
 
 
 def a_part_is_sent_after_another_one(patch: Patch) -> None:
@@ -176,7 +173,7 @@ def steps_that_were_left_out_count(patch: Patch) -> None:
 def a_model_is_shown_in_halves(patch: Patch) -> None:
     run = PairAverage.run
 
-    def wrong(self: PairAverage, step: Step) -> Run:
+    def wrong(self: PairAverage, step: Step) -> Asking:
         before = [flat.copy() for flat in step.params]
         asks, reply = run(self, step), None
         try:
@@ -196,7 +193,7 @@ def a_model_is_shown_in_halves(patch: Patch) -> None:
 def a_model_from_before_the_last_round_pulls_a_worker_back(patch: Patch) -> None:
     run = PairAverage.run
 
-    def wrong(self: PairAverage, step: Step) -> Run:
+    def wrong(self: PairAverage, step: Step) -> Asking:
         asks, reply = run(self, step), None
         try:
             while True:
@@ -212,7 +209,7 @@ def a_model_from_before_the_last_round_pulls_a_worker_back(patch: Patch) -> None
 def a_model_is_shown_as_one_of_a_later_round(patch: Patch) -> None:
     run = PairAverage.run
 
-    def wrong(self: PairAverage, step: Step) -> Run:
+    def wrong(self: PairAverage, step: Step) -> Asking:
         asks, reply = run(self, step), None
         try:
             while True:
@@ -229,7 +226,7 @@ def a_model_is_shown_as_one_of_a_later_round(patch: Patch) -> None:
 def a_worker_with_nothing_of_its_own_averages_its_model(patch: Patch) -> None:
     run = PairAverage.run
 
-    def wrong(self: PairAverage, step: Step) -> Run:
+    def wrong(self: PairAverage, step: Step) -> Asking:
         step.now = replace(step.now, samples=1.0)
         yield from run(self, step)
 
@@ -261,7 +258,7 @@ def a_weight_remains_with_who_has_given_it(patch: Patch) -> None:
 def a_model_is_shown_with_the_weight_of_the_step_before(patch: Patch) -> None:
     run = PushSum.run
 
-    def wrong(self: PushSum, step: Step) -> Run:
+    def wrong(self: PushSum, step: Step) -> Asking:
         before = step.state["told"][0].copy()
         asks, reply = run(self, step), None
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.fabric import AddUp
 from spotmpi.fabric.simulated import sums
-from spotmpi.operators import Contribute, MeanOfSteps, Run, SharedSteps, Step
+from spotmpi.operators import Asking, MeanOfSteps, SharedSteps, Step
 from spotmpi.simulation.schedules import Campaign
 from tests.simulation.hunting import Mutation, first_failing, hunt
 
@@ -28,7 +28,7 @@ def asking(patch: Patch, change: Callable[[Step, AddUp, list[Any]], AddUp]) -> N
     """Have something else added; given what the worker had come to before."""
     run = SharedSteps.run
 
-    def wrong(self: SharedSteps, step: Step) -> Run:
+    def wrong(self: SharedSteps, step: Step) -> Asking:
         before = [flat.copy() for flat in step.state["own"]]
         asks, reply = run(self, step), None
         try:
@@ -64,7 +64,7 @@ def a_worker_is_not_of_those_who_take_steps(patch: Patch) -> None:
 def a_worker_trains_its_own_alone(patch: Patch) -> None:
     run = SharedSteps.run
 
-    def wrong(self: SharedSteps, step: Step) -> Run:
+    def wrong(self: SharedSteps, step: Step) -> Asking:
         yield from run(self, step)
         if step.now.samples:
             for w, own in zip(step.params, step.state["own"], strict=True):
@@ -76,7 +76,7 @@ def a_worker_trains_its_own_alone(patch: Patch) -> None:
 def nothing_is_begun_anew_after_a_round(patch: Patch) -> None:
     run = SharedSteps.run
 
-    def wrong(self: SharedSteps, step: Step) -> Run:
+    def wrong(self: SharedSteps, step: Step) -> Asking:
         if step.state["begun"][0][0]:
             step.state["begun"][0][:] = step.now.round + 1
         yield from run(self, step)
@@ -85,40 +85,34 @@ def nothing_is_begun_anew_after_a_round(patch: Patch) -> None:
 
 
 def a_round_takes_the_model_that_workers_share(patch: Patch) -> None:
-    def wrong(self: MeanOfSteps, step: Step) -> Run:
+    def wrong(self: MeanOfSteps, step: Step) -> Any:
         def bring(flats: Sequence[Any]) -> None:
             for flat, w, a in zip(flats, step.params, step.state["anchor"], strict=True):
                 flat[:] = w - a if step.now.share else 0
 
-        sums = yield Contribute(bring)
-        for w, a, total in zip(step.params, step.state["anchor"], sums, strict=True):
-            a += (1 / step.active) * total
-            w[:] = a
+        return bring
 
-    patch.setattr(MeanOfSteps, "run", wrong)
+    patch.setattr(MeanOfSteps, "contribute", wrong)
 
 
 def a_round_forgets_who_has_no_gradient_in_its_last_step(patch: Patch) -> None:
-    run = MeanOfSteps.run
+    contribute = MeanOfSteps.contribute
 
-    def wrong(self: MeanOfSteps, step: Step) -> Run:
+    def wrong(self: MeanOfSteps, step: Step) -> Any:
         step.now = replace(step.now, share=step.now.samples)
-        yield from run(self, step)
+        return contribute(self, step)
 
-    patch.setattr(MeanOfSteps, "run", wrong)
+    patch.setattr(MeanOfSteps, "contribute", wrong)
 
 
 def who_was_lost_counts_in_the_mean(patch: Patch) -> None:
-    run = MeanOfSteps.run
+    apply = MeanOfSteps.apply
 
-    def wrong(self: MeanOfSteps, step: Step) -> Run:
-        asks = run(self, step)
-        sums = yield next(asks)
+    def wrong(self: MeanOfSteps, step: Step, sums: Sequence[Any]) -> None:
         step.active = max(step.active, len(step.now.crew))
-        with pytest.raises(StopIteration):
-            asks.send(sums)
+        apply(self, step, sums)
 
-    patch.setattr(MeanOfSteps, "run", wrong)
+    patch.setattr(MeanOfSteps, "apply", wrong)
 
 
 def a_part_is_added_to_the_one_before(patch: Patch) -> None:

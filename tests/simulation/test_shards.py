@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.arrays.backend import fill
-from spotmpi.operators import Contribute, PushedSum, PushPull, Run, Step, shards
+from spotmpi.operators import Asking, PushedSum, PushPull, Step, shards
 from spotmpi.simulation.schedules import Campaign
 from tests.simulation.hunting import Mutation, first_failing, hunt
 
@@ -103,27 +103,24 @@ def pushes_of_the_last_round_are_taken(patch: Patch) -> None:
 def a_round_brings_what_was_shown(patch: Patch) -> None:
     """What was not pushed yet is lost."""
 
-    def wrong(self: PushedSum, step: Step) -> Run:
+    def wrong(self: PushedSum, step: Step) -> Any:
         def bring(flats: Sequence[Any]) -> None:
             for flat, pushed in zip(flats, step.state["pushed"], strict=True):
                 flat[:] = pushed if step.now.share else 0
 
-        sums = yield Contribute(bring)
-        for w, a, total in zip(step.params, step.state["anchor"], sums, strict=True):
-            a += total
-            w[:] = a
+        return bring
 
-    patch.setattr(PushedSum, "run", wrong)
+    patch.setattr(PushedSum, "contribute", wrong)
 
 
 def a_round_forgets_who_has_no_gradient_in_its_last_step(patch: Patch) -> None:
-    run = PushedSum.run
+    contribute = PushedSum.contribute
 
-    def wrong(self: PushedSum, step: Step) -> Run:
+    def wrong(self: PushedSum, step: Step) -> Any:
         step.now = replace(step.now, share=step.now.samples)
-        yield from run(self, step)
+        return contribute(self, step)
 
-    patch.setattr(PushedSum, "run", wrong)
+    patch.setattr(PushedSum, "contribute", wrong)
 
 
 def a_worker_trains_its_own_alone(patch: Patch) -> None:
@@ -137,7 +134,7 @@ def nothing_is_begun_anew_after_a_round(patch: Patch) -> None:
 def what_is_held_is_shown_before_all_of_it_is_there(patch: Patch) -> None:
     run = PushPull.run
 
-    def wrong(self: PushPull, step: Step) -> Run:
+    def wrong(self: PushPull, step: Step) -> Asking:
         before = [flat.copy() for flat in step.state["held"]]
         asks, reply = run(self, step), None
         try:

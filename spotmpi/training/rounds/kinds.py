@@ -213,7 +213,7 @@ class StepRound(Round):
             training.position.dealer.count(full)
         progress.steps, many = result.after, result.many
         rates = [result.rate] * many
-        if replica.strategy.apart:
+        if replica.strategy.local_models:
             rates = [turn.rates[step * len(turn.rates) // many] for step in range(many)]
         describe = partial(described, rates, word.loss, lease)
         return Taken(result.after - many, many, int(result.weight), describe)

@@ -38,7 +38,7 @@ class RoundMemory:
         self._table: Arena | None = None
         """Table in which workers tell their pace; None if no strategy here is paced. It is there
         from the beginning, so that nobody waits for it when all change to such a strategy."""
-        if any(strategy.paced for strategy in replica.strategies):
+        if any(strategy.asynchronous for strategy in replica.strategies):
             self._table = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._survey: Arena | None = None
         """Table in which workers tell how they do, every few steps, with any strategy."""
@@ -124,7 +124,7 @@ class RoundMemory:
 
     @property
     def _told(self) -> list[Arena]:
-        if self._table is None or not self._replica.strategy.paced:
+        if self._table is None or not self._replica.strategy.asynchronous:
             return []
         return [self._table]
 

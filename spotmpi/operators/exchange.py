@@ -1,24 +1,58 @@
-"""Operators that give models away in one direction, together with the weights of these models."""
+"""Stages in which workers exchange models one with another, without a round."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 from spotmpi.arrays.backend import HOST, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.fabric import Fetch, Fetched, Publish
-from spotmpi.operators.stages import Operator
-from spotmpi.operators.step import Run, Step
+from spotmpi.operators.operator import Asking, Stage
+from spotmpi.operators.step import Step
 
-__all__ = ["PushSum"]
+__all__ = ["PairAverage", "PushSum"]
 
 _LEAST = 1 / 16
 """The weight at which a worker stops giving. A worker loses weight as long as nothing arrives. A
 very small weight would be lost in the rounding of the sums that it is added to."""
 
 
-class PushSum(Operator):
+class PairAverage(Stage):
+    """In each step a worker goes on with the mean of its own model and the model of another worker,
+    j, which is drawn at random::
+
+        w_i <- (w_i + w_j) / 2
+
+    No worker waits. w_j is the latest model of j that has arrived. If none has, nothing is
+    averaged. A model from the same host may be the same one as before. So a slow worker delays no
+    other, and a lost one costs the others nothing.
+
+    In the same step the worker shows its new model to the others, marked with the number of the
+    next round. A model with the mark of an earlier round is not used: all workers have gone on from
+    that round together, and the old model would only pull a worker back.
+    """
+
+    asynchronous: ClassVar[bool] = True
+
+    def run(self, step: Step) -> Asking:
+        """Fetch, average and publish, in this order."""
+        others = step.now.others
+        if not (others and step.now.samples):
+            return
+        found = yield Fetch(others[int(step.now.chance * len(others))])
+        if found is not None:
+            *model, mark = found.model
+            if mark.tolist() == [step.now.round]:
+                for w, other in zip(step.params, model, strict=True):
+                    kernels_for(w).blend(w, other, 0.5, 0.5)
+        mark = HOST.zeros("int64", 1)
+        HOST.fill(mark, step.now.round)
+        yield Publish([*step.params, mark])
+
+
+class PushSum(Stage):
     """Workers give models away along a ring of all workers, which is drawn again for each round. A
     worker has its model w with a weight p, which is 1 at the beginning of a round. In each step it
     takes what the worker before it has given, and gives half of p w and half of p to the worker
@@ -35,10 +69,7 @@ class PushSum(Operator):
     A worker gives nothing while its weight is 1/16 or less.
     """
 
-    @property
-    def paced(self) -> bool:
-        """True: workers need not keep step."""
-        return True
+    asynchronous: ClassVar[bool] = True
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Return the sums that were given and taken in this round, each with its weight."""
@@ -51,7 +82,7 @@ class PushSum(Operator):
         found["weights"] = State([HOST.zeros("float64", 2)], Scope.LOCAL, paged=False)
         return found
 
-    def run(self, step: Step) -> Run:
+    def run(self, step: Step) -> Asking:
         """Fetch, take, give and publish, in this order."""
         now = step.now
         if now.before is None or not now.samples:
