@@ -22,8 +22,8 @@ from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import Strategy, named
-from spotmpi.training.replica import Replica
 from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.synchroniser import Synchroniser
 from spotmpi.training.worker_steps import RoundSteps
 from tests import simulated
 from tests.chaos.others import STRATEGIES
@@ -85,7 +85,7 @@ def check_with(name: str, optimizer: Any = Momentum) -> Any:
         if not result.of("resume"):  # which counts gradients and rounds from its own beginning
             check_gradients(result)
             lengths = Counter(record["round"] for record in done).values()
-            assert max(lengths) == strategy_of(name).steps
+            assert max(lengths) == strategy_of(name).every
         for record in result.of("recovery") + result.of("recovered"):
             assert record["lost_steps"] == record["recomputed_gradients"] == 0
 
@@ -166,8 +166,8 @@ def test_a_job_that_lost_every_worker_resumes_from_a_round(tmp_path: Path, name:
 
 
 def who_was_not_the_first_brings_nothing_later(patch: pytest.MonkeyPatch) -> None:
-    count = Replica.count
-    patch.setattr(Replica, "count", lambda self, mine: None if mine else count(self, mine))
+    count = Synchroniser.count
+    patch.setattr(Synchroniser, "count", lambda self, mine: None if mine else count(self, mine))
 
 
 def the_first_of_the_membership_counts_though_it_learns(patch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def the_first_of_the_membership_counts_though_it_learns(patch: pytest.MonkeyPatc
 
 
 def each_finds_itself_the_first(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Replica, "count", lambda self, mine: None)
+    patch.setattr(Synchroniser, "count", lambda self, mine: None)
 
 
 @pytest.mark.parametrize(

@@ -24,9 +24,9 @@ from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.policies import Policy
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import ADPSGD, EASGD, SSGD, DiLoCo, LocalSGD, Lookahead, Strategy
-from spotmpi.training.replica import Replica
-from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.model import Model
+from spotmpi.training.training_state import Rate, TrainingState
+from spotmpi.training.worker_tables import WorkerTables
 from tests.fabric.crew import at_once, company
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
 from tests.test_member import campaign, joined, left
@@ -252,7 +252,7 @@ def test_a_script_finds_its_own_strategy_behind_that_of_the_command_line(
             for _ in range(4):
                 trainer.step(gradient(trainer.params, _SOME))
             assert str(trainer.strategy) == str(wanted)
-    assert len(trainer._training.replica.strategies) == 3
+    assert len(trainer._training.strategies) == 3
 
 
 def test_gradients_in_place_stay_the_same_arrays_and_still_count() -> None:
@@ -262,7 +262,7 @@ def test_gradients_in_place_stay_the_same_arrays_and_still_count() -> None:
     )
     with trainer:
         first = trainer.gradients
-        for wanted in (trainer.strategy, *trainer._training.replica.strategies[1:]):
+        for wanted in (trainer.strategy, *trainer._training.strategies[1:]):
             trainer.strategy = wanted
             first["w"][:] = 0.0
             first["b"][...] = 0.0
@@ -281,27 +281,27 @@ def test_who_has_changed_still_finds_the_record_where_who_has_not_finds_it() -> 
     """Else one of them would send it, and the other would not wait for it."""
     workers, made = company(2), {"w": np.zeros(5000, np.float32)}
     known = [Narrow("bf16") >> SSGD(), Narrow("bf16") >> LocalSGD(h=2)]
-    replicas = [Replica(made, SGD(lr=0.1), known[0], others=known[1:]) for _ in workers]
-    for worker, replica in zip(workers, replicas, strict=True):
-        replica.follow_rounds(_Rounds())
-        replica.furnish(worker.plane.arena)
-        worker.data = replica.arena
+    trainings = [state(Model(made, SGD(lr=0.1)), *known) for _ in workers]
+    for worker, training in zip(workers, trainings, strict=True):
+        training.furnish(worker.plane.arena)
+        worker.data = training.sync.arena
     at_once(workers, lambda worker: worker.plane.wait(worker.start()))
     (first, before), (second, after) = (
-        (worker.plane, replica.arena) for worker, replica in zip(workers, replicas, strict=True)
+        (worker.plane, one.sync.arena) for worker, one in zip(workers, trainings, strict=True)
     )
     before.turn()
-    replicas[0].switch(known[1])
+    trainings[0].follow(1)
     assert first.is_everywhere(before.record[0])
     assert second.is_everywhere(after.results[0])
-    now = replicas[0].arena.parts[0].narrowing
+    now = trainings[0].sync.arena.parts[0].narrowing
     assert now is not None
     assert now is not after.parts[0].narrowing
-    assert now.rest is replicas[0]._state["narrow/rest"][0]
+    assert now.rest is trainings[0].sync.state["narrow/rest"][0]
 
 
-class _Rounds:
-    rounds = 0
+def state(model: Model[Any], *strategies: Strategy) -> TrainingState[Any]:
+    """A training that may change to these."""
+    return TrainingState(model, strategies, 0, Rate(model.optimizer), False)
 
 
 @pytest.mark.parametrize(("others", "tells"), [([LocalSGD(h=2)], False), ([ADPSGD()], True)])
@@ -309,25 +309,25 @@ def test_memory_for_what_workers_tell_of_their_paces_is_there_before_they_do(
     others: list[Strategy], tells: bool
 ) -> None:
     """Else all wait for it, and for what sums it, in the round after the change."""
-    fabric, replica = SoloFabric(), Replica(params(1), SGD(lr=0.1), SSGD(), others=others)
+    fabric, training = SoloFabric(), state(Model(params(1), SGD(lr=0.1)), SSGD(), *others)
     made: list[str] = []
 
     def arena(layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None) -> Arena:
         made.append(name)
         return fabric.arena(layout, name, state)
 
-    replica.furnish(arena)
-    school = StateTransfer(0, replica.registry.tape(), arena, replica.ends)
-    RoundMemory(arena, replica, school)
+    WorkerTables(arena, training)
     assert ("paces" in made) == tells
 
 
 def test_what_an_optimizer_remembers_begins_anew_only_where_workers_had_their_own() -> None:
-    replica = Replica(params(1), Momentum(lr=0.1), SSGD(), others=[LocalSGD(h=2), EASGD(every=2)])
-    velocity = replica.memory["velocity"]
-    replica.follow_rounds(_Rounds())
-    replica.furnish(SoloFabric().arena)
+    model = Model(params(1), Momentum(lr=0.1))
+    training, velocity = (
+        state(model, SSGD(), LocalSGD(h=2), EASGD(every=2)),
+        model.memory["velocity"],
+    )
+    training.furnish(SoloFabric().arena)
     velocity[0][:] = 3.0
     for number, kept in ((1, 3.0), (2, 3.0), (1, 3.0), (0, 0.0)):
-        replica.switch(replica.strategies[number])
+        training.follow(number)
         assert velocity[0].tolist() == [kept] * len(velocity[0])

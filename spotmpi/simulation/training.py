@@ -28,7 +28,7 @@ from spotmpi.strategies import named
 from spotmpi.trace.records import Trace
 from spotmpi.training.history import History
 from spotmpi.training.joining_worker import JoiningWorker, Seat, enter
-from spotmpi.training.replica import Replica
+from spotmpi.training.model import Model
 from spotmpi.training.session import Session
 from spotmpi.training.training_state import Rate, TrainingState
 from spotmpi.training.worker_context import WorkerContext
@@ -166,9 +166,9 @@ class Trainee:
         self._wanted = 0
         """How much of it it has asked for."""
         params = cut(first_params(me, schedule.size), self._arrays)
-        first, *others = strategies
-        replica = Replica(params, optimizer, first, bucket_mb=_ALONE, others=others)
-        self._training = TrainingState(replica, _SEED, Rate(optimizer), False)
+        fusable = any(one.fusable for one in strategies)
+        model = Model(params, optimizer, bucket_mb=_ALONE, fusable=fusable)
+        self._training = TrainingState(model, strategies, _SEED, Rate(optimizer), False)
         self._seed = schedule.seed
         chance = random.Random(f"{schedule.seed}/{schedule.workers}/most")
         several = any(one.every > 1 for one in strategies)
@@ -194,12 +194,12 @@ class Trainee:
     @property
     def _ahead(self) -> bool:
         """Nothing else may be asked for while what was sent ahead travels, ..."""
-        return self._training.replica.strategy.delay > 0
+        return self._training.sync.strategy.delay > 0
 
     @property
     def _paced(self) -> bool:
         """... or in the loop, where workers do not keep step."""
-        return self._training.replica.strategy.asynchronous
+        return self._training.sync.strategy.asynchronous
 
     def script(self) -> Steps[int]:
         """Train to the end, or as long as this worker may; the code that its process ends with."""
@@ -279,8 +279,8 @@ class Trainee:
         if paced:  # some take longer than others
             yield Work(lambda: None)
         if paced:
-            members, replica = seat.driver.membership.ids, self._training.replica
-            self._checker.pairs.among(self.me, members, str(replica.strategy.name))
+            members, strategy = seat.driver.membership.ids, self._training.sync.strategy
+            self._checker.pairs.among(self.me, members, str(strategy.name))
         if seat.turns.now.weight(self.me) or not paced:
             first = self._steps if seat.turns.level else seat.turns.now.first
             self._checker.gradient(self.me, first, self._steps, batch, grads, paced)
@@ -321,7 +321,7 @@ class Trainee:
     @property
     def _ring(self) -> Ring | None:
         """In which models are given away, if they are."""
-        seat, strategy = self._seat, self._training.replica.strategy
+        seat, strategy = self._seat, self._training.sync.strategy
         if not any(isinstance(due.stage, PushSum) for due in strategy.before):
             return None
         assert isinstance(seat, Session)
@@ -330,7 +330,7 @@ class Trainee:
     def _give(self, grads: list[Array]) -> Steps[Any]:
         """Give some of these, or all or none, as soon as they are there; returns what the step is
         given."""
-        replica, rest = self._training.replica, dict(enumerate(grads))
+        gradient, rest = self._training.gradient, dict(enumerate(grads))
         chance = random.Random(f"{self._seed}/{self.me}/{self._steps}")
         if len(grads) > 1 and chance.random() < _IN_PIECES:
             # From the last one on, as a backward pass does, or in any order.
@@ -338,21 +338,22 @@ class Trainee:
             for number in order[: chance.randint(1, len(rest))]:
                 yield from self._seat.ready(number, rest.pop(number))
                 yield Work(lambda: None)
-        return replica.gathered(rest if replica.pieces else grads)
+        sync = self._training.sync
+        return gradient.gathered(rest if gradient.pieces else grads, sync.give)
 
     @property
     def _params(self) -> Array:
-        return np.concatenate(self._training.replica.params)
+        return np.concatenate(self._training.model.params)
 
     @property
     def _velocity(self) -> Array:
         """Its own."""
-        flats = self._training.replica.memory["velocity"]
+        flats = self._training.model.memory["velocity"]
         return np.concatenate(flats[::-1])
 
     @property
     def _model(self) -> Array:
-        return np.concatenate(self._training.replica.model)
+        return np.concatenate(self._training.model.model)
 
     def _keep(
         self,

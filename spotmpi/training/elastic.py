@@ -158,7 +158,7 @@ class Elastic(Generic[P]):
                     )
                 seat = self._connected("batches()")
         finally:
-            training.replica.micro_batches.clear()
+            training.gradient.micro_batches.clear()
             seat.leave_batches(number)
 
     def passes(self, n: int) -> Iterator[int]:
@@ -365,7 +365,7 @@ class Elastic(Generic[P]):
             return
         try:
             self._check_step("the end of the block")
-            if self._training.replica.micro_batches:
+            if self._training.gradient.micro_batches:
                 raise UsageError(
                     f"worker {self.worker}: the end of the block came after "
                     f"{self._call}.accumulate(), in step {self.steps}: call {self._call}.step()"
@@ -409,7 +409,7 @@ class Elastic(Generic[P]):
     def _show(self) -> None:
         """Show the script its parameters as they are now."""
         done = self._training.progress
-        self._training.replica.show((done.steps, done.rounds))
+        self._training.model.show((done.steps, done.rounds))
 
     def _connected(self, call: str, alone: bool = False) -> Seat[P]:
         """Return the seat or raise UsageError. ``alone``: the call does not need other workers."""
@@ -428,7 +428,7 @@ class Elastic(Generic[P]):
         return self._seat
 
     def _check_step(self, what: str) -> None:
-        if self._training.replica.pieces:
+        if self._training.gradient.pieces:
             raise UsageError(
                 f"worker {self.worker}: {what} came after {self._call}.ready(), in step "
                 f"{self.steps}: call {self._call}.{self._use}() first"

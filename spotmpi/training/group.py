@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from spotmpi.arrays.backend import kernels_for
+from spotmpi.arrays.backend import fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Scope, State
 from spotmpi.operators import GradientAverage, Stage, Step
 from spotmpi.strategies import Strategy
 from spotmpi.training.elastic import Elastic
-from spotmpi.training.replica import Replica
+from spotmpi.training.model import Model
 from spotmpi.training.training_state import Rate, TrainingState
 
 __all__ = ["Group"]
@@ -56,14 +56,16 @@ class Group(Elastic[P]):
 
     def __init__(self, state: P, *, arrays: Any = None, seed: int = 0) -> None:
         strategy = Strategy(GradientAverage() >> Deliver())
-        replica = Replica(state, None, strategy, state if arrays is None else arrays)
-        super().__init__(TrainingState(replica, seed, Rate(_Unscaled(), scale="none"), False))
-        self._average = replica.state("average")
+        model = Model(state, arrays=state if arrays is None else arrays)
+        rate = Rate(_Unscaled(), scale="none")
+        super().__init__(TrainingState(model, [strategy], seed, rate, check_finite=False))
+        self._flats = self._training.sync.state["average"]
+        self._average = model.brought.views(self._flats)
 
     @property
     def state(self) -> P:
         """The live arrays that all workers hold, in the structure they were given in."""
-        return self._training.replica.params
+        return self._training.model.params
 
     def average(self, arrays: Any) -> Any:
         """Average ``arrays`` over all workers, weighted by samples. Collective, blocking.
@@ -74,6 +76,6 @@ class Group(Elastic[P]):
         if all workers that had samples are lost.
         """
         self._take_step(arrays, None)
-        if not self._training.replica.moved:
-            self._training.replica.clear("average")
+        if not self._training.sync.moved:
+            fill(self._flats, 0)
         return self._average

@@ -45,7 +45,7 @@ Seat: TypeAlias = "Session[P] | JoiningWorker[P] | PastTraining[P]"
 
 def enter(place: WorkerContext, training: TrainingState[P]) -> Asks[Seat[P]]:
     """Connect, and return the worker's seat. Collective, except for a newcomer."""
-    training.replica.furnish(place.fabric.arena)
+    training.furnish(place.fabric.arena)
     history = place.history
     if place.settings.newcomer is None or history.membership is not None:
         return (yield from _begin(place, training, history.membership or place.fabric.membership))
@@ -101,8 +101,8 @@ def _begin(
         place.trace.write("start", **_start_record(place, training, members))
         if found is not None:
             place.trace.write("resume", step=found.step, path=str(found.path))
-        if training.replica.moves_itself:
-            session.journal.follows(training.progress.steps, training.replica.strategy)
+        if training.model.moves_itself:
+            session.journal.follows(training.progress.steps, training.sync.strategy)
     yield from session.begin(resumed=found is not None)
     channel.tell("underway")
     members, steps = session.driver.membership, training.progress.steps
@@ -131,16 +131,16 @@ def _resume(given: Settings, training: TrainingState[Any], later: bool) -> Check
 def _start_record(
     place: WorkerContext, training: TrainingState[Any], members: Membership
 ) -> dict[str, Any]:
-    given, replica = place.settings, training.replica
-    optimizer = replica.optimizer
+    given, model, strategy = place.settings, training.model, training.sync.strategy
+    optimizer = model.optimizer
     return {
         "workers": members.ids,
         "hosts": [worker.host for worker in members],
-        "params": replica.size,
-        "bucket_mb": replica.bucket_mb,
+        "params": model.layout.size,
+        "bucket_mb": model.bucket_mb,
         "seed": training.progress.seed,
-        "strategy": str(replica.strategy),
-        "strategy_name": replica.strategy.name,
+        "strategy": str(strategy),
+        "strategy_name": strategy.name,
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "lr": None if optimizer is None else _said(optimizer.lr),
         "version": place.version,
@@ -189,7 +189,7 @@ class JoiningWorker(Generic[P]):
     def step(self, grads: P, loss: float | None) -> Asks[Session[P] | PastTraining[P]]:
         """Join and learn. Returns a session that is level with the others after a step, or a
         `PastTraining` if they have finished this training. Raises Left if it cannot join."""
-        self.training.replica.rehearse(grads)
+        self.training.sync.rehearse(grads)
         self.place.channel.tell("knocks")
         try:
             charter = json.loads((yield Knock()))
@@ -274,7 +274,7 @@ class PastTraining(Generic[P]):
 
     def step(self, grads: P, loss: float | None) -> Asks[PastTraining[P]]:
         """Drop the step: the others took it long ago."""
-        self.training.replica.close()
+        self.training.sync.close()
         self.training.batch = None
         yield from ()
         return self
@@ -298,8 +298,8 @@ class PastTraining(Generic[P]):
 
 def _keep(training: TrainingState[Any], key: Any, array: Any) -> None:
     """Check and keep one array of the gradient, of a worker that takes no part in rounds."""
-    training.replica.pieces.check(key, array)
-    training.replica.give(key, array)
+    training.gradient.pieces.check(key, array)
+    training.sync.give(key, array)
 
 
 _UNKNOWN = "its script calls once() in a training that is over, and the others' did not there"

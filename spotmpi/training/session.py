@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from spotmpi.errors import CheckpointError, Left, Stopped
+from spotmpi.fabric import Arena, Work
 from spotmpi.fabric import Steps as Asks
-from spotmpi.fabric import Work
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from spotmpi.operators import StepPosition
 from spotmpi.protocol import control_word
@@ -43,6 +43,7 @@ from spotmpi.training.state_transfer import StateTransfer
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 from spotmpi.training.worker_steps import RoundSteps, WorkerSteps
+from spotmpi.training.worker_tables import WorkerTables
 
 _LOG = logging.getLogger(__name__)
 
@@ -64,13 +65,13 @@ class Session(Generic[P]):
         self.training = training
         fabric, given, channel = place.fabric, place.settings, place.channel
         self.me: WorkerId = fabric.me
-        replica = training.replica
         tape = training.registry.tape()
-        self._school = StateTransfer(self.me, tape, fabric.arena, replica.ends)
-        self.memory = RoundMemory(fabric.arena, replica, self._school)
+        self._school = StateTransfer(self.me, tape, fabric.arena, training.model.ends)
+        self._tables = WorkerTables(fabric.arena, training)
+        self.memory = RoundMemory(fabric.arena, self._usual, self._school)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self._joined = ledger is not None
-        self.journal = Journal(place.trace, channel, self.me, lambda: replica.strategy.called)
+        self.journal = Journal(place.trace, channel, self.me, lambda: training.sync.strategy.called)
         self.rehearsal: Rehearsal = FaultInjection(given.revoke, self.me)
         registry = training.registry
         self.keeper = Checkpoints(
@@ -98,7 +99,7 @@ class Session(Generic[P]):
         self._reducing = 0.0
         self._records = StepRecords(place, self.journal, self.memory, self.turns)
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
-        known = self._school, self.turns, self.journal, survey, self.memory
+        known = self._school, self.turns, self.journal, survey, self._tables
         self._switching = Switching(training, *known)
         self._gathering = Gathering(place, training, self._school, lambda: self.driver.membership)
 
@@ -114,11 +115,11 @@ class Session(Generic[P]):
 
     def begin(self, resumed: bool) -> Asks[None]:
         """Bring what the first worker holds to all, in a round."""
-        replica = self.training.replica
-        yield from self._perform(kinds.BeginRound(self.memory, replica.first()))
-        replica.settle()
+        model = self.training.model
+        yield from self._perform(kinds.BeginRound(self.memory, model.first()))
+        model.settle()
         if not resumed:
-            replica.start()
+            self.training.sync.start()
             self.training.finite.begin()
 
     def learn(self, charter: dict[str, Any]) -> Asks[None]:
@@ -129,7 +130,7 @@ class Session(Generic[P]):
         self.memory.follow(Payload(control_word.MEAN, words) if words else None)
         self.training.progress.rounds = charter["rounds"]
         while self._school.learns:
-            self._round = kinds.LearnRound(self.memory, self.training, self._reached)
+            self._round = kinds.LearnRound(self.memory, self.training, self._tables, self._reached)
             self._needs_others()
             yield from self.driver.round()
             if self._ending.over:
@@ -163,7 +164,7 @@ class Session(Generic[P]):
         """End the turn with the steps that are taken: they are all that its round will have."""
         self.turns.end()
         now = self.turns.moment()
-        yield from self.training.replica.begin(None, now)
+        yield from self.training.sync.begin(None, now)
         return now
 
     def _renew(self) -> None:
@@ -177,28 +178,33 @@ class Session(Generic[P]):
         yield from self._gathering.come()
         if opened and now.sends:
             self._round.bring()
-        yield from self._perform(
-            self._round if opened else kinds.StepRound(self.memory, self.training, turn, self.me)
-        )
+        yield from self._perform(self._round if opened else self._step_round(turn))
+
+    def _step_round(self, turn: RoundSteps) -> kinds.Round:
+        return kinds.StepRound(self.memory, self.training, self._tables, turn, self.me)
+
+    def _usual(self) -> list[Arena]:
+        """Return the arenas of a usual round: of the model's size."""
+        return [self.training.sync.arena, *self._tables.open()]
 
     def ready(self, key: Any, array: Any) -> Asks[Session[P]]:
         """Take one array of the gradient for the next step. Parts that are complete now start, if
         the strategy is piecewise. Raises UsageError; raises Left as a round does."""
-        replica = self.training.replica
-        replica.pieces.check(key, array)
-        if replica.strategy.piecewise and not self.driver.ledger.open:
+        sync, pieces = self.training.sync, self.training.gradient.pieces
+        pieces.check(key, array)
+        if sync.strategy.piecewise and not self.driver.ledger.open:
             yield from self._open_early()
-            yield from replica.begin_piecewise(self.turns.moment())
+            yield from sync.begin_piecewise(self.turns.moment())
             self._round.prepare(self.driver.membership, self.me)
-        replica.give(key, array)
-        if replica.strategy.piecewise:
-            yield from self._start(replica.pieces.full)
+        sync.give(key, array)
+        if sync.strategy.piecewise:
+            yield from self._start(pieces.full)
         return self
 
     def _open_early(self) -> Asks[None]:
         """Open the round of the present steps before all contributions to it are there."""
         self._needs_others()
-        yield from self._enter(kinds.StepRound(self.memory, self.training, self.turns.now, self.me))
+        yield from self._enter(self._step_round(self.turns.now))
         yield from self._unless_left(self.driver.open())
         self._goes_on()
 
@@ -215,25 +221,27 @@ class Session(Generic[P]):
         if self.turns.now.left:
             yield from self.round_off()
         training, turn = self.training, self.turns.now
-        replica = training.replica
+        sync = training.sync
         if turn.lease is None:
             training.position.loosen()
-        ahead, opened = replica.strategy.delay > 0, self.driver.ledger.open
+        ahead, opened = sync.strategy.delay > 0, self.driver.ledger.open
         if ahead and self._boundary.changes and not opened:
             # No worker may leave in the middle of its steps.
             yield from self._open_early()
         if begun := opened and not ahead:
             self._round.check(self.driver.started)
         now = self.turns.moment()
-        has_round = begun or (yield from replica.begin(grads, now))
+        if not begun:
+            yield from sync.begin(grads, now)
+        has_round = begun or now.last
         self.turns.take(loss)
         if not has_round:
-            replica.close()
+            sync.close()
             if now.sends:
                 if not self.driver.ledger.open:
                     yield from self._open_early()
-                replica.send(now)
-                yield from self._start(len(replica.arena.parts))
+                sync.send(now)
+                yield from self._start(len(sync.arena.parts))
             self.turns.advance()
             if has_round := (yield from self._gathering.is_due(turn, self._boundary.changes)):
                 now = yield from self._end_turn()
@@ -404,7 +412,7 @@ class Session(Generic[P]):
         guest = None if self._school.learns else self.place.fabric.guest()
         leaving = frozenset({self.me}) if self._orders.leave else frozenset()
         if leaving:
-            self.training.replica.leave()  # now: once it is sealed the others go on
+            self.training.sync.leave()  # now: once it is sealed the others go on
         return PlannedChange(leaving, guest, None if guest is None else self.me)
 
     def open(self) -> None:
@@ -483,7 +491,7 @@ class Session(Generic[P]):
         graduates = self._school.given(page)
         if self.me in graduates:
             self._round.graduate(page["rest"], full)
-            self.training.replica.settle()
+            self.training.model.settle()
             self.keeper.joins(number)
         if graduates and not self._school.learns:
             self._compare.follow(number)
@@ -500,7 +508,7 @@ class Session(Generic[P]):
         self._tell_progress(number + 1, doing)
         if not learner and not after.over:
             wanted = after.saves or (taken is not None and self.keeper.due(taken.first, steps))
-            if taken and not self.training.replica.moves_itself:
+            if taken and not self.training.model.moves_itself:
                 self._unkept = partial(self._keep, number, steps, wanted, word.published)
             else:
                 self._keep(number, steps, wanted, word.published)

@@ -14,7 +14,7 @@ from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy, named
 from spotmpi.training.elastic import Elastic
-from spotmpi.training.replica import Replica
+from spotmpi.training.model import Model
 from spotmpi.training.training_state import SCALES, Rate, TrainingState
 
 __all__ = ["Trainer"]
@@ -95,10 +95,11 @@ class Trainer(Elastic[P]):
         known: dict[str, Strategy] = {}
         for one in (strategy, *strategies):
             known.setdefault(str(one), one)
-        first, *others = known.values()
-        replica = Replica(params, optimizer, first, bucket_mb=bucket_mb, others=others)
+        fusable = any(one.fusable for one in known.values())
+        model = Model(params, optimizer, bucket_mb=bucket_mb, fusable=fusable)
         rate = Rate(optimizer, lr_reference, scale_lr, lr_warmup)
-        super().__init__(TrainingState(replica, seed, rate, check_finite, policy))
+        strategies = [*known.values()]
+        super().__init__(TrainingState(model, strategies, seed, rate, check_finite, policy))
         if insists:  # a checkpoint may have one that the policy decided for
             self._training.wish = 0
 
@@ -112,11 +113,11 @@ class Trainer(Elastic[P]):
         that they have agreed on. The optimizer's memory begins again if each worker had its own (as
         with `LocalSGD` or `ADPSGD`) and all are to have the same (as with `SSGD`).
         """
-        return self._training.replica.strategy
+        return self._training.sync.strategy
 
     @strategy.setter
     def strategy(self, wanted: Strategy) -> None:
-        known = list(map(str, self._training.replica.strategies))
+        known = list(map(str, self._training.strategies))
         if str(wanted) not in known:
             raise UsageError(
                 f"worker {self.worker}, step {self.steps}: the training may not change to "
@@ -131,7 +132,7 @@ class Trainer(Elastic[P]):
 
         Parameters of half precision are rounded from the trained ones after each step.
         """
-        return self._training.replica.params
+        return self._training.model.params
 
     @property
     def model(self) -> P:
@@ -140,7 +141,7 @@ class Trainer(Elastic[P]):
         It is the same arrays as `params`, unless each worker trains its own model around this one
         (as with `SMA`, `EASGD` or `DiLoCo`). Evaluate and save this one.
         """
-        return self._training.replica.model
+        return self._training.model.model
 
     @property
     def gradients(self) -> P:
@@ -150,7 +151,7 @@ class Trainer(Elastic[P]):
         was written last until the script writes them again. Inside the block only.
         """
         self._connected("gradients", alone=True)
-        return self._training.replica.gradients
+        return self._training.gradient.arrays(self._training.sync.shared_room)
 
     @property
     def loss(self) -> float | None:
@@ -168,7 +169,7 @@ class Trainer(Elastic[P]):
         others only if workers join or leave before this step.
         """
         self._check_batch("ready")
-        if self._training.replica.micro_batches:
+        if self._training.gradient.micro_batches:
             raise UsageError(
                 f"worker {self.worker}: trainer.ready() came after trainer.accumulate(), in step "
                 f"{self.steps}: give the gradient of the rest of the batch to trainer.step()"
@@ -184,13 +185,13 @@ class Trainer(Elastic[P]):
         """
         self._connected("accumulate()", alone=True)
         self._check_batch("accumulate")
-        replica, batch = self._training.replica, self._batch
-        if replica.pieces:
+        gradient, batch = self._training.gradient, self._batch
+        if gradient.pieces:
             raise UsageError(
                 f"worker {self.worker}: trainer.accumulate() came after trainer.ready(), in step "
                 f"{self.steps}: give whole gradients, or each array by itself"
             )
-        parts = replica.micro_batches
+        parts = gradient.micro_batches
         parts.add(grads, samples, self._number(loss))
         if batch is not None and parts.samples > len(batch):
             raise UsageError(
@@ -210,9 +211,10 @@ class Trainer(Elastic[P]):
         self._connected("step()")
         self._check_batch("step")
         loss = self._number(loss)
-        if self._training.replica.micro_batches:
+        if self._training.gradient.micro_batches:
             grads, loss = self._whole_batch(grads, loss)
-        self._take_step(self._training.replica.gathered(grads), loss)
+        training = self._training
+        self._take_step(training.gradient.gathered(grads, training.sync.give), loss)
 
     def _number(self, loss: object) -> float | None:
         """Return a loss as a float. The script gives a number or an array without dimensions."""
@@ -236,7 +238,7 @@ class Trainer(Elastic[P]):
     def _whole_batch(self, grads: P | None, loss: float | None) -> tuple[P, float | None]:
         """Return the gradient and the loss of the whole batch. ``grads``: the gradient of the
         samples that were not accumulated, if there are any."""
-        parts, batch = self._training.replica.micro_batches, self._batch
+        parts, batch = self._training.gradient.micro_batches, self._batch
         left = 0 if batch is None else len(batch) - parts.samples
         if batch is not None and left and grads is None:
             raise UsageError(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from spotmpi.errors import UsageError
+from spotmpi.fabric import Arena
 from spotmpi.launcher_channel import Measured
 from spotmpi.optimizers.schedules import pack, rate_at, unpack
 from spotmpi.policies import Policy
@@ -19,8 +20,11 @@ from spotmpi.protocol.paces import Pace
 from spotmpi.settings import Settings
 from spotmpi.strategies import Strategy
 from spotmpi.training.finite import Finite
-from spotmpi.training.replica import Replica
+from spotmpi.training.gradients.script_gradient import ScriptGradient
+from spotmpi.training.model import Model
 from spotmpi.training.script_position import ScriptPosition
+from spotmpi.training.step_arenas import StepArenas
+from spotmpi.training.synchroniser import Synchroniser
 
 P = TypeVar("P")
 
@@ -238,11 +242,11 @@ class Followed:
 
     def kept(self) -> Mapping[str, Any]:
         """Return the strategy's name."""
-        return {"followed": self._training.replica.strategy.called}
+        return {"followed": self._training.sync.strategy.called}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
         """Follow the checkpoint's strategy, if the script has it."""
-        known = [one.called for one in self._training.replica.strategies]
+        known = [one.called for one in self._training.strategies]
         if found.get("followed") in known:
             self._training.follow(known.index(str(found["followed"])))
 
@@ -260,18 +264,19 @@ class TrainingState(Generic[P]):
 
     def __init__(
         self,
-        replica: Replica[P],
+        model: Model[P],
+        strategies: Sequence[Strategy],
         seed: int,
         rate: Rate,
         check_finite: bool,
         policy: Policy | None = None,
     ) -> None:
-        self.replica = replica
-        replica.surveyed = policy is not None
+        """``strategies``: the first one, and those to which the training may change."""
+        self.model = model
+        self.strategies = strategies
         self.progress = Progress(seed)
         self.rate = rate
         rate.follow(self.progress)
-        replica.follow_rounds(self.progress)
         self.position = ScriptPosition()
         self.check_finite = check_finite
         """True if contributions with NaN or infinity are refused."""
@@ -283,16 +288,23 @@ class TrainingState(Generic[P]):
         """Number of the strategy that this worker's script or policy wants, if any."""
         self.why: Mapping[str, Any] = {}
         """What the policy's wish was decided by, for the trace."""
+        self.meter = Meter()
         self.policy = policy
         """Decides which strategy to follow, if there is one."""
-        self.meter = Meter()
-        self.finite = Finite(replica.registry, "params" if replica.moves_itself else "state")
+        self.gradient = ScriptGradient[P](
+            model.brought, "grads" if model.moves_itself else "arrays"
+        )
+        """The gradient of the next step."""
+        self._arenas: StepArenas | None = None
+        self.sync = self._synchroniser(strategies[0])
+        """The strategy at work."""
+        self.finite = Finite(model.registry, "params" if model.moves_itself else "state")
         """Watches whether the model is finite."""
         self._counted: tuple[int, int] | None = None
         """Rounds and workers at the time when `_whole` was computed."""
         self._whole: int | None = None
         """Steps of the training in all; None if not known."""
-        self.registry = replica.registry
+        self.registry = model.registry
         self.registry.keep("strategy", Followed(self))
         self.registry.keep("progress", self.progress)
         self.registry.keep("rate", rate)
@@ -302,23 +314,47 @@ class TrainingState(Generic[P]):
     @property
     def tells(self) -> bool:
         """True if rounds may carry tables: with a policy, or if any strategy is paced."""
-        return self.policy is not None or any(one.asynchronous for one in self.replica.strategies)
+        return self.policy is not None or any(one.asynchronous for one in self.strategies)
 
     @property
     def strategy(self) -> int:
         """Number of the strategy that workers follow."""
-        return self.replica.strategies.index(self.replica.strategy)
+        return self.strategies.index(self.sync.strategy)
 
     def number_of(self, strategy: Strategy) -> int:
         """Return the number of a strategy. Raises ValueError if it may not be followed."""
-        return [*map(str, self.replica.strategies)].index(str(strategy))
+        return [*map(str, self.strategies)].index(str(strategy))
 
     def follow(self, number: int) -> None:
-        """Follow the strategy of this number. At this point all workers must agree on a model."""
+        """Follow the strategy of this number. At this point all workers must agree on a model.
+
+        All train from that model. Each worker keeps what its optimizer remembers; but that begins
+        again if workers had different ones and will have the same from now on. What the strategy
+        remembers begins again.
+        """
         if number == self.strategy:
             return
-        self.replica.switch(self.replica.strategies[number])
+        before, strategy = self.sync.strategy, self.strategies[number]
+        self.sync.leave()
+        self.model.settle()
+        # An average of what the workers' optimizers remember would be a round more.
+        if before.local_models and not strategy.local_models:
+            self.model.forget()
+        self.sync = self._synchroniser(strategy)
+        self.sync.start()
         self.paces = ()
+
+    def furnish(self, arena_of: Callable[..., Arena]) -> None:
+        """Get memory for rounds from the data plane: ``arena_of`` is its `Fabric.arena`."""
+        self._arenas = StepArenas(arena_of, self.strategies)
+        self.sync.furnish(self._arenas)
+
+    def _synchroniser(self, strategy: Strategy) -> Synchroniser[P]:
+        surveyed = self.policy is not None
+        made = Synchroniser(strategy, self.model, self.gradient, self.progress, surveyed)
+        if self._arenas is not None:
+            made.furnish(self._arenas)
+        return made
 
     def measured(self, workers: Collection[WorkerId]) -> Measured:
         """Return what the launcher is told, if these workers take the steps to come."""
@@ -332,7 +368,7 @@ class TrainingState(Generic[P]):
     @property
     def what(self) -> str:
         """The strategies, the optimizer and the policy, as text."""
-        optimizer, strategies = self.replica.optimizer, map(str, self.replica.strategies)
+        optimizer, strategies = self.model.optimizer, map(str, self.strategies)
         known = " or ".join(strategies) + ("" if optimizer is None else f" {type(optimizer)}")
         return known + ("" if self.policy is None else f" {self.policy}")
 
@@ -341,9 +377,9 @@ class TrainingState(Generic[P]):
         # Not the folder's name: hosts may have different names for it.
         kept = given.checkpoint is not None, given.checkpoint_every
         return [
-            (LIBRARY, self.replica.library),
-            ("bucket_mb", str(self.replica.bucket_mb)),
-            ("the names, shapes or dtypes of the parameters", self.replica.signature),
+            (LIBRARY, self.model.library),
+            ("bucket_mb", str(self.model.bucket_mb)),
+            ("the names, shapes or dtypes of the parameters", self.model.signature),
             ("the strategy or the optimizer", self.what),
             ("how the learning rate follows the workers", self.rate.how),
             ("the seed", str(self.progress.seed)),

@@ -187,7 +187,7 @@ class WorkerSteps:
         self._me = me
         self._membership = membership
         self._clock = clock
-        self.follow(training.replica.strategy)
+        self.follow(training.sync.strategy)
         self._gradients = 0
         """Gradients that this worker was given for steps."""
         self._contributed = 0
@@ -284,7 +284,7 @@ class WorkerSteps:
         if self.paced and (training.position.inside or not (self.level or self.now.left)):
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: workers take different "
-                f"numbers of steps on the way to a round of {training.replica.strategy}: ask for a "
+                f"numbers of steps on the way to a round of {training.sync.strategy}: ask for a "
                 "mean, or for what is done once, after the loop over batches, and not in it"
             )
         return self.paced and self.now.left
@@ -296,7 +296,7 @@ class WorkerSteps:
         if training.batch is not None:
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: a round of "
-                f"{training.replica.strategy} is under way: ask for a mean, or for what is done "
+                f"{training.sync.strategy} is under way: ask for a mean, or for what is done "
                 "once, after the step with a batch, and not before it"
             )
 
@@ -344,12 +344,12 @@ class WorkerSteps:
         """Return what the trace says of the finished round: its batches; its part of the model; the
         steps of each of these workers, if workers are paced; and if contributions were made ahead,
         when, and the samples that they stand for."""
-        turn, replica = self.now, self._training.replica
+        turn, sync = self.now, self._training.sync
         known: dict[str, Any] = {}
         if turn.lease is not None:
             known |= {"loop": turn.sampler, "pass": turn.lease.pass_number}
-        if replica.strategy.fragments > 1:
-            known["buckets"] = [*replica.buckets_of(self._training.progress.rounds - 1)]
+        if sync.strategy.fragments > 1:
+            known["buckets"] = [*sync.buckets_of(self._training.progress.rounds - 1)]
         if self.paced:
             taken = {one.worker: one.taken for one in self._training.paces}
             known["taken"] = [taken.get(worker, 0) for worker in workers]

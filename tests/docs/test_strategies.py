@@ -34,7 +34,7 @@ def test_the_first_page_counts_them() -> None:
     found = re.search(r"(\w+) strategies, (\w+) of them asynchronous", said)
     assert found is not None
     known = [make() for make in NAMES.values()]
-    paced = sum(one.paced for one in known)
+    paced = sum(one.asynchronous for one in known)
     assert [words.index(word) + 1 for word in found.groups()] == [len(known), paced]
 
 
@@ -106,7 +106,7 @@ def test_what_changes_of_the_strategy_cost_is_what_was_measured() -> None:
 
 def test_the_command_names_a_strategy() -> None:
     (given,) = re.findall(r"--strategy (\S+) train.py", PAGE)
-    assert named(given).steps == 64
+    assert named(given).every == 64
 
 
 def test_the_operator_that_it_shows_does_what_it_says() -> None:

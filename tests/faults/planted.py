@@ -71,13 +71,13 @@ SESSION: list[_Slip] = [
     (
         "who_leaves_keeps_its_parameters_where_the_others_write",
         "session.py",
-        "            self.training.replica.leave()  # now: once it is sealed the others go on\n",
+        "            self.training.sync.leave()  # now: once it is sealed the others go on\n",
         "            pass\n",
     ),
     (
         "a_newcomer_trains_from_where_it_was_before_it_learnt",
         "session.py",
-        "            self.training.replica.settle()\n            self.keeper.joins(number)",
+        "            self.training.model.settle()\n            self.keeper.joins(number)",
         "            self.keeper.joins(number)",
     ),
     (
@@ -94,13 +94,13 @@ SESSION: list[_Slip] = [
     ),
     (
         "micro_batches_of_a_step_count_again_in_the_next",
-        "replica.py",
-        "        self.micro_batches.clear()\n\n    def follow(",
-        "\n    def follow(",
+        "gradients/script_gradient.py",
+        "        self.pieces.clear()\n        self.micro_batches.clear()",
+        "        self.pieces.clear()",
     ),
     (
         "optimizers_remember_what_differs_after_a_switch",
-        "replica.py",
+        "training_state.py",
         "if before.local_models and not strategy.local_models:",
         "if strategy.local_models and not before.local_models:",
     ),
@@ -137,8 +137,8 @@ SESSION: list[_Slip] = [
     (
         "the_last_average_is_given_again_where_nobody_brought_anything",
         "group.py",
-        'self._training.replica.clear("average")',
-        'self._training.replica.state("average")',
+        "fill(self._flats, 0)",
+        "fill([], 0)",
     ),
 ]
 
@@ -253,7 +253,7 @@ DRIVER: list[_Slip] = [
     (
         "newcomers_are_taught_what_was_registered_before_a_switch",
         "rounds/switching.py",
-        "        self._school.change(training.registry.tape(), replica.ends)\n",
+        "        self._school.change(training.registry.tape(), training.model.ends)\n",
         "",
     ),
     (

@@ -37,11 +37,11 @@ from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.protocol.trials import Trial
 from spotmpi.training.driver import Driver
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.replica import Replica
 from spotmpi.training.rounds.kinds import OnceRound
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.session import Session
 from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.synchroniser import Synchroniser
 from spotmpi.training.training_state import Rate
 
 Patch = pytest.MonkeyPatch
@@ -150,8 +150,10 @@ def a_loss_that_is_met_before_the_gradient_is_whole_is_forgotten(patch: Patch) -
 
 
 def what_comes_in_pieces_is_not_brought_again_where_sums_came_in_its_place(patch: Patch) -> None:
-    bring = Replica.bring
-    patch.setattr(Replica, "bring", lambda self: None if self.pieces else bring(self))
+    bring = Synchroniser.bring
+    patch.setattr(
+        Synchroniser, "bring", lambda self: None if self._gradient.pieces else bring(self)
+    )
 
 
 def a_repair_commits_in_the_wrong_generation(patch: Patch) -> None:

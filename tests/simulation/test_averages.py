@@ -25,9 +25,11 @@ from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.strategies import Strategy
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.replica import Replica, Result
+from spotmpi.training.model import Model
 from spotmpi.training.rounds.kinds import LearnRound
 from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.session import Session
+from spotmpi.training.synchroniser import Result, Synchroniser
 from spotmpi.training.training_state import Progress
 from spotmpi.training.worker_steps import WorkerSteps
 from tests.simulation.hunting import Mutation, hunt
@@ -61,8 +63,14 @@ def test_a_campaign_draws_every_strategy() -> None:
 
 
 def a_newcomer_trains_from_what_its_script_gave_it(patch: Patch) -> None:
-    settle = Replica.settle
-    patch.setattr(Replica, "settle", lambda self: None if self.moved else settle(self))
+    commit = Session.commit
+
+    def wrong(self: Session[Any], *given: Any) -> None:
+        with patch.context() as inner:
+            inner.setattr(Model, "settle", lambda self: None)
+            commit(self, *given)
+
+    patch.setattr(Session, "commit", wrong)
 
 
 def what_the_outer_optimizer_remembers_is_each_worker_s_own(patch: Patch) -> None:
@@ -91,12 +99,12 @@ def a_worker_counts_as_its_last_step_alone(patch: Patch) -> None:
 
 
 def who_was_lost_pulls_as_well(patch: Patch) -> None:
-    know = Replica._know
+    know = Synchroniser._know
 
     def wrong(step: Any, result: Result) -> None:
         know(step, result._replace(active=4))
 
-    patch.setattr(Replica, "_know", staticmethod(wrong))
+    patch.setattr(Synchroniser, "_know", staticmethod(wrong))
 
 
 def there_is_no_model_of_all(patch: Patch) -> None:
@@ -104,14 +112,13 @@ def there_is_no_model_of_all(patch: Patch) -> None:
 
 
 def a_worker_forgets_its_velocity_with_each_round(patch: Patch) -> None:
-    complete = Replica.complete
+    complete = Synchroniser.complete
 
-    def wrong(self: Replica[Any], result: Result) -> None:
+    def wrong(self: Synchroniser[Any], result: Result) -> None:
         complete(self, result)
-        for flats in self.memory.values():
-            fill(flats, 0)
+        self._model.forget()
 
-    patch.setattr(Replica, "complete", wrong)
+    patch.setattr(Synchroniser, "complete", wrong)
 
 
 def a_step_that_counts_for_nothing_moves_its_worker(patch: Patch) -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
-from spotmpi.strategies import Strategy
 from spotmpi.training.journal import Journal
-from spotmpi.training.replica import Replica
+from spotmpi.training.model import Model
 from spotmpi.training.rounds.switching import Switching
 from spotmpi.training.session import Session
 from spotmpi.training.state_transfer import StateTransfer
-from spotmpi.training.training_state import Followed
+from spotmpi.training.synchroniser import Synchroniser
+from spotmpi.training.training_state import Followed, TrainingState
 from spotmpi.training.worker_steps import WorkerSteps
 from tests.simulation.hunting import Mutation, hunt
 
@@ -60,48 +60,39 @@ def who_learns_another_state_goes_on_with_the_old_pages(patch: Patch) -> None:
     patch.setattr(StateTransfer, "change", _not_again(StateTransfer.change))
 
 
-def optimizers_remember_what_was_their_own(patch: Patch) -> None:
-    true = Replica.switch
+def _leaving_out(patch: Patch, owner: type, name: str) -> None:
+    """A change to another strategy that leaves out one thing."""
+    true = TrainingState.follow
 
-    def switch(self: Replica, strategy: Strategy) -> None:
+    def follow(self: TrainingState[Any], number: int) -> None:
         with patch.context() as inner:
-            inner.setattr(Replica, "_forget", lambda self: None)
-            true(self, strategy)
+            inner.setattr(owner, name, lambda *_: None)
+            true(self, number)
 
-    patch.setattr(Replica, "switch", switch)
+    patch.setattr(TrainingState, "follow", follow)
+
+
+def optimizers_remember_what_was_their_own(patch: Patch) -> None:
+    _leaving_out(patch, Model, "forget")
 
 
 def who_rehearses_remembers_that(patch: Patch) -> None:
-    true = Replica.rehearse
+    true = Synchroniser.rehearse
 
-    def rehearse(self: Replica, grads: Any) -> None:
+    def rehearse(self: Synchroniser[Any], grads: Any) -> None:
         with patch.context() as inner:
-            inner.setattr(Replica, "_forget", lambda self: None)
+            inner.setattr(Model, "forget", lambda self: None)
             true(self, grads)
 
-    patch.setattr(Replica, "rehearse", rehearse)
+    patch.setattr(Synchroniser, "rehearse", rehearse)
 
 
 def workers_keep_their_own_parameters(patch: Patch) -> None:
-    true = Replica.switch
-
-    def switch(self: Replica, strategy: Strategy) -> None:
-        with patch.context() as inner:
-            inner.setattr(Replica, "settle", lambda self: None)
-            true(self, strategy)
-
-    patch.setattr(Replica, "switch", switch)
+    _leaving_out(patch, Model, "settle")
 
 
 def the_strategy_does_not_begin_anew(patch: Patch) -> None:
-    true = Replica.switch
-
-    def switch(self: Replica, strategy: Strategy) -> None:
-        with patch.context() as inner:
-            inner.setattr(Replica, "start", lambda self: None)
-            true(self, strategy)
-
-    patch.setattr(Replica, "switch", switch)
+    _leaving_out(patch, Synchroniser, "start")
 
 
 def turns_are_as_long_as_before(patch: Patch) -> None:

@@ -14,7 +14,7 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace, all_of
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import search
-from spotmpi.training import replica
+from spotmpi.training import synchroniser
 from spotmpi.training.rounds.gathering import Gathering
 from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.script_position import ScriptPosition
@@ -71,7 +71,7 @@ def who_is_cut_short_brings_nothing_and_counts(patch: Patch) -> None:
 
 
 def steps_are_counted_by_what_all_have_taken(patch: Patch) -> None:
-    patch.setattr(replica, "furthest", all_of)
+    patch.setattr(synchroniser, "furthest", all_of)
 
 
 def who_is_late_is_forgotten_by_the_others(patch: Patch) -> None:

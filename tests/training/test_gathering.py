@@ -31,7 +31,7 @@ class Late:
         fabric = SimpleNamespace(me=0, clock=lambda: self.now)
         channel = SimpleNamespace(order_for=lambda _worker: self.order)
         training: Any = SimpleNamespace(
-            replica=SimpleNamespace(strategy=strategy), progress=self.progress
+            sync=SimpleNamespace(strategy=strategy), progress=self.progress
         )
         place: Any = SimpleNamespace(fabric=fabric, channel=channel)
         school: Any = SimpleNamespace(

@@ -9,7 +9,7 @@ from spotmpi.policies import Fixed, Metrics, ThroughputBelow
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.strategies import ADPSGD, SSGD
-from spotmpi.training.replica import Replica
+from spotmpi.training.model import Model
 from spotmpi.training.rounds.strategy_survey import StrategySurvey
 from spotmpi.training.training_state import Rate, TrainingState
 from tests.simulated import params
@@ -21,8 +21,8 @@ COMPUTES = 0.8
 
 @pytest.fixture
 def survey() -> StrategySurvey:
-    replica = Replica(params(0), SGD(lr=0.1), SSGD())
-    training = TrainingState(replica, 0, Rate(replica.optimizer), False, Fixed())
+    model = Model(params(0), SGD(lr=0.1))
+    training = TrainingState(model, [SSGD()], 0, Rate(model.optimizer), False, Fixed())
     return StrategySurvey(training, lambda: Membership.first(["here"] * WORKERS), Clock())
 
 

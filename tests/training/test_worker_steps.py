@@ -24,7 +24,7 @@ class Taken:
     def __init__(self) -> None:
         self.now = 0.0
         self.training: Any = SimpleNamespace(
-            replica=SimpleNamespace(strategy=ADPSGD(control=CONTROL)),
+            sync=SimpleNamespace(strategy=ADPSGD(control=CONTROL)),
             progress=Progress(7),
             rate=SimpleNamespace(asked=0.1),
             position=SimpleNamespace(dealer=None),

@@ -47,13 +47,13 @@ class Gathering:
     def come(self) -> Asks[None]:
         """Tell the others that this worker has come to its round, with all that it will bring."""
         self._since = None
-        if self._training.replica.strategy.quorum is not None:
+        if self._training.sync.strategy.quorum is not None:
             yield Signal(_MARK.pack(*self._here, self._urgent))
 
     def is_due(self, turn: RoundSteps, planned: bool) -> Asks[bool]:
         """Return True if this worker should take no more of the round's steps. It has taken some.
         ``planned``: all workers know that the next round begins with a change of the membership."""
-        quorum = self._training.replica.strategy.quorum
+        quorum = self._training.sync.strategy.quorum
         if quorum is None:
             return False
         if planned or self._urgent:

@@ -18,10 +18,11 @@ from spotmpi.protocol.control_word import ControlSum, ControlWord
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace
 from spotmpi.training.journal import described
-from spotmpi.training.replica import Result
 from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.synchroniser import Result
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_steps import RoundSteps
+from spotmpi.training.worker_tables import WorkerTables
 
 
 class Taken(NamedTuple):
@@ -117,10 +118,16 @@ class StepRound(Round):
     kind = control_word.STEP
 
     def __init__(
-        self, memory: RoundMemory, training: TrainingState[Any], turn: RoundSteps, me: WorkerId
+        self,
+        memory: RoundMemory,
+        training: TrainingState[Any],
+        tables: WorkerTables,
+        turn: RoundSteps,
+        me: WorkerId,
     ) -> None:
         super().__init__(memory)
         self._training = training
+        self._tables = tables
         self._turn = turn
         self._me = me
         self._asked: float | None = None
@@ -130,17 +137,17 @@ class StepRound(Round):
 
     def bring(self) -> None:
         """Make the contribution from the gradient, as the strategy says."""
-        self._training.replica.bring()
-        self.memory.tell(self._turn.pace, self._turn.place)
+        self._training.sync.bring()
+        self._tables.tell(self._turn.pace, self._turn.place)
         self.check(0)
 
     def check(self, first: int, last: int | None = None) -> None:
         """Refuse numbers that are not finite, if this check was asked for."""
         training = self._training
-        training.replica.starts(first, last)
+        training.sync.starts(first, last)
         if not training.check_finite:
             return
-        if (name := training.replica.first_not_finite(first, last)) is not None:
+        if (name := training.sync.first_not_finite(first, last)) is not None:
             batch = training.batch
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: the gradient of {name} holds "
@@ -154,18 +161,18 @@ class StepRound(Round):
         if self._prepared_for == membership.generation:
             return  # parts are under way: they stay as they are until they are given up
         self._prepared_for = membership.generation
-        replica = self._training.replica
-        if replica.one_counts:
-            replica.count(self._turn.first_dealt(self.memory.full(membership.ids)) == self._me)
-        pace, known = self._training.meter.pace(me), replica.lengths.known
-        self.memory.answer(pace, known, membership.ids.index(me))
+        sync = self._training.sync
+        if sync.one_counts:
+            sync.count(self._turn.first_dealt(self.memory.full(membership.ids)) == self._me)
+        pace, known = self._training.meter.pace(me), sync.lengths.known
+        self._tables.answer(pace, known, membership.ids.index(me))
         self.memory.unfuse()
         if self.memory.teaches:
-            replica.leave()
+            sync.leave()
             return
         result = self._result(membership.ids)
         if result.weight:
-            replica.fuse_update(result.rate, result.weight)
+            sync.fuse_update(result.rate, result.weight)
 
     def word(self, word: ControlWord) -> ControlWord:
         """Add the loss. A worker is late only without a lease: it may end before its script."""
@@ -194,26 +201,26 @@ class StepRound(Round):
     ) -> Taken | None:
         """Do the rest of the step. If only lost workers had samples, the round moves nothing."""
         training, turn = self._training, self._turn
-        progress, replica = training.progress, training.replica
-        result, lease, told = self._result(full), turn.lease, self.memory.told
+        progress, sync = training.progress, training.sync
+        result, lease, told = self._result(full), turn.lease, self._tables.told
         if told is not None:
-            result, training.paces = result.told(told, replica.strategy), told
+            result, training.paces = result.told(told, sync.strategy), told
             if lease is not None:
                 taken = {one.worker: one.taken for one in told}
                 lease = training.position.dealer.end([taken.get(one, 0) for one in lease.slots])
         if result.weight:
-            replica.complete(result)
+            sync.complete(result)
             training.rate.taken()
             progress.loss = word.loss
-            brought = replica.brought_not_finite
+            brought = sync.brought_not_finite
             training.finite.look(result.round, result.after - 1, word.loss, brought)
-        replica.close()
+        sync.close()
         progress.rounds += 1
         if lease is not None:
             training.position.dealer.count(full)
         progress.steps, many = result.after, result.many
         rates = [result.rate] * many
-        if replica.strategy.local_models:
+        if sync.strategy.local_models:
             rates = [turn.rates[step * len(turn.rates) // many] for step in range(many)]
         describe = partial(described, rates, word.loss, lease)
         return Taken(result.after - many, many, int(result.weight), describe)
@@ -328,9 +335,16 @@ class LearnRound(Round):
 
     kind = None
 
-    def __init__(self, memory: RoundMemory, training: TrainingState[Any], reached: Reached) -> None:
+    def __init__(
+        self,
+        memory: RoundMemory,
+        training: TrainingState[Any],
+        tables: WorkerTables,
+        reached: Reached,
+    ) -> None:
         super().__init__(memory)
         self._training = training
+        self._tables = tables
         self._reached = reached
         self._told: Sequence[Pace] = ()
         """What the others have told of their steps."""
@@ -350,15 +364,15 @@ class LearnRound(Round):
     ) -> Taken | None:
         """Do what all do with the result, as far as the page tells."""
         if word.kind == control_word.STEP:
-            self._training.replica.moved = False
+            self._training.sync.moved = False
             self._training.registry.put_numbers(page["numbers"])
             lesson = result = Result(*page["result"])
-            if (told := self.memory.told) is not None:
-                result = lesson.told(told, self._training.replica.strategy)
+            if (told := self._tables.told) is not None:
+                result = lesson.told(told, self._training.sync.strategy)
                 self._training.paces = self._told = told
             self._beyond = result.after - lesson.after
             if result.weight:
-                self._training.replica.follow(result)
+                self._training.sync.follow(result)
             self._training.progress.rounds += 1
             self._training.progress.loss = word.loss if result.weight else page["loss"]
         elif word.kind == control_word.END:

@@ -11,13 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
-from spotmpi.protocol import control_word, gradient_noise, paces
+from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
-from spotmpi.protocol.gradient_noise import Lengths
 from spotmpi.protocol.host_ring import RING
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.protocol.paces import Pace
-from spotmpi.training.replica import Replica
 from spotmpi.training.state_transfer import StateTransfer
 
 ArenaOf = Callable[..., Arena]
@@ -27,23 +24,16 @@ ArenaOf = Callable[..., Arena]
 class RoundMemory:
     """The arenas of a worker's rounds: the open one, which `turn` makes the last one."""
 
-    def __init__(self, arena_of: ArenaOf, replica: Replica[Any], school: StateTransfer) -> None:
-        """``replica``: its arena goes with rounds of steps."""
+    def __init__(
+        self, arena_of: ArenaOf, usual: Callable[[], Sequence[Arena]], school: StateTransfer
+    ) -> None:
+        """``usual``: returns the arenas of the next round, if it is a usual one."""
         self._arena_of = arena_of
-        self._replica = replica
+        self._usual = usual
         self._school = school
         self._open: Sequence[Arena] = ()
         self._last: Sequence[Arena] = ()
         self._word = arena_of([Shape("float64", control_word.WORDS)], "word")
-        self._table: Arena | None = None
-        """Table in which workers tell their pace; None if no strategy here is paced. It is there
-        from the beginning, so that nobody waits for it when all change to such a strategy."""
-        if any(strategy.asynchronous for strategy in replica.strategies):
-            self._table = arena_of([Shape("float64", paces.WORDS)], "paces")
-        self._survey: Arena | None = None
-        """Table in which workers tell how they do, every few steps, with any strategy."""
-        self._surveys = False
-        """True if that table goes with the open round, or went with the last one."""
         self.payload: Payload | None = None
         """What goes alone with the open round, or the next; None: it carries the model's size."""
         self._alone: Arena | None = None
@@ -98,16 +88,14 @@ class RoundMemory:
     def open(self) -> None:
         """Begin the next round."""
         self._school.open()
-        self.unfuse()
-        self._surveys = self._alone is None and self._replica.surveys
-        first = [] if self._alone is None else [self._alone]
-        if self._alone is None:
-            first = [self._replica.arena, *self._told, *self._surveyed]
+        first = self._usual() if self._alone is None else (self._alone,)
         self._open = (*first, *self._school.arena)
+        self.unfuse()
 
     def unfuse(self) -> None:
         """Leave the open round's sums as they are: no update is fused with them."""
-        self._replica.arena.unfuse()
+        for arena in self._open:
+            arena.unfuse()
 
     def bring_nothing(self) -> None:
         """Bring nothing to the open round's sums."""
@@ -119,49 +107,6 @@ class RoundMemory:
         for arena in (*self._open, self._word):
             arena.turn()
         self._last = self._open
-
-    # The paces of workers.
-
-    @property
-    def _told(self) -> list[Arena]:
-        if self._table is None or not self._replica.strategy.asynchronous:
-            return []
-        return [self._table]
-
-    def tell(self, pace: Pace | None, place: int) -> None:
-        """Bring the pace to the open round, if it tells paces. ``place`` < 0: there is none."""
-        for table in self._told:
-            table.weight = 1.0
-            paces.write(table.contributions[0], place, pace if place >= 0 else None)
-
-    @property
-    def told(self) -> list[Pace] | None:
-        """Paces of all from the last round, which was one of steps; None if none are told."""
-        return next((paces.read(table.record[0]) for table in self._told), None)
-
-    @property
-    def _surveyed(self) -> list[Arena]:
-        if not self._surveys:
-            return []
-        if self._survey is None:
-            sizes = paces.WORDS, gradient_noise.WORDS
-            self._survey = self._arena_of([Shape("float64", size) for size in sizes], "survey")
-        return [self._survey]
-
-    def answer(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
-        """Bring how this worker does, if the open round asks. No two workers have one place."""
-        for table in self._surveyed:
-            table.weight = 1.0
-            does, knows = table.contributions
-            paces.write(does, place, pace)
-            gradient_noise.write(knows, place, pace.worker, lengths)
-
-    @property
-    def surveyed(self) -> tuple[list[Pace], list[Lengths]] | None:
-        """How all do, and what they know of gradients; None if the last round did not ask."""
-        for table in self._surveyed:
-            return paces.read(table.record[0]), gradient_noise.read(table.record[1])
-        return None
 
     # The control word.
 

@@ -62,7 +62,7 @@ class StrategySurvey:
         """Return the metrics after a survey; None if it says nothing. ``told``: paces of workers.
         ``known``: lengths of their gradients. ``full``: the workers that took part."""
         now, training, first = self._clock(), self._training, self._first
-        if (noise := estimated(known, training.replica.size)) is not None:
+        if (noise := estimated(known, training.model.layout.size)) is not None:
             self._noise = noise.after(self._noise, _KEEPS)
         seconds, samples = now - self._begin, self._samples
         self._begin, self._samples = now, 0
@@ -70,7 +70,7 @@ class StrategySurvey:
         steps = [one.seconds / one.taken for one in told if one.taken and one.seconds > 0]
         if first is None or not (samples and seconds > 0):
             return None
-        strategy, workers = training.replica.strategy, len(full)
+        strategy, workers = training.sync.strategy, len(full)
         progress = samples / seconds
         self._tried[strategy.called] = progress, workers, now, seconds
         members = {one.id: one.host for one in self._membership()}

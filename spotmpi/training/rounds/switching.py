@@ -12,11 +12,11 @@ from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.training.journal import Journal
 from spotmpi.training.rounds.kinds import Taken
-from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.rounds.strategy_survey import StrategySurvey, decided
 from spotmpi.training.state_transfer import StateTransfer
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_steps import WorkerSteps
+from spotmpi.training.worker_tables import WorkerTables
 
 __all__ = ["Switching"]
 
@@ -38,11 +38,11 @@ class Switching:
         turns: WorkerSteps,
         journal: Journal,
         survey: StrategySurvey,
-        memory: RoundMemory,
+        tables: WorkerTables,
     ) -> None:
         self._training = training
         self._survey = survey
-        self._memory = memory
+        self._tables = tables
         self._school = school
         self._turns = turns
         self._journal = journal
@@ -58,7 +58,7 @@ class Switching:
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
         """Read the control word of a committed round of steps. ``full``: its workers."""
         self._survey.committed(taken.samples)
-        if (told := self._memory.surveyed) is not None:
+        if (told := self._tables.surveyed) is not None:
             self._training.meter.begin_anew()
             metrics = self._survey.metrics(*told, full)
             if metrics is not None and leads:
@@ -75,7 +75,7 @@ class Switching:
             try:
                 training.wish = training.number_of(wanted)
             except ValueError:
-                known = ", ".join(map(str, training.replica.strategies))
+                known = ", ".join(map(str, training.strategies))
                 raise UsageError(
                     f"{training.policy} has decided for {wanted}, expected one of its strategies, "
                     f"or None: {known}"
@@ -89,19 +89,20 @@ class Switching:
         """Change to the strategy agreed on, if there is one. Call it right after that round."""
         if self._agreed is None:
             return
-        training, replica = self._training, self._training.replica
-        before, number = replica.strategy, self._agreed
+        training, number = self._training, self._agreed
+        before = training.sync.strategy
         asked = training.wish == number
         self._agreed = None
         training.follow(number)
-        self._school.change(training.registry.tape(), replica.ends)
-        self._turns.follow(replica.strategy)
+        after = training.sync.strategy
+        self._school.change(training.registry.tape(), training.model.ends)
+        self._turns.follow(after)
         self._survey.begin_anew()
         known: Mapping[str, Any] = training.why if asked else {}
         if asked:
             training.wish, training.why = None, {}
         step = training.progress.steps
-        self._journal.switched(step, generation, replica.strategy, before, known)
+        self._journal.switched(step, generation, after, before, known)
         if leads:
-            self._journal.follows(step, replica.strategy, known.get("why"))
-        _LOG.info("step %d: %s after %s", step, replica.strategy, before)
+            self._journal.follows(step, after, known.get("why"))
+        _LOG.info("step %d: %s after %s", step, after, before)

@@ -1,0 +1,384 @@
+"""What one strategy needs of a worker: what it brings to rounds of steps, and what their results do
+to the model. All of it is local. When the strategy changes, another one takes its place."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from spotmpi.arrays.backend import fill
+from spotmpi.arrays.layout import Key
+from spotmpi.arrays.narrowing import NARROWED, Narrowing
+from spotmpi.fabric import Arena, Buffer, Move, Shape
+from spotmpi.fabric import Steps as Asks
+from spotmpi.operators import Bring, Step, StepPosition, Weighted, fragment
+from spotmpi.protocol.paces import Pace, all_of, furthest
+from spotmpi.strategies import RESTS, Strategy
+from spotmpi.training.gradients.gradient_lengths import GradientLengths
+from spotmpi.training.gradients.script_gradient import ScriptGradient
+from spotmpi.training.model import Model
+from spotmpi.training.step_arenas import StepArenas
+
+__all__ = ["Result", "Synchroniser"]
+
+P = TypeVar("P")
+
+_SURVEY = 16
+"""Steps from one survey to the next, or the steps of a round if it has more."""
+
+
+class Result(NamedTuple):
+    """What all workers know of a round whose sums count."""
+
+    rate: float
+    """The learning rate in force."""
+    weight: int
+    """Samples that the contributions stand for."""
+    active: int
+    """Workers whose contributions stand for samples."""
+    many: int
+    """Steps of the training that are taken with the round."""
+    after: int
+    """Steps of the training that are taken, those of this round included."""
+    round: int
+    """Rounds of steps before this one."""
+
+    def told(self, known: Sequence[Pace], strategy: Strategy) -> Result:
+        """Return this result, corrected by what workers have told of their steps. A round with a
+        quorum counts for as many steps as one without: a late worker must not be in another loop of
+        its script afterwards."""
+        many = (furthest if strategy.quorum else all_of)(self.many, known)
+        return self._replace(
+            weight=sum(one.samples for one in known),
+            active=sum(one.samples > 0 for one in known),
+            many=many,
+            after=self.after - self.many + many,
+        )
+
+
+class Rounds(Protocol):
+    """Counts the rounds of steps."""
+
+    rounds: int
+    """Rounds of steps committed so far."""
+
+
+class Synchroniser(Generic[P]):
+    """One strategy at work on a model.
+
+    If the data plane works in place, a retry packs the contribution again from the script's arrays.
+    They are unchanged, as the script waits (docs/adr/0005).
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        model: Model[P],
+        gradient: ScriptGradient[P],
+        progress: Rounds,
+        surveyed: bool,
+    ) -> None:
+        """``surveyed``: workers say regularly how they do, see `surveys`."""
+        self.strategy = strategy
+        self._model = model
+        self._gradient = gradient
+        self._progress = progress
+        self._surveyed = surveyed
+        states = dict(strategy.init(model.brought))
+        self.state = {name: state.flats for name, state in states.items()}
+        """What the strategy remembers, by name."""
+        centre = strategy.meeting.centre
+        if centre is not None:
+            del states[centre]
+        model.hold(states, None if centre is None else self.state[centre], strategy.local_models)
+        self._narrowings = self._narrowed()
+        """Narrowing of each bucket; None for a bucket that travels as it is."""
+        self._arenas: Sequence[Arena] = ()
+        """Arenas of the rounds of steps, one for each fragment; `furnish` gives them."""
+        self._room: Sequence[Buffer] | None = None
+        self._open: Step
+        self._bring: Bring | None = None
+        """Makes this worker's contribution to the open round."""
+        self._weight = 0.0
+        """Weight of a step that was begun before all of its gradient was there."""
+        self.moved = False
+        """True if the last round of steps had a result: not if all that brought to it are lost."""
+        self.lengths = GradientLengths()
+        """Lengths of gradients in rounds with a survey."""
+
+    def _narrowed(self) -> list[Narrowing | None]:
+        form, layout = self.strategy.wire, self._model.brought
+        if form is None:
+            return [None for _ in layout.buckets]
+        rests = zip(*(self.state[name] for name in RESTS), strict=True)
+        return [
+            Narrowing(form, *both) if bucket.dtype == NARROWED else None
+            for bucket, both in zip(layout.buckets, rests, strict=True)
+        ]
+
+    def furnish(self, arenas: StepArenas) -> None:
+        """Get memory for rounds."""
+        layout, model = self._model.brought, self._model
+        shapes = [
+            Shape(bucket.dtype, bucket.size, layout.backend, narrowing)
+            for bucket, narrowing in zip(layout.buckets, self._narrowings, strict=True)
+        ]
+        self._arenas = arenas.of(self.strategy, shapes, model.double_buffer)
+
+    def start(self) -> None:
+        """Start the strategy: all workers begin to train, with these parameters."""
+        self.strategy.start(self._step())
+
+    @property
+    def arena(self) -> Arena:
+        """The arena of the open round of steps, or of the next one."""
+        return self._arenas[self._progress.rounds % len(self._arenas)]
+
+    @property
+    def surveys(self) -> bool:
+        """True if workers say how they do in the open round of steps, or in the next one."""
+        every = max(1, _SURVEY // self.strategy.every)
+        return self._surveyed and self._progress.rounds % every == every - 1
+
+    @property
+    def _measures(self) -> bool:
+        """True if the lengths of the open round's gradients are measured."""
+        return self.surveys and self.strategy.meeting.averages
+
+    def buckets_of(self, number: int) -> range:
+        """Return the buckets that the round of steps of this number carries."""
+        return fragment(len(self._model.brought.buckets), self.strategy.fragments, number)
+
+    @property
+    def _buckets(self) -> range:
+        return self.buckets_of(self._progress.rounds)
+
+    @property
+    def _alone(self) -> bool:
+        """True if contributions hold all of the model, and none is made ahead of its round."""
+        return len(self._arenas) == 1 and not self.strategy.delay
+
+    def shared_room(self) -> Sequence[Buffer] | None:
+        """Return memory in which a gradient need not be packed: other workers read it there. None:
+        there is none."""
+        return self.arena.contributions if self.arena.weighs and self._alone else None
+
+    # A step.
+
+    def begin(self, grads: Any, now: StepPosition) -> Asks[None]:
+        """Do a step up to its round, if it has one. Raises UsageError if the gradient does not
+        fit."""
+
+        def pack(flats: Sequence[Buffer], times: float) -> None:
+            self._gradient.pack(grads, flats, times, self.arena.weighs)
+
+        return self._begin(Weighted(pack, now.samples), now)
+
+    def _begin(self, bring: Weighted, now: StepPosition) -> Asks[None]:
+        self.moved = False
+        self._open = self._step(now=now, bring=bring, rate=now.rate, many=now.many)
+        yield from self.strategy.prepare(self._open)
+        if now.last:
+            self._bring = self.strategy.contribute(self._open)
+
+    def bring(self) -> None:
+        """Make the contribution of the step that was begun."""
+        bring, self.arena.weight = self._bring, 1.0
+        assert bring is not None
+        if self.arena.weighs and isinstance(bring, Weighted):
+            self.arena.weight = bring.weight
+            if bring.weight:
+                bring.pack(self.arena.contributions, 1.0)
+        else:
+            bring(self.arena.contributions)
+
+    def starts(self, first: int = 0, last: int | None = None) -> None:
+        """Note that buckets of the contribution are about to be summed: all, or some of a step
+        whose gradient comes array by array."""
+        if self.arena.in_place and self._measures:  # before the sum replaces it
+            self.lengths.bring(self.arena.contributions[first:last], self.arena.weight, first > 0)
+
+    @property
+    def one_counts(self) -> bool:
+        """True if only one worker's contribution counts in the round of this step."""
+        return self._bring is not None and self.strategy.meeting.alone
+
+    def count(self, mine: bool) -> None:
+        """Make the contribution again, as only one counts. ``mine``: True if it is this one."""
+        if mine:
+            self.bring()
+        else:
+            self.arena.bring_nothing()
+
+    def first_not_finite(self, first: int = 0, last: int | None = None) -> str | None:
+        """Return the name of an array of the contribution that holds NaN or infinity; None: there
+        is none. ``first`` and ``last`` limit the buckets."""
+        if not self.arena.weight:
+            return None
+        layout, numbers = self._model.brought, self._buckets[first:last]
+        return layout.check_finite(self.arena.contributions[first:last], numbers)
+
+    def send(self, now: StepPosition) -> None:
+        """Make the contribution of a round whose last step is still to come."""
+        self._bring = self.strategy.contribute(self._step(now=now))
+        self.bring()
+
+    # A step whose gradient comes array by array.
+
+    def begin_piecewise(self, now: StepPosition) -> Asks[None]:
+        """Begin a step of a piecewise strategy before all of its gradient is there. All else is as
+        in `begin`."""
+
+        def pack(flats: Sequence[Buffer], times: float) -> None:
+            for key, array in self._gradient.pieces.items():
+                self._gradient.pack_one(key, array, flats, times, self.arena.weighs)
+
+        yield from self._begin(Weighted(pack, now.samples), now)
+        bring = self._bring
+        assert isinstance(bring, Weighted)
+        self._weight = weight = bring.weight
+        self.arena.weight = weight if self.arena.weighs else 1.0
+        if not weight and not self.arena.weighs:
+            fill(self.arena.contributions, 0)
+
+    def give(self, key: Key, array: Any) -> None:
+        """Take one array of the gradient, which was checked. If the step was begun, pack it into
+        the contribution."""
+        self._gradient.pieces.take(key, array)
+        if self._bring is not None and self._weight:
+            weighs = self.arena.weighs
+            times = 1.0 if weighs else self._weight
+            self._gradient.pack_one(key, array, self.arena.contributions, times, weighs)
+
+    # Its end.
+
+    def fuse_update(self, rate: float, weight: float) -> None:
+        """Let the sums of the open round go right into the next state, if the data plane can do
+        that. `complete` must get the same values. Called again for a retry."""
+        model, doubled = self._model, self._model.double_buffer
+        if doubled is None or not self.strategy.fusable:
+            return
+        optimizer, scale, measures = model.optimizer, 1.0 / weight, self._measures
+        assert optimizer is not None
+        self.lengths.begin()
+
+        def into(after: Sequence[Buffer], before: Sequence[Buffer]) -> Move:
+            def move(part: slice, inputs: Sequence[Buffer], weights: Sequence[float]) -> None:
+                new, old = ([flat[part] for flat in flats] for flats in (after, before))
+                optimizer.move(new, old, inputs, weights, model.memory, rate, scale)
+
+            return self.lengths.beside(move) if measures else move
+
+        many = len(model.layout.buckets)
+        moves = [
+            into(doubled.next[number::many], doubled.live[number::many]) for number in range(many)
+        ]
+        mark = _mark(optimizer, model.registry.numbers(), rate, weight)
+        if not self.arena.fuse_update(moves, mark):
+            self.arena.leave()
+
+    def leave(self) -> None:
+        """Make this worker's arrays its own: others are about to go on without it."""
+        self.arena.leave()
+
+    def complete(self, result: Result) -> None:
+        """Do the rest of the step that was begun: its round is the record. Do it at once, then
+        `close`."""
+        self.moved = True
+        self._know(self._open, result)
+        self._turn()
+        if fused := self.arena.fused:
+            self.arena.advance()
+        self._open.fused = fused
+        self.strategy.apply(self._open, () if fused else self._record())
+        if self.surveys:
+            self._measure(result.weight)
+
+    def _measure(self, weight: int) -> None:
+        if not self._measures:
+            self.lengths.known = None
+            return
+        if not self.arena.in_place and self._open.now.samples:
+            self.lengths.bring(self.arena.contributions, self.arena.weight)
+        if not self.arena.fused:
+            self.lengths.begin()
+            self.lengths.sum(self._record())
+        self.lengths.end(self._open.now.samples, weight)
+
+    def brought_not_finite(self) -> bool:
+        """Return True if this worker brought NaN or infinity to the step that is complete and not
+        closed, as far as can be seen. If sums replaced the contribution, it is made again."""
+        if not self.arena.in_place:
+            return self.first_not_finite() is not None
+        if not self.strategy.meeting.averages or self._bring is None:
+            return False
+        layout = self._model.brought
+        self._bring(flats := layout.allocate())
+        return layout.check_finite(flats) is not None
+
+    def close(self) -> None:
+        """End the step, with or without a result: let go of the script's arrays."""
+        self._bring = None
+        self._weight = 0.0
+        self._gradient.clear()
+
+    def follow(self, result: Result) -> None:
+        """Apply the record as all workers do, without having brought anything to it."""
+        self.moved = True
+        now = StepPosition(samples=0.0, share=0.0, after=result.after, round=result.round)
+        step = self._step(now=now)
+        self._know(step, result)
+        self._turn()
+        self.strategy.apply(step, self._record())
+
+    def rehearse(self, grads: Any) -> None:
+        """Do all that a step does here, while the state counts for nothing. So nobody waits for
+        kernels to load and memory to come when the real step comes."""
+        for arena in self._arenas:
+            for _ in range(2):
+                if self._alone:
+                    self._model.brought.pack(grads, arena.contributions, 1.0)
+                arena.turn()
+        self._gradient.clear()
+        self.follow(Result(0.0, 1, 1, 1, 1, self._progress.rounds))
+        # Some strategies never give a newcomer what the others' optimizers remember.
+        self._model.forget()
+        self._model.registry.digest()
+
+    def _turn(self) -> None:
+        """Note that the last sums count: what narrowing took from them is added to the next."""
+        for number in self._buckets:
+            if (narrowing := self._narrowings[number]) is not None:
+                narrowing.turn()
+
+    def _record(self) -> list[Buffer]:
+        """Return the last sums, for reading only: other workers may share the memory."""
+        layout = self._model.brought
+        return [
+            layout.backend.view(flat, 0, (layout.buckets[number].size,), read_only=True)
+            for number, flat in zip(self._buckets, self.arena.record, strict=True)
+        ]
+
+    def _step(self, **known: Any) -> Step:
+        model = self._model
+        mine = model.flats, model.memory, self.state
+        return Step(model.brought, model.optimizer, *mine, self._free, **known)
+
+    def _free(self) -> Sequence[Buffer]:
+        # The contribution's memory is free: nobody reads it until the round begins and makes it.
+        if self._alone:
+            return self.arena.contributions
+        if self._room is None:  # not free: made ahead, or too small, for a part of the model
+            self._room = self._model.brought.allocate()
+        return self._room
+
+    @staticmethod
+    def _know(step: Step, result: Result) -> None:
+        step.rate, step.weight = result.rate, result.weight
+        step.active, step.many = result.active, result.many
+
+
+def _mark(*how: Any) -> int:
+    """Return a number, not 0, that is equal on workers that do the same with a round's sums."""
+    return 1 + zlib.crc32(repr(how).encode())

@@ -1,0 +1,80 @@
+"""Tables that go with rounds of steps: in each, every worker tells some numbers, and all read them.
+
+With an asynchronous strategy workers tell their pace with each round. With a policy they tell every
+few steps how they do. All is local.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spotmpi.fabric import Arena, Shape
+from spotmpi.protocol import gradient_noise, paces
+from spotmpi.protocol.gradient_noise import Lengths
+from spotmpi.protocol.paces import Pace
+from spotmpi.training.training_state import TrainingState
+
+__all__ = ["WorkerTables"]
+
+
+class WorkerTables:
+    """The tables of the open round of steps, or of the last one."""
+
+    def __init__(self, arena_of: Callable[..., Arena], training: TrainingState[Any]) -> None:
+        self._arena_of = arena_of
+        self._training = training
+        self._paces: Arena | None = None
+        """None if no strategy here is asynchronous. It is there from the beginning, so that nobody
+        waits for it when all change to such a strategy."""
+        if any(strategy.asynchronous for strategy in training.strategies):
+            self._paces = arena_of([Shape("float64", paces.WORDS)], "paces")
+        self._survey: Arena | None = None
+        self._surveys = False
+        """True if the survey goes with the open round, or went with the last one."""
+
+    def open(self) -> Sequence[Arena]:
+        """Return the arenas of the tables that go with the next round."""
+        self._surveys = self._training.sync.surveys
+        return [*self._told, *self._surveyed]
+
+    @property
+    def _told(self) -> list[Arena]:
+        if self._paces is None or not self._training.sync.strategy.asynchronous:
+            return []
+        return [self._paces]
+
+    def tell(self, pace: Pace | None, place: int) -> None:
+        """Bring the pace to the open round, if it tells paces. ``place`` < 0: there is none."""
+        for table in self._told:
+            table.weight = 1.0
+            paces.write(table.contributions[0], place, pace if place >= 0 else None)
+
+    @property
+    def told(self) -> list[Pace] | None:
+        """Paces of all from the last round of steps; None if none are told."""
+        return next((paces.read(table.record[0]) for table in self._told), None)
+
+    @property
+    def _surveyed(self) -> list[Arena]:
+        if not self._surveys:
+            return []
+        if self._survey is None:
+            sizes = paces.WORDS, gradient_noise.WORDS
+            self._survey = self._arena_of([Shape("float64", size) for size in sizes], "survey")
+        return [self._survey]
+
+    def answer(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
+        """Bring how this worker does, if the open round asks. No two workers have one place."""
+        for table in self._surveyed:
+            table.weight = 1.0
+            does, knows = table.contributions
+            paces.write(does, place, pace)
+            gradient_noise.write(knows, place, pace.worker, lengths)
+
+    @property
+    def surveyed(self) -> tuple[list[Pace], list[Lengths]] | None:
+        """How all do, and what they know of gradients; None if the last round did not ask."""
+        for table in self._surveyed:
+            return paces.read(table.record[0]), gradient_noise.read(table.record[1])
+        return None
