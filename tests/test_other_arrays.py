@@ -19,8 +19,8 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import LAMB, SGD, Adam, Momentum, Optimizer
 from spotmpi.replay import replay, steps
+from spotmpi.rounds import state_transfer
 from spotmpi.strategies import SSGD
-from spotmpi.training import state_transfer
 from spotmpi.training.keeping import checkpoint_file
 from tests import fake_cupy as cupy
 from tests.boxed import Boxed, box, boxed_all, boxes, unbox, unboxed_all

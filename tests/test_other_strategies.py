@@ -21,10 +21,10 @@ import spotmpi
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.rounds.memory import RoundMemory
 from spotmpi.strategies import Strategy, named
-from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.synchroniser import Synchroniser
-from spotmpi.training.worker_steps import RoundSteps
 from tests import simulated
 from tests.chaos.others import STRATEGIES
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params

@@ -120,7 +120,7 @@ def test_an_epoch_is_a_word_of_training_and_a_generation_one_of_membership() -> 
     assert grep(r"(?i)epoch", files("spotmpi", "kernels")) == []
 
 
-PLAIN = "arrays fabric operators optimizers policies protocol strategies training".split()
+PLAIN = "arrays fabric operators optimizers policies protocol rounds strategies training".split()
 """Rooms whose prose is plain; launch, economy, trace and simulation are still to come."""
 UNUSUAL = r"has it so|\bso many\b|in vain|that of\b|[Ww]hoever|of the day|[Ww]hatever|\banew\b"
 

@@ -23,16 +23,16 @@ from spotmpi.protocol import tables
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
+from spotmpi.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training.busy import BusyBlock
 from spotmpi.training.history import History
 from spotmpi.training.joining_worker import Seat, enter
 from spotmpi.training.keeping import checkpoint_folder
-from spotmpi.training.rounds.once import answer_of, name_of, outcome_of
-from spotmpi.training.rounds.timings import CpuTime
 from spotmpi.training.script_position import TOO_LARGE
 from spotmpi.training.session import Session
+from spotmpi.training.steps.timings import CpuTime
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 from spotmpi.version import version

@@ -24,8 +24,8 @@ from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.protocol.state_pages import unpack
+from spotmpi.rounds.handshake import check_facts
 from spotmpi.settings import Settings
-from spotmpi.training.handshake import check_facts
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.session import Session
 from spotmpi.training.training_state import TrainingState

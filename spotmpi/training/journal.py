@@ -18,9 +18,9 @@ from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Lease
 from spotmpi.protocol.trials import Choice
+from spotmpi.rounds.driver import Recovered
 from spotmpi.strategies import Strategy
 from spotmpi.trace.records import Trace
-from spotmpi.training.driver import Recovered
 
 Record = tuple[str, dict[str, Any]]
 

@@ -26,24 +26,25 @@ from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
 from spotmpi.protocol.sampler import Indices
+from spotmpi.rounds.driver import Driver, Recovered
+from spotmpi.rounds.handshake import Compare, Facts, Tell
+from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.round import BeginRound, EndRound, MeanRound, OnceRound, Round
+from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.digest_check import DigestCheck
-from spotmpi.training.driver import Driver, Recovered
 from spotmpi.training.fault_injection import FaultInjection, Rehearsal
-from spotmpi.training.handshake import Compare, Facts, Tell
 from spotmpi.training.journal import Journal
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.launcher_orders import LauncherOrders
-from spotmpi.training.rounds import kinds
-from spotmpi.training.rounds.gathering import Gathering
-from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.rounds.records import StepRecords
-from spotmpi.training.rounds.strategy_survey import StrategySurvey
-from spotmpi.training.rounds.switching import Switching
-from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.steps.gathering import Gathering
+from spotmpi.training.steps.records import StepRecords
+from spotmpi.training.steps.step_round import LearnRound, StepRound
+from spotmpi.training.steps.strategy_survey import StrategySurvey
+from spotmpi.training.steps.switching import Switching
+from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
+from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
-from spotmpi.training.worker_steps import RoundSteps, WorkerSteps
-from spotmpi.training.worker_tables import WorkerTables
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Session(Generic[P]):
             channel,
             fabric,
         )
-        self._round: kinds.Round = kinds.EndRound(self.memory, self._reached)
+        self._round: Round = EndRound(self.memory, self._reached)
         """The open round, or the last one."""
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         self._orders = LauncherOrders(place, training, self.me)
@@ -116,7 +117,7 @@ class Session(Generic[P]):
     def begin(self, resumed: bool) -> Asks[None]:
         """Bring what the first worker holds to all, in a round."""
         model = self.training.model
-        yield from self._perform(kinds.BeginRound(self.memory, model.first()))
+        yield from self._perform(BeginRound(self.memory, model.first()))
         model.settle()
         if not resumed:
             self.training.sync.start()
@@ -130,7 +131,7 @@ class Session(Generic[P]):
         self.memory.follow(Payload(control_word.MEAN, words) if words else None)
         self.training.progress.rounds = charter["rounds"]
         while self._school.learns:
-            self._round = kinds.LearnRound(self.memory, self.training, self._tables, self._reached)
+            self._round = LearnRound(self.memory, self.training, self._tables, self._reached)
             self._needs_others()
             yield from self.driver.round()
             if self._ending.over:
@@ -180,8 +181,8 @@ class Session(Generic[P]):
             self._round.bring()
         yield from self._perform(self._round if opened else self._step_round(turn))
 
-    def _step_round(self, turn: RoundSteps) -> kinds.Round:
-        return kinds.StepRound(self.memory, self.training, self._tables, turn, self.me)
+    def _step_round(self, turn: RoundSteps) -> Round:
+        return StepRound(self.memory, self.training, self._tables, turn, self.me)
 
     def _usual(self) -> list[Arena]:
         """Return the arenas of a usual round: of the model's size."""
@@ -258,7 +259,7 @@ class Session(Generic[P]):
         """Return the mean of ``x``, in two rounds."""
         if self.turns.comes_together:
             yield from self.round_off()
-        answer = kinds.MeanRound(self.memory, x)
+        answer = MeanRound(self.memory, x)
         yield from self._perform(answer)
         if self.memory.numbers:
             yield from self._perform(answer)
@@ -273,7 +274,7 @@ class Session(Generic[P]):
         """
         if self.turns.comes_together:
             yield from self.round_off()
-        answer = kinds.OnceRound(self.memory)
+        answer = OnceRound(self.memory)
         yield from self._perform(answer)
         while answer.answer is None:
             if answer.mine is None and self._first == self.me and not self._boundary.owed:
@@ -313,7 +314,7 @@ class Session(Generic[P]):
 
     # Rounds.
 
-    def _perform(self, what: kinds.Round) -> Asks[None]:
+    def _perform(self, what: Round) -> Asks[None]:
         if self.driver.ledger.open and what is not self._round:  # open parts must arrive first
             self.turns.check_free()
             yield from self.round_off()
@@ -323,7 +324,7 @@ class Session(Generic[P]):
         yield from self._unless_left(self.driver.round())
         yield from self._after_round()
 
-    def _enter(self, what: kinds.Round) -> Asks[None]:
+    def _enter(self, what: Round) -> Asks[None]:
         """Make this the next round. If all are to stop, and can, they stop before it."""
         if self._may_stop and self._unkept is not None and what.kind != control_word.END:
             yield from self._stop()
@@ -381,7 +382,7 @@ class Session(Generic[P]):
         it cannot, these are not the last rounds."""
         self._ending.handle(EndEvent.CLOSE)
         while self._ending.state in (EndState.CLOSING, EndState.KEEPING):
-            yield from self._perform(kinds.EndRound(self.memory, self._reached))
+            yield from self._perform(EndRound(self.memory, self._reached))
 
     def _reached(self, word: control_word.ControlSum) -> None:
         """Note that all have come to the end, or to a stop."""
@@ -592,4 +593,4 @@ class Session(Generic[P]):
         if word.save:
             self.keeper.asked = False
         if word.over and self._round.kind != control_word.END:
-            self._round = kinds.EndRound(self.memory, self._reached)
+            self._round = EndRound(self.memory, self._reached)

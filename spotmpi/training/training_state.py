@@ -17,6 +17,7 @@ from spotmpi.optimizers.schedules import pack, rate_at, unpack
 from spotmpi.policies import Policy
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace
+from spotmpi.rounds.handshake import LIBRARY
 from spotmpi.settings import Settings
 from spotmpi.strategies import Strategy
 from spotmpi.training.finite import Finite
@@ -27,9 +28,6 @@ from spotmpi.training.step_arenas import StepArenas
 from spotmpi.training.synchroniser import Synchroniser
 
 P = TypeVar("P")
-
-LIBRARY = "the library that their arrays are of"
-"""Name of the fact that differs on a worker that came without a GPU."""
 
 
 class Progress:

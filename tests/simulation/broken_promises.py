@@ -35,12 +35,12 @@ from spotmpi.protocol.recovery import (
 from spotmpi.protocol.sampler import Dealer, Indices, Lease
 from spotmpi.protocol.state_pages import PageOrder
 from spotmpi.protocol.trials import Trial
-from spotmpi.training.driver import Driver
+from spotmpi.rounds.driver import Driver
+from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.round import OnceRound
+from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.rounds.kinds import OnceRound
-from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.session import Session
-from spotmpi.training.state_transfer import StateTransfer
 from spotmpi.training.synchroniser import Synchroniser
 from spotmpi.training.training_state import Rate
 
@@ -330,7 +330,7 @@ def who_lacks_a_step_computes_another_gradient(patch: Patch) -> None:
 
 
 def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
-    patch.setattr("spotmpi.training.rounds.kinds.BeginRound.commit", lambda self, *given: None)
+    patch.setattr("spotmpi.rounds.round.BeginRound.commit", lambda self, *given: None)
 
 
 def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:

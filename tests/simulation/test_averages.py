@@ -21,17 +21,17 @@ from spotmpi.operators import (
 )
 from spotmpi.protocol.paces import paces
 from spotmpi.protocol.sampler import Dealer
+from spotmpi.rounds.memory import RoundMemory
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.strategies import Strategy
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.model import Model
-from spotmpi.training.rounds.kinds import LearnRound
-from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.session import Session
+from spotmpi.training.steps.step_round import LearnRound
+from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.synchroniser import Result, Synchroniser
 from spotmpi.training.training_state import Progress
-from spotmpi.training.worker_steps import WorkerSteps
 from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
+from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.training.journal import Journal
 from spotmpi.training.model import Model
-from spotmpi.training.rounds.switching import Switching
 from spotmpi.training.session import Session
-from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.steps.switching import Switching
+from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.synchroniser import Synchroniser
 from spotmpi.training.training_state import Followed, TrainingState
-from spotmpi.training.worker_steps import WorkerSteps
 from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch

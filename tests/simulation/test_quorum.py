@@ -12,13 +12,13 @@ from spotmpi.arrays.backend import fill
 from spotmpi.operators import OuterUpdate, Step
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace, all_of
+from spotmpi.rounds.memory import RoundMemory
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import search
 from spotmpi.training import synchroniser
-from spotmpi.training.rounds.gathering import Gathering
-from spotmpi.training.rounds.memory import RoundMemory
 from spotmpi.training.script_position import ScriptPosition
-from spotmpi.training.worker_steps import RoundSteps, WorkerSteps
+from spotmpi.training.steps.gathering import Gathering
+from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from tests.simulation.hunting import Mutation, first_failing, hunt
 
 Patch = pytest.MonkeyPatch

@@ -1,4 +1,4 @@
-"""`spotmpi.training.rounds.gathering`: when a worker that is late takes no more steps."""
+"""`spotmpi.training.steps.gathering`: when a worker that is late takes no more steps."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from spotmpi.fabric import MARK, Signal, Signals
 from spotmpi.launcher_channel import Order
 from spotmpi.protocol.membership import Membership
 from spotmpi.strategies import ADPSGD, DiLoCo, Strategy
-from spotmpi.training.rounds.gathering import Gathering
+from spotmpi.training.steps.gathering import Gathering
+from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.training_state import Progress
-from spotmpi.training.worker_steps import RoundSteps
 
 QUORUM = DiLoCo(h=64, quorum=0.75, grace=2.0)
 

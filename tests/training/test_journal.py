@@ -12,10 +12,10 @@ from spotmpi.launcher_channel import Cause, LauncherChannel
 from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Survey, Verdict
+from spotmpi.rounds.driver import Recovered
 from spotmpi.strategies import SSGD, LocalSGD
 from spotmpi.trace import records
 from spotmpi.trace.records import Trace
-from spotmpi.training.driver import Recovered
 from spotmpi.training.journal import Journal
 
 

@@ -10,7 +10,7 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.strategies import ADPSGD, SSGD
 from spotmpi.training.model import Model
-from spotmpi.training.rounds.strategy_survey import StrategySurvey
+from spotmpi.training.steps.strategy_survey import StrategySurvey
 from spotmpi.training.training_state import Rate, TrainingState
 from tests.simulated import params
 

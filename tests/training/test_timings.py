@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spotmpi.protocol.control_word import ONCE, STEP
 from spotmpi.trace.records import Record, Trace, read
-from spotmpi.training.rounds.timings import CpuTime, Timings
+from spotmpi.training.steps.timings import CpuTime, Timings
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""`spotmpi.training.worker_steps`: how the steps of one worker on the way to a round went."""
+"""`spotmpi.training.steps.worker_steps`: how the steps of one worker on the way to a round went."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.protocol.sampler import Lease
 from spotmpi.strategies import ADPSGD
+from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.training_state import Meter, Progress
-from spotmpi.training.worker_steps import RoundSteps, WorkerSteps
 
 CONTROL = 4
 

@@ -1,115 +1,25 @@
-"""Rounds: one class for each kind, with what a worker brings to it and what the result does.
-
-A round is committed the same way on all workers, even after network failures, and even if another
-worker gave the record. `Round.commit` finds the result in the memory's record.
-"""
+"""Rounds of steps: on a worker that takes steps, and on one that learns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
-from spotmpi.arrays.word_view import WordView
 from spotmpi.errors import UsageError
-from spotmpi.fabric import Shape
-from spotmpi.protocol import control_word, exact_means
+from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlSum, ControlWord
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace
+from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.round import Reached, Round, Taken
 from spotmpi.training.journal import described
-from spotmpi.training.rounds.memory import RoundMemory
+from spotmpi.training.steps.worker_steps import RoundSteps
+from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.synchroniser import Result
 from spotmpi.training.training_state import TrainingState
-from spotmpi.training.worker_steps import RoundSteps
-from spotmpi.training.worker_tables import WorkerTables
 
-
-class Taken(NamedTuple):
-    """The steps that are committed with a round."""
-
-    first: int
-    steps: int
-    samples: int
-    """Samples of these steps."""
-    describe: Callable[[int, dict[str, Any]], dict[str, Any]]
-    """Returns what the trace says of the n-th of them, given what is known of the round."""
-
-
-class Round:
-    """One round of this worker, from its opening to its commit."""
-
-    kind: ClassVar[int | None]
-    """Kind in the control word; None on a worker that does not know what round it is."""
-
-    obeys = True
-    """True if orders of the launcher are taken while the round is prepared."""
-
-    levels = True
-    """True if all replicas are equal after the round."""
-
-    def __init__(self, memory: RoundMemory) -> None:
-        self.memory = memory
-
-    def bring(self) -> None:
-        """Make this worker's contribution."""
-        self.memory.bring_nothing()
-
-    def check(self, first: int, last: int | None = None) -> None:
-        """Check parts ``first`` to ``last``, which are about to start. Raises UsageError if this
-        worker must not bring what is in them."""
-
-    def prepare(self, membership: Membership, me: WorkerId) -> None:
-        """Prepare for the start among these members."""
-
-    def word(self, word: ControlWord) -> ControlWord:
-        """Return the control word with what only this round says."""
-        return word
-
-    def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
-        """Return what a newcomer needs to apply the result as all do; None: it needs nothing."""
-        return None
-
-    @property
-    def graduates(self) -> bool:
-        """True if a newcomer can be told all the rest with this round, and go on as if it had taken
-        the others' last step."""
-        return False
-
-    def commit(
-        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> Taken | None:
-        """Commit the round, to which all of ``full`` brought. Return its steps or None."""
-        raise NotImplementedError
-
-    def graduate(self, rest: Any, full: Sequence[WorkerId]) -> None:
-        """Take all the rest: this worker has learnt with this round. ``full``: who knew already."""
-        raise NotImplementedError
-
-
-class BeginRound(Round):
-    """The first round: all get what the first worker holds, as words that are added to zeros."""
-
-    kind = control_word.MEAN
-    obeys = False  # before it there are no common parameters to stop with
-
-    def __init__(self, memory: RoundMemory, first: WordView) -> None:
-        super().__init__(memory)
-        self._first = first
-        memory.expect(Shape(first.dtype, first.size))
-
-    def prepare(self, membership: Membership, me: WorkerId) -> None:
-        """Bring the words of the first member that is left, and zeros from the others."""
-        self.bring()
-        if membership.ids[0] == me:
-            self._first.read(0, self.memory.alone.contributions[0])
-
-    def commit(
-        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> Taken | None:
-        """Take the first worker's words: all hold the same now."""
-        self._first.write(0, self.memory.alone.record[0])
-        return None
+__all__ = ["LearnRound", "StepRound"]
 
 
 class StepRound(Round):
@@ -234,99 +144,6 @@ class StepRound(Round):
         rate = self._training.rate.now(active, self._asked, turn.whole)
         after, rounds = turn.first + turn.whole, self._training.progress.rounds
         return Result(rate, total, active, turn.whole, after, rounds)
-
-
-class MeanRound(Round):
-    """Two rounds: the first says how many numbers a mean is asked of, the second carries them.
-
-    Only the first may have the size that a worker expects that takes a step by mistake.
-    """
-
-    kind = control_word.MEAN
-
-    def __init__(self, memory: RoundMemory, x: Any) -> None:
-        super().__init__(memory)
-        flat = exact_means.numbers_of(x)
-        self._numbers, self._asked = exact_means.encode(flat), len(flat)
-        self.answer: list[float] = []
-
-    def bring(self) -> None:
-        """Bring the numbers, if this is the second round."""
-        if self.memory.numbers:
-            self.memory.alone.contributions[0][...] = self._numbers
-        else:
-            super().bring()
-
-    def word(self, word: ControlWord) -> ControlWord:
-        """Add how many numbers there are."""
-        return word._replace(numbers=self._asked)
-
-    def commit(
-        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> Taken | None:
-        """Note the answer, if this is the second round."""
-        word.check_numbers(self._asked, number)
-        if self.memory.numbers:
-            self.answer = exact_means.decode(self.memory.alone.record[0], len(full))
-        return None
-
-
-class OnceRound(Round):
-    """Rounds until all have a value that one worker computes for them.
-
-    The first says that all wait for the value. Then come rounds that carry nothing, until a worker
-    has the value and says how large it is. The last one carries it. If the worker that had the
-    value is lost, the next one computes another.
-    """
-
-    kind = control_word.ONCE
-
-    def __init__(self, memory: RoundMemory) -> None:
-        super().__init__(memory)
-        self.mine: bytes | None = None
-        """The value, packed, if this worker has it."""
-        self.answer: bytes | None = None
-
-    def bring(self) -> None:
-        """Bring the value, if it is due and this worker has it."""
-        if self.mine is not None and self.memory.answering and self.memory.numbers:
-            self.memory.alone.contributions[0][:] = memoryview(self.mine)
-        else:
-            super().bring()
-
-    def word(self, word: ControlWord) -> ControlWord:
-        """Add how large the value is."""
-        return word._replace(numbers=0 if self.mine is None else len(self.mine))
-
-    def commit(
-        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> Taken | None:
-        """Take the value, if the worker that had it lived to bring it."""
-        if self.memory.answering and self.memory.numbers and word.size:
-            self.answer = self.memory.alone.record[0].tobytes()
-        return None
-
-
-Reached = Callable[[ControlSum], None]
-"""Called when all have come to the end, with the sum of their control words."""
-
-
-class EndRound(Round):
-    """All have come to the end: nothing is brought. The last round is one, as may be some
-    before."""
-
-    kind = control_word.END
-
-    def __init__(self, memory: RoundMemory, reached: Reached) -> None:
-        super().__init__(memory)
-        self._reached = reached
-
-    def commit(
-        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
-    ) -> Taken | None:
-        """Tell the session, which knows what is left to do."""
-        self._reached(word)
-        return None
 
 
 class LearnRound(Round):

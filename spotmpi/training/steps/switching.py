@@ -10,13 +10,13 @@ from spotmpi.errors import UsageError
 from spotmpi.policies import Metrics
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.rounds.round import Taken
+from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.journal import Journal
-from spotmpi.training.rounds.kinds import Taken
-from spotmpi.training.rounds.strategy_survey import StrategySurvey, decided
-from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.training.steps.strategy_survey import StrategySurvey, decided
+from spotmpi.training.steps.worker_steps import WorkerSteps
+from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.training_state import TrainingState
-from spotmpi.training.worker_steps import WorkerSteps
-from spotmpi.training.worker_tables import WorkerTables
 
 __all__ = ["Switching"]
 

@@ -14,8 +14,8 @@ import pytest
 from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Arena, Shape
 from spotmpi.fabric.planes.plane import private_arena
-from spotmpi.training import state_transfer
-from spotmpi.training.state_transfer import HEAD, StateTransfer
+from spotmpi.rounds import state_transfer
+from spotmpi.rounds.state_transfer import HEAD, StateTransfer
 
 PAGES: weakref.WeakSet[Arena] = weakref.WeakSet()
 """The memory of all pages that anybody has."""

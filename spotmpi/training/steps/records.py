@@ -8,12 +8,12 @@ from typing import Any
 
 from spotmpi.protocol import control_word
 from spotmpi.protocol.membership import WorkerId
+from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.round import Taken
 from spotmpi.training.journal import Journal
-from spotmpi.training.rounds.kinds import Taken
-from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.rounds.timings import Timings
+from spotmpi.training.steps.timings import Timings
+from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.worker_context import WorkerContext
-from spotmpi.training.worker_steps import WorkerSteps
 
 __all__ = ["StepRecords"]
 

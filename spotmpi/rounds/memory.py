@@ -15,7 +15,7 @@ from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.host_ring import RING
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.rounds.state_transfer import StateTransfer
 
 ArenaOf = Callable[..., Arena]
 """Makes an arena, as `Fabric.arena` does."""

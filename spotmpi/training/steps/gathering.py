@@ -14,10 +14,10 @@ from typing import Any
 from spotmpi.fabric import Signal, Signals
 from spotmpi.fabric import Steps as Asks
 from spotmpi.protocol.membership import Membership
-from spotmpi.training.state_transfer import StateTransfer
+from spotmpi.rounds.state_transfer import StateTransfer
+from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
-from spotmpi.training.worker_steps import RoundSteps
 
 __all__ = ["Gathering"]
 

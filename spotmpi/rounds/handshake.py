@@ -15,11 +15,13 @@ from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.training.rounds.kinds import Round, Taken
-from spotmpi.training.rounds.memory import RoundMemory
-from spotmpi.training.training_state import LIBRARY
+from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.round import Round, Taken
 
-__all__ = ["Compare", "Facts", "Tell", "check_facts"]
+__all__ = ["LIBRARY", "Compare", "Facts", "Tell", "check_facts"]
+
+LIBRARY = "the library that their arrays are of"
+"""Name of the fact that differs on a worker that came without a GPU."""
 
 _ADVICE = {
     LIBRARY: "start workers only where there is a GPU, or have the script use NumPy on all of them"

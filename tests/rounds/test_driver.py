@@ -38,7 +38,7 @@ from spotmpi.protocol.recovery import (
     TokenKind,
     Verdict,
 )
-from spotmpi.training.driver import Driver, Recovered
+from spotmpi.rounds.driver import Driver, Recovered
 
 
 class Memory:

@@ -15,8 +15,8 @@ from spotmpi.errors import UsageError
 from spotmpi.fabric import Shape
 from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD, Momentum
+from spotmpi.rounds.handshake import Compare, check_facts
 from spotmpi.strategies import SSGD
-from spotmpi.training.handshake import Compare, check_facts
 from tests import fake_cupy as cupy
 from tests.simulated import Final, Job, check, params
 

@@ -1,0 +1,1 @@
+"""Rounds that survive revocations, of any arrays: their driver, their memory and their kinds."""
