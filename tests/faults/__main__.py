@@ -24,6 +24,7 @@ parser.add_argument("names", nargs="*", metavar="NAME", help="of a fault; withou
 parser.add_argument("--of", choices=sorted({fault.of for fault in FAULTS}), help="only these")
 parser.add_argument("--tests", nargs="+", metavar="PATH", default=TESTS, help="what pytest runs")
 parser.add_argument("--marks", metavar="EXPRESSION", help="as pytest's -m")
+parser.add_argument("--first", action="store_true", help="end a run with the first failed test")
 parser.add_argument("--limit", type=float, default=900.0, metavar="SECONDS", help="of one run")
 parser.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time")
 parser.add_argument("--json", type=Path, metavar="FILE", help="where to write what came of it")
@@ -39,7 +40,7 @@ git = ["git", "-C", str(ROOT), "ls-files", "-z"]
 listed = subprocess.run(git, check=True, stdout=subprocess.PIPE, text=True).stdout
 marks = [] if given.marks is None else ["-m", given.marks]
 signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left behind
-files, pytest = listed.split("\0")[:-1], [*marks, *given.tests]
+files, pytest = listed.split("\0")[:-1], [*["-x"] * given.first, *marks, *given.tests]
 runs = hunt(ROOT, files, faults, pytest, given.limit, given.jobs, partial(print, flush=True))
 known = compared(faults, runs)
 print(f"\n{table(known)}")
