@@ -97,9 +97,11 @@ class Model(Generic[P]):
     def hold(
         self, states: Mapping[str, State], centre: Sequence[Buffer] | None, local: bool
     ) -> None:
-        """Register all arrays again, for a strategy that remembers ``states``. ``centre``: holds the
-        model of all, and gets the parameters now; None: the parameters are that model. ``local``:
-        each worker has its own optimizer memory."""
+        """Register all arrays again, for a strategy that remembers ``states``.
+
+        ``centre``: holds the model of all, and gets the parameters now; None: the parameters are
+        that model. ``local``: each worker has its own optimizer memory.
+        """
         self.agreed, self._seen_agreed = self.flats, self._seen
         if centre is not None:
             self.agreed = centre

@@ -276,8 +276,13 @@ def whoever_leaves_is_not_in_the_plan(patch: Patch) -> None:
 
 
 def a_newcomer_takes_the_rate_of_its_own(patch: Patch) -> None:
-    take = Rate.take
-    patch.setattr(Rate, "take", lambda self, told: take(self, [told[0], told[1] / 2]))
+    restore = Rate.restore
+
+    def wrong(self: Rate, told: Any) -> None:
+        reference, lr, factor = told
+        restore(self, [reference, lr / 2, factor])
+
+    patch.setattr(Rate, "restore", wrong)
 
 
 def what_a_newcomer_was_dealt_while_it_learnt_counts(patch: Patch) -> None:
