@@ -32,9 +32,10 @@ from spotmpi.operators import (
 )
 from spotmpi.optimizers import LAMB, Adam, AdamW, Optimizer
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
+from spotmpi.rounds import state_transfer
 from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace import records as trace
-from spotmpi.training import elastic, state_transfer
+from spotmpi.training import elastic
 from spotmpi.training.keeping import checkpoint_file
 from tests.chaos.others import STRATEGIES
 from tests.docs import pages
