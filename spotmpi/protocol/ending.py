@@ -68,6 +68,8 @@ class Ending:
         self.state = EndState.RUNNING
         self.stops = False
         """True if all end here because they were told to stop."""
+        self.finishes = False
+        """True once this worker's script is at its end."""
 
     def handle(self, event: EndEvent) -> None:
         """Go on to the next state. Raises InvalidTransition if the event cannot be, in this one."""

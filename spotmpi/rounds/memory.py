@@ -25,12 +25,14 @@ class RoundMemory:
     """The arenas of a worker's rounds: the open one, which `turn` makes the last one."""
 
     def __init__(
-        self, arena_of: ArenaOf, usual: Callable[[], Sequence[Arena]], school: StateTransfer
+        self, arena_of: ArenaOf, usual: Callable[[], Sequence[Arena]], transfer: StateTransfer
     ) -> None:
-        """``usual``: returns the arenas of the next round, if it is a usual one."""
+        """``usual``: returns the arenas of the next round, if it is a usual one. ``transfer``: its
+        page goes with the round, while a worker learns."""
         self._arena_of = arena_of
         self._usual = usual
-        self._school = school
+        self.transfer = transfer
+        """The pages from which newcomers learn."""
         self._open: Sequence[Arena] = ()
         self._last: Sequence[Arena] = ()
         self._word = arena_of([Shape("float64", control_word.WORDS)], "word")
@@ -64,11 +66,11 @@ class RoundMemory:
     @property
     def teaches(self) -> bool:
         """True if a worker learns from the open round, by its sums."""
-        return self._school.teaching
+        return self.transfer.teaching
 
     def full(self, workers: Sequence[WorkerId]) -> Sequence[WorkerId]:
         """Return those of ``workers`` that do not learn."""
-        return self._school.full(workers)
+        return self.transfer.full(workers)
 
     @property
     def in_place(self) -> bool:
@@ -87,9 +89,9 @@ class RoundMemory:
 
     def open(self) -> None:
         """Begin the next round."""
-        self._school.open()
+        self.transfer.open()
         first = self._usual() if self._alone is None else (self._alone,)
-        self._open = (*first, *self._school.arena)
+        self._open = (*first, *self.transfer.arena)
         self.unfuse()
 
     def unfuse(self) -> None:

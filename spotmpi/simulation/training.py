@@ -26,9 +26,11 @@ from spotmpi.simulation.pushes import Ring
 from spotmpi.simulation.schedules import Schedule
 from spotmpi.strategies import named
 from spotmpi.trace.records import Trace
+from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.history import History
-from spotmpi.training.joining_worker import JoiningWorker, Seat, enter
+from spotmpi.training.joining_worker import JoiningWorker, enter
 from spotmpi.training.model import Model
+from spotmpi.training.participant import Participant
 from spotmpi.training.session import Session
 from spotmpi.training.training_state import Rate, TrainingState
 from spotmpi.training.worker_context import WorkerContext
@@ -184,12 +186,13 @@ class Trainee:
             trace,
             version,
             self._history,
+            FaultInjection((), me),
             self._keep,
             wall=None,
             rest=lambda seconds: None,
         )
         self._refusals = schedule.refusals
-        self._seat: Seat[Any]
+        self._seat: Participant
 
     @property
     def _ahead(self) -> bool:
@@ -212,7 +215,7 @@ class Trainee:
             if isinstance(self._seat, Session):
                 self._begins(self._seat)
             yield from self._train()
-            yield from self._seat.finish("finished")
+            yield from self._seat.finish()
         except Left:
             checker.left(self.me, self._told)
             return 0
@@ -270,7 +273,7 @@ class Trainee:
             return
         assert isinstance(seat, Session)
         if self._steps in self._asks and self._place.settings.checkpoint is not None:
-            seat.keeper.asked = True
+            seat.ask_for_checkpoint()
             self._checker.wants(self.me, self._steps)
         paced = self._paced
         if paced and not self._was_paced:

@@ -27,11 +27,12 @@ from spotmpi.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training.busy import BusyBlock
+from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.history import History
-from spotmpi.training.joining_worker import Seat, enter
+from spotmpi.training.joining_worker import enter
 from spotmpi.training.keeping import checkpoint_folder
+from spotmpi.training.participant import Participant
 from spotmpi.training.script_position import TOO_LARGE
-from spotmpi.training.session import Session
 from spotmpi.training.steps.timings import CpuTime
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
@@ -72,7 +73,7 @@ class Elastic(Generic[P]):
 
     def __init__(self, training: TrainingState[P]) -> None:
         self._training = training
-        self._seat: Seat[P] | None = None
+        self._seat: Participant | None = None
         self._inside = False
         self._works = False
         """True while this worker runs the function given to `once`."""
@@ -81,11 +82,7 @@ class Elastic(Generic[P]):
 
     @property
     def _membership(self) -> Membership:
-        if self._seat is None:
-            return _ALONE
-        if isinstance(self._seat, Session):
-            return self._seat.driver.membership
-        return self._seat.membership
+        return _ALONE if self._seat is None else self._seat.membership
 
     @property
     def worker(self) -> WorkerId:
@@ -141,8 +138,7 @@ class Elastic(Generic[P]):
         and their gradient does not count.
         """
         seat, training = self._connected("batches()"), self._training
-        if isinstance(seat, Session):  # the last loop may have been left within a round
-            self._run(seat.round_off())
+        self._run(seat.round_off())  # the last loop may have been left within a round
         number = training.position.open(n, batch_size, passes, self.seed)
         if training.position.repeats and self.leader:
             warnings.warn(_REPEATS.format(self._call, self.steps), RuntimeWarning, stacklevel=2)
@@ -188,8 +184,7 @@ class Elastic(Generic[P]):
     def _take_piece(self, name: Any, grad: Any) -> None:
         """Give one array of this worker's contribution to the next step."""
         seat = self._connected("ready()")
-        steps: Steps[Seat[P]] = seat.ready(name, grad)
-        self._seat = self._run(steps)
+        self._seat = self._run(seat.ready(name, grad))
 
     def _check_batch(self, call: str) -> None:
         training = self._training
@@ -281,8 +276,7 @@ class Elastic(Generic[P]):
                 f"{self._call}.save() has no place to write to: start with --checkpoint DIR "
                 "(SPOTMPI_CHECKPOINT)"
             )
-        if isinstance(seat, Session):
-            seat.keeper.asked = True
+        seat.ask_for_checkpoint()
 
     def __enter__(self: Self) -> Self:
         process = _this_process()
@@ -309,7 +303,9 @@ class Elastic(Generic[P]):
                 self._end_job(error, given)
             raise
         cpu = CpuTime() if trace.active else None
-        place = WorkerContext(process.fabric, channel, given, trace, version(), history, cpu=cpu)
+        faults = FaultInjection(given.revoke, process.fabric.me)
+        known = channel, given, trace, version(), history, faults
+        place = WorkerContext(process.fabric, *known, cpu=cpu)
         try:
             self._seat = process.fabric.run(enter(place, self._training))
         except Exception as error:
@@ -354,7 +350,6 @@ class Elastic(Generic[P]):
 
     def _leave(self, error: BaseException | None, given: Settings) -> None:
         assert self._seat is not None
-        history = self._seat.place.history
         if isinstance(error, Stopped | Left):
             if isinstance(error, Stopped) and self.leader and given.job is None:
                 print(f"spotmpi: {error}", file=sys.stderr, flush=True)  # a launcher would say it
@@ -370,23 +365,17 @@ class Elastic(Generic[P]):
                     f"worker {self.worker}: the end of the block came after "
                     f"{self._call}.accumulate(), in step {self.steps}: call {self._call}.step()"
                 )
-            self._run(self._seat.finish("finished"))
+            self._run(self._seat.finish())
         except Exception as failure:
             self._give_up(failure, given)
             raise
         self._inside = False
-        if isinstance(self._seat, Session):
-            self._training.position.end()
-            told = self._training.registry.snapshot(None)
-            history.over(told, self._seat.driver.membership)
-        else:
-            history.passed_by()
 
     def _give_up(self, error: BaseException | None, given: Settings) -> None:
         """End an unfinished training. A script that runs alone may begin another one."""
         self._inside = False
-        if isinstance(error, Exception) and isinstance(self._seat, Session):
-            self._run(self._seat.driver.abandon())
+        if isinstance(error, Exception) and self._seat is not None:
+            self._run(self._seat.abandon())
         if given.world_size is None and given.newcomer is None:
             _this_process().history.give_up()
         if error is not None:
@@ -411,7 +400,7 @@ class Elastic(Generic[P]):
         done = self._training.progress
         self._training.model.show((done.steps, done.rounds))
 
-    def _connected(self, call: str, alone: bool = False) -> Seat[P]:
+    def _connected(self, call: str, alone: bool = False) -> Participant:
         """Return the seat or raise UsageError. ``alone``: the call does not need other workers."""
         if self._works and not alone:
             raise UsageError(

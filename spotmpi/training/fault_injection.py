@@ -17,7 +17,7 @@ _FIRST_GUESS = 0.002
 
 
 class Rehearsal(Protocol):
-    """Hears of a session's rounds, to end the session's worker on purpose."""
+    """Hears of a worker's rounds, to end the worker on purpose."""
 
     def arm(self, steps: range) -> None:
         """Called before the all-reduce of these ``steps``."""

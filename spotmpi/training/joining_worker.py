@@ -13,13 +13,12 @@ import logging
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spotmpi.errors import CheckpointError, Left, PeersLost, UsageError
 from spotmpi.fabric import Knock, Meet
 from spotmpi.fabric import Steps as Asks
 from spotmpi.optimizers import Schedule
-from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
@@ -27,6 +26,7 @@ from spotmpi.protocol.state_pages import unpack
 from spotmpi.rounds.handshake import check_facts
 from spotmpi.settings import Settings
 from spotmpi.training.keeping import checkpoint_folder
+from spotmpi.training.participant import Outsider, Participant, turned_away
 from spotmpi.training.session import Session
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
@@ -39,12 +39,8 @@ _LOG = logging.getLogger(__name__)
 P = TypeVar("P")
 
 
-Seat: TypeAlias = "Session[P] | JoiningWorker[P] | PastTraining[P]"
-"""What a worker is in one training."""
-
-
-def enter(place: WorkerContext, training: TrainingState[P]) -> Asks[Seat[P]]:
-    """Connect, and return the worker's seat. Collective, except for a newcomer."""
+def enter(place: WorkerContext, training: TrainingState[P]) -> Asks[Participant]:
+    """Connect, and return what this worker is. Collective, except for a newcomer."""
     training.furnish(place.fabric.arena)
     history = place.history
     if place.settings.newcomer is None or history.membership is not None:
@@ -61,16 +57,7 @@ def _look_around(place: WorkerContext) -> Asks[None]:
     try:
         place.history.follow(json.loads((yield Meet())))
     except PeersLost:
-        raise _turned_away(place) from None
-
-
-def _turned_away(
-    place: WorkerContext, what: str = "its sponsor is gone, or others were lost"
-) -> Left:
-    why = f"worker {place.fabric.me} was not admitted: {what}"
-    place.channel.tell("withdrawn", why=why)
-    _LOG.info("%s", why)
-    return Left(why)
+        raise turned_away(place, _GONE) from None
 
 
 def _begin(
@@ -153,40 +140,24 @@ def _said(lr: float | Schedule) -> float | str:
     return str(lr) if isinstance(lr, Schedule) else lr
 
 
-class JoiningWorker(Generic[P]):
+class JoiningWorker(Outsider[P]):
     """A newcomer that is connected to its sponsor, and takes no part in rounds yet."""
 
     def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
-        self.place = place
-        self.training = training
-        self.me = place.fabric.me
-        prospectus = place.history.prospectus
-        assert prospectus is not None
-        self.membership = unpack(prospectus["membership"])
-        """The others' membership, as far as it is known."""
-        facts = training.facts(place.settings)
-        check_facts(self.me, self.membership.ids[0], facts, prospectus["facts"])
-        self.training.registry.restore(prospectus["rest"])
+        super().__init__(place, training)
+        told, facts = self.prospectus, training.facts(place.settings)
+        check_facts(self.me, self.membership.ids[0], facts, told["facts"])
+        training.registry.restore(told["rest"])
         self._check_followed()
-        self.place.channel.tell("ready")
-        found, steps = self.membership.generation, self.training.progress.steps
+        place.channel.tell("ready")
+        found, steps = self.membership.generation, training.progress.steps
         _LOG.info("generation %d, step %d: found by newcomer %d", found, steps, self.me)
 
     def next_batch(self, number: int) -> Indices | None:
         """Return a batch to rehearse with, which the others do not wait for; None: used up."""
         return None if self.training.position.used_up(number) else FIRST_SAMPLE.copy()
 
-    def leave_batches(self, number: int) -> None:
-        """The script leaves its batches of this number."""
-        self.training.position.leave(number)
-
-    def ready(self, key: Any, array: Any) -> Asks[JoiningWorker[P]]:
-        """Keep one array of the gradient for the step."""
-        _keep(self.training, key, array)
-        yield from ()
-        return self
-
-    def step(self, grads: P, loss: float | None) -> Asks[Session[P] | PastTraining[P]]:
+    def step(self, grads: P, loss: float | None) -> Asks[Participant]:
         """Join and learn. Returns a session that is level with the others after a step, or a
         `PastTraining` if they have finished this training. Raises Left if it cannot join."""
         self.training.sync.rehearse(grads)
@@ -194,7 +165,7 @@ class JoiningWorker(Generic[P]):
         try:
             charter = json.loads((yield Knock()))
         except PeersLost:
-            raise _turned_away(self.place) from None
+            raise turned_away(self.place, _GONE) from None
         if "training" in charter:
             self.place.history.follow(charter)
             self.training.batch = None
@@ -209,16 +180,11 @@ class JoiningWorker(Generic[P]):
         self._check_followed()
         return (yield from session.graduate())
 
-    def mean(self, x: Any) -> Asks[Any]:
-        """Return the script's own value: in a rehearsal it counts for nothing."""
-        yield from ()
-        return like(x, numbers_of(x))
-
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Return what the others were told since their last step. Raises Left if it is unknown."""
         said = self.training.position.recall_of_turn()
         if said is None:
-            raise _turned_away(
+            raise turned_away(
                 self.place,
                 f"its script calls once() at step {self.training.progress.steps}, and the others' "
                 "did not; call it on what is equal on all workers, such as trainer.steps",
@@ -226,7 +192,7 @@ class JoiningWorker(Generic[P]):
         yield from ()
         return said
 
-    def finish(self, outcome: str) -> Asks[None]:
+    def finish(self) -> Asks[None]:
         """Leave: what follows the block must not see a model that learnt nothing. Raises Left."""
         why = f"worker {self.me} came after the last step"
         self.place.channel.tell("withdrawn", why=why)
@@ -235,14 +201,14 @@ class JoiningWorker(Generic[P]):
 
     def _check_followed(self) -> None:
         if self.training.position.lost:
-            raise _turned_away(
+            raise turned_away(
                 self.place,
                 "its script has asked for more, by mean() and once() outside of batches(), than "
                 "is kept for newcomers; ask for less, or inside of batches()",
             )
 
 
-class PastTraining(Generic[P]):
+class PastTraining(Outsider[P]):
     """A newcomer in a training that the others have finished: it runs its script past it.
 
     There are no batches left, and questions are answered as they were answered then. Its parameters
@@ -250,56 +216,32 @@ class PastTraining(Generic[P]):
     """
 
     def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
-        self.place = place
-        self.training = training
-        self.me = place.fabric.me
-        prospectus = place.history.prospectus
-        assert prospectus is not None
-        self.membership = unpack(prospectus["membership"])
+        super().__init__(place, training)
         training.registry.restore(place.history.past[place.history.number])
 
     def next_batch(self, number: int) -> Indices | None:
         """Return None: no batch is left."""
         return None
 
-    def leave_batches(self, number: int) -> None:
-        """The script leaves its batches of this number."""
-        self.training.position.leave(number)
-
-    def ready(self, key: Any, array: Any) -> Asks[PastTraining[P]]:
-        """Check and keep the array: the others have done without it."""
-        _keep(self.training, key, array)
-        yield from ()
-        return self
-
-    def step(self, grads: P, loss: float | None) -> Asks[PastTraining[P]]:
+    def step(self, grads: P, loss: float | None) -> Asks[Participant]:
         """Drop the step: the others took it long ago."""
         self.training.sync.close()
         self.training.batch = None
         yield from ()
         return self
 
-    def mean(self, x: Any) -> Asks[Any]:
-        """Return the script's own value: the others asked for none, or between steps."""
-        yield from ()
-        return like(x, numbers_of(x))
-
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Raise Left: the value cannot be known."""
         yield from ()
-        raise _turned_away(self.place, _UNKNOWN)
+        raise turned_away(self.place, _UNKNOWN)
 
-    def finish(self, outcome: str) -> Asks[None]:
+    def finish(self) -> Asks[None]:
         """Close this training; the script goes on to the next one."""
         self.place.trace.close()
         self.place.channel.close()
+        self.place.history.passed_by()
         yield from ()
 
 
-def _keep(training: TrainingState[Any], key: Any, array: Any) -> None:
-    """Check and keep one array of the gradient, of a worker that takes no part in rounds."""
-    training.gradient.pieces.check(key, array)
-    training.sync.give(key, array)
-
-
+_GONE = "its sponsor is gone, or others were lost"
 _UNKNOWN = "its script calls once() in a training that is over, and the others' did not there"

@@ -24,6 +24,10 @@ from spotmpi.trace.records import Trace
 
 Record = tuple[str, dict[str, Any]]
 
+_BETWEEN_TRIES = 0.01
+_TRIES = 100
+"""Seconds between two looks for the cause of a loss, at the end, and the most looks."""
+
 
 @dataclass
 class _Entry:
@@ -221,6 +225,15 @@ class Journal:
             if (cause := self._channel.cause_of(worker)) is not None:
                 self.trace.write("cause", worker=worker, cause=cause.kind, why=cause.why)
                 self._unexplained.discard(worker)
+
+    def await_causes(self, rest: Callable[[float], None]) -> None:
+        """Wait, by ``rest``, until the launcher has said why workers are gone, but no longer than a
+        second: a training may end right after a loss. The leader calls it, at the end. Blocking."""
+        for _ in range(_TRIES):
+            self._explain()
+            if self._channel.mute or not self._unexplained:
+                return
+            rest(_BETWEEN_TRIES)
 
     def reach(self, step: int, strategy: str | None = None) -> None:
         """Write a gap if steps before this one are missing, as all that took part are lost. The

@@ -278,6 +278,8 @@ class TrainingState(Generic[P]):
         self.position = ScriptPosition()
         self.check_finite = check_finite
         """True if contributions with NaN or infinity are refused."""
+        self.joined = False
+        """True if this worker has joined after the start."""
         self.batch: Any = None
         """Samples that the script has been given and has not used yet."""
         self.paces: Sequence[Pace] = ()

@@ -39,8 +39,9 @@ from spotmpi.rounds.driver import Driver
 from spotmpi.rounds.memory import RoundMemory
 from spotmpi.rounds.round import OnceRound
 from spotmpi.rounds.state_transfer import StateTransfer
+from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.session import Session
+from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.synchroniser import Synchroniser
 from spotmpi.training.training_state import Rate
 
@@ -197,13 +198,14 @@ def the_seal_ignores_who_the_members_are(patch: Patch) -> None:
 
 
 def a_step_is_published_before_it_is_stable(patch: Patch) -> None:
-    after_round = Session._after_round
+    after_round = RoundRunner.after_round
 
-    def tell(self: Session[Any]) -> Any:
+    def tell(self: RoundRunner) -> Any:
         yield from after_round(self)
-        self.journal.stable(self.driver.ledger.committed, self.driver.membership.ids[0])
+        rounds, members = self._rounds, self._driver.membership.ids
+        rounds.journal.stable(self._driver.ledger.committed, members[0])
 
-    patch.setattr(Session, "_after_round", tell)
+    patch.setattr(RoundRunner, "after_round", tell)
 
 
 def losses_of_a_failed_build_are_held_against_strangers(patch: Patch) -> None:
@@ -266,13 +268,13 @@ def some_do_not_forget_a_newcomer_that_is_lost(patch: Patch) -> None:
 
 
 def whoever_leaves_is_not_in_the_plan(patch: Patch) -> None:
-    due = Session.due
+    due = TrainingExchange.due
 
-    def stay(self: Session[Any]) -> PlannedChange | None:
+    def stay(self: TrainingExchange) -> PlannedChange | None:
         plan = due(self)
         return plan and replace(plan, leaving=frozenset())
 
-    patch.setattr(Session, "due", stay)
+    patch.setattr(TrainingExchange, "due", stay)
 
 
 def a_newcomer_takes_the_rate_of_its_own(patch: Patch) -> None:
@@ -322,16 +324,16 @@ def the_lost_count_in_the_mean(patch: Patch) -> None:
 
 
 def who_lacks_a_step_computes_another_gradient(patch: Patch) -> None:
-    commit = Session.commit
+    commit = TrainingExchange.commit
 
-    def commit_less(self: Session[Any], *given: Any) -> None:
+    def commit_less(self: TrainingExchange, *given: Any) -> None:
         before = self.training.progress.steps
         commit(self, *given)
         taken = self.training.progress.steps > before
         if taken and self.driver.membership.generation and self.me % 2:
             self.training.progress.steps -= 1
 
-    patch.setattr(Session, "commit", commit_less)
+    patch.setattr(TrainingExchange, "commit", commit_less)
 
 
 def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
@@ -339,7 +341,7 @@ def a_worker_keeps_the_parameters_that_it_came_with(patch: Patch) -> None:
 
 
 def everybody_does_what_is_to_be_done_once(patch: Patch) -> None:
-    patch.setattr(Session, "_first", property(lambda self: self.me))
+    patch.setattr(TrainingExchange, "first", property(lambda self: self.me))
 
 
 def a_value_that_was_lost_with_its_worker_counts(patch: Patch) -> None:
@@ -351,14 +353,14 @@ def a_value_that_was_lost_with_its_worker_counts(patch: Patch) -> None:
 
 
 def whoever_is_told_to_leaves_in_the_middle_of_what_it_does_once(patch: Patch) -> None:
-    commit = Session.commit
+    commit = TrainingExchange.commit
 
-    def plan(self: Session[Any], *given: Any) -> None:
+    def plan(self: TrainingExchange, *given: Any) -> None:
         commit(self, *given)
-        if self.memory.answering and not self._boundary.stops:
-            self._boundary = self._boundary._replace(changes=True)
+        if self.memory.answering and not self.boundary.stops:
+            self.boundary = self.boundary._replace(changes=True)
 
-    patch.setattr(Session, "commit", plan)
+    patch.setattr(TrainingExchange, "commit", plan)
 
 
 def keeping(**wrong: bool) -> Callable[[Patch], None]:
@@ -443,13 +445,13 @@ def a_sponsor_shows_nobody_the_way(patch: Patch) -> None:
 
 
 def whoever_knocks_is_not_in_the_plan(patch: Patch) -> None:
-    due = Session.due
+    due = TrainingExchange.due
 
-    def stay(self: Session[Any]) -> PlannedChange | None:
+    def stay(self: TrainingExchange) -> PlannedChange | None:
         plan = due(self)
         return plan and replace(plan, newcomer=None, sponsor=None)
 
-    patch.setattr(Session, "due", stay)
+    patch.setattr(TrainingExchange, "due", stay)
 
 
 def a_second_one_is_started_when_the_first_one_takes_long(patch: Patch) -> None:

@@ -25,9 +25,9 @@ from spotmpi.rounds.memory import RoundMemory
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.strategies import Strategy
+from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.model import Model
-from spotmpi.training.session import Session
 from spotmpi.training.steps.step_round import LearnRound
 from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.synchroniser import Result, Synchroniser
@@ -63,14 +63,14 @@ def test_a_campaign_draws_every_strategy() -> None:
 
 
 def a_newcomer_trains_from_what_its_script_gave_it(patch: Patch) -> None:
-    commit = Session.commit
+    commit = TrainingExchange.commit
 
-    def wrong(self: Session[Any], *given: Any) -> None:
+    def wrong(self: TrainingExchange, *given: Any) -> None:
         with patch.context() as inner:
             inner.setattr(Model, "settle", lambda self: None)
             commit(self, *given)
 
-    patch.setattr(Session, "commit", wrong)
+    patch.setattr(TrainingExchange, "commit", wrong)
 
 
 def what_the_outer_optimizer_remembers_is_each_worker_s_own(patch: Patch) -> None:

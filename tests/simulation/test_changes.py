@@ -11,9 +11,9 @@ import pytest
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
+from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.journal import Journal
 from spotmpi.training.model import Model
-from spotmpi.training.session import Session
 from spotmpi.training.steps.switching import Switching
 from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.synchroniser import Synchroniser
@@ -100,13 +100,13 @@ def turns_are_as_long_as_before(patch: Patch) -> None:
 
 
 def a_newcomer_follows_what_the_job_began_with(patch: Patch) -> None:
-    patch.setattr(Followed, "take", lambda self, told: None)
-    true = Session.charter
+    patch.setattr(Followed, "restore", lambda self, told: None)
+    true = TrainingExchange.charter
 
-    def charter(self: Session) -> bytes:
+    def charter(self: TrainingExchange) -> bytes:
         return true(self).replace(b'"strategy": 1', b'"strategy": 0')
 
-    patch.setattr(Session, "charter", charter)
+    patch.setattr(TrainingExchange, "charter", charter)
 
 
 def the_trace_says_it_late(patch: Patch) -> None:

@@ -12,13 +12,13 @@ from spotmpi.arrays.backend import fill
 from spotmpi.operators import OuterUpdate, Step
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.paces import Pace, all_of
-from spotmpi.rounds.memory import RoundMemory
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import search
 from spotmpi.training import synchroniser
 from spotmpi.training.script_position import ScriptPosition
 from spotmpi.training.steps.gathering import Gathering
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
+from spotmpi.training.steps.worker_tables import WorkerTables
 from tests.simulation.hunting import Mutation, first_failing, hunt
 
 Patch = pytest.MonkeyPatch
@@ -76,16 +76,16 @@ def steps_are_counted_by_what_all_have_taken(patch: Patch) -> None:
 
 def who_is_late_is_forgotten_by_the_others(patch: Patch) -> None:
     """The round counts those who had taken all their steps."""
-    told = RoundMemory.told.fget
+    told = WorkerTables.told.fget
     assert told is not None
 
-    def wrong(self: RoundMemory) -> Sequence[Pace] | None:
+    def wrong(self: WorkerTables) -> Sequence[Pace] | None:
         known: Sequence[Pace] | None = told(self)
         if not known:
             return known
         return [one for one in known if one.taken == one.dealt] or known
 
-    patch.setattr(RoundMemory, "told", property(wrong))
+    patch.setattr(WorkerTables, "told", property(wrong))
 
 
 def who_is_late_goes_on_without_its_round(patch: Patch) -> None:

@@ -16,7 +16,7 @@ from spotmpi.launch.head.admission_queue import Growth
 from spotmpi.protocol.recovery import MESSAGES_PER_LOSS
 from spotmpi.simulation.schedules import Campaign, Schedule
 from spotmpi.simulation.search import Outcome, execute, length, outcome_of, search, shrink
-from spotmpi.training import session
+from spotmpi.training import exchange
 from tests.simulation.broken_promises import Patch
 
 
@@ -170,8 +170,8 @@ def test_a_second_leader_that_does_not_wait_for_the_first_ones_value_is_found(
     monkeypatch: Patch,
 ) -> None:
     """It is on its way in a round of its own size, though who has done it is dead."""
-    owing = session.boundary
-    monkeypatch.setattr(session, "boundary", lambda *known: owing(*known)._replace(owed=False))
+    owing = exchange.boundary
+    monkeypatch.setattr(exchange, "boundary", lambda *known: owing(*known)._replace(owed=False))
     assert any(lost_on_the_way())
 
 

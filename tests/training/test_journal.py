@@ -22,6 +22,8 @@ from spotmpi.training.journal import Journal
 class Launcher(LauncherChannel):
     """Knows when workers died, and remembers what it was told."""
 
+    mute = False  # type: ignore[assignment]
+
     def __init__(self, **deaths: float) -> None:
         self.deaths = {int(worker.removeprefix("w")): at for worker, at in deaths.items()}
         self.causes: dict[int, Cause] = {}
@@ -276,6 +278,39 @@ def test_why_a_worker_is_gone_is_told_when_the_launcher_knows(file: Path) -> Non
     (told,) = of(file, "cause")
     assert (told["worker"], told["cause"]) == (1, "silent")
     assert told["why"] == "host h2 was silent for 203 ms"
+
+
+@pytest.mark.parametrize(("known_after", "told"), [(3, True), (1000, False)])
+def test_a_training_that_ends_right_after_a_loss_waits_for_its_cause_but_not_for_long(
+    file: Path, known_after: int, told: bool
+) -> None:
+    launcher, rested = Launcher(), list[float]()
+    book = journal(file, 0, launcher)
+    book.recovered(recovered())
+    for number in range(5, 8):
+        commit(book, number, leader=0)
+
+    def rest(seconds: float) -> None:
+        rested.append(seconds)
+        if len(rested) == known_after:
+            launcher.causes[1] = Cause("killed", "SIGKILL")
+
+    book.await_causes(rest)
+    assert bool(of(file, "cause")) == told
+    assert sum(rested) == pytest.approx(0.03 if told else 1.0)
+    book.await_causes(rest) if told else None
+    assert len(rested) == (3 if told else 100)
+
+
+def test_where_there_is_no_launcher_nobody_waits_for_a_cause(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Launcher, "mute", True)
+    book = journal(file, 0, Launcher())
+    book.recovered(recovered())
+    for number in range(5, 8):
+        commit(book, number, leader=0)
+    book.await_causes(pytest.fail)
 
 
 def test_what_is_known_only_at_the_end_is_told_then(file: Path) -> None:

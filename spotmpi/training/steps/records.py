@@ -25,17 +25,20 @@ class StepRecords:
         self, place: WorkerContext, journal: Journal, memory: RoundMemory, turns: WorkerSteps
     ) -> None:
         self._place = place
-        self._journal = journal
+        self.journal = journal
         self._memory = memory
         self._turns = turns
-        self._committed_at = place.fabric.clock()
+        self._committed_at = self._entered = place.fabric.clock()
         self._timings = Timings(place.trace, place.fabric.me, place.fabric.clock, place.cpu)
 
-    def entered(self) -> float:
-        """Note that this worker enters a round, or tries it again. Return the time."""
-        now = self._place.fabric.clock()
-        self._timings.entered(now)
-        return now
+    def entered(self) -> None:
+        """Note that this worker enters a round, or tries it again."""
+        self._entered = self._place.fabric.clock()
+        self._timings.entered(self._entered)
+
+    def seconds(self, now: float) -> float:
+        """Return the seconds since then."""
+        return now - self._entered
 
     def over(self, kind: int | None, taken: Taken | None, now: float) -> bool:
         """Note that a round of this kind is complete. Return True if its steps go to the trace."""
@@ -60,7 +63,7 @@ class StepRecords:
     ) -> None:
         """Tell the journal of the steps ``taken`` with this round. ``brought``: the workers that
         contributed to it. ``full``: those of them that took steps."""
-        journal, turns, memory = self._journal, self._turns, self._memory
+        journal, turns, memory = self.journal, self._turns, self._memory
         turns.counted(taken.samples)
         if journal.wants_steps:
             seconds = (now - self._committed_at) / taken.steps

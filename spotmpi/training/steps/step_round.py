@@ -87,7 +87,7 @@ class StepRound(Round):
     def word(self, word: ControlWord) -> ControlWord:
         """Add the loss. A worker is late only without a lease: it may end before its script."""
         turn = self._turn
-        late = word.late and turn.lease is None
+        late = self._training.joined and turn.lease is None
         if not turn.loss_weight:
             return word._replace(late=late)
         mean = turn.loss / turn.loss_weight

@@ -1,0 +1,329 @@
+"""What one worker brings to its training's rounds, and what it does when one is complete. All of it
+is local: the driver calls it, and the session when a script asks for something."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any
+
+from spotmpi.errors import Left
+from spotmpi.fabric import Arena
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
+from spotmpi.protocol import control_word
+from spotmpi.protocol.boundary import START, boundary
+from spotmpi.protocol.control_word import ControlSum, ControlWord
+from spotmpi.protocol.ending import EndEvent, Ending
+from spotmpi.protocol.ledger import Ledger
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.recovery import PlannedChange
+from spotmpi.rounds.driver import Driver, Recovered
+from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.round import EndRound, Round, Taken
+from spotmpi.rounds.state_transfer import StateTransfer
+from spotmpi.training.journal import Journal
+from spotmpi.training.keeping.checkpoints import Checkpoints
+from spotmpi.training.launcher_orders import LauncherOrders
+from spotmpi.training.steps.digest_check import DigestCheck
+from spotmpi.training.steps.records import StepRecords
+from spotmpi.training.steps.strategy_survey import StrategySurvey
+from spotmpi.training.steps.switching import Switching
+from spotmpi.training.steps.worker_steps import WorkerSteps
+from spotmpi.training.steps.worker_tables import WorkerTables
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_context import WorkerContext
+
+__all__ = ["TrainingExchange"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class TrainingExchange:
+    """One worker's side of all rounds of a training, as its driver's `Exchange`."""
+
+    def __init__(
+        self,
+        place: WorkerContext,
+        training: TrainingState[Any],
+        membership: Membership,
+        ledger: Ledger | None,
+    ) -> None:
+        """Begin among ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
+        self.place = place
+        self.training = training
+        fabric, given, channel = place.fabric, place.settings, place.channel
+        registry = training.registry
+        transfer = StateTransfer(self.me, registry.tape(), fabric.arena, training.model.ends)
+        self.tables = WorkerTables(fabric.arena, training)
+        self.memory = RoundMemory(fabric.arena, self._usual, transfer)
+        self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
+        self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
+        journal = Journal(place.trace, channel, self.me, lambda: training.sync.strategy.called)
+        self.records = StepRecords(place, journal, self.memory, self.turns)
+        self.compare = DigestCheck(registry, journal)
+        survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
+        known = transfer, self.turns, journal, survey, self.tables
+        self.switching = Switching(training, *known)
+        self.orders = LauncherOrders(place, training, self.me)
+        self.keeper = Checkpoints(
+            given.checkpoint,
+            given.checkpoint_every,
+            lambda: (registry.checkpoint(), {"structure": registry.structure()}),
+            training.finite.holds,
+            place.save,
+            place.trace,
+            channel,
+            fabric,
+        )
+        self._unkept: Callable[[], None] | None = None
+        """Tells the keeper of the last round; None: it knows."""
+        self.round: Round = EndRound(self.memory, self.reached)
+        """The open round, or the last one."""
+        self.boundary = START
+        """What the last round has led to."""
+        self.ending = Ending()
+
+    @property
+    def me(self) -> WorkerId:
+        """This worker."""
+        return self.place.fabric.me
+
+    @property
+    def transfer(self) -> StateTransfer:
+        """The pages from which newcomers learn."""
+        return self.memory.transfer
+
+    @property
+    def journal(self) -> Journal:
+        """Writes the trace's lines of what all workers have agreed on."""
+        return self.records.journal
+
+    # The driver's exchange.
+
+    def due(self) -> PlannedChange | None:
+        """Return what this worker adds to the plan that is due; None: none is due."""
+        if not self.boundary.changes:
+            return None
+        guest = None if self.transfer.learns else self.place.fabric.guest()
+        leaving = frozenset({self.me}) if self.orders.leave else frozenset()
+        if leaving:
+            self.training.sync.leave()  # now: once it is sealed the others go on
+        return PlannedChange(leaving, guest, None if guest is None else self.me)
+
+    def open(self) -> None:
+        """Begin the next round: the changes of the last one are complete."""
+        self._tell_keeper()
+        self.memory.open()
+
+    def bring(self) -> None:
+        """Make this worker's contribution to the open round."""
+        if self.driver.ledger.open:
+            self.round.bring()
+
+    def prepare(self, membership: Membership) -> None:
+        """Bring what depends on who takes part: a page, and in the first round the parameters."""
+        self.round.prepare(membership, self.me)
+        if self.transfer.learns:
+            self.transfer.bring_nothing()
+        elif self.transfer.teaching:
+            self._teach(self.transfer.full(membership.ids))
+        steps = self.training.progress.steps
+        if self.round.kind == control_word.STEP:
+            steps += self.training.progress.adds
+            self.place.faults.arm(range(self.turns.now.first, steps))
+        self.records.entered()
+
+    def speak(self, membership: Membership) -> None:
+        """Write the control word."""
+        self.place.faults.hold()
+        what = self.round
+        if what.kind is None:
+            self.memory.speak(ControlWord(None, self.me))
+            return
+        if what.obeys:
+            self.orders.obey(self.driver.membership, what.kind == control_word.STEP)
+        few = len(self.transfer.full(membership.ids)) < self.place.settings.min_workers
+        published = self.keeper.published
+        if self.ending.sealed:
+            # All others wait in this round. If this worker dies in it, another one leads.
+            published = self.leads and self._keep_now()
+        level = self.turns.level
+        word = ControlWord(
+            kind=what.kind,
+            worker=self.me,
+            save=level and self.keeper.asked,
+            published=published,
+            stop=level and (self.orders.stop or (what.obeys and few)),
+            leaves=level and self.orders.leave,
+            newcomer=level and self.place.fabric.guest() is not None,
+            strategy=self.switching.wish if self.leads else None,
+            digest=self.compare.said,
+        )
+        self.memory.speak(what.word(word))
+
+    def commit(self, contributors: Sequence[WorkerId]) -> None:
+        """Commit the round, as every other worker does with the same numbers: all is there."""
+        now = self.place.fabric.clock()
+        self.place.faults.reduced(self.records.seconds(now))
+        number = self.driver.ledger.committed - 1
+        self.memory.turn()
+        page = self.transfer.turn()
+        learner, full = self.transfer.learns, self.transfer.full(contributors)
+        word = self.memory.heard(len(full))
+        if not learner:
+            self._check(number, word)
+        taken = self.round.commit(number, full, word, page)
+        if taken:
+            self._taken(number, contributors, full, taken, word, now)
+        graduates = self.transfer.given(page)
+        if self.me in graduates:
+            self.round.graduate(page["rest"], full)
+            self.training.model.settle()
+            self.keeper.joins(number)
+        if graduates and not self.transfer.learns:
+            self.compare.follow(number)
+        last, stops = self.memory.payload, self.ending.stops
+        after = self.boundary = boundary(word, last, stops, len(full), len(graduates))
+        self.memory.follow(after.payload)
+        if after.stops and not after.over:
+            self.ending.handle(EndEvent.TOLD)
+        traced = self.records.over(self.round.kind, taken, now)
+        self.compare.committed(number, traced, self.round.levels, self.turns.level)
+        # After the last round all wait for each other again.
+        doing = IN_ROUND if after.over or self.transfer.learns else IN_SCRIPT
+        steps = self.training.progress.steps
+        self.tell_progress(number + 1, doing)
+        if not learner and not after.over:
+            wanted = after.saves or (taken is not None and self.keeper.due(taken.first, steps))
+            self._unkept = partial(self._keep, number, steps, wanted, word.published)
+            if not taken or self.training.model.moves_itself:
+                self._tell_keeper()
+
+    def _taken(
+        self,
+        number: int,
+        brought: Sequence[WorkerId],
+        full: Sequence[WorkerId],
+        taken: Taken,
+        word: ControlSum,
+        now: float,
+    ) -> None:
+        """Tell of the steps that a round has committed."""
+        generation = self.driver.ledger.generation
+        self.records.committed(number, generation, brought, full, taken, now)
+        self.training.finite.tell(self.place.channel, self.me, self.leads)
+        if self.turns.level:
+            self.switching.heard(word, taken, full, self.leads)
+
+    def _tell_keeper(self) -> None:
+        """Tell the keeper of the last round, if it does not know of it."""
+        if self._unkept is not None:
+            self._unkept()
+            self._unkept = None
+
+    @property
+    def unapplied(self) -> bool:
+        """True if the script has yet to apply the last round's result."""
+        return self._unkept is not None
+
+    def dealt(self) -> tuple[int, int]:
+        """Return how many leases this worker was dealt, and the generation of the last one."""
+        return self.training.position.dealer.dealt
+
+    def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
+        """Go on with a new membership: deal for it, report it, and compare replicas soon."""
+        survey = recovered.verdict.survey
+        _LOG.info("step %d: %s", self.training.progress.steps, recovered)
+        self.boundary = self.boundary._replace(changes=False)
+        self.training.meter.stalls(recovered.settled - recovered.detected)
+        self.transfer.forget(recovered.gone)
+        if not self.transfer.full(recovered.after.ids):
+            raise Left(f"worker {self.me}: all workers that it could learn from are lost")
+        if (newcomer := recovered.verdict.change.newcomer) is not None:
+            self.transfer.admit(newcomer)
+        if self.transfer.learns:
+            return
+        self.training.position.dealer.resume(survey.dealt, dealt_for)
+        self.journal.recovered(recovered)
+        self.compare.follow(survey.high)
+
+    def charter(self) -> bytes:
+        """Return what a newcomer must know to take part in the next round."""
+        known = self.transfer.charter(), self.memory.numbers
+        return self.orders.charter(self.driver.membership, self.driver.ledger, *known)
+
+    def confirm(self, lost: Collection[WorkerId]) -> None:
+        """Wait until the launcher, if there is one, says that these are dead. Blocking."""
+        self.place.channel.confirm(lost)
+
+    def last_words(self, remaining: Collection[WorkerId]) -> None:
+        """Write the steps that are not in the trace yet, as the leader of those who remain.
+
+        Once the end is sealed the leader may die, and nobody would know that steps are missing.
+        """
+        members = self.driver.membership.ids
+        if next((worker for worker in members if worker in remaining), None) == self.me:
+            self.journal.stable(self.driver.ledger.committed, self.me)
+            self.journal.reach(self.training.progress.steps)
+
+    def _usual(self) -> Sequence[Arena]:
+        """Return the arenas of a usual round: of the model's size."""
+        return [self.training.sync.arena, *self.tables.open()]
+
+    # What it is made of.
+
+    @property
+    def leads(self) -> bool:
+        """True if this worker leads."""
+        return self.driver.membership.ids[0] == self.me
+
+    @property
+    def first(self) -> WorkerId:
+        """The first worker that knows everything."""
+        return self.transfer.full(self.driver.membership.ids)[0]
+
+    def _keep(self, number: int, steps: int, wanted: bool, confirmed: bool) -> None:
+        self.keeper.committed(number, steps, wanted, confirmed, self.leads, self.turns.level)
+
+    def _keep_now(self) -> bool:
+        """Write the last state. Returns False if that cannot be done."""
+        steps = self.training.progress.steps
+        complete = self.ending.finishes or not self.ending.stops
+        if not self.ending.stops:
+            self.keeper.pause(self.place.rest)
+        return self.keeper.keep(steps, complete)
+
+    def _teach(self, full: Sequence[WorkerId]) -> None:
+        """Bring this worker's part of the page, and what a step's result is to be applied with."""
+        values = self.round.lesson(full) if full[0] == self.me else None
+        rest: dict[str, Any] = {}
+        if values is not None and self.transfer.rest_due and self.round.graduates:
+            rest = self.training.registry.snapshot(full)
+        self.transfer.bring(full, values or {}, rest)
+
+    def _check(self, number: int, word: ControlSum) -> None:
+        """Check that all do this round with equal state. It becomes the end if all others end."""
+        assert self.round.kind is not None
+        word.check_kind(self.round.kind, number)
+        word.check_digest(self.compare.said, number)
+        self.compare.said = None
+        self.journal.stable(number, self.driver.membership.ids[0])
+        if word.save:
+            self.keeper.asked = False
+        if word.over and self.round.kind != control_word.END:
+            self.round = EndRound(self.memory, self.reached)
+
+    def reached(self, word: ControlSum) -> None:
+        """Note that all have come to the end, or to a stop."""
+        ending, keeper = self.ending, self.keeper
+        if ending.sealed and not word.published:
+            self.place.channel.tell("goes_on")
+            if not ending.stops:
+                keeper.refused_end()
+        ending.come(keeper.folder is not None, word.published, not keeper.given_up)
+
+    def tell_progress(self, rounds: int, doing: int) -> None:
+        """Tell the launcher how far this worker is, and what it is ``doing``."""
+        done, measured = self.training.progress, self.training.measured(self.driver.membership.ids)
+        self.place.channel.progressed(self.me, rounds, done.steps, doing, done.loss, measured)

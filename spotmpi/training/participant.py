@@ -1,0 +1,119 @@
+"""What a worker is in a training, as its script sees it: one protocol for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeVar
+
+from spotmpi.errors import Left
+from spotmpi.fabric import Steps as Asks
+from spotmpi.protocol.exact_means import like, numbers_of
+from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.sampler import Indices
+from spotmpi.protocol.state_pages import unpack
+from spotmpi.training.training_state import TrainingState
+from spotmpi.training.worker_context import WorkerContext
+
+__all__ = ["Outsider", "Participant", "turned_away"]
+
+P = TypeVar("P")
+
+
+class Participant(Protocol):
+    """A worker in a training. What returns `Steps` is collective, for workers that take part in
+    rounds; for all others it is local."""
+
+    @property
+    def place(self) -> WorkerContext:
+        """What connects the worker with its job."""
+
+    @property
+    def me(self) -> WorkerId:
+        """This worker."""
+
+    @property
+    def membership(self) -> Membership:
+        """The workers that take part now, as far as it is known here."""
+
+    def next_batch(self, number: int) -> Indices | None:
+        """Return the next batch of the script's batches of this number; None: used up. Local."""
+
+    def leave_batches(self, number: int) -> None:
+        """The script leaves its batches of this number. Local."""
+
+    def round_off(self) -> Asks[None]:
+        """Do a round for the steps that were taken since the last one, if there are any."""
+
+    def ready(self, key: Any, array: Any) -> Asks[Participant]:
+        """Take one array of the gradient for the next step. Return who takes part from now on."""
+
+    def step(self, grads: Any, loss: float | None) -> Asks[Participant]:
+        """Do one step. Return who takes part from now on. Raises Left if nobody does."""
+
+    def mean(self, x: Any) -> Asks[Any]:
+        """Return the mean of ``x`` over all workers."""
+
+    def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
+        """Return the value of ``work``, which one worker does for all; ``of``: the work's name."""
+
+    def ask_for_checkpoint(self) -> None:
+        """Have a checkpoint written at the end of the next step. Local."""
+
+    def finish(self) -> Asks[None]:
+        """Leave: the script is at its end. Raises Left if the script must not go on."""
+
+    def abandon(self) -> Asks[None]:
+        """Give up what is under way: the script has failed. Local."""
+
+
+class Outsider(Generic[P]):
+    """A newcomer that takes no part in rounds. Local, all of it."""
+
+    def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
+        self.place = place
+        self.training = training
+        prospectus = place.history.prospectus
+        assert prospectus is not None
+        self.prospectus = prospectus
+        """What it was told of the training that the others are in."""
+        self.membership = unpack(prospectus["membership"])
+        """The others' membership, as far as it is known."""
+
+    @property
+    def me(self) -> WorkerId:
+        """This worker."""
+        return self.place.fabric.me
+
+    def leave_batches(self, number: int) -> None:
+        """The script leaves its batches of this number."""
+        self.training.position.leave(number)
+
+    def round_off(self) -> Asks[None]:
+        """Do nothing: the others do their rounds without this worker."""
+        yield from ()
+
+    def ready(self, key: Any, array: Any) -> Asks[Participant]:
+        """Check one array of the gradient, and keep it for the step."""
+        self.training.gradient.pieces.check(key, array)
+        self.training.sync.give(key, array)
+        yield from ()
+        return self  # type: ignore[return-value]  # what is derived from it has all
+
+    def mean(self, x: Any) -> Asks[Any]:
+        """Return the script's own value: it counts for nothing."""
+        yield from ()
+        return like(x, numbers_of(x))
+
+    def ask_for_checkpoint(self) -> None:
+        """Do nothing: nothing here is worth keeping."""
+
+    def abandon(self) -> Asks[None]:
+        """Do nothing: nothing is under way."""
+        yield from ()
+
+
+def turned_away(place: WorkerContext, what: str) -> Left:
+    """Return an exception for a newcomer that cannot take part, and tell the launcher."""
+    why = f"worker {place.fabric.me} was not admitted: {what}"
+    place.channel.tell("withdrawn", why=why)
+    return Left(why)

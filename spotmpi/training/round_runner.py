@@ -1,0 +1,153 @@
+"""Runs rounds, from the first one to the end: what a session does around each of them.
+
+All of it is a generator of requests (`spotmpi.fabric`).
+"""
+
+from __future__ import annotations
+
+import logging
+
+from spotmpi.errors import CheckpointError, Left, Stopped
+from spotmpi.fabric import Steps as Asks
+from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
+from spotmpi.protocol import control_word
+from spotmpi.protocol.ending import EndEvent, EndState
+from spotmpi.rounds.round import EndRound, Round
+from spotmpi.training.exchange import TrainingExchange
+
+__all__ = ["RoundRunner"]
+
+_LOG = logging.getLogger(__name__)
+
+
+class RoundRunner:
+    """Runs one worker's rounds. If all are to stop it stops, with a checkpoint. At the end it
+    leaves together with all others."""
+
+    def __init__(self, rounds: TrainingExchange) -> None:
+        self._rounds = rounds
+        self._driver = rounds.driver
+        self._place, self._training = rounds.place, rounds.training
+
+    def perform(self, what: Round) -> Asks[None]:
+        """Do this round. If all are to stop, and can, they stop before it or after it. Raises Left
+        or Stopped if this worker's part ends with it."""
+        if not self._driver.ledger.open:
+            yield from self._enter(what)
+        self.needs_others()
+        yield from self._unless_left(self._driver.round())
+        yield from self.after_round()
+
+    def open_early(self, what: Round) -> Asks[None]:
+        """Open this round before all contributions to it are there."""
+        self.needs_others()
+        yield from self._enter(what)
+        yield from self._unless_left(self._driver.open())
+        self._goes_on()
+
+    def start(self, parts: int) -> Asks[None]:
+        """Start the first ``parts`` parts of the open round: they are there."""
+        if parts > self._driver.started:
+            self.needs_others()
+            self._rounds.round.check(self._driver.started, parts)
+            yield from self._driver.start(parts)
+            self._goes_on()
+
+    def _enter(self, what: Round) -> Asks[None]:
+        """Make this the next round. If all are to stop, and can, they stop before it."""
+        if self._may_stop and self._rounds.unapplied and what.kind != control_word.END:
+            yield from self._stop()
+        self._rounds.round = what
+
+    def _unless_left(self, steps: Asks[None]) -> Asks[None]:
+        try:
+            yield from steps
+        except Left:
+            self._rounds.records.close()
+            self._rounds.keeper.wait()
+            self._place.channel.tell("parted")
+            self._place.channel.close()
+            raise
+
+    def needs_others(self) -> None:
+        """Report that this worker waits for others, also for a change of the membership."""
+        self._rounds.tell_progress(self._driver.ledger.committed, IN_ROUND)
+
+    def _goes_on(self) -> None:
+        """Report that the script computes what the rest of the round is made of."""
+        self._rounds.tell_progress(self._driver.ledger.committed, IN_SCRIPT)
+
+    def after_round(self) -> Asks[None]:
+        """Do what comes right after a round. If all are to stop, and can, they stop here."""
+        self._rounds.compare.make()
+        # It stops a round later if scripts have yet to get a value of `once`, or to apply a result
+        # that must be in the checkpoint.
+        if self._may_stop and not (self._rounds.boundary.owed or self._rounds.unapplied):
+            yield from self._stop()
+
+    @property
+    def _may_stop(self) -> bool:
+        """True if all are to stop, and can. Within a mean or a round's steps they cannot: they may
+        have to go on from there. At the end they need not."""
+        rounds, ending = self._rounds, self._rounds.ending
+        wanted = ending.state is EndState.STOPPING and not ending.finishes
+        return wanted and not rounds.memory.numbers and rounds.turns.level
+
+    def _stop(self) -> Asks[None]:
+        """Stop with all others, with a checkpoint. Raises Stopped; returns if none can be written:
+        then all go on."""
+        why = self._rounds.orders.why_to_stop(len(self._driver.membership.ids))
+        yield from self._close()
+        if not self._rounds.ending.over:
+            return
+        yield from self.finish()
+        raise Stopped(why)
+
+    def _close(self) -> Asks[None]:
+        """Do the last rounds. After the first of them nothing can be taken back. If there is a
+        place for the last state, the leader writes it in a further round. If all were to stop and
+        it cannot, these are not the last rounds."""
+        self._rounds.ending.handle(EndEvent.CLOSE)
+        while self._rounds.ending.state in (EndState.CLOSING, EndState.KEEPING):
+            yield from self.perform(EndRound(self._rounds.memory, self._rounds.reached))
+
+    def leave_with_all(self, why: str) -> Asks[None]:
+        """Leave, as the training is over, wherever this worker's script is. Raises Left."""
+        while not self._rounds.ending.over:
+            yield from self._close()
+        try:
+            yield from self._driver.finish(leaves=True)
+        except Left:
+            self._place.channel.tell("parted")
+            self._place.channel.close()
+            raise Left(f"worker {self._rounds.me}: {why}") from None
+
+    def finish(self) -> Asks[None]:
+        """Leave together with all others. Returns when nobody waits for this worker."""
+        rounds, channel = self._rounds, self._place.channel
+        ending, keeper = rounds.ending, rounds.keeper
+        while not ending.over:
+            yield from self._close()
+        yield from self._driver.finish()
+        # Nobody waits for this worker any more. If the leader is lost, the next one does what it
+        # left undone.
+        steps, members = self._training.progress.steps, self._driver.membership.ids
+        outcome = "finished" if ending.finishes else "stopped"
+        _LOG.info("step %d: training has %s", steps, outcome)
+        rounds.journal.stable(self._driver.ledger.committed + 1, members[0])
+        if rounds.leads:
+            rounds.journal.await_causes(self._place.rest)
+            rounds.journal.end(steps, members, outcome, self._training.position.left_early)
+        rounds.records.close()
+        if ending.finishes:
+            self._training.finite.tell_end(channel, rounds.leads)
+        unkept, mute = keeper.given_up, channel.mute
+        if unkept:
+            channel.tell("unkept")
+        channel.tell("done")
+        channel.close()
+        if unkept and mute:
+            raise CheckpointError(
+                f"the training is over, but its end could not be kept in {keeper.folder}: see the "
+                "warnings above"
+            )
