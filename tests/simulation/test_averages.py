@@ -21,7 +21,6 @@ from spotmpi.operators import (
 )
 from spotmpi.protocol.paces import paces
 from spotmpi.protocol.sampler import Dealer
-from spotmpi.rounds.memory import RoundMemory
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.strategies import Strategy
@@ -30,6 +29,7 @@ from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.model import Model
 from spotmpi.training.steps.step_round import LearnRound
 from spotmpi.training.steps.worker_steps import WorkerSteps
+from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.synchroniser import Result, Synchroniser
 from spotmpi.training.training_state import Progress
 from tests.simulation.hunting import Mutation, hunt
@@ -167,8 +167,8 @@ def a_newcomer_does_not_hear_of_others_paces(patch: Patch) -> None:
 
 
 def a_worker_brings_its_pace_to_another_s_place(patch: Patch) -> None:
-    tell = RoundMemory.tell
-    patch.setattr(RoundMemory, "tell", lambda self, pace, place: tell(self, pace, place // 2))
+    tell = WorkerTables.tell
+    patch.setattr(WorkerTables, "tell", lambda self, pace, place: tell(self, pace, place // 2))
 
 
 def who_was_lost_counts_among_the_paces(patch: Patch) -> None:
