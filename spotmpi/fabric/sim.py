@@ -217,8 +217,7 @@ class Simulation:
         """Return memory for rounds."""
         made = private_arena(layout, self._in_place, state)
         made.weighs = self._weighs and bool(name)
-        if name:
-            self._data_path.know(made, name)
+        made.name = name
         return made
 
     def between(

@@ -307,15 +307,16 @@ def test_arrays_that_no_kernel_sums_and_those_without_a_name_go_by_mpi() -> None
 
 
 def test_of_an_arena_whose_name_another_one_gets_nothing_is_known_any_more() -> None:
-    """A new array may have the `id` of one of its."""
     plane = SharedMemoryPlane(Ways(lambda part: None, lambda: False))
     assert plane.reach({0: plane.card()})
     plane.bind([0], True)
-    arena = plane.arena([Shape("float32", 4096)], "data")
-    assert plane._places
-    plane.arena([Shape("int64", 4096)], "data")  # which cannot be shared
-    assert not plane._places
-    assert arena.layout[0].size == 4096
+    first = plane.arena([Shape("float32", 4096)], "data")
+    assert plane._named(first.parts[0]) is not None
+    second = plane.arena([Shape("float32", 4096)], "data")
+    assert plane._named(first.parts[0]) is None
+    assert plane._named(second.parts[0]) is not None
+    other = plane.arena([Shape("int64", 4096)], "data")  # which cannot be shared
+    assert plane._named(second.parts[0]) is plane._named(other.parts[0]) is None
 
 
 def test_tiny_models_load_no_numba() -> None:

@@ -195,7 +195,7 @@ def test_the_library_logs_for_whoever_sets_up_logging_and_for_nobody_else(
         check=True,
     )
     if wanted:
-        assert "INFO:spotmpi.training.session:step 1: training has finished" in done.stderr
+        assert "INFO:spotmpi.training.round_runner:step 1: training has finished" in done.stderr
     else:
         assert done.stderr == ""
 

@@ -167,23 +167,23 @@ class DeviceSums:
         arena.close(but=handles)
         return all(row[0] for row in self.talk.say([reached]))
 
-    def sum(self, arena: DeviceArena, parts: Sequence[tuple[int, Part]]) -> None:
+    def sum(self, arena: DeviceArena, parts: Sequence[Part]) -> None:
         """Add up these of its arrays. Collective. Raises PeersLost: then results hold rubbish."""
         import cupy
 
         self._begun = True
         stream = cupy.cuda.get_current_stream()
         stream.synchronize()  # the contributions are complete
-        weights = [[part.weight for _, part in parts]]
+        weights = [[part.weight for part in parts]]
         alone = len(arena.others) == 1
         if not alone:
             weights = self.talk.say(weights[0])
-        for which, (index, part) in enumerate(parts):
+        for which, part in enumerate(parts):
             if part.narrowing is not None:
                 part.narrowing.begin([])
             mine = self._slice(part, self._node.place)
             brought = [
-                (self._set_of(arena, place, 2, part.contribution, index)[mine], row[which])
+                (self._set_of(arena, place, 2, part.contribution, part.number)[mine], row[which])
                 for place, row in enumerate(weights)
                 if row[which]  # a contribution of weight 0 may hold anything, NaN too
             ]
@@ -196,12 +196,13 @@ class DeviceSums:
             self.talk.catch_up()
             return
         self._meet(stream)
-        for index, part in parts:
+        for part in parts:
             for place, (_, other) in enumerate(arena.others):
                 if place == self._node.place:
                     continue
                 theirs = self._slice(part, place)
-                its = self._set_of(arena, place, arena.open ^ other, part.result, index)[theirs]
+                which = arena.open ^ other
+                its = self._set_of(arena, place, which, part.result, part.number)[theirs]
                 into = part.result[theirs]
                 if into.size:
                     into.data.copy_from_device_async(its.data, into.nbytes, stream)

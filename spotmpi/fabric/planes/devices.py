@@ -39,11 +39,9 @@ class Devices(Plane):
         self.node = node(ways)
         self._arenas: dict[str, DeviceArena] = {}
         """The last arena of each name."""
-        self._places: dict[int, tuple[DeviceArena, int]] = {}
-        """The arena and the index of each contribution on a device, by `id`."""
         self._landings: dict[Handle, _Landing] = {}
         """Where the sums of parts that the node was given go on the device."""
-        self._near: dict[Handle, tuple[DeviceArena, int, Part]] = {}
+        self._near: dict[Handle, Part] = {}
         """Parts to be summed on the device. The node gives positive handles; these are negative."""
         self._last_near: Handle = 0
         self._neighbours = DeviceSums(self.node)
@@ -74,21 +72,15 @@ class Devices(Plane):
         if layout and name and all(shape.backend is DEVICE for shape in layout):
             host = self.node.arena([shape._replace(backend=HOST) for shape in layout], name)
             self._arenas[name] = made = DeviceArena(layout, host)
-            found: Arena = made
-        else:
-            found = self.node.arena(layout, name, state)
-        self._places = {
-            id(contribution): (arena, index)
-            for arena in self._arenas.values()
-            for index, contribution in enumerate(arena.contributions)
-        }
-        return found
+            made.name = name
+            return made
+        return self.node.arena(layout, name, state)
 
     def start(self, part: Part) -> Handle:
         """Begin to sum ``part``. Blocks until it is in the memory of the host, if it goes there."""
-        if (place := self._places.get(id(part.contribution))) is None:
+        arena = part.arena
+        if not isinstance(arena, DeviceArena):
             return self._given(part)
-        arena, index = place
         if arena.near is None:
             arena.near = self._neighbours.reaches_all(arena)
         arena.went_near = arena.near
@@ -96,9 +88,9 @@ class Devices(Plane):
             if not self._near:
                 self._neighbours.talk.announce()
             self._last_near -= 1
-            self._near[self._last_near] = arena, index, part
+            self._near[self._last_near] = part
             return self._last_near
-        there = arena.host.parts[index]._replace(weight=part.weight, narrowing=part.narrowing)
+        there = self._there(part)._replace(weight=part.weight, narrowing=part.narrowing)
         if part.weight:  # else it does not count
             self._staging.to_host(part.contribution, there.contribution)
         handle = self._given(there)
@@ -118,11 +110,12 @@ class Devices(Plane):
     def wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these parts: first for sums on the device, then for the node's, in the order of
         their starts. A sum is copied to the device while others make the next one."""
-        near: dict[int, tuple[DeviceArena, list[tuple[int, Part]]]] = {}
+        near: dict[DeviceArena, list[Part]] = {}
         for handle in sorted((one for one in handles if one in self._near), reverse=True):
-            arena, index, part = self._near[handle]
-            near.setdefault(id(arena), (arena, []))[1].append((index, part))
-        for arena, parts in near.values():
+            part = self._near[handle]
+            assert isinstance(part.arena, DeviceArena)
+            near.setdefault(part.arena, []).append(part)
+        for arena, parts in near.items():
             self._neighbours.sum(arena, parts)
         rest = []
         for handle in sorted(one for one in handles if one not in self._near):
@@ -191,17 +184,14 @@ class Devices(Plane):
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Return how these parts were summed last: None if on the device, else as the node says."""
-        places = [self._places.get(id(part.contribution)) for part in parts]
-        if any(place is not None and place[0].went_near for place in places):
+        if any(isinstance(one.arena, DeviceArena) and one.arena.went_near for one in parts):
             return None
         return self.node.between(workers, [self._there(part) for part in parts])
 
     def _there(self, part: Part) -> Part:
         """Return the part in the memory of the host that stands for this one."""
-        if (place := self._places.get(id(part.contribution))) is None:
-            return part
-        arena, index = place
-        return arena.host.parts[index]
+        arena = part.arena
+        return arena.host.parts[part.number] if isinstance(arena, DeviceArena) else part
 
     @property
     def _staging(self) -> Staging:

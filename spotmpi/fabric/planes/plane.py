@@ -10,7 +10,7 @@ failure the contribution must be made again. Nothing else above the plane depend
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -58,6 +58,10 @@ class Part(NamedTuple):
     move: Move | None = None
     """Makes the next state from the sum. A plane may do this slice by slice while it sums; then it
     need not write the result."""
+    arena: Arena | None = None
+    """The arena that it lies in; None: it lies in none."""
+    number: int = 0
+    """Its number in the arena."""
 
 
 class Arena:
@@ -83,8 +87,14 @@ class Arena:
         self._results = [allocate(), allocate()]
         contributions = None if in_place else allocate()
         self._contributions = [contributions or results for results in self._results]
+        self.name = ""
+        """The name by which members find each other's arenas; empty: it has none."""
         self._parts = [
-            list(map(Part, *both)) for both in zip(self._contributions, self._results, strict=True)
+            [
+                Part(contribution, result, arena=self, number=number)
+                for number, (contribution, result) in enumerate(zip(*both, strict=True))
+            ]
+            for both in zip(self._contributions, self._results, strict=True)
         ]
 
     @property
@@ -151,12 +161,6 @@ class Arena:
             self.weight = 0.0
         else:
             fill(self.contributions, 0)
-
-    def every_contribution(self) -> Iterator[tuple[int, Buffer]]:
-        """Yield the index and the array of each contribution to this round, then to the next. Both
-        rounds have the same arrays unless sums are in place."""
-        for contributions in self._contributions:
-            yield from enumerate(contributions)
 
     def turn(self) -> None:
         """Make the open round's sums the record: the round is committed."""
@@ -429,44 +433,3 @@ class InPlacePlane(Plane):
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Do nothing: no part is under way."""
-
-
-class Apart(Plane):
-    """Keeps results apart from contributions, and sums nothing before `wait`.
-
-    It is no faster than `InPlacePlane`. To the layers above it behaves as faster planes do, so
-    tests can check these layers with it.
-    """
-
-    def __init__(self, ways: Ways) -> None:
-        self._total = ways.total
-        self._started: dict[Handle, Part] = {}
-        self._last = 0
-
-    def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
-    ) -> Arena:
-        """Return an arena whose contributions stay as they are."""
-        return private_arena(layout, in_place=False, state=state)
-
-    def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """Check that nothing is under way among other members: it must have been given up."""
-        if self._started:
-            raise RuntimeError(f"{len(self._started)} parts are under way among other members")
-
-    def start(self, part: Part) -> Handle:
-        """Note that ``part`` is started; returns at once."""
-        self._last += 1
-        self._started[self._last] = part
-        return self._last
-
-    def wait(self, handles: Sequence[Handle]) -> None:
-        """Sum these in the order in which they were started: the same for all members."""
-        for handle in sorted(handles):
-            self._total(self._started[handle])
-            del self._started[handle]
-
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Forget these parts."""
-        for handle in handles:
-            self._started.pop(handle, None)

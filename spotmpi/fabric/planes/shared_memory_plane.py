@@ -53,7 +53,7 @@ from spotmpi.fabric.planes.sum_thread import SumThread
 from spotmpi.kernels import cpu, moving
 from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.protocol.trials import Trial
+from spotmpi.protocol.trials import Choice, Trial
 
 __all__ = ["TRIED", "SharedMemoryPlane", "ways_of"]
 
@@ -81,10 +81,6 @@ _CARD = struct.Struct("<qqqqq")
 """A worker's process, the descriptor and mark of its desk, its host, and how often it was bound."""
 
 
-_Place = tuple[str, int]
-"""An array: the name of its arena, and its index there."""
-
-
 def ways_of(shape: Shape) -> Sequence[str]:
     """Return the ways that such an array may take between hosts. Several ways are tried."""
     size = bytes_of(shape.dtype, shape.size)
@@ -107,16 +103,27 @@ class _Tried:
 
 
 @dataclass
+class _Named:
+    """An arena with a name, and what is known of it."""
+
+    arena: Arena
+    agreed: bool | None = None
+    """True if all members share theirs; None: not known yet, or sums stay on this host."""
+    went: dict[int, str] = field(default_factory=dict)
+    """The way by which each array is being summed, or was last."""
+    tried: dict[int, _Tried] = field(default_factory=dict)
+    """The trials of arrays that may take several ways, among these members."""
+
+
+@dataclass
 class _Call:
     """A part that was started."""
 
     part: Part
     number: int = 0
     """Its number in desks; 0 if it stands in no desk."""
-    name: str = ""
-    """The name of its arena."""
-    index: int = 0
-    """Its index in the arena."""
+    named: _Named | None = None
+    """What is known of its arena; None if that has no name, or nothing is shared."""
     way: str = ""
     """The way of its sum between hosts; empty if it does not go from host to host."""
     summed: bool = False
@@ -146,8 +153,6 @@ class SharedMemoryPlane(Plane):
         self.rings: Rings | None = None
         """The rings between hosts, if there are several."""
         self._members, self._together = 0, False
-        self._agreed: dict[str, bool] = {}
-        """For arenas that go between hosts: True if all members share theirs."""
         self._bindings = 0
         """How often members were bound: the higher half of all numbers in desks."""
         self._begun = 0
@@ -157,14 +162,8 @@ class SharedMemoryPlane(Plane):
         """The thread that sums while the worker does something else."""
         self._handed: Handle = 0
         """The handle of the last part that the thread was given."""
-        self._arenas: dict[str, Arena] = {}
+        self._arenas: dict[str, _Named] = {}
         """The last arena of each name."""
-        self._places: dict[int, _Place] = {}
-        """The arena and the index of each contribution, by `id`."""
-        self._went: dict[_Place, str] = {}
-        """The way by which each array is being summed, or was last."""
-        self._tried: dict[_Place, _Tried] = {}
-        """The trials of arrays that may take several ways, among these members."""
         self.meetings = HostBarrier(self._in_vain)
         self._shown: tuple[int, PublishedModel] | None = None
         """The entry of this worker's board in its desk, and the board."""
@@ -229,7 +228,6 @@ class SharedMemoryPlane(Plane):
         self._desks = {one: desk for one, desk in self._desks.items() if one in members}
         self._boards = {one: board for one, board in self._boards.items() if one in members}
         self._watched.keep(members)
-        self._agreed, self._tried = {}, {}
         self.present, self.rings = [], None
         if together:
             hosts = self._by_host(members)
@@ -241,11 +239,12 @@ class SharedMemoryPlane(Plane):
             _LOG.info("%d workers share the memory of %d hosts", len(members), len(hosts))
         else:
             _LOG.info("%d workers do not share memory", len(members))
-        for arena in self._arenas.values():
-            if isinstance(arena, SharedArena):
+        for named in self._arenas.values():
+            named.agreed, named.tried = None, {}
+            if isinstance(named.arena, SharedArena):
                 if not together:
-                    arena.unshare()
-                self._seat(arena)
+                    named.arena.unshare()
+                self._seat(named.arena)
         self.meetings.seat(self.present)
 
     def _seat(self, arena: SharedArena) -> None:
@@ -260,28 +259,41 @@ class SharedMemoryPlane(Plane):
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Return how these parts were summed last, also if workers were lost since then."""
-        places = [self._places.get(id(part.contribution), ("", 0)) for part in parts]
-        ways = [self._went.get(place, "") for place in places]
-        tried = [self._tried.get(place) for place in places]
-        choices = [None if one is None else one.trial.choice for one in tried]
+        ways, choices = list[str](), list[Choice | None]()
+        for part in parts:
+            if (named := self._named(part)) is None:
+                return None
+            tried = named.tried.get(part.number)
+            ways.append(named.went.get(part.number, ""))
+            choices.append(None if tried is None else tried.trial.choice)
         return Between(self._by_host(workers), ways, choices) if all(ways) else None
 
-    def _way(self, place: _Place) -> str:
+    def _named(self, part: Part) -> _Named | None:
+        """Return what is known of a part's arena; None if that has no name, or another arena has it
+        by now."""
+        named = None if part.arena is None else self._arenas.get(part.arena.name)
+        return named if named is not None and named.arena is part.arena else None
+
+    def _way(self, named: _Named, index: int) -> str:
         """Return the way of an array that is started now; the same on all members."""
-        name, index = place
-        if self.rings is None or not self._agreed.get(name, True):
+        if self.rings is None or named.agreed is False:
             return ""
-        ways = self.ways_of(self._arenas[name].layout[index])
+        ways = self.ways_of(named.arena.layout[index])
         if len(ways) == 1:
             return ways[0]
-        if (tried := self._tried.get(place)) is None:
-            tried = self._tried[place] = _Tried(Trial(ways, self.rings.workers, _TURNS))
+        if (tried := named.tried.get(index)) is None:
+            tried = named.tried[index] = _Tried(Trial(ways, self.rings.workers, _TURNS))
         tried.begun += 1
         return tried.trial.way(tried.begun - 1)
 
     def _choose(self) -> None:
         """Choose a way for each array for which all ways were tried. Collective."""
-        for (name, index), tried in self._tried.items():
+        arrays = [
+            (named, index, tried)
+            for named in self._arenas.values()
+            for index, tried in named.tried.items()
+        ]
+        for named, index, tried in arrays:
             trial = tried.trial
             if trial.choice is None and len(tried.seconds) == trial.rounds:
                 assert self.rings is not None
@@ -290,8 +302,9 @@ class SharedMemoryPlane(Plane):
                 table[self.rings.member :: members] = tried.seconds
                 self._ways.total(Part(table, table))
                 times = table.reshape(trial.rounds, members).tolist()
-                size = self._arenas[name].contributions[index].nbytes
+                size = named.arena.contributions[index].nbytes
                 choice = trial.choose(int(size), times)
+                name = named.arena.name
                 _LOG.info("sums of %r, %d, go between hosts: %s", name, index, choice)
 
     # Rounds.
@@ -300,9 +313,9 @@ class SharedMemoryPlane(Plane):
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
         """Return memory that others can read, if it has a name and is worth it."""
-        if isinstance(old := self._arenas.pop(name, None), SharedArena):
-            old.unshare()  # or others would find it, and wait for a worker that uses it no more
-        self._forget(name)
+        old = self._arenas.pop(name, None)
+        if old is not None and isinstance(old.arena, SharedArena):
+            old.arena.unshare()  # or others would find it, and wait for who uses it no more
         fits = all(shape.backend is HOST and shape.dtype in _SUMMED for shape in layout)
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
         # Workers compare layouts, so these are the same on all. Before that, rounds have only
@@ -318,19 +331,9 @@ class SharedMemoryPlane(Plane):
             if state is not None:
                 moving.warm(shape.dtype)
         made = self._shared(layout, name, state) or private_arena(layout, in_place=True)
-        self._arenas[name] = made
-        self._places |= {
-            id(contribution): (name, index) for index, contribution in made.every_contribution()
-        }
+        made.name = name
+        self._arenas[name] = _Named(made)
         return made
-
-    def _forget(self, name: str) -> None:
-        """Keep nothing of the arena that had this name: a new array may get the ``id`` of its."""
-        self._agreed.pop(name, None)
-        for known in (self._went, self._tried):
-            for place in [place for place in known if place[0] == name]:
-                del known[place]
-        self._places = {one: at for one, at in self._places.items() if at[0] != name}
 
     def _shared(
         self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None
@@ -356,13 +359,12 @@ class SharedMemoryPlane(Plane):
             raise self._beside.failure
         self._last += 1
         call = self._started[self._last] = _Call(part)
-        if self.present and (place := self._places.get(id(part.contribution))) is not None:
-            call.name, call.index = place
-            call.way = self._went[place] = self._way(place)
-            arena = self._arenas[call.name]
-            if self._meets(arena):
-                if isinstance(arena, SharedArena):
-                    arena.show(part.weight)
+        if self.present and (named := self._named(part)) is not None:
+            call.named = named
+            call.way = named.went[part.number] = self._way(named, part.number)
+            if self._meets(named.arena):
+                if isinstance(named.arena, SharedArena):
+                    named.arena.show(part.weight)
                 self._begun += 1
                 call.number = self._bindings << 32 | self._begun
                 self.meetings.ready(self._own_desk, call.number)
@@ -388,17 +390,18 @@ class SharedMemoryPlane(Plane):
     def _ahead(self, call: _Call) -> bool:
         """Do this worker's share in the thread. Return False to leave it, and all later parts, to
         `wait`: if it is not known yet that all share the arena, or if MPI sums."""
-        arena = self._arenas.get(call.name)
+        named, arena = call.named, call.part.arena
         if not (
             call.number
+            and named is not None
             and isinstance(arena, SharedArena)
             and not arena.small
             and arena.reached(self._bindings, call.part)
-            and (self.rings is None or self._agreed.get(call.name))
+            and (self.rings is None or named.agreed)
         ):
             return False
         self.meetings.all_ready(call.number)
-        self._sum_of(arena, call)
+        self._sum_of(named, arena, call)
         call.summed = True
         return True
 
@@ -416,19 +419,20 @@ class SharedMemoryPlane(Plane):
                 continue
             if call.number:
                 self.meetings.all_ready(last)
-            if not (call.number and self._sum(call)):
+            named = call.named
+            if not (call.number and named is not None and self._sum(named, call)):
                 self._total(call.part)
-                if isinstance(arena := self._arenas.get(call.name), SharedArena):
-                    arena.whole(call.part)
+                if named is not None and isinstance(named.arena, SharedArena):
+                    named.arena.whole(call.part)
             elif self.rings is not None and not self.rings.leads:
                 to_take.append(call)
         if last:
             self.meetings.done(self._own_desk, last)
             self.meetings.all_done(last)
         for call in to_take:
-            arena = self._arenas.get(call.name)
+            arena = call.part.arena
             if isinstance(arena, SharedArena) and arena.small:
-                arena.take(call.index)
+                arena.take(call.part.number)
         for handle in handles:
             del self._started[handle]
         self._choose()
@@ -458,7 +462,7 @@ class SharedMemoryPlane(Plane):
         """Return True if ``buffer`` is the same memory for all members."""
         if self.rings is not None:
             return False
-        arenas = self._arenas.values()
+        arenas = [named.arena for named in self._arenas.values()]
         shared = [arena for arena in arenas if isinstance(arena, SharedArena)]
         return any(buffer is one for arena in shared for one in arena.common)
 
@@ -472,28 +476,27 @@ class SharedMemoryPlane(Plane):
         assert self._own is not None
         return self._own
 
-    def _sum(self, call: _Call) -> bool:
-        found = self._arenas[call.name]
-        arena = found if isinstance(found, SharedArena) else None
+    def _sum(self, named: _Named, call: _Call) -> bool:
+        arena = named.arena if isinstance(named.arena, SharedArena) else None
         shared = arena is not None and arena.reaches_all(self._bindings, self, call.part)
         if self.rings is not None:
-            if call.name not in self._agreed:
-                self._agreed[call.name] = self._all(shared)
-            shared = self._agreed[call.name]
+            if named.agreed is None:
+                named.agreed = self._all(shared)
+            shared = named.agreed
             if not shared:
-                self._went[call.name, call.index] = ""
-                self._tried.pop((call.name, call.index), None)
+                named.went[call.part.number] = ""
+                named.tried.pop(call.part.number, None)
         if arena is not None:
             if shared:
-                self._sum_of(arena, call)
+                self._sum_of(named, arena, call)
             else:
                 arena.unshare()
         return shared
 
-    def _sum_of(self, arena: SharedArena, call: _Call) -> None:
+    def _sum_of(self, named: _Named, arena: SharedArena, call: _Call) -> None:
         began = time.perf_counter()
-        arena.sum(call.index, self.rings, call.way, call.part)
-        tried = self._tried.get((call.name, call.index))
+        arena.sum(call.part.number, self.rings, call.way, call.part)
+        tried = named.tried.get(call.part.number)
         if tried is not None and tried.trial.choice is None:
             tried.seconds.append(time.perf_counter() - began)
 

@@ -18,7 +18,6 @@ from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.arrays.word_view import WORDS_OF
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
-    Arena,
     Between,
     Buffer,
     Cancel,
@@ -184,15 +183,8 @@ class DataPath:
         self._world = world
         self._host_of = host_of
         self._handles: Handle = 0
-        self._places: dict[int, tuple[Place, Buffer]] = {}
-        """The arrays of named arenas and their places, by `id`."""
         self._ways: dict[tuple[WorkerId, Place | None], str] = {}
         """The last way of each array of each worker."""
-
-    def know(self, arena: Arena, name: str) -> None:
-        """Add a named arena: its arrays belong to those of other workers' arenas of this name."""
-        for index, contribution in arena.every_contribution():
-            self._places[id(contribution)] = (name, index), contribution
 
     def between(
         self, worker: WorkerId, workers: Sequence[WorkerId], parts: Sequence[Part]
@@ -267,9 +259,10 @@ class DataPath:
         self._world.after(self._world.delays.compute, self._enter, worker, data, call)
         return self._handles
 
-    def _place(self, part: Part) -> Place | None:
-        place, array = self._places.get(id(part.contribution), (None, None))
-        return place if array is part.contribution else None
+    @staticmethod
+    def _place(part: Part) -> Place | None:
+        arena = part.arena
+        return None if arena is None or not arena.name else (arena.name, part.number)
 
     def _way(self, worker: WorkerId, data: Data, part: Part) -> str:
         """Return the way of a part between hosts: first all in turns, then one that is drawn."""
