@@ -27,7 +27,8 @@ def main(folder: Path, params: int, steps: int, schedule: str, library: str = "n
     gradient[0].fill(1e-3)
     with spotmpi.Trainer(weights, optimizer=Momentum(lr=0.05), strategy=SSGD()) as trainer:
         killer: Rehearsal = Killer(schedule, trainer.worker, folder)
-        object.__setattr__(cast(Any, trainer)._seat.place, "faults", killer)  # it is frozen
+        context = cast(Any, trainer)._participant.context
+        object.__setattr__(context, "faults", killer)  # it is frozen
         while trainer.steps < steps:
             trainer.step(gradient, loss=0.0)
 

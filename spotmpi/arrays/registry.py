@@ -75,7 +75,7 @@ class Registry:
         layout, state = self._arrays[name]
         return layout, state.flats
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Remove all arrays."""
         self._arrays.clear()
 
@@ -85,7 +85,7 @@ class Registry:
 
     # Arrays.
 
-    def tape(self) -> WordView:
+    def words(self) -> WordView:
         """Return the replicated arrays of which there are pages, as one row of words. It shares
         their memory."""
         return WordView(*(state.flats for _, _, state in self._replicated() if state.paged))

@@ -50,7 +50,7 @@ class MpiModels:
         self._plane = plane
         self._way = way
         self._members = members
-        self._board: PublishedModel | None = None
+        self._published_model: PublishedModel | None = None
         """This worker's board. None as long as nothing is published."""
         self._replied = self._free = _Room(HOST.zeros("uint8", 0), [])
         """Rooms of the last reply, and of the next model that comes from another host."""
@@ -76,16 +76,16 @@ class MpiModels:
         """Perform `Publish`."""
         self._check()
         form = ModelForm.of(model)
-        if self._board is None or self._board.form != form:
+        if self._published_model is None or self._published_model.form != form:
             self._furnish(form, [backend_of(array) for array in model])
-        assert self._board is not None
-        self._board.write(model)
+        assert self._published_model is not None
+        self._published_model.write(model)
         self._attend()
 
     def fetch(self, worker: WorkerId) -> Fetched | None:
         """Perform `Fetch`."""
         self._check()
-        if self._board is None:
+        if self._published_model is None:
             return None
         members = self._members()
         with self._word:
@@ -98,7 +98,7 @@ class MpiModels:
         self._attend()
         if came is not None and came.worker in members:
             return self._reply(*came)
-        if worker not in members or (board := self._plane.board_of(worker, self._form)) is None:
+        if worker not in members or (board := self._plane.model_of(worker, self._form)) is None:
             return None
         number = board.read(self._replied.flat)
         return None if number is None else self._reply(worker, number)
@@ -107,7 +107,7 @@ class MpiModels:
         """Begin another training, in which nothing is published yet."""
         with self._turn:
             self._forget()
-            self._board = None
+            self._published_model = None
         self._plane.show(None)
 
     @contextmanager
@@ -120,17 +120,17 @@ class MpiModels:
 
     @property
     def _form(self) -> ModelForm:
-        assert self._board is not None
-        return self._board.form
+        assert self._published_model is not None
+        return self._published_model.form
 
     def _furnish(self, form: ModelForm, backends: Sequence[Backend]) -> None:
         """Make a board and rooms for models of this form."""
         with self._turn:
             self._forget()
-            before = 0 if self._board is None else self._board.published
-            self._board = PublishedModel.new(form, before)
+            before = 0 if self._published_model is None else self._published_model.published
+            self._published_model = PublishedModel.new(form, before)
             self._replied, self._free = _room(form, backends), _room(form, backends)
-        self._plane.show(self._board)
+        self._plane.show(self._published_model)
 
     def _forget(self) -> None:
         """Let asks and replies that are under way not count any more."""
@@ -155,7 +155,7 @@ class MpiModels:
 
     def _attend(self) -> None:
         """Make sure that workers of other hosts get answers."""
-        if self._board is None or all(map(self._plane.is_near, self._members())):
+        if self._published_model is None or all(map(self._plane.is_near, self._members())):
             return
         if not threads():
             with self._turn:
@@ -198,7 +198,7 @@ class MpiModels:
         if comm.Is_revoked():
             self._give_up()
             return False
-        answered = self._answering.proceed(comm, lambda: self._board)
+        answered = self._answering.proceed(comm, lambda: self._published_model)
         came = self._asking.proceed(comm)
         with self._word:
             self._came = came or self._came

@@ -33,11 +33,11 @@ class StateTransfer:
     def __init__(
         self,
         me: WorkerId,
-        tape: WordView,
+        words: WordView,
         arena: Callable[[Sequence[Shape]], Arena],
         ends: Sequence[int] | None = None,
     ) -> None:
-        """``tape``: the registered state, in sets of the size of a gradient.
+        """``words``: the registered state, in sets of the size of a gradient.
 
         ``arena`` makes memory for pages, once a newcomer learns. A slice holds the same elements of
         every set: the result of a round for a parameter depends on what the optimizer remembers of
@@ -50,13 +50,13 @@ class StateTransfer:
         self._teaches = False
         self._open = self._last = False
         """True if a page goes with the open round, or went with the last one (`_last`)."""
-        self.change(tape, ends)
+        self.change(words, ends)
 
-    def change(self, tape: WordView, ends: Sequence[int] | None) -> None:
+    def change(self, words: WordView, ends: Sequence[int] | None) -> None:
         """Use another registered state from now on. Only while `idle`, on all workers alike."""
-        self._tape = tape
-        self._set = tape.size // tape.sets
-        share = -(-self._set // (tape.sets * _SHARE))
+        self._words = words
+        self._set = words.size // words.sets
+        share = -(-self._set // (words.sets * _SHARE))
         # An even number, as some elements are two words long.
         self._slices = cut(self._set, max(_LEAST, share + share % 2), ends)
         """Words of each set that a page holds: begin and end of each slice."""
@@ -113,7 +113,7 @@ class StateTransfer:
         self._teaches = True
         if self._arena is None:
             longest = max(end - begin for begin, end in self._slices)
-            shape = Shape(self._tape.dtype, HEAD + self._tape.sets * longest)
+            shape = Shape(self._words.dtype, HEAD + self._words.sets * longest)
             self._arena = self._arena_of([shape])
 
     # The pages.
@@ -151,7 +151,7 @@ class StateTransfer:
         rank, many = full.index(self.me), len(full)
         for start, part in self._parts(page):
             begin, end = rank * len(part) // many, (rank + 1) * len(part) // many
-            self._tape.read(start + begin, part[begin:end])
+            self._words.read(start + begin, part[begin:end])
         head = page[:HEAD]
         if rank == 0 and not (rest and write(head, {**fields, "rest": rest})):
             write(head, fields)
@@ -168,7 +168,7 @@ class StateTransfer:
         page = self._arena.record[0]
         if self.learns:
             for start, part in self._parts(page):
-                self._tape.write(start, part)
+                self._words.write(start, part)
         return read(page[:HEAD])
 
     def given(self, values: dict[str, Any]) -> tuple[WorkerId, ...]:
@@ -183,6 +183,6 @@ class StateTransfer:
         """Yield for each set where the slice begins in the state, and its place on the page."""
         begin, end = self._slices[self._lessons.part]
         size = end - begin
-        for number in range(self._tape.sets):
+        for number in range(self._words.sets):
             place = HEAD + number * size
             yield number * self._set + begin, page[place : place + size]

@@ -179,7 +179,7 @@ class Trainee:
         self._asks = {ask.steps for ask in schedule.asks if ask.worker == me}
         self._history = History()
         self._history.enter()
-        self._place = WorkerContext(
+        self._context = WorkerContext(
             sim.SimulatedFabric(me, simulation),
             Board(me, simulation, launcher),
             settings,
@@ -192,7 +192,7 @@ class Trainee:
             rest=lambda seconds: None,
         )
         self._refusals = schedule.refusals
-        self._seat: Participant
+        self._participant: Participant
 
     @property
     def _ahead(self) -> bool:
@@ -206,16 +206,16 @@ class Trainee:
 
     def script(self) -> Steps[int]:
         """Train to the end, or as long as this worker may; the code that its process ends with."""
-        checker, stopped, channel = self._checker, False, self._place.channel
+        checker, stopped, channel = self._checker, False, self._context.channel
         channel.tell("begin")
-        if self._place.settings.newcomer is not None:
+        if self._context.settings.newcomer is not None:
             channel.tell("waiting")
         try:
-            self._seat = yield from enter(self._place, self._training)
-            if isinstance(self._seat, Session):
-                self._begins(self._seat)
+            self._participant = yield from enter(self._context, self._training)
+            if isinstance(self._participant, Session):
+                self._begins(self._participant)
             yield from self._train()
-            yield from self._seat.finish()
+            yield from self._participant.finish()
         except Left:
             checker.left(self.me, self._told)
             return 0
@@ -230,14 +230,14 @@ class Trainee:
         number = training.position.open(self._samples, BATCH, self._passes, _SEED)
         training.position.enter()
         try:
-            while (batch := self._seat.next_batch(number)) is not None:
+            while (batch := self._participant.next_batch(number)) is not None:
                 training.batch = batch
                 # Of the step: another strategy may follow it.
                 ahead, paced = self._ahead, self._paced
                 if self._steps % _EVERY == 1 and not (ahead or paced):
                     yield from self._once(("in the loop", self._steps))
                 self._change()
-                learnt = isinstance(self._seat, JoiningWorker)
+                learnt = isinstance(self._participant, JoiningWorker)
                 yield from self._step(batch)
                 if learnt:  # of the others' step, that is
                     ahead, paced = self._ahead, self._paced
@@ -250,7 +250,7 @@ class Trainee:
                     self._checker.leaves_batches()
                     break
         finally:
-            self._seat.leave_batches(number)
+            self._participant.leave_batches(number)
         yield from self._once("after the loop")
         yield from self._ask("after it")
 
@@ -264,16 +264,16 @@ class Trainee:
             self._checker.wants_to_follow(wanted, self._steps)
 
     def _step(self, batch: Indices) -> Steps[None]:
-        seat, told, grads = self._seat, self._told, gradient(self._params, batch)
-        if isinstance(seat, JoiningWorker):
+        participant, told, grads = self._participant, self._told, gradient(self._params, batch)
+        if isinstance(participant, JoiningWorker):
             whole = yield from self._give(cut(grads, self._arrays))
-            self._seat = taught = yield from seat.step(whole, 1.0)
+            self._participant = taught = yield from participant.step(whole, 1.0)
             assert isinstance(taught, Session)
             self._begins(taught)
             return
-        assert isinstance(seat, Session)
-        if self._steps in self._asks and self._place.settings.checkpoint is not None:
-            seat.ask_for_checkpoint()
+        assert isinstance(participant, Session)
+        if self._steps in self._asks and self._context.settings.checkpoint is not None:
+            participant.ask_for_checkpoint()
             self._checker.wants(self.me, self._steps)
         paced = self._paced
         if paced and not self._was_paced:
@@ -282,18 +282,18 @@ class Trainee:
         if paced:  # some take longer than others
             yield Work(lambda: None)
         if paced:
-            members, strategy = seat.driver.membership.ids, self._training.sync.strategy
+            members, strategy = participant.driver.membership.ids, self._training.sync.strategy
             self._checker.pairs.among(self.me, members, str(strategy.name))
-        if seat.turns.now.weight(self.me) or not paced:
-            first = self._steps if seat.turns.level else seat.turns.now.first
+        if participant.turns.now.weight(self.me) or not paced:
+            first = self._steps if participant.turns.level else participant.turns.now.first
             self._checker.gradient(self.me, first, self._steps, batch, grads, paced)
         whole = yield from self._give(cut(grads, self._arrays))
-        yield from self._watched(seat.step(whole, 1.0))
-        if seat.turns.level or not paced:
+        yield from self._watched(participant.step(whole, 1.0))
+        if participant.turns.level or not paced:
             self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
-        model = self._model if seat.turns.level else None
+        model = self._model if participant.turns.level else None
         known = self._steps, model, told, paced
-        self._checker.stepped(self.me, seat.driver.membership, *known)
+        self._checker.stepped(self.me, participant.driver.membership, *known)
 
     def _watched(self, steps: Steps[Any]) -> Steps[None]:
         """The checker sees what models are shown and given, asked for and shared."""
@@ -324,11 +324,11 @@ class Trainee:
     @property
     def _ring(self) -> Ring | None:
         """In which models are given away, if they are."""
-        seat, strategy = self._seat, self._training.sync.strategy
+        participant, strategy = self._participant, self._training.sync.strategy
         if not any(isinstance(due.stage, PushSum) for due in strategy.before):
             return None
-        assert isinstance(seat, Session)
-        return Ring(self._training.progress.rounds, seat.driver.membership.generation)
+        assert isinstance(participant, Session)
+        return Ring(self._training.progress.rounds, participant.driver.membership.generation)
 
     def _give(self, grads: list[Array]) -> Steps[Any]:
         """Give some of these, or all or none, as soon as they are there; returns what the step is
@@ -339,7 +339,7 @@ class Trainee:
             # From the last one on, as a backward pass does, or in any order.
             order = chance.choice((sorted(rest, reverse=True), chance.sample([*rest], len(rest))))
             for number in order[: chance.randint(1, len(rest))]:
-                yield from self._seat.ready(number, rest.pop(number))
+                yield from self._participant.ready(number, rest.pop(number))
                 yield Work(lambda: None)
         sync = self._training.sync
         return gradient.gathered(rest if gradient.pieces else grads, sync.give)
@@ -380,15 +380,15 @@ class Trainee:
         self._checker.begins(self.me, session.driver.membership, self._steps, self._model)
 
     def _ask(self, label: str) -> Steps[None]:
-        seat = self._seat
-        if self._training.position.recall(list) is None and isinstance(seat, Session):
-            answer = yield from seat.mean(question(self.me))
-            self._checker.mean(self.me, seat.driver.membership, label, answer)
+        participant = self._participant
+        if self._training.position.recall(list) is None and isinstance(participant, Session):
+            answer = yield from participant.mean(question(self.me))
+            self._checker.mean(self.me, participant.driver.membership, label, answer)
 
     def _once(self, moment: object) -> Steps[None]:
         said = self._training.position.recall(bytes)
         if said is None:
-            said = yield from self._seat.once(lambda: self._checker.works(self.me, moment))
+            said = yield from self._participant.once(lambda: self._checker.works(self.me, moment))
         self._checker.told(self.me, moment, said)
 
     @property

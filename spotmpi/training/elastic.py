@@ -73,7 +73,7 @@ class Elastic(Generic[P]):
 
     def __init__(self, training: TrainingState[P]) -> None:
         self._training = training
-        self._seat: Participant | None = None
+        self._participant: Participant | None = None
         self._inside = False
         self._works = False
         """True while this worker runs the function given to `once`."""
@@ -82,12 +82,12 @@ class Elastic(Generic[P]):
 
     @property
     def _membership(self) -> Membership:
-        return _ALONE if self._seat is None else self._seat.membership
+        return _ALONE if self._participant is None else self._participant.membership
 
     @property
     def worker(self) -> WorkerId:
         """Id of this worker. It is given at the worker's admission and never reused."""
-        return 0 if self._seat is None else self._seat.me
+        return 0 if self._participant is None else self._participant.me
 
     @property
     def workers(self) -> tuple[WorkerId, ...]:
@@ -137,14 +137,14 @@ class Elastic(Generic[P]):
         fewer samples than workers. Some workers then get a sample that belongs to another worker,
         and their gradient does not count.
         """
-        seat, training = self._connected("batches()"), self._training
-        self._run(seat.round_off())  # the last loop may have been left within a round
+        participant, training = self._connected("batches()"), self._training
+        self._run(participant.round_off())  # the last loop may have been left within a round
         number = training.position.open(n, batch_size, passes, self.seed)
         if training.position.repeats and self.leader:
             warnings.warn(_REPEATS.format(self._call, self.steps), RuntimeWarning, stacklevel=2)
         training.position.enter()
         try:
-            while (batch := seat.next_batch(number)) is not None:
+            while (batch := participant.next_batch(number)) is not None:
                 training.batch = batch
                 yield batch
                 if training.batch is not None:
@@ -152,10 +152,10 @@ class Elastic(Generic[P]):
                         f"worker {self.worker}: the batch of step {self.steps} was not used: "
                         f"call {self._call}.{self._use}() once for each batch"
                     )
-                seat = self._connected("batches()")
+                participant = self._connected("batches()")
         finally:
             training.gradient.micro_batches.clear()
-            seat.leave_batches(number)
+            participant.leave_batches(number)
 
     def passes(self, n: int) -> Iterator[int]:
         """Yield the numbers of those of ``n`` passes that are left, counted from 0. Local.
@@ -177,14 +177,14 @@ class Elastic(Generic[P]):
 
     def _take_step(self, contribution: Any, loss: float | None) -> None:
         """Take one step, or one average, with this worker's contribution."""
-        seat = self._connected(f"{self._use}()")
+        participant = self._connected(f"{self._use}()")
         self._check_batch(self._use)
-        self._seat = self._run(seat.step(contribution, loss))
+        self._participant = self._run(participant.step(contribution, loss))
 
     def _take_piece(self, name: Any, grad: Any) -> None:
         """Give one array of this worker's contribution to the next step."""
-        seat = self._connected("ready()")
-        self._seat = self._run(seat.ready(name, grad))
+        participant = self._connected("ready()")
+        self._participant = self._run(participant.ready(name, grad))
 
     def _check_batch(self, call: str) -> None:
         training = self._training
@@ -203,12 +203,12 @@ class Elastic(Generic[P]):
         of one step, and a second one of 576 bytes for each number. A worker lost during the call
         does not count.
         """
-        seat = self._connected("mean()")
+        participant = self._connected("mean()")
         x = in_host_memory(x)
         known = self._training.position.recall(list, len(numbers_of(x)))
         if known is not None:
             return like(x, known)
-        return self._run(seat.mean(x))
+        return self._run(participant.mean(x))
 
     def once(self, work: Callable[[], Any]) -> Any:
         """Run ``work`` on one worker and return its value on all workers. Collective, blocking.
@@ -220,12 +220,12 @@ class Elastic(Generic[P]):
         `OnceError`. ``work`` may take any time. It must not make a call that needs all workers. The
         cost is about the all-reduce of one step, and one of the size of the value.
         """
-        seat, position = self._connected("once()"), self._training.position
+        participant, position = self._connected("once()"), self._training.position
         of = name_of(work)
         said = position.recall(bytes, of)
         if said is not None:
             return answer_of(said)
-        said = self._run(seat.once(lambda: self._outcome(work), of))
+        said = self._run(participant.once(lambda: self._outcome(work), of))
         value = answer_of(said)
         position.keep_last(of, said)
         return value
@@ -261,8 +261,8 @@ class Elastic(Generic[P]):
         that is done elsewhere (another machine, a service). A worker that computes, reads or writes
         counts as at work anyway. ``beat()`` of the block's object says that the work goes on.
         """
-        seat = self._connected("busy()", alone=True)
-        return BusyBlock(seat.place.channel, self.worker, what)
+        participant = self._connected("busy()", alone=True)
+        return BusyBlock(participant.context.channel, self.worker, what)
 
     def save(self) -> None:
         """Ask for a checkpoint at the end of the next step, or of the training. Local.
@@ -270,13 +270,13 @@ class Elastic(Generic[P]):
         It is enough if one worker asks. The leader at that time writes it, into ``--checkpoint
         DIR``. Raises UsageError if the job has no such folder.
         """
-        seat = self._connected("save()", alone=True)
-        if seat.place.settings.checkpoint is None:
+        participant = self._connected("save()", alone=True)
+        if participant.context.settings.checkpoint is None:
             raise UsageError(
                 f"{self._call}.save() has no place to write to: start with --checkpoint DIR "
                 "(SPOTMPI_CHECKPOINT)"
             )
-        seat.ask_for_checkpoint()
+        participant.ask_for_checkpoint()
 
     def __enter__(self: Self) -> Self:
         process = _this_process()
@@ -305,9 +305,9 @@ class Elastic(Generic[P]):
         cpu = CpuTime() if trace.active else None
         faults = FaultInjection(given.revoke, process.fabric.me)
         known = channel, given, trace, version(), history, faults
-        place = WorkerContext(process.fabric, *known, cpu=cpu)
+        context = WorkerContext(process.fabric, *known, cpu=cpu)
         try:
-            self._seat = process.fabric.run(enter(place, self._training))
+            self._participant = process.fabric.run(enter(context, self._training))
         except Exception as error:
             self._let_go()
             self._give_up(error, given)
@@ -341,15 +341,15 @@ class Elastic(Generic[P]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._seat is not None
-        given = self._seat.place.settings
+        assert self._participant is not None
+        given = self._participant.context.settings
         try:
             self._leave(error, given)
         finally:
             self._let_go()
 
     def _leave(self, error: BaseException | None, given: Settings) -> None:
-        assert self._seat is not None
+        assert self._participant is not None
         if isinstance(error, Stopped | Left):
             if isinstance(error, Stopped) and self.leader and given.job is None:
                 print(f"spotmpi: {error}", file=sys.stderr, flush=True)  # a launcher would say it
@@ -365,7 +365,7 @@ class Elastic(Generic[P]):
                     f"worker {self.worker}: the end of the block came after "
                     f"{self._call}.accumulate(), in step {self.steps}: call {self._call}.step()"
                 )
-            self._run(self._seat.finish())
+            self._run(self._participant.finish())
         except Exception as failure:
             self._give_up(failure, given)
             raise
@@ -374,8 +374,8 @@ class Elastic(Generic[P]):
     def _give_up(self, error: BaseException | None, given: Settings) -> None:
         """End an unfinished training. A script that runs alone may begin another one."""
         self._inside = False
-        if isinstance(error, Exception) and self._seat is not None:
-            self._run(self._seat.abandon())
+        if isinstance(error, Exception) and self._participant is not None:
+            self._run(self._participant.abandon())
         if given.world_size is None and given.newcomer is None:
             _this_process().history.give_up()
         if error is not None:
@@ -383,8 +383,8 @@ class Elastic(Generic[P]):
 
     def _run(self, steps: Steps[T]) -> T:
         """Perform ``steps``, in which the other workers take part."""
-        assert self._seat is not None
-        fabric, meter = self._seat.place.fabric, self._training.meter
+        assert self._participant is not None
+        fabric, meter = self._participant.context.fabric, self._training.meter
         meter.waits(fabric.clock())
         try:
             return fabric.run(steps)
@@ -401,20 +401,21 @@ class Elastic(Generic[P]):
         self._training.model.show((done.steps, done.rounds))
 
     def _connected(self, call: str, alone: bool = False) -> Participant:
-        """Return the seat or raise UsageError. ``alone``: the call does not need other workers."""
+        """Return the participant or raise UsageError. ``alone``: the call needs no other
+        worker."""
         if self._works and not alone:
             raise UsageError(
                 f"{self._call}.{call} needs all workers, and what {self._call}.once() runs is run "
                 f"by one of them alone: call it before or after {self._call}.once()"
             )
-        if self._seat is None or not self._inside:
+        if self._participant is None or not self._inside:
             name = type(self).__name__
             raise UsageError(
                 f"{self._call}.{call} belongs inside `with spotmpi.{name}(...) as {self._call}`"
             )
         if not alone and call not in _OF_A_STEP:
             self._check_step(f"{self._call}.{call}")
-        return self._seat
+        return self._participant
 
     def _check_step(self, what: str) -> None:
         if self._training.gradient.pieces:

@@ -44,35 +44,35 @@ class TrainingExchange:
 
     def __init__(
         self,
-        place: WorkerContext,
+        context: WorkerContext,
         training: TrainingState[Any],
         membership: Membership,
         ledger: Ledger | None,
     ) -> None:
         """Begin among ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
-        self.place = place
+        self.context = context
         self.training = training
-        fabric, given, channel = place.fabric, place.settings, place.channel
+        fabric, given, channel = context.fabric, context.settings, context.channel
         registry = training.registry
-        transfer = StateTransfer(self.me, registry.tape(), fabric.arena, training.model.ends)
+        transfer = StateTransfer(self.me, registry.words(), fabric.arena, training.model.ends)
         self.tables = WorkerTables(fabric.arena, training)
         self.memory = RoundMemory(fabric.arena, self._usual, transfer)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
-        journal = Journal(place.trace, channel, self.me, lambda: training.sync.strategy.called)
-        self.records = StepRecords(place, journal, self.memory, self.turns)
+        journal = Journal(context.trace, channel, self.me, lambda: training.sync.strategy.called)
+        self.records = StepRecords(context, journal, self.memory, self.turns)
         self.compare = DigestCheck(registry, journal)
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
         known = transfer, self.turns, journal, survey, self.tables
         self.switching = Switching(training, *known)
-        self.orders = LauncherOrders(place, training, self.me)
+        self.orders = LauncherOrders(context, training, self.me)
         self.keeper = Checkpoints(
             given.checkpoint,
             given.checkpoint_every,
             lambda: (registry.checkpoint(), {"structure": registry.structure()}),
             training.finite.holds,
-            place.save,
-            place.trace,
+            context.save,
+            context.trace,
             channel,
             fabric,
         )
@@ -87,7 +87,7 @@ class TrainingExchange:
     @property
     def me(self) -> WorkerId:
         """This worker."""
-        return self.place.fabric.me
+        return self.context.fabric.me
 
     @property
     def transfer(self) -> StateTransfer:
@@ -105,7 +105,7 @@ class TrainingExchange:
         """Return what this worker adds to the plan that is due; None: none is due."""
         if not self.boundary.changes:
             return None
-        guest = None if self.transfer.learns else self.place.fabric.guest()
+        guest = None if self.transfer.learns else self.context.fabric.guest()
         leaving = frozenset({self.me}) if self.orders.leave else frozenset()
         if leaving:
             self.training.sync.leave()  # now: once it is sealed the others go on
@@ -131,19 +131,19 @@ class TrainingExchange:
         steps = self.training.progress.steps
         if self.round.kind == control_word.STEP:
             steps += self.training.progress.adds
-            self.place.faults.arm(range(self.turns.now.first, steps))
+            self.context.faults.arm(range(self.turns.now.first, steps))
         self.records.entered()
 
     def speak(self, membership: Membership) -> None:
         """Write the control word."""
-        self.place.faults.hold()
+        self.context.faults.hold()
         what = self.round
         if what.kind is None:
             self.memory.speak(ControlWord(None, self.me))
             return
         if what.obeys:
             self.orders.obey(self.driver.membership, what.kind == control_word.STEP)
-        few = len(self.transfer.full(membership.ids)) < self.place.settings.min_workers
+        few = len(self.transfer.full(membership.ids)) < self.context.settings.min_workers
         published = self.keeper.published
         if self.ending.sealed:
             # All others wait in this round. If this worker dies in it, another one leads.
@@ -156,7 +156,7 @@ class TrainingExchange:
             published=published,
             stop=level and (self.orders.stop or (what.obeys and few)),
             leaves=level and self.orders.leave,
-            newcomer=level and self.place.fabric.guest() is not None,
+            newcomer=level and self.context.fabric.guest() is not None,
             strategy=self.switching.wish if self.leads else None,
             digest=self.compare.said,
         )
@@ -164,8 +164,8 @@ class TrainingExchange:
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """Commit the round, as every other worker does with the same numbers: all is there."""
-        now = self.place.fabric.clock()
-        self.place.faults.reduced(self.records.seconds(now))
+        now = self.context.fabric.clock()
+        self.context.faults.reduced(self.records.seconds(now))
         number = self.driver.ledger.committed - 1
         self.memory.turn()
         page = self.transfer.turn()
@@ -212,7 +212,7 @@ class TrainingExchange:
         """Tell of the steps that a round has committed."""
         generation = self.driver.ledger.generation
         self.records.committed(number, generation, brought, full, taken, now)
-        self.training.finite.tell(self.place.channel, self.me, self.leads)
+        self.training.finite.tell(self.context.channel, self.me, self.leads)
         if self.turns.level:
             self.switching.heard(word, taken, full, self.leads)
 
@@ -255,7 +255,7 @@ class TrainingExchange:
 
     def confirm(self, lost: Collection[WorkerId]) -> None:
         """Wait until the launcher, if there is one, says that these are dead. Blocking."""
-        self.place.channel.confirm(lost)
+        self.context.channel.confirm(lost)
 
     def last_words(self, remaining: Collection[WorkerId]) -> None:
         """Write the steps that are not in the trace yet, as the leader of those who remain.
@@ -291,7 +291,7 @@ class TrainingExchange:
         steps = self.training.progress.steps
         complete = self.ending.finishes or not self.ending.stops
         if not self.ending.stops:
-            self.keeper.pause(self.place.rest)
+            self.keeper.pause(self.context.rest)
         return self.keeper.keep(steps, complete)
 
     def _teach(self, full: Sequence[WorkerId]) -> None:
@@ -318,7 +318,7 @@ class TrainingExchange:
         """Note that all have come to the end, or to a stop."""
         ending, keeper = self.ending, self.keeper
         if ending.sealed and not word.published:
-            self.place.channel.tell("goes_on")
+            self.context.channel.tell("goes_on")
             if not ending.stops:
                 keeper.refused_end()
         ending.come(keeper.folder is not None, word.published, not keeper.given_up)
@@ -326,4 +326,4 @@ class TrainingExchange:
     def tell_progress(self, rounds: int, doing: int) -> None:
         """Tell the launcher how far this worker is, and what it is ``doing``."""
         done, measured = self.training.progress, self.training.measured(self.driver.membership.ids)
-        self.place.channel.progressed(self.me, rounds, done.steps, doing, done.loss, measured)
+        self.context.channel.progressed(self.me, rounds, done.steps, doing, done.loss, measured)

@@ -39,31 +39,38 @@ _LOG = logging.getLogger(__name__)
 P = TypeVar("P")
 
 
-def enter(place: WorkerContext, training: TrainingState[P]) -> Asks[Participant]:
+def enter(context: WorkerContext, training: TrainingState[P]) -> Asks[Participant]:
     """Connect, and return what this worker is. Collective, except for a newcomer."""
-    training.furnish(place.fabric.arena)
-    history = place.history
-    if place.settings.newcomer is None or history.membership is not None:
-        return (yield from _begin(place, training, history.membership or place.fabric.membership))
+    training.furnish(context.fabric.arena)
+    history = context.history
+    if context.settings.newcomer is None or history.membership is not None:
+        return (
+            yield from _begin(context, training, history.membership or context.fabric.membership)
+        )
     if history.prospectus is None:
-        yield from _look_around(place)
+        yield from _look_around(context)
     if history.number < len(history.past):
-        return PastTraining(place, training)
-    return JoiningWorker(place, training)
+        return PastTraining(context, training)
+    return JoiningWorker(context, training)
 
 
-def _look_around(place: WorkerContext) -> Asks[None]:
+def _look_around(context: WorkerContext) -> Asks[None]:
     """Hear from a member how far its script has come. Raises Left if that member is gone."""
     try:
-        place.history.follow(json.loads((yield Meet())))
+        context.history.follow(json.loads((yield Meet())))
     except PeersLost:
-        raise turned_away(place, _GONE) from None
+        raise turned_away(context, _GONE) from None
 
 
 def _begin(
-    place: WorkerContext, training: TrainingState[P], members: Membership
+    context: WorkerContext, training: TrainingState[P], members: Membership
 ) -> Asks[Session[P]]:
-    fabric, given, channel, history = place.fabric, place.settings, place.channel, place.history
+    fabric, given, channel, history = (
+        context.fabric,
+        context.settings,
+        context.channel,
+        context.history,
+    )
     fabric.move_on()
     try:
         found = _resume(given, training, later=history.number > 0)
@@ -75,7 +82,7 @@ def _begin(
 
         checkpoint_file.check_arrays(training.registry.described())
     saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
-    session = Session(place, training, members)
+    session = Session(context, training, members)
     yield from session.shake_hands([*training.facts(given), saw])
     channel.tell("ready")  # from here on the launcher expects workers to recover from a loss
     if history.workers is None:
@@ -85,9 +92,9 @@ def _begin(
     if session.driver.membership.ids[0] == fabric.me:
         session.journal.begin(None if found is None else found.step)
         members = session.driver.membership
-        place.trace.write("start", **_start_record(place, training, members))
+        context.trace.write("start", **_start_record(context, training, members))
         if found is not None:
-            place.trace.write("resume", step=found.step, path=str(found.path))
+            context.trace.write("resume", step=found.step, path=str(found.path))
         if training.model.moves_itself:
             session.journal.follows(training.progress.steps, training.sync.strategy)
     yield from session.begin(resumed=found is not None)
@@ -116,9 +123,9 @@ def _resume(given: Settings, training: TrainingState[Any], later: bool) -> Check
 
 
 def _start_record(
-    place: WorkerContext, training: TrainingState[Any], members: Membership
+    context: WorkerContext, training: TrainingState[Any], members: Membership
 ) -> dict[str, Any]:
-    given, model, strategy = place.settings, training.model, training.sync.strategy
+    given, model, strategy = context.settings, training.model, training.sync.strategy
     optimizer = model.optimizer
     return {
         "workers": members.ids,
@@ -130,8 +137,8 @@ def _start_record(
         "strategy_name": strategy.name,
         "optimizer": None if optimizer is None else type(optimizer).__name__,
         "lr": None if optimizer is None else _said(optimizer.lr),
-        "version": place.version,
-        "time": None if place.wall is None else place.wall(),
+        "version": context.version,
+        "time": None if context.wall is None else context.wall(),
         "detect_ms": None if given.job is None else given.detect_ms or "auto",
     }
 
@@ -143,13 +150,13 @@ def _said(lr: float | Schedule) -> float | str:
 class JoiningWorker(Outsider[P]):
     """A newcomer that is connected to its sponsor, and takes no part in rounds yet."""
 
-    def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
-        super().__init__(place, training)
-        told, facts = self.prospectus, training.facts(place.settings)
+    def __init__(self, context: WorkerContext, training: TrainingState[P]) -> None:
+        super().__init__(context, training)
+        told, facts = self.prospectus, training.facts(context.settings)
         check_facts(self.me, self.membership.ids[0], facts, told["facts"])
         training.registry.restore(told["rest"])
         self._check_followed()
-        place.channel.tell("ready")
+        context.channel.tell("ready")
         found, steps = self.membership.generation, training.progress.steps
         _LOG.info("generation %d, step %d: found by newcomer %d", found, steps, self.me)
 
@@ -161,20 +168,20 @@ class JoiningWorker(Outsider[P]):
         """Join and learn. Returns a session that is level with the others after a step, or a
         `PastTraining` if they have finished this training. Raises Left if it cannot join."""
         self.training.sync.rehearse(grads)
-        self.place.channel.tell("knocks")
+        self.context.channel.tell("knocks")
         try:
             charter = json.loads((yield Knock()))
         except PeersLost:
-            raise turned_away(self.place, _GONE) from None
+            raise turned_away(self.context, _GONE) from None
         if "training" in charter:
-            self.place.history.follow(charter)
+            self.context.history.follow(charter)
             self.training.batch = None
-            return PastTraining(self.place, self.training)
+            return PastTraining(self.context, self.training)
         membership = unpack(charter["membership"])
         ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
         self.training.follow(charter["strategy"])
-        session = Session(self.place, self.training, membership, ledger)
-        self.place.channel.tell("admitted", generation=membership.generation)
+        session = Session(self.context, self.training, membership, ledger)
+        self.context.channel.tell("admitted", generation=membership.generation)
         _LOG.info("generation %d: newcomer %d is admitted", membership.generation, self.me)
         yield from session.learn(charter)
         self._check_followed()
@@ -185,7 +192,7 @@ class JoiningWorker(Outsider[P]):
         said = self.training.position.recall_of_turn()
         if said is None:
             raise turned_away(
-                self.place,
+                self.context,
                 f"its script calls once() at step {self.training.progress.steps}, and the others' "
                 "did not; call it on what is equal on all workers, such as trainer.steps",
             )
@@ -195,14 +202,14 @@ class JoiningWorker(Outsider[P]):
     def finish(self) -> Asks[None]:
         """Leave: what follows the block must not see a model that learnt nothing. Raises Left."""
         why = f"worker {self.me} came after the last step"
-        self.place.channel.tell("withdrawn", why=why)
+        self.context.channel.tell("withdrawn", why=why)
         yield from ()
         raise Left(why)
 
     def _check_followed(self) -> None:
         if self.training.position.lost:
             raise turned_away(
-                self.place,
+                self.context,
                 "its script has asked for more, by mean() and once() outside of batches(), than "
                 "is kept for newcomers; ask for less, or inside of batches()",
             )
@@ -215,9 +222,9 @@ class PastTraining(Outsider[P]):
     are those that the script gave, not the trained ones of the others.
     """
 
-    def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
-        super().__init__(place, training)
-        training.registry.restore(place.history.past[place.history.number])
+    def __init__(self, context: WorkerContext, training: TrainingState[P]) -> None:
+        super().__init__(context, training)
+        training.registry.restore(context.history.past[context.history.number])
 
     def next_batch(self, number: int) -> Indices | None:
         """Return None: no batch is left."""
@@ -233,13 +240,13 @@ class PastTraining(Outsider[P]):
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Raise Left: the value cannot be known."""
         yield from ()
-        raise turned_away(self.place, _UNKNOWN)
+        raise turned_away(self.context, _UNKNOWN)
 
     def finish(self) -> Asks[None]:
         """Close this training; the script goes on to the next one."""
-        self.place.trace.close()
-        self.place.channel.close()
-        self.place.history.passed_by()
+        self.context.trace.close()
+        self.context.channel.close()
+        self.context.history.passed_by()
         yield from ()
 
 

@@ -18,14 +18,14 @@ __all__ = ["LauncherOrders"]
 class LauncherOrders:
     """The orders to one worker. Local, all of it."""
 
-    def __init__(self, place: WorkerContext, training: TrainingState[Any], me: WorkerId) -> None:
-        self._place, self._training, self._me = place, training, me
+    def __init__(self, context: WorkerContext, training: TrainingState[Any], me: WorkerId) -> None:
+        self._context, self._training, self._me = context, training, me
         self.stop = self.leave = False
         """What this worker's control words say: all should stop, and this worker should leave."""
 
     def obey(self, membership: Membership, in_step: bool) -> None:
         """Carry out the present order. ``in_step``: the open round is a round of steps."""
-        fabric, channel = self._place.fabric, self._place.channel
+        fabric, channel = self._context.fabric, self._context.channel
         order = channel.order_for(self._me)
         if order is None:
             return
@@ -42,7 +42,7 @@ class LauncherOrders:
 
     def why_to_stop(self, remain: int) -> str:
         """Return why all workers stop, if ``remain`` remain, and what is kept. For the user."""
-        given = self._place.settings
+        given = self._context.settings
         why = f"too few workers remain: {remain}, and {given.min_workers} were asked for"
         if remain >= given.min_workers:
             why = f"the {'workers were' if self.leave else 'job was'} told to stop"
@@ -54,9 +54,9 @@ class LauncherOrders:
     def _prospectus(self, membership: Membership) -> bytes:
         """Return what a newcomer's script needs to get to where the others are."""
         fields = {
-            **self._place.history.told(),
+            **self._context.history.told(),
             "membership": pack(membership),
-            "facts": [value for _, value in self._training.facts(self._place.settings)],
+            "facts": [value for _, value in self._training.facts(self._context.settings)],
             "rest": self._training.registry.snapshot(None),
         }
         return json.dumps(fields).encode()

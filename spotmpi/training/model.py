@@ -108,7 +108,7 @@ class Model(Generic[P]):
             _copy(centre, self.flats)
             self._seen_agreed = Views(self.layout, centre, self.moves_itself)
         registry, scope = self.registry, Scope.LOCAL if local else Scope.REPLICATED
-        registry.begin_anew()
+        registry.reset()
         registry.add("params", self.layout, State(self.agreed))
         counts = () if self.optimizer is None else self.optimizer.counts
         for name, flats in self.memory.items():

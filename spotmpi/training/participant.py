@@ -24,7 +24,7 @@ class Participant(Protocol):
     rounds; for all others it is local."""
 
     @property
-    def place(self) -> WorkerContext:
+    def context(self) -> WorkerContext:
         """What connects the worker with its job."""
 
     @property
@@ -69,10 +69,10 @@ class Participant(Protocol):
 class Outsider(Generic[P]):
     """A newcomer that takes no part in rounds. Local, all of it."""
 
-    def __init__(self, place: WorkerContext, training: TrainingState[P]) -> None:
-        self.place = place
+    def __init__(self, context: WorkerContext, training: TrainingState[P]) -> None:
+        self.context = context
         self.training = training
-        prospectus = place.history.prospectus
+        prospectus = context.history.prospectus
         assert prospectus is not None
         self.prospectus = prospectus
         """What it was told of the training that the others are in."""
@@ -82,7 +82,7 @@ class Outsider(Generic[P]):
     @property
     def me(self) -> WorkerId:
         """This worker."""
-        return self.place.fabric.me
+        return self.context.fabric.me
 
     def leave_batches(self, number: int) -> None:
         """The script leaves its batches of this number."""
@@ -112,8 +112,8 @@ class Outsider(Generic[P]):
         yield from ()
 
 
-def turned_away(place: WorkerContext, what: str) -> Left:
+def turned_away(context: WorkerContext, what: str) -> Left:
     """Return an exception for a newcomer that cannot take part, and tell the launcher."""
-    why = f"worker {place.fabric.me} was not admitted: {what}"
-    place.channel.tell("withdrawn", why=why)
+    why = f"worker {context.fabric.me} was not admitted: {what}"
+    context.channel.tell("withdrawn", why=why)
     return Left(why)

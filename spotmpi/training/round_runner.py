@@ -27,7 +27,7 @@ class RoundRunner:
     def __init__(self, rounds: TrainingExchange) -> None:
         self._rounds = rounds
         self._driver = rounds.driver
-        self._place, self._training = rounds.place, rounds.training
+        self._context, self._training = rounds.context, rounds.training
 
     def perform(self, what: Round) -> Asks[None]:
         """Do this round. If all are to stop, and can, they stop before it or after it. Raises Left
@@ -65,8 +65,8 @@ class RoundRunner:
         except Left:
             self._rounds.records.close()
             self._rounds.keeper.wait()
-            self._place.channel.tell("parted")
-            self._place.channel.close()
+            self._context.channel.tell("parted")
+            self._context.channel.close()
             raise
 
     def needs_others(self) -> None:
@@ -118,13 +118,13 @@ class RoundRunner:
         try:
             yield from self._driver.finish(leaves=True)
         except Left:
-            self._place.channel.tell("parted")
-            self._place.channel.close()
+            self._context.channel.tell("parted")
+            self._context.channel.close()
             raise Left(f"worker {self._rounds.me}: {why}") from None
 
     def finish(self) -> Asks[None]:
         """Leave together with all others. Returns when nobody waits for this worker."""
-        rounds, channel = self._rounds, self._place.channel
+        rounds, channel = self._rounds, self._context.channel
         ending, keeper = rounds.ending, rounds.keeper
         while not ending.over:
             yield from self._close()
@@ -136,7 +136,7 @@ class RoundRunner:
         _LOG.info("step %d: training has %s", steps, outcome)
         rounds.journal.stable(self._driver.ledger.committed + 1, members[0])
         if rounds.leads:
-            rounds.journal.await_causes(self._place.rest)
+            rounds.journal.await_causes(self._context.rest)
             rounds.journal.end(steps, members, outcome, self._training.position.left_early)
         rounds.records.close()
         if ending.finishes:

@@ -43,18 +43,18 @@ class Session(Generic[P]):
 
     def __init__(
         self,
-        place: WorkerContext,
+        context: WorkerContext,
         training: TrainingState[P],
         membership: Membership,
         ledger: Ledger | None = None,
     ) -> None:
         """Begin among ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
-        self.place = place
+        self.context = context
         self.training = training
         training.joined = ledger is not None
-        self._rounds = rounds = TrainingExchange(place, training, membership, ledger)
+        self._rounds = rounds = TrainingExchange(context, training, membership, ledger)
         self._runner = RoundRunner(rounds)
-        self._gathering = Gathering(place, training, rounds.transfer, lambda: self.membership)
+        self._gathering = Gathering(context, training, rounds.transfer, lambda: self.membership)
 
     @property
     def me(self) -> WorkerId:
@@ -120,7 +120,7 @@ class Session(Generic[P]):
         """End the lessons: this worker knows everything and takes the others' next step."""
         self.training.batch = None
         _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
-        self.place.channel.tell("trains", step=self.training.progress.steps)
+        self.context.channel.tell("trains", step=self.training.progress.steps)
         yield from self._runner.after_round()
         return self
 
@@ -143,7 +143,7 @@ class Session(Generic[P]):
     def _end_turn(self) -> Asks[StepPosition]:
         """End the turn with the steps that are taken: they are all that its round will have."""
         self.turns.end()
-        now = self.turns.moment()
+        now = self.turns.position()
         yield from self.training.sync.begin(None, now)
         return now
 
@@ -170,7 +170,7 @@ class Session(Generic[P]):
         pieces.check(key, array)
         if sync.strategy.piecewise and not self.driver.ledger.open:
             yield from self._runner.open_early(self._step_round(self.turns.now))
-            yield from sync.begin_piecewise(self.turns.moment())
+            yield from sync.begin_piecewise(self.turns.position())
             self._rounds.round.prepare(self.driver.membership, self.me)
         sync.give(key, array)
         if sync.strategy.piecewise:
@@ -191,7 +191,7 @@ class Session(Generic[P]):
             yield from self._runner.open_early(self._step_round(self.turns.now))
         if begun := opened and not ahead:
             self._rounds.round.check(self.driver.started)
-        now = self.turns.moment()
+        now = self.turns.position()
         if not begun:
             yield from sync.begin(grads, now)
         has_round = begun or now.last
@@ -259,7 +259,7 @@ class Session(Generic[P]):
         yield from self.round_off()
         yield from self._runner.finish()
         self.training.position.end()
-        self.place.history.over(self.training.registry.snapshot(None), self.membership)
+        self.context.history.over(self.training.registry.snapshot(None), self.membership)
 
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""

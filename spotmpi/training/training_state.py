@@ -226,7 +226,7 @@ class Meter:
         """Return this worker's pace since the last survey."""
         return Pace(me, self._steps, self._steps, self._samples, self._seconds)
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Begin again to measure the pace."""
         self._steps = self._samples = 0
         self._seconds = 0.0

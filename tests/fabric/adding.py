@@ -1,6 +1,6 @@
 """A process that adds to what it shares with others: ``adding.py HOW DESK...``
 
-It says where its desk is, and puts a part into the sum of round 0 whenever it is told a number on
+It says where its header is, and puts a part into the sum of round 0 whenever it is told a number on
 its input; of that, and of the sum, all elements are alike. It says what the first element of each
 array is then. Told "half", it is killed when one of two arrays is added; told "many", it adds parts
 in a row until it is told to stop by the next line, and then once more.
@@ -32,9 +32,9 @@ def arrays(value: float) -> list[Any]:
 def main() -> None:
     """Go on until the input ends."""
     others = [SharedHeader.of(Found(*map(int, one.split()))) for one in sys.argv[1:]]
-    desk = SharedHeader.new()
-    print(*desk.found, flush=True)
-    sums, total, desks = CommonSums(desk), arrays(0), [*others, desk]
+    header = SharedHeader.new()
+    print(*header.found, flush=True)
+    sums, total, headers = CommonSums(header), arrays(0), [*others, header]
     replace = common_sums._replace
 
     def killed(one: Any, within: Any, part: Any) -> None:
@@ -51,9 +51,9 @@ def main() -> None:
             number = 0
             while not select.select([told], [], [], 0)[0]:
                 number += 1
-                sums.add(arrays(number % 7), total, 0, desks)
+                sums.add(arrays(number % 7), total, 0, headers)
             continue
-        sums.add(arrays(float(value)), total, 0, desks)
+        sums.add(arrays(float(value)), total, 0, headers)
         print(*(float(flat[0]) for flat in total), flush=True)
 
 

@@ -76,7 +76,7 @@ def test_who_makes_memory_at_the_same_time_as_another_comes_to_the_first_one_s(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     workers = first, second, third = company(3)
-    monkeypatch.setattr(CommonSums, "_shown", lambda self, form, key, desks: iter(()))
+    monkeypatch.setattr(CommonSums, "_shown", lambda self, form, key, headers: iter(()))
     assert [add(worker, 10.0**worker.me) for worker in workers] == [1, 10, 100]
     monkeypatch.undo()
     assert add(third, 100) == 101
@@ -92,16 +92,16 @@ def test_who_changes_its_memory_takes_out_what_it_had_there(
     first, second, third = company(3)
     shown = CommonSums._shown
     assert (add(second, 10), add(third, 100)) == (10, 110)
-    monkeypatch.setattr(CommonSums, "_shown", lambda self, form, key, desks: iter(()))
+    monkeypatch.setattr(CommonSums, "_shown", lambda self, form, key, headers: iter(()))
     assert add(first, 1) == 1
     monkeypatch.setattr(
-        CommonSums, "_shown", lambda self, form, key, desks: shown(self, form, key, desks[1:])
+        CommonSums, "_shown", lambda self, form, key, headers: shown(self, form, key, headers[1:])
     )
     assert add(third, 100) == 110
     monkeypatch.undo()
     assert add(second, 10) == 11
     monkeypatch.setattr(
-        CommonSums, "_shown", lambda self, form, key, desks: shown(self, form, key, desks[2:])
+        CommonSums, "_shown", lambda self, form, key, headers: shown(self, form, key, headers[2:])
     )
     assert add(third, 100) == 100, "without that of the second one"
     assert add(second, 10) == 110
@@ -186,8 +186,8 @@ def test_arrays_of_another_library_are_added_in_the_memory_of_the_host() -> None
     with boxes():
         part, total = BOXED.zeros("float32", 5), BOXED.zeros("float32", 5)
         BOXED.fill(part, 3)
-        desk = SharedHeader.new()
-        CommonSums(desk).add([part], [total], 0, [desk])
+        header = SharedHeader.new()
+        CommonSums(header).add([part], [total], 0, [header])
         assert BOXED.to_host(total).tolist() == [3.0] * 5
 
 
@@ -201,8 +201,8 @@ def start() -> Iterator[Start]:
     """Start such processes, which end with the test."""
     made: list[subprocess.Popen[str]] = []
 
-    def run(*desks: str) -> subprocess.Popen[str]:
-        command = [sys.executable, adding.__file__, *desks]
+    def run(*headers: str) -> subprocess.Popen[str]:
+        command = [sys.executable, adding.__file__, *headers]
         pipe = subprocess.PIPE
         made.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
         return made[-1]
@@ -231,12 +231,12 @@ def tell(process: subprocess.Popen[str], what: str) -> None:
 def test_who_is_killed_in_the_middle_leaves_a_part_of_it_until_the_round(start: Start) -> None:
     """And the memory was its own."""
     process = start()
-    desk, total = SharedHeader.new(), arrays(0)
-    there = _desk(line(process))
-    sums = CommonSums(desk)
+    header, total = SharedHeader.new(), arrays(0)
+    there = _header(line(process))
+    sums = CommonSums(header)
 
     def found(value: float, number: int) -> list[Any]:
-        sums.add(arrays(value), total, number, [there, desk])
+        sums.add(arrays(value), total, number, [there, header])
         return [{*flat.tolist()} for flat in total]
 
     tell(process, "add 1")
@@ -254,31 +254,31 @@ def test_who_is_killed_at_any_moment_leaves_nothing_in_the_next_round(
     start: Start, adds: int
 ) -> None:
     process = start()
-    there, desk, total = _desk(line(process)), SharedHeader.new(), arrays(0)
-    sums = CommonSums(desk)
+    there, header, total = _header(line(process)), SharedHeader.new(), arrays(0)
+    sums = CommonSums(header)
     tell(process, "add 1")
     line(process)
-    sums.add(arrays(2), total, 0, [there, desk])
+    sums.add(arrays(2), total, 0, [there, header])
     assert [{*flat.tolist()} for flat in total] == [{3}, {3}]
     tell(process, "many 0")
     for _ in range(adds):
-        sums.add(arrays(2), total, 0, [there, desk])
+        sums.add(arrays(2), total, 0, [there, header])
     process.kill()
     process.wait()
-    sums.add(arrays(4), total, 0, [desk])
+    sums.add(arrays(4), total, 0, [header])
     for number in (1, 2):
-        sums.add(arrays(5), total, number, [desk])
+        sums.add(arrays(5), total, number, [header])
         assert [{*flat.tolist()} for flat in total] == [{5}, {5}]
 
 
 def test_two_that_add_as_fast_as_they_can_find_numbers_that_were_added(start: Start) -> None:
     first = start()
-    desk = line(first)
-    second = start(desk)
+    header = line(first)
+    second = start(header)
     line(second)
     for process in (first, second):
         tell(process, "many 0")
-    there, own, total = _desk(desk), SharedHeader.new(), arrays(0)
+    there, own, total = _header(header), SharedHeader.new(), arrays(0)
     sums = CommonSums(own)
     for number in range(60):
         sums.add(arrays(number % 7), total, 0, [there, own])
@@ -291,5 +291,5 @@ def test_two_that_add_as_fast_as_they_can_find_numbers_that_were_added(start: St
     assert [{*flat.tolist()} for flat in total] == [{3}, {3}], "nothing of it in the next round"
 
 
-def _desk(said: str) -> SharedHeader:
+def _header(said: str) -> SharedHeader:
     return SharedHeader.of(Found(*map(int, said.split())))

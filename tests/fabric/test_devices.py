@@ -348,7 +348,7 @@ def test_who_has_met_the_others_once_more_before_a_loss_meets_them_after_it(near
         return
     workers = company(3)
     check(workers, 0)
-    workers[1].plane._neighbours.talk._arena.turn()
+    workers[1].plane._device_sums.talk._arena.turn()
     lose(workers, 0)
     go_on(workers)
     for number in (1, 2):
@@ -392,7 +392,7 @@ def test_whoever_dies_in_mid_sum_the_others_sum_it_again_without_it(
                     flat._is.fill(np.nan)  # as CUDA leaves undefined
             raise _Dies
 
-    talk = dying.plane._neighbours.talk
+    talk = dying.plane._device_sums.talk
     say = talk.say
     talk.say = lambda numbers: (step(), say(numbers))[1]
 

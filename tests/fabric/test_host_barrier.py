@@ -17,7 +17,7 @@ Looked = list[tuple[int, int]]
 
 
 def met_after(
-    calls: int, vain: Callable[[], bool], desks: Sequence[SharedHeader]
+    calls: int, vain: Callable[[], bool], headers: Sequence[SharedHeader]
 ) -> tuple[HostBarrier, Looked]:
     """Meetings of these, of which the next is met by so many calls; and how often they looked."""
     looked: Looked = []
@@ -30,7 +30,7 @@ def met_after(
 
     made = HostBarrier(vain)
     made._loops = SimpleNamespace(meet=meet)
-    made.seat(desks)
+    made.seat(headers)
     return made, looked
 
 

@@ -82,9 +82,9 @@ def test_a_board_on_which_nothing_is_yet_shows_nothing() -> None:
 
 
 def test_who_has_met_others_loads_nothing_more_for_a_board() -> None:
-    meetings = HostBarrier(lambda: False)
-    meetings.load()
-    assert meetings._loops is counting()
+    barrier = HostBarrier(lambda: False)
+    barrier.load()
+    assert barrier._loops is counting()
 
 
 def test_arrays_of_another_library_are_shown_from_the_memory_of_the_host() -> None:
@@ -119,7 +119,7 @@ def published(worker: Member, value: float) -> PublishedModel:
 
 def seen(reader: Member, worker: Member, form: ModelForm = SMALL) -> float | None:
     """The number that one finds on the other's board."""
-    board = reader.plane.board_of(worker.me, form)
+    board = reader.plane.model_of(worker.me, form)
     room = form.room()
     if board is None or board.read(room) is None:
         return None
@@ -154,7 +154,7 @@ def test_boards_stay_through_losses_and_newcomers_have_theirs() -> None:
     assert seen(first, third) == 12
     go_on(workers)
     assert seen(first, third) == 12
-    assert first.plane.board_of(1, SMALL) is None
+    assert first.plane.model_of(1, SMALL) is None
     newcomer = Member(9)
     newcomer.furnish()
     workers.append(newcomer)

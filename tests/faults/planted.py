@@ -253,7 +253,7 @@ DRIVER: list[_Slip] = [
     (
         "newcomers_are_taught_what_was_registered_before_a_switch",
         "training/steps/switching.py",
-        "        self._school.change(training.registry.tape(), training.model.ends)\n",
+        "        self._transfer.change(training.registry.words(), training.model.ends)\n",
         "",
     ),
     (
@@ -280,7 +280,7 @@ PLANES: list[_Slip] = [
     (
         "a_sum_is_taken_as_whole_before_all_have_added_their_slices",
         "fabric/planes/shared_memory_plane.py",
-        "            self.meetings.all_done(last)\n",
+        "            self.barrier.all_done(last)\n",
         "",
     ),
     (
@@ -292,14 +292,14 @@ PLANES: list[_Slip] = [
     (
         "desks_of_the_lost_stay_open",
         "fabric/planes/shared_memory_plane.py",
-        "for one, desk in self._desks.items() if one in members}",
-        "for one, desk in self._desks.items()}",
+        "for one, header in self._headers.items() if one in members}",
+        "for one, header in self._headers.items()}",
     ),
     (
         "the_lost_are_waited_for_after_a_recovery",
         "fabric/planes/shared_memory_plane.py",
-        "self.meetings.seat(self.present)",
-        "self.meetings.seat(self.meetings._present or self.present)",
+        "self.barrier.seat(self.present)",
+        "self.barrier.seat(self.barrier._present or self.present)",
     ),
     (
         "messages_between_hosts_are_not_given_up",
@@ -316,7 +316,7 @@ PLANES: list[_Slip] = [
     (
         "a_newcomer_finds_the_wrong_one_of_two_results",
         "fabric/planes/shared_arena.py",
-        "            self._desk.write(self._entry, OPEN, self._open)\n\n    def show",
+        "            self._header.write(self._entry, OPEN, self._open)\n\n    def show",
         "            pass\n\n    def show",
     ),
     (

@@ -89,13 +89,13 @@ def a_job_stops_in_the_middle_of_a_round_s_steps(patch: Patch) -> None:
 
 
 def a_worker_counts_as_its_last_step_alone(patch: Patch) -> None:
-    moment = WorkerSteps.moment
+    moment = WorkerSteps.position
 
     def wrong(self: WorkerSteps) -> StepPosition:
         now = moment(self)
         return replace(now, share=now.samples)
 
-    patch.setattr(WorkerSteps, "moment", wrong)
+    patch.setattr(WorkerSteps, "position", wrong)
 
 
 def who_was_lost_pulls_as_well(patch: Patch) -> None:
@@ -122,13 +122,13 @@ def a_worker_forgets_its_velocity_with_each_round(patch: Patch) -> None:
 
 
 def a_step_that_counts_for_nothing_moves_its_worker(patch: Patch) -> None:
-    moment = WorkerSteps.moment
+    moment = WorkerSteps.position
 
     def wrong(self: WorkerSteps) -> StepPosition:
         now = moment(self)
         return replace(now, samples=now.samples or 1e-9)
 
-    patch.setattr(WorkerSteps, "moment", wrong)
+    patch.setattr(WorkerSteps, "position", wrong)
 
 
 def a_checkpoint_is_due_for_the_last_step_of_a_round_alone(patch: Patch) -> None:
@@ -294,13 +294,13 @@ def what_was_given_in_one_round_is_taken_in_the_next(patch: Patch) -> None:
 
 
 def a_worker_takes_what_was_given_to_another(patch: Patch) -> None:
-    moment = WorkerSteps.moment
+    moment = WorkerSteps.position
 
     def wrong(self: WorkerSteps) -> StepPosition:
         now = moment(self)
         return replace(now, before=now.others[0]) if now.others else now
 
-    patch.setattr(WorkerSteps, "moment", wrong)
+    patch.setattr(WorkerSteps, "position", wrong)
 
 
 STREAMED, PAIRS, GOSSIP = STRATEGIES[-3:]

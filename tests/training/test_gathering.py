@@ -33,11 +33,11 @@ class Late:
         training: Any = SimpleNamespace(
             sync=SimpleNamespace(strategy=strategy), progress=self.progress
         )
-        place: Any = SimpleNamespace(fabric=fabric, channel=channel)
-        school: Any = SimpleNamespace(
+        context: Any = SimpleNamespace(fabric=fabric, channel=channel)
+        transfer: Any = SimpleNamespace(
             full=lambda workers: [one for one in workers if one not in self.learning]
         )
-        self.gathering = Gathering(place, training, school, lambda: self.membership)
+        self.gathering = Gathering(context, training, transfer, lambda: self.membership)
         self.turn = RoundSteps(64, 0, self.now)
 
     def comes(self) -> list[Any]:

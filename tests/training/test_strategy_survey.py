@@ -52,7 +52,7 @@ def test_what_workers_need_to_begin_is_not_taken_for_slowness(
 ) -> None:
     if anew:
         _rounds(survey, 30.0, 15)
-        survey.begin_anew()
+        survey.reset()
     found = _rounds(survey, 30.0, 15)
     assert found is not None
     assert found.share == pytest.approx(COMPUTES)

@@ -23,7 +23,7 @@ def test_a_survey_does_not_begin_the_launcher_s_sums_anew() -> None:
     meter = Meter()
     meter.computes(0.0)
     meter.waits(1.0)
-    meter.begin_anew()
+    meter.reset()
     meter.computes(2.0)
     meter.waits(4.0)
     assert meter.measured(None).computing == 3.0

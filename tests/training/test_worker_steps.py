@@ -36,7 +36,7 @@ class Taken:
     def round(self, *seconds: float) -> Pace:
         """Steps that take so long, and what is told of them."""
         for one in seconds:
-            self.turns.moment()
+            self.turns.position()
             self.now += one
             self.turns.take(None)
             self.turns.advance()
@@ -86,7 +86,7 @@ def test_those_who_were_dealt_samples_are_the_crew() -> None:
     assert RoundSteps(1, 0, 0.0, lease, 0, 1).crew == [4, 1]
     assert RoundSteps(1, 0, 0.0).crew == []
     one = Taken()
-    assert one.turns.moment().crew == (0, 1), "all members, where nobody is dealt any"
+    assert one.turns.position().crew == (0, 1), "all members, where nobody is dealt any"
 
 
 def test_samples_of_no_batches_are_not_counted() -> None:

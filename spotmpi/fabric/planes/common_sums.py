@@ -5,7 +5,7 @@ that adds for the first time in a round sets the next round's sum to zero. Nobod
 memory any more for the round before, for all are done with it, and nobody adds for the next round
 yet. So several workers may do this, at any time of the round, and not all need to.
 
-Each worker shows in its desk (`SharedHeader`) the memory to which it adds. All use the memory of
+Each worker shows in its header (`SharedHeader`) the memory to which it adds. All use the memory of
 the first member that shows some with a sum of this round. A worker that finds none makes it. So
 there may be several for a moment, until all have looked again: a worker that changes memory takes
 its part out of one and puts it into the other. All users keep it open, so it outlives its maker.
@@ -71,10 +71,10 @@ class _Sums:
 class CommonSums:
     """One worker's part in the sums without locks."""
 
-    def __init__(self, desk: SharedHeader) -> None:
-        self._desk = desk
+    def __init__(self, header: SharedHeader) -> None:
+        self._header = header
         self._entry: int | None = None
-        """The entry of its memory in its desk."""
+        """The entry of its memory in its header."""
         self._form: ModelForm | None = None
         self._used: _Sums | None = None
         self._round = -1
@@ -86,16 +86,16 @@ class CommonSums:
         part: Sequence[Buffer],
         total: Sequence[Buffer],
         number: int,
-        desks: Sequence[SharedHeader],
+        headers: Sequence[SharedHeader],
     ) -> None:
         """Put ``part`` into the sum of round ``number``, in place of what this worker had there,
-        and copy the sum to ``total``. ``desks``: of all workers that may add, this one too."""
+        and copy the sum to ``total``. ``headers``: of all workers that may add, this one too."""
         form = ModelForm.of(part)
         if form != self._form:
             self.leave()
             self._form = form
             self._within = [HOST.zeros(*one) for one in form.arrays]
-        sums = self._use(form, number, desks)
+        sums = self._use(form, number, headers)
         for target, one, within, source in zip(total, sums, self._within, part, strict=True):
             _replace(one, within, in_host_memory(source))
             backend_of(target).from_host(target, one)
@@ -103,14 +103,14 @@ class CommonSums:
     def leave(self) -> None:
         """Forget what was added, and show no memory to others any more."""
         if self._entry is not None:
-            self._desk.clear(self._entry)
+            self._header.clear(self._entry)
         self._entry = self._used = self._form = None
         self._round = -1
 
-    def _use(self, form: ModelForm, number: int, desks: Sequence[SharedHeader]) -> list[Buffer]:
+    def _use(self, form: ModelForm, number: int, headers: Sequence[SharedHeader]) -> list[Buffer]:
         """Return the sum of this round that all use; `_within` is what this worker has in it."""
         key = key_of("a common sum", form.arrays)
-        found = next((one for one in self._shown(form, key, desks) if one.of(number)), None)
+        found = next((one for one in self._shown(form, key, headers) if one.of(number)), None)
         used = found or _Sums.new(form, number)
         if used is not self._used or number != self._round:
             if number == self._round and self._used is not None:
@@ -120,17 +120,19 @@ class CommonSums:
             self._round = number
         if used is not self._used:
             self._used = used
-            self._entry = self._desk.enter(key, used.segment)
+            self._entry = self._header.enter(key, used.segment)
         sums = used.of(number)
         assert sums is not None
         return sums
 
-    def _shown(self, form: ModelForm, key: int, desks: Sequence[SharedHeader]) -> Iterator[_Sums]:
-        """Yield the memory that these desks show, where it can be reached."""
-        for desk in desks:
-            if (entry := desk.entry(key)) is None:
+    def _shown(self, form: ModelForm, key: int, headers: Sequence[SharedHeader]) -> Iterator[_Sums]:
+        """Yield the memory that these headers show, where it can be reached."""
+        for header in headers:
+            if (entry := header.entry(key)) is None:
                 continue
-            there = Found(desk.found.process, desk.read(entry, DESCRIPTOR), desk.read(entry, MARK))
+            there = Found(
+                header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK)
+            )
             if self._used is not None and there.mark == self._used.segment.mark:
                 yield self._used
                 continue

@@ -46,7 +46,7 @@ class HostTalk:
         self._own: list[Handle] = []
         """Parts that this object has started itself, and that are under way."""
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Forget all arenas and parts. The members have changed, so nobody can say which of an
         arena's two results is the open one."""
         self._arena = self._herald = None

@@ -44,7 +44,7 @@ class Devices(Plane):
         self._near: dict[Handle, Part] = {}
         """Parts to be summed on the device. The node gives positive handles; these are negative."""
         self._last_near: Handle = 0
-        self._neighbours = DeviceSums(self.node)
+        self._device_sums = DeviceSums(self.node)
         self._made: Staging | None = None
 
     def card(self) -> bytes:
@@ -58,7 +58,7 @@ class Devices(Plane):
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Sum over these members from now on."""
         self.node.bind(members, together)
-        self._neighbours.talk.begin_anew()
+        self._device_sums.talk.reset()
         for arena in self._arenas.values():
             arena.near = None
 
@@ -82,11 +82,11 @@ class Devices(Plane):
         if not isinstance(arena, DeviceArena):
             return self._given(part)
         if arena.near is None:
-            arena.near = self._neighbours.reaches_all(arena)
+            arena.near = self._device_sums.reaches_all(arena)
         arena.went_near = arena.near
         if arena.near:
             if not self._near:
-                self._neighbours.talk.announce()
+                self._device_sums.talk.announce()
             self._last_near -= 1
             self._near[self._last_near] = part
             return self._last_near
@@ -100,7 +100,7 @@ class Devices(Plane):
     def _given(self, part: Part) -> Handle:
         """Start a part with the node."""
         handle = self.node.start(part)
-        self._neighbours.talk.outstanding[handle] = None
+        self._device_sums.talk.outstanding[handle] = None
         return handle
 
     def proceed(self) -> None:
@@ -116,7 +116,7 @@ class Devices(Plane):
             assert isinstance(part.arena, DeviceArena)
             near.setdefault(part.arena, []).append(part)
         for arena, parts in near.items():
-            self._neighbours.sum(arena, parts)
+            self._device_sums.sum(arena, parts)
         rest = []
         for handle in sorted(one for one in handles if one not in self._near):
             if handle in self._landings:
@@ -130,7 +130,7 @@ class Devices(Plane):
 
     def _wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these parts of the node."""
-        talk = self._neighbours.talk
+        talk = self._device_sums.talk
         self.node.wait([handle for handle in handles if handle not in talk.early])
         for handle in handles:
             talk.early.discard(handle)
@@ -138,7 +138,7 @@ class Devices(Plane):
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Give these up. When it returns, nothing is under way to or from a device."""
-        talk = self._neighbours.talk
+        talk = self._device_sums.talk
         given = [one for one in handles if one not in self._near]
         self.node.cancel([*given, *talk.give_up()])
         for handle in handles:
@@ -148,7 +148,7 @@ class Devices(Plane):
             talk.outstanding.pop(handle, None)
         if self._made is not None:
             self._made.settle()
-        self._neighbours.settle()
+        self._device_sums.settle()
 
     def interrupt(self) -> None:
         """Wake neighbours that sleep."""
@@ -170,9 +170,9 @@ class Devices(Plane):
         """Return the node's answer."""
         return self.node.is_near(worker)
 
-    def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
+    def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
         """Return the node's answer."""
-        return self.node.board_of(worker, form)
+        return self.node.model_of(worker, form)
 
     def add_up(self, asked: AddUp) -> int:
         """Add up in the memory of the host."""

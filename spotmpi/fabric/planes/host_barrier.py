@@ -1,4 +1,4 @@
-"""How workers of one host wait for each other, by the numbers in their desks (`SharedHeader`)."""
+"""How workers of one host wait for each other, by the numbers in their headers (`SharedHeader`)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class HostBarrier:
     possible = bool(_FUTEX)
     """True if this machine has the system call."""
 
-    def __init__(self, vain: Callable[[], bool]) -> None:
-        self._vain = vain
+    def __init__(self, hopeless: Callable[[], bool]) -> None:
+        self._hopeless = hopeless
         self._present: Sequence[SharedHeader] = ()
         self._loops: SimpleNamespace | None = None
         self._all_ready = self._all_done = HOST.zeros("uint64", 0)
@@ -57,26 +57,26 @@ class HostBarrier:
             self.seat(self._present)
 
     def seat(self, present: Sequence[SharedHeader]) -> None:
-        """Wait for the workers of these desks from now on, in their order."""
+        """Wait for the workers of these headers from now on, in their order."""
         self._present = present
         if self._loops is None or not present:
             return
         count = len(present)
         self._all_ready, self._all_done = HOST.zeros("uint64", count), HOST.zeros("uint64", count)
-        self._all_ready[:] = [desk.ready for desk in present]
-        self._all_done[:] = [desk.done for desk in present]
+        self._all_ready[:] = [header.ready for header in present]
+        self._all_done[:] = [header.done for header in present]
         self._bell = present[0].bell
         crowd = -(-count // len(os.sched_getaffinity(0)))
         self._looks, self._yields = (_LOOKS, 0) if crowd == 1 else (0, _YIELDS)
         self._nap[1] = min(_NAP * crowd, 999_999_999)
 
-    def ready(self, desk: SharedHeader, number: int) -> None:
-        """Tell that this worker, the owner of ``desk``, has started the part of this number."""
-        self._tell(desk.ready, number, self._all_ready)
+    def ready(self, header: SharedHeader, number: int) -> None:
+        """Tell that this worker, the owner of ``header``, has started the part of this number."""
+        self._tell(header.ready, number, self._all_ready)
 
-    def done(self, desk: SharedHeader, number: int) -> None:
+    def done(self, header: SharedHeader, number: int) -> None:
         """Tell that this worker has summed its slices of all parts up to this number."""
-        self._tell(desk.done, number, self._all_done)
+        self._tell(header.done, number, self._all_done)
 
     def all_ready(self, number: int) -> None:
         """Return when all have started this part. Raises PeersLost if this worker must leave off,
@@ -106,6 +106,6 @@ class HostBarrier:
         meet, bell, nap = self._loops.meet, self._bell, self._nap.ctypes.data
         looks, yields = self._looks, self._yields
         while not meet(everybody, number, bell, looks, yields, nap, _FUTEX):
-            if self._vain():
+            if self._hopeless():
                 raise PeersLost("a worker of this host is lost, or has met a loss")
             looks = yields = 0  # a worker that is so late computes, perhaps on this core

@@ -355,7 +355,7 @@ class Plane(ABC):
         the same."""
         return False
 
-    def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
+    def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
         """Return a near worker's board; None if it has none of this form, or is dead. Local."""
         return None
 

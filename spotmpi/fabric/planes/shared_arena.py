@@ -13,12 +13,12 @@ from spotmpi.fabric.planes.host_barrier import HostBarrier
 from spotmpi.fabric.planes.plane import Arena, Move, Part, Shape
 from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_header import (
-    AIM,
     DESCRIPTOR,
     HOME,
     HOME_MARK,
     MARK,
     OPEN,
+    UPDATE,
     SharedHeader,
 )
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
@@ -36,7 +36,7 @@ class Neighbours(Protocol):
 
     present: list[SharedHeader]
     rings: Rings | None
-    meetings: HostBarrier
+    barrier: HostBarrier
 
     def reached(self, found: Found, length: int) -> Segment:
         """Return a member's segment. Raises PeersLost if that member is lost."""
@@ -52,7 +52,7 @@ class SharedArena(Arena):
 
     def __init__(
         self,
-        desk: SharedHeader,
+        header: SharedHeader,
         key: int,
         layout: Sequence[Shape],
         state: DoubleBuffer | None = None,
@@ -70,24 +70,24 @@ class SharedArena(Arena):
         self._regions = [Memory(self._bytes), Memory(self._bytes)]
         """The memory of the open round's results, and of the record's."""
         self._peers: dict[Found, Memory] = {self._segment.here: own}
-        self._desk = desk
-        self._entry: int | None = desk.enter(key, self._segment)
+        self._header = header
+        self._entry: int | None = header.enter(key, self._segment)
         self._home: Segment | None = None
         self.alone = False
         """True if all members are on this host."""
         self.first = False
         """True if all members are on this host and this worker is the first of them."""
-        self._aim = 0
+        self._update = 0
         self._shares: SharedState | None = None
         if state is not None and not self.small:
-            self._shares = SharedState(state, self._segment, beside, desk, self._entry)
+            self._shares = SharedState(state, self._segment, beside, header, self._entry)
         self._open = 0
         self._bindings = 0
         """The number of times the plane was bound when the fields below were found."""
         self._inputs: list[list[Buffer]] | None = None
         """The slices of all members, for each array; None if not all share the arena."""
         self._members: list[tuple[SharedHeader, int]] = []
-        """The desk of each member, and the arena's entry there."""
+        """The header of each member, and the arena's entry there."""
         self._slices: list[slice] = []
         self._told: list[Buffer] = []
         """Where the first worker of this host leaves the sums of small arrays over all hosts."""
@@ -111,20 +111,20 @@ class SharedArena(Arena):
         self._regions.reverse()
         self._open = 1 - self._open
         if self._entry is not None:
-            self._desk.write(self._entry, OPEN, self._open)
+            self._header.write(self._entry, OPEN, self._open)
 
     def show(self, weight: float) -> None:
         """Show the weight of this worker's contributions, and its mark of the update, to others."""
         if self._entry is not None:
-            self._desk.weigh(self._entry, weight)
-            self._desk.write(self._entry, AIM, self._aim)
+            self._header.weigh(self._entry, weight)
+            self._header.write(self._entry, UPDATE, self._update)
 
     def fuse_update(self, moves: Sequence[Move], mark: int) -> bool:
         """As in `Arena`, if all members are on this host: they have one next state between them."""
         if self._shares is None or not (self.alone and self.shared):
             return False
         super().fuse_update(moves, mark)
-        self._aim = mark
+        self._update = mark
         if self.first:
             self._shares.offer()
         return True
@@ -132,7 +132,7 @@ class SharedArena(Arena):
     def unfuse(self) -> None:
         """Leave the open round's sums in the results."""
         super().unfuse()
-        self._aim = 0
+        self._update = 0
 
     def advance(self) -> None:
         """Make the next state count. All workers of the host have made it together; if memory is
@@ -167,7 +167,7 @@ class SharedArena(Arena):
         if self._inputs is None:
             return False
         if part.move is not None and self._shares is not None and not self._shares.there:
-            reach, publish = partial(self._reach, node), node.meetings.publish
+            reach, publish = partial(self._reach, node), node.barrier.publish
             self._shares.find(self._members, reach, publish)
         return True
 
@@ -178,7 +178,7 @@ class SharedArena(Arena):
         if not self._is_one_aim():
             return
         result = self.results[number][self._slices[number]]
-        weights = [desk.weight(entry) for desk, entry in self._members]
+        weights = [header.weight(entry) for header, entry in self._members]
         brought = [
             (one, weight)
             for one, weight in zip(self._inputs[number], weights, strict=True)
@@ -207,10 +207,10 @@ class SharedArena(Arena):
     def _is_one_aim(self) -> bool:
         """Return True if all members do the same with the sum; False if some are in no step: then
         the round comes to nothing, and the control word says why. In a step it is a UsageError."""
-        aims = {desk.read(entry, AIM) for desk, entry in self._members}
-        if len(aims) == 1:
+        updates = {header.read(entry, UPDATE) for header, entry in self._members}
+        if len(updates) == 1:
             return True
-        if 0 in aims:
+        if 0 in updates:
             return False
         raise UsageError(
             "two workers update the parameters that they share in different ways: give the "
@@ -225,7 +225,7 @@ class SharedArena(Arena):
         """Share no contributions and results any more, now and later. A state that is shared stays
         so until `leave`."""
         if self._entry is not None:
-            self._desk.clear(self._entry)
+            self._header.clear(self._entry)
             self._entry = None
             if self._shares is not None:
                 self._shares.hide()
@@ -239,7 +239,7 @@ class SharedArena(Arena):
 
     def _look_around(self, node: Neighbours) -> None:
         """Find the memory of this host's members. All must have started a part of this arena."""
-        entries = [desk.entry(self.key) for desk in node.present]
+        entries = [header.entry(self.key) for header in node.present]
         known = [entry for entry in entries if entry is not None]
         self._inputs = None
         if len(known) < len(entries):
@@ -247,8 +247,8 @@ class SharedArena(Arena):
             return
         members = self._members = list(zip(node.present, known, strict=True))
         found = [
-            Found(desk.found.process, desk.read(entry, DESCRIPTOR), desk.read(entry, MARK))
-            for desk, entry in members
+            Found(header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK))
+            for header, entry in members
         ]
         self._peers = {
             one: self._peers.get(one) or Memory(self._bytes, node.reached(one, self._length), PAGE)
@@ -256,7 +256,7 @@ class SharedArena(Arena):
         }
         if not self.small and self._home is None:
             self._find_home(members, found, node)
-        me, count = node.present.index(self._desk), len(members)
+        me, count = node.present.index(self._header), len(members)
         whole = self.small or node.rings is not None
         self._slices = [
             slice(None) if whole else cut(shape.size, me, count) for shape in self.layout
@@ -274,10 +274,10 @@ class SharedArena(Arena):
     ) -> None:
         """Find the home: where any member has it already, else with the first member."""
         home, turn = found[0], members[0]
-        for desk, entry in members:
-            if mark := desk.read(entry, HOME_MARK):
-                home = Found(desk.found.process, desk.read(entry, HOME), mark)
-                turn = desk, entry
+        for header, entry in members:
+            if mark := header.read(entry, HOME_MARK):
+                home = Found(header.found.process, header.read(entry, HOME), mark)
+                turn = header, entry
                 break
         self._open = turn[0].read(turn[1], OPEN)
         own = home == self._segment.here
@@ -285,10 +285,10 @@ class SharedArena(Arena):
         for region, result in zip(self._regions, (self._open, 1 - self._open), strict=True):
             region.show(self._home, PAGE + self._bytes * (1 + result))
         assert self._entry is not None
-        self._desk.write(self._entry, OPEN, self._open)
-        self._desk.write(self._entry, HOME, self._home.descriptor)
+        self._header.write(self._entry, OPEN, self._open)
+        self._header.write(self._entry, HOME, self._home.descriptor)
         # A worker that reads this number finds those before it.
-        node.meetings.publish(self._desk.address(self._entry, HOME_MARK), self._home.mark)
+        node.barrier.publish(self._header.address(self._entry, HOME_MARK), self._home.mark)
 
     def _arrays(self, memory: Memory) -> list[Buffer]:
         return [

@@ -8,7 +8,7 @@ from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = [
-    "AIM",
+    "UPDATE",
     "DESCRIPTOR",
     "HOME",
     "HOME_MARK",
@@ -23,7 +23,7 @@ __all__ = [
 
 _DESK = 2 * PAGE
 _READY, _DONE, _BELL, _TABLE = 64, 128, 192, 1024
-"""Bytes of a desk at which these lie: how many parts its worker has started; how many it has
+"""Bytes of a header at which these lie: how many parts its worker has started; how many it has
 summed; the bell by which all sleep, if it is the first of them; the table of its arenas."""
 
 _ENTRY = 12
@@ -32,7 +32,7 @@ _KEY, DESCRIPTOR, MARK, OPEN, HOME, HOME_MARK, _WEIGHT = range(7)
 """Places of these numbers: the arena's key; its segment (descriptor, mark); which of its two
 results is the open round's; the segment of all workers' results (descriptor, mark), whose mark is 0
 until this worker has found it; the weight of this worker's contributions."""
-STATE, STATE_HOME, STATE_MARK, AIM = range(7, 11)
+STATE, STATE_HOME, STATE_MARK, UPDATE = range(7, 11)
 """Places of more of these numbers: which of two copies of the state counts; the segment in which
 they lie (descriptor, mark), whose mark is 0 while this worker's are its own; the mark of the update
 by which sums go into the next state, or 0."""
@@ -40,7 +40,8 @@ _ENTRIES = (_DESK - _TABLE) // (8 * _ENTRY)
 
 
 class SharedHeader:
-    """The desk of one worker: its neighbours (workers of its host) read it, and only it writes."""
+    """The header of one worker: only it writes there, and its neighbours (workers of its host) read
+    it."""
 
     def __init__(self, found: Found, segment: Segment) -> None:
         self.found = found
@@ -53,13 +54,13 @@ class SharedHeader:
 
     @classmethod
     def new(cls) -> SharedHeader:
-        """Return a new desk of this worker's."""
+        """Return a new header of this worker's."""
         segment = Segment(_DESK)
         return cls(segment.here, segment)
 
     @classmethod
     def of(cls, found: Found) -> SharedHeader:
-        """Return another worker's desk. OSError if it cannot be reached."""
+        """Return another worker's header. OSError if it cannot be reached."""
         return cls(found, Segment.reach(found, _DESK))
 
     def entry(self, key: int) -> int | None:
@@ -108,6 +109,6 @@ class SharedHeader:
 
 
 def key_of(*what: object) -> int:
-    """Return the key, not 0, that stands for ``what`` in desks."""
+    """Return the key, not 0, that stands for ``what`` in headers."""
     digest = hashlib.blake2b(repr(what).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "little") + 1

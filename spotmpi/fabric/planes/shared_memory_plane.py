@@ -78,7 +78,8 @@ _EVIDENCE = 2.0
 """Seconds to wait for news of a loss if memory cannot be reached; without news it is an error."""
 
 _CARD = struct.Struct("<qqqqq")
-"""A worker's process, the descriptor and mark of its desk, its host, and how often it was bound."""
+"""A worker's process, the descriptor and mark of its header, its host, and how often it was
+bound."""
 
 
 def ways_of(shape: Shape) -> Sequence[str]:
@@ -121,7 +122,7 @@ class _Call:
 
     part: Part
     number: int = 0
-    """Its number in desks; 0 if it stands in no desk."""
+    """Its number in headers; 0 if it stands in no header."""
     named: _Named | None = None
     """What is known of its arena; None if that has no name, or nothing is shared."""
     way: str = ""
@@ -143,38 +144,38 @@ class SharedMemoryPlane(Plane):
             self._own = SharedHeader.new()
         except (OSError, SpotmpiError) as error:
             _LOG.info("no memory is shared with other workers: %s", error)
-        self._desks: dict[WorkerId, SharedHeader] = {}
-        """The desks (`SharedHeader`) that this worker can reach, its own too."""
+        self._headers: dict[WorkerId, SharedHeader] = {}
+        """The headers (`SharedHeader`) that this worker can reach, its own too."""
         self._watched = ProcessWatch()
         self._marks: dict[WorkerId, int] = {}
         """The numbers that tell hosts apart, for all workers ever met."""
         self.present: list[SharedHeader] = []
-        """The desks of this host's members; empty unless all members reach their neighbours."""
+        """The headers of this host's members; empty unless all members reach their neighbours."""
         self.rings: Rings | None = None
         """The rings between hosts, if there are several."""
         self._members, self._together = 0, False
         self._bindings = 0
-        """How often members were bound: the higher half of all numbers in desks."""
+        """How often members were bound: the higher half of all numbers in headers."""
         self._begun = 0
         self._last: Handle = 0
         self._started: dict[Handle, _Call] = {}
-        self._beside: SumThread[_Call] | None = None
+        self._thread: SumThread[_Call] | None = None
         """The thread that sums while the worker does something else."""
         self._handed: Handle = 0
         """The handle of the last part that the thread was given."""
         self._arenas: dict[str, _Named] = {}
         """The last arena of each name."""
-        self.meetings = HostBarrier(self._in_vain)
+        self.barrier = HostBarrier(self._hopeless)
         self._shown: tuple[int, PublishedModel] | None = None
-        """The entry of this worker's board in its desk, and the board."""
-        self._boards: dict[WorkerId, tuple[Found, PublishedModel]] = {}
+        """The entry of this worker's board in its header, and the board."""
+        self._published: dict[WorkerId, tuple[Found, PublishedModel]] = {}
         """The neighbours' boards that this worker has looked for."""
         self._sums = None if self._own is None else CommonSums(self._own)
 
     # Who is there.
 
     def card(self) -> bytes:
-        """Return how others reach this worker's desk."""
+        """Return how others reach this worker's header."""
         found = Found(0, 0, 0) if self._own is None else self._own.found
         return _CARD.pack(*found, self.host(), self._bindings)
 
@@ -200,16 +201,16 @@ class SharedMemoryPlane(Plane):
                 if self._ways.line is None:
                     return False
                 continue
-            known = self._desks.get(worker)
+            known = self._headers.get(worker)
             if known is not None and known.found == found:
                 continue
             try:
                 own = self._own
                 if own is not None and own.found == found:
-                    self._desks[worker] = own
+                    self._headers[worker] = own
                 else:  # watched first, so what is found then is this process's
                     self._watched.follow(worker, found.process)
-                    self._desks[worker] = SharedHeader.of(found)
+                    self._headers[worker] = SharedHeader.of(found)
             except (OSError, SpotmpiError) as error:
                 # The worker may run where processes have other numbers: here another one may have
                 # its number.
@@ -225,14 +226,14 @@ class SharedMemoryPlane(Plane):
         self._bindings += 1
         self._begun = 0
         self._members, self._together = len(members), together
-        self._desks = {one: desk for one, desk in self._desks.items() if one in members}
-        self._boards = {one: board for one, board in self._boards.items() if one in members}
+        self._headers = {one: header for one, header in self._headers.items() if one in members}
+        self._published = {one: board for one, board in self._published.items() if one in members}
         self._watched.keep(members)
         self.present, self.rings = [], None
         if together:
             hosts = self._by_host(members)
-            me = next(one for one, desk in self._desks.items() if desk is self._own)
-            self.present = [self._desks[one] for host in hosts if me in host for one in host]
+            me = next(one for one, header in self._headers.items() if header is self._own)
+            self.present = [self._headers[one] for host in hosts if me in host for one in host]
             if len(hosts) > 1:
                 assert self._ways.line is not None
                 self.rings = Rings(hosts, me, self._ways.line)
@@ -245,7 +246,7 @@ class SharedMemoryPlane(Plane):
                 if not together:
                     named.arena.unshare()
                 self._seat(named.arena)
-        self.meetings.seat(self.present)
+        self.barrier.seat(self.present)
 
     def _seat(self, arena: SharedArena) -> None:
         arena.alone = bool(self.present) and self.rings is None
@@ -320,9 +321,9 @@ class SharedMemoryPlane(Plane):
         large = max((shape.size for shape in layout), default=0) >= _WORTH_IT
         # Workers compare layouts, so these are the same on all. Before that, rounds have only
         # unnamed parts and small ones, which go by MPI.
-        if not (name and fits and HostBarrier.possible and (large or self.meetings.loaded)):
+        if not (name and fits and HostBarrier.possible and (large or self.barrier.loaded)):
             return private_arena(layout, in_place=True)
-        self.meetings.load()
+        self.barrier.load()
         for shape in layout:  # or others would wait for this in a round
             if shape.size >= _WORTH_IT:
                 cpu.warm(shape.dtype)
@@ -339,7 +340,7 @@ class SharedMemoryPlane(Plane):
         self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None
     ) -> Arena | None:
         """Return a shared arena; None: nobody shares this one, as the others will see."""
-        if self._own is None or (self._desks and not self.present):
+        if self._own is None or (self._headers and not self.present):
             return None
         if state is not None and not possible():
             state = None  # others that can exchange pages have another key for the arena
@@ -355,8 +356,8 @@ class SharedMemoryPlane(Plane):
 
     def start(self, part: Part) -> Handle:
         """Tell the others that the contribution is there; returns at once."""
-        if self._beside is not None and isinstance(self._beside.failure, PeersLost):
-            raise self._beside.failure
+        if self._thread is not None and isinstance(self._thread.failure, PeersLost):
+            raise self._thread.failure
         self._last += 1
         call = self._started[self._last] = _Call(part)
         if self.present and (named := self._named(part)) is not None:
@@ -367,7 +368,7 @@ class SharedMemoryPlane(Plane):
                     named.arena.show(part.weight)
                 self._begun += 1
                 call.number = self._bindings << 32 | self._begun
-                self.meetings.ready(self._own_desk, call.number)
+                self.barrier.ready(self._own_header, call.number)
         return self._last
 
     def _meets(self, arena: Arena) -> bool:
@@ -382,9 +383,9 @@ class SharedMemoryPlane(Plane):
             return
         for handle, call in self._started.items():
             if handle > self._handed:
-                if self._beside is None:
-                    self._beside = SumThread(self._ahead, "spotmpi sums")
-                self._beside.give(call)
+                if self._thread is None:
+                    self._thread = SumThread(self._ahead, "spotmpi sums")
+                self._thread.give(call)
                 self._handed = handle
 
     def _ahead(self, call: _Call) -> bool:
@@ -400,15 +401,15 @@ class SharedMemoryPlane(Plane):
             and (self.rings is None or named.agreed)
         ):
             return False
-        self.meetings.all_ready(call.number)
+        self.barrier.all_ready(call.number)
         self._sum_of(named, arena, call)
         call.summed = True
         return True
 
     def wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these in the order in which they were started: the same for all members."""
-        if self._beside is not None:
-            beside, self._beside = self._beside, None
+        if self._thread is not None:
+            beside, self._thread = self._thread, None
             beside.end()
         last, to_take = 0, []
         for handle in sorted(handles):
@@ -418,7 +419,7 @@ class SharedMemoryPlane(Plane):
             if call.summed:
                 continue
             if call.number:
-                self.meetings.all_ready(last)
+                self.barrier.all_ready(last)
             named = call.named
             if not (call.number and named is not None and self._sum(named, call)):
                 self._total(call.part)
@@ -427,8 +428,8 @@ class SharedMemoryPlane(Plane):
             elif self.rings is not None and not self.rings.leads:
                 to_take.append(call)
         if last:
-            self.meetings.done(self._own_desk, last)
-            self.meetings.all_done(last)
+            self.barrier.done(self._own_header, last)
+            self.barrier.all_done(last)
         for call in to_take:
             arena = call.part.arena
             if isinstance(arena, SharedArena) and arena.small:
@@ -440,11 +441,11 @@ class SharedMemoryPlane(Plane):
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Forget these, and end the thread: nothing else is done outside `wait`. Messages under way
         between hosts come to rooms of these rings, which are not used again."""
-        if self._beside is not None:
+        if self._thread is not None:
             if self.rings is not None:
                 self.rings.halted = True
-            self._beside.halt()
-            self._beside = None
+            self._thread.halt()
+            self._thread = None
         for handle in handles:
             self._started.pop(handle, None)
         if self._ways.line is not None:
@@ -456,7 +457,7 @@ class SharedMemoryPlane(Plane):
 
     def interrupt(self) -> None:
         """Wake workers that sleep, so that they see that the data path is revoked."""
-        self.meetings.wake()
+        self.barrier.wake()
 
     def is_everywhere(self, buffer: Buffer) -> bool:
         """Return True if ``buffer`` is the same memory for all members."""
@@ -469,10 +470,10 @@ class SharedMemoryPlane(Plane):
     @property
     def place(self) -> int:
         """This worker's index in `present`."""
-        return self.present.index(self._own_desk)
+        return self.present.index(self._own_header)
 
     @property
-    def _own_desk(self) -> SharedHeader:
+    def _own_header(self) -> SharedHeader:
         assert self._own is not None
         return self._own
 
@@ -512,16 +513,16 @@ class SharedMemoryPlane(Plane):
         self._ways.total(Part(word, word))
         return int(word[0]) == self._members
 
-    def _in_vain(self) -> bool:
+    def _hopeless(self) -> bool:
         """Return True if a worker that waits for others must leave off."""
         if self._watched.dead or self._ways.broken():
             return True
-        return self._beside is not None and self._beside.halted
+        return self._thread is not None and self._thread.halted
 
     # Published models (boards).
 
     def show(self, board: PublishedModel | None) -> None:
-        """Show the board in this worker's desk, as an arena is; None: show none."""
+        """Show the board in this worker's header, as an arena is; None: show none."""
         if self._own is None:
             return
         if self._shown is not None:
@@ -533,22 +534,24 @@ class SharedMemoryPlane(Plane):
 
     def is_near(self, worker: WorkerId) -> bool:
         """Return True if this worker shares memory with that one."""
-        return self._desks.get(worker) in self.present
+        return self._headers.get(worker) in self.present
 
-    def board_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """Return the board that the worker's desk shows now."""
+    def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
+        """Return the board that the worker's header shows now."""
         if not self.is_near(worker) or worker in self._watched.dead:
             return None
-        desk = self._desks[worker]
-        entry = desk.entry(key_of("a board", form.arrays))
+        header = self._headers[worker]
+        entry = header.entry(key_of("a board", form.arrays))
         if entry is None:
-            self._boards.pop(worker, None)
+            self._published.pop(worker, None)
             return None
-        found = Found(desk.found.process, desk.read(entry, DESCRIPTOR), desk.read(entry, MARK))
-        known = self._boards.get(worker)
+        found = Found(
+            header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK)
+        )
+        known = self._published.get(worker)
         if known is None or known[0] != found:
             try:
-                known = self._boards[worker] = found, PublishedModel.of(found, form)
+                known = self._published[worker] = found, PublishedModel.of(found, form)
             except OSError:  # the board is gone, or its entry is being changed
                 return None
         return known[1]
@@ -577,7 +580,7 @@ class SharedMemoryPlane(Plane):
             try:
                 return Segment.reach(found, length)
             except OSError as error:
-                if self._in_vain():
+                if self._hopeless():
                     raise PeersLost("a worker is lost whose memory was to be shared") from None
                 if time.monotonic() > until:
                     raise SpotmpiError(f"memory for rounds cannot be shared: {error}") from error

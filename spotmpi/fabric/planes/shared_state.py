@@ -27,13 +27,13 @@ class SharedState:
     """One worker's view of the state that all workers of a host share."""
 
     def __init__(
-        self, state: DoubleBuffer, segment: Segment, place: int, desk: SharedHeader, entry: int
+        self, state: DoubleBuffer, segment: Segment, place: int, header: SharedHeader, entry: int
     ) -> None:
         """Begin with this worker's own state. ``place``: the byte of a segment for the state."""
         self._state = state
         self._segment = segment
         self._place = place
-        self._desk = desk
+        self._header = header
         self._entry: int | None = entry
         self.home: Segment | None = None
         """The segment of the state; None while this worker's state is its own."""
@@ -61,39 +61,39 @@ class SharedState:
         """Find the state and use it, after all ``members`` have started a part and before any can
         be done. ``publish``: writes a number to an address after all that was written before."""
         assert self._entry is not None
-        desk, entry = members[0]
-        home, counts = Found(desk.found.process, *_own(desk, entry)), 0
-        for desk, entry in members:
-            if mark := desk.read(entry, STATE_MARK):
-                home = Found(desk.found.process, desk.read(entry, STATE_HOME), mark)
-                counts = desk.read(entry, STATE)
+        header, entry = members[0]
+        home, counts = Found(header.found.process, *_own(header, entry)), 0
+        for header, entry in members:
+            if mark := header.read(entry, STATE_MARK):
+                home = Found(header.found.process, header.read(entry, STATE_HOME), mark)
+                counts = header.read(entry, STATE)
                 break
         there = self._segment if home == self._segment.here else reach(home)
         size = self._state.bytes
         self._state.share(there, self._place + counts * size, self._place + (1 - counts) * size)
         self.home, self._counts = there, counts
-        self._desk.write(self._entry, STATE, counts)
-        self._desk.write(self._entry, STATE_HOME, there.descriptor)
-        publish(self._desk.address(self._entry, STATE_MARK), there.mark)
+        self._header.write(self._entry, STATE, counts)
+        self._header.write(self._entry, STATE_HOME, there.descriptor)
+        publish(self._header.address(self._entry, STATE_MARK), there.mark)
 
     def advance(self) -> None:
         """Make the next state count here. Others may do so a moment earlier or later."""
         self._state.exchange()
         self._counts = 1 - self._counts
         if self._entry is not None:
-            self._desk.write(self._entry, STATE, self._counts)
+            self._header.write(self._entry, STATE, self._counts)
 
     def hide(self) -> None:
-        """Forget the entry in the desk: others find nothing by it any more."""
+        """Forget the entry in the header: others find nothing by it any more."""
         self._entry = None
 
     def leave(self) -> None:
         """Keep the state in memory of this worker's own again."""
         if self._entry is not None:
-            self._desk.write(self._entry, STATE_MARK, 0)
+            self._header.write(self._entry, STATE_MARK, 0)
         self._state.unshare()
         self.home = None
 
 
-def _own(desk: SharedHeader, entry: int) -> tuple[int, int]:
-    return desk.read(entry, DESCRIPTOR), desk.read(entry, MARK)
+def _own(header: SharedHeader, entry: int) -> tuple[int, int]:
+    return header.read(entry, DESCRIPTOR), header.read(entry, MARK)

@@ -30,17 +30,17 @@ class Gathering:
 
     def __init__(
         self,
-        place: WorkerContext,
+        context: WorkerContext,
         training: TrainingState[Any],
-        school: StateTransfer,
+        transfer: StateTransfer,
         membership: Callable[[], Membership],
     ) -> None:
         """``membership``: returns the present one."""
-        self._place = place
+        self._context = context
         self._training = training
-        self._school = school
+        self._transfer = transfer
         self._membership = membership
-        self._me = place.fabric.me
+        self._me = context.fabric.me
         self._since: float | None = None
         """When this worker saw that enough others had come; None if it has not."""
 
@@ -59,7 +59,7 @@ class Gathering:
         if planned or self._urgent:
             return True
         marks = yield Signals()
-        full = self._school.full(self._membership().ids)
+        full = self._transfer.full(self._membership().ids)
         others = [worker for worker in full if worker != self._me]
         come = 0
         for mark in filter(None, map(marks.get, others)):
@@ -72,7 +72,7 @@ class Gathering:
         if not come or come + lost < quorum.of(len(others) + 1):
             self._since = None
             return False
-        now = self._place.fabric.clock()
+        now = self._context.fabric.clock()
         if self._since is None:
             self._since = now
         a_step = (now - turn.began) / turn.taken
@@ -86,5 +86,5 @@ class Gathering:
     @property
     def _urgent(self) -> bool:
         """True if this worker must stop or leave, which it can do when a round is over."""
-        order = self._place.channel.order_for(self._me)
+        order = self._context.channel.order_for(self._me)
         return order is not None and (order.stop or order.leave)

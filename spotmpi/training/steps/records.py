@@ -22,18 +22,18 @@ class StepRecords:
     """What one worker tells the trace of its rounds. Local, all of it."""
 
     def __init__(
-        self, place: WorkerContext, journal: Journal, memory: RoundMemory, turns: WorkerSteps
+        self, context: WorkerContext, journal: Journal, memory: RoundMemory, turns: WorkerSteps
     ) -> None:
-        self._place = place
+        self._context = context
         self.journal = journal
         self._memory = memory
         self._turns = turns
-        self._committed_at = self._entered = place.fabric.clock()
-        self._timings = Timings(place.trace, place.fabric.me, place.fabric.clock, place.cpu)
+        self._committed_at = self._entered = context.fabric.clock()
+        self._timings = Timings(context.trace, context.fabric.me, context.fabric.clock, context.cpu)
 
     def entered(self) -> None:
         """Note that this worker enters a round, or tries it again."""
-        self._entered = self._place.fabric.clock()
+        self._entered = self._context.fabric.clock()
         self._timings.entered(self._entered)
 
     def seconds(self, now: float) -> float:
@@ -45,12 +45,12 @@ class StepRecords:
         self._timings.committed(now, kind, None if taken is None else taken.first + taken.steps - 1)
         if kind == control_word.END:  # the line of the training's end must come last
             self._timings.write()
-        return taken is not None and self._place.trace.active
+        return taken is not None and self._context.trace.active
 
     def close(self) -> None:
         """Write what is left and close the trace."""
         self._timings.write()
-        self._place.trace.close()
+        self._context.trace.close()
 
     def committed(
         self,
@@ -69,7 +69,7 @@ class StepRecords:
             seconds = (now - self._committed_at) / taken.steps
             known: dict[str, Any] = {"round": number, "generation": generation, "workers": full}
             known |= {"seconds": seconds, "committed": now, **turns.described(full)}
-            if between := self._place.fabric.between(brought, memory.data):
+            if between := self._context.fabric.between(brought, memory.data):
                 known |= memory.way(between)
                 last = taken.first + taken.steps - 1
                 journal.chose(last, generation, between.choices, known.get("buckets"))
@@ -77,5 +77,5 @@ class StepRecords:
                 journal.batches(taken.first, turns.now.sampler, turns.planned)
             for step in range(taken.steps):
                 describe = partial(taken.describe, step, known)
-                journal.step(number, taken.first + step, describe, now, turns.vain)
+                journal.step(number, taken.first + step, describe, now, turns.wasted)
         self._committed_at = now

@@ -38,9 +38,9 @@ class StrategySurvey:
         self._tried: dict[str, tuple[float, int, float, float]] = {}
         """Progress, workers, time and seconds of the last survey of each strategy, by its name."""
         self._noise: Noise | None = None
-        self.begin_anew()
+        self.reset()
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         """Begin again: the workers follow another strategy. The measurement begins after its first
         round, in which workers may still start or get memory."""
         self._since = self._begin = 0.0
@@ -52,7 +52,7 @@ class StrategySurvey:
         if self._first is None:
             self._since = self._begin = self._clock()
             self._first = self._training.progress.steps
-            self._training.meter.begin_anew()
+            self._training.meter.reset()
         else:
             self._samples += samples
 

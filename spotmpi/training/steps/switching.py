@@ -34,7 +34,7 @@ class Switching:
     def __init__(
         self,
         training: TrainingState[Any],
-        school: StateTransfer,
+        transfer: StateTransfer,
         turns: WorkerSteps,
         journal: Journal,
         survey: StrategySurvey,
@@ -43,7 +43,7 @@ class Switching:
         self._training = training
         self._survey = survey
         self._tables = tables
-        self._school = school
+        self._transfer = transfer
         self._turns = turns
         self._journal = journal
         self._agreed: int | None = None
@@ -59,11 +59,11 @@ class Switching:
         """Read the control word of a committed round of steps. ``full``: its workers."""
         self._survey.committed(taken.samples)
         if (told := self._tables.surveyed) is not None:
-            self._training.meter.begin_anew()
+            self._training.meter.reset()
             metrics = self._survey.metrics(*told, full)
             if metrics is not None and leads:
                 self._decide(metrics)
-        if self._school.idle and word.strategy != self._training.strategy:
+        if self._transfer.idle and word.strategy != self._training.strategy:
             self._agreed = word.strategy
 
     def _decide(self, metrics: Metrics) -> None:
@@ -95,9 +95,9 @@ class Switching:
         self._agreed = None
         training.follow(number)
         after = training.sync.strategy
-        self._school.change(training.registry.tape(), training.model.ends)
+        self._transfer.change(training.registry.words(), training.model.ends)
         self._turns.follow(after)
-        self._survey.begin_anew()
+        self._survey.reset()
         known: Mapping[str, Any] = training.why if asked else {}
         if asked:
             training.wish, training.why = None, {}

@@ -211,7 +211,7 @@ class WorkerSteps:
         return not self.now.under_way
 
     @property
-    def vain(self) -> int:
+    def wasted(self) -> int:
         """Gradients that were computed and did not count."""
         return self._gradients - self._contributed
 
@@ -246,7 +246,7 @@ class WorkerSteps:
     def _paces(self, workers: Sequence[WorkerId]) -> Sequence[int]:
         return paces(workers, self._training.paces, self._steps)
 
-    def moment(self) -> StepPosition:
+    def position(self) -> StepPosition:
         """Return the position of the next step, or of the round if no step is left."""
         training, turn, me = self._training, self.now, self._me
         done = training.progress
