@@ -35,25 +35,39 @@ def misfits(slots: Slots) -> Iterator[str]:
         yield from _before(one, slots)
     for one in after:
         yield from _behind(one, slots)
+    yield from _brought(slots, before)
+    yield from _pace(slots, before)
+
+
+def _brought(slots: Slots, before: Sequence[Stage]) -> Iterator[str]:
+    """Find a round to which nothing comes, or not all that was computed for it."""
+    meeting, every = slots.meeting, slots.every
     if meeting.carries == "models" and not any(one.moves for one in before):
         yield (
             f"{meeting} brings models together, and no operator before it changes any: begin with "
             "Apply()"
         )
     accumulates = any(one.accumulates for one in before)
-    if meeting.carries == "gradients" and slots.every > 1 and not accumulates:
+    if meeting.carries == "gradients" and every > 1 and not accumulates:
         yield (
-            f"{meeting} comes once in {slots.every} steps, and the gradients of the other steps "
-            "would be lost: leave out Every, or put an operator before it that `accumulates` them"
+            f"{meeting} comes once in {every} steps, and the gradients of the other steps would be "
+            "lost: leave out Every, or put an operator before it that `accumulates` them"
         )
     if meeting.fragments > 1 and meeting.centre is None:
         yield (
             f"{meeting} has {meeting.fragments} fragments and no centre, so there would be no "
             "model of all: leave out fragments"
         )
-    delay = f"a delay of {meeting.delay} steps"
-    if meeting.delay >= slots.every and meeting.delay:
-        yield f"{meeting} has {delay}, and its rounds have {slots.every}: choose a shorter delay"
+    if meeting.delay >= every and meeting.delay:
+        yield (
+            f"{meeting} has a delay of {meeting.delay} steps, and its rounds have {every}: choose "
+            "a shorter delay"
+        )
+
+
+def _pace(slots: Slots, before: Sequence[Stage]) -> Iterator[str]:
+    """Find what cannot be if workers do not keep step."""
+    meeting = slots.meeting
     if slots.quorum is not None and (meeting.delay or meeting.fragments > 1):
         yield (
             "a round with a quorum carries all of the model, as it is when the round comes: leave "

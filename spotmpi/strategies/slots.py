@@ -66,40 +66,42 @@ def slots_of(chain: Operator) -> Slots:
     here = meetings[0]
     meeting, every, _ = found[here]
     assert isinstance(meeting, Meeting)
-    wires: list[str] = []
-    quorums: list[Quorum] = []
-    before: list[Due] = []
-    after: list[Due] = []
-    for place, (operator, count, in_round) in enumerate(found):
-        match operator:
-            case Narrow():
-                wires.append(operator.form)
-            case Quorum():
-                quorums.append(operator)
-                if place > here:
-                    raise UsageError(
-                        f"{operator} stands behind the round, {meeting}, and is for the way there: "
-                        f"put it before {meeting}"
-                    )
-            case Stage():
-                if place < here and in_round and every > 1:
-                    raise UsageError(
-                        f"{operator} stands before {meeting} in Every({every}, ...), but a worker "
-                        f"is by itself in each step before a round: put {operator} before Every"
-                    )
-                (before if place < here else after).append(Due(operator, count))
-            case Meeting():
-                pass
-            case _:
-                raise UsageError(
-                    f"{operator} is neither a Stage nor a Meeting: derive "
-                    f"{type(operator).__name__} from one of them"
-                )
+    before = [_due(one) for one in found[:here] if _runs(one.operator)]
+    after = [_due(one) for one in found[here + 1 :] if _runs(one.operator)]
+    if late := [one for one in found[here:] if isinstance(one.operator, Quorum)]:
+        raise UsageError(
+            f"{late[0].operator} stands behind the round, {meeting}, and is for the way there: put "
+            f"it before {meeting}"
+        )
+    if early := [one for one in found[:here] if one.in_round and _runs(one.operator)]:
+        operator = early[0].operator
+        if every > 1:
+            raise UsageError(
+                f"{operator} stands before {meeting} in Every({every}, ...), but a worker is by "
+                f"itself in each step before a round: put {operator} before Every"
+            )
+    wires = [one.operator for one in found if isinstance(one.operator, Narrow)]
+    quorums = [one.operator for one in found if isinstance(one.operator, Quorum)]
     for many, what in ((wires, "Narrow"), (quorums, "Quorum")):
         if len(many) > 1:
             raise UsageError(f"{chain} has {len(many)} of {what}, expected at most one")
-    wire, quorum = (*wires, None)[0], (*quorums, None)[0]
-    return Slots(tuple(before), meeting, tuple(after), every, wire, quorum)
+    wire = wires[0].form if wires else None
+    return Slots(tuple(before), meeting, tuple(after), every, wire, (*quorums, None)[0])
+
+
+def _runs(operator: Operator) -> bool:
+    """Return False if the operator only says something of the round."""
+    return not isinstance(operator, Narrow | Quorum)
+
+
+def _due(one: _Placed) -> Due:
+    """Return a stage, and how often it runs. Raises UsageError if it is none."""
+    if not isinstance(one.operator, Stage):
+        raise UsageError(
+            f"{one.operator} is neither a Stage nor a Meeting: derive "
+            f"{type(one.operator).__name__} from one of them"
+        )
+    return Due(one.operator, one.every)
 
 
 class _Placed(NamedTuple):

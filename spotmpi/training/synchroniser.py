@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.layout import Key
-from spotmpi.arrays.narrowing import NARROWED, Narrowing
-from spotmpi.fabric import Arena, Buffer, Move, Shape
+from spotmpi.fabric import Arena, Buffer, Move
 from spotmpi.fabric import Steps as Asks
-from spotmpi.operators import Bring, Step, StepPosition, Weighted, fragment
+from spotmpi.operators import Bring, Step, StepPosition, Weighted
 from spotmpi.protocol.paces import Pace, all_of, furthest
-from spotmpi.strategies import RESTS, Strategy
+from spotmpi.strategies import Strategy
 from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from spotmpi.training.gradients.script_gradient import ScriptGradient
 from spotmpi.training.model import Model
-from spotmpi.training.step_arenas import StepArenas
+from spotmpi.training.step_memory import Rounds, StepMemory
 
 __all__ = ["Result", "Synchroniser"]
 
@@ -57,13 +56,6 @@ class Result(NamedTuple):
         )
 
 
-class Rounds(Protocol):
-    """Counts the rounds of steps."""
-
-    rounds: int
-    """Rounds of steps committed so far."""
-
-
 class Synchroniser(Generic[P]):
     """One strategy at work on a model.
 
@@ -92,11 +84,8 @@ class Synchroniser(Generic[P]):
         if centre is not None:
             del states[centre]
         model.hold(states, None if centre is None else self.state[centre], strategy.local_models)
-        self._narrowings = self._narrowed()
-        """Narrowing of each bucket; None for a bucket that travels as it is."""
-        self._arenas: Sequence[Arena] = ()
-        """Arenas of the rounds of steps, one for each fragment; `furnish` gives them."""
-        self._room: Sequence[Buffer] | None = None
+        self.memory = StepMemory(strategy, model.brought, progress, self.state)
+        """What its rounds carry."""
         self._open: Step
         self._bring: Bring | None = None
         """Makes this worker's contribution to the open round."""
@@ -107,25 +96,6 @@ class Synchroniser(Generic[P]):
         self.lengths = GradientLengths()
         """Lengths of gradients in rounds with a survey."""
 
-    def _narrowed(self) -> list[Narrowing | None]:
-        form, layout = self.strategy.wire, self._model.brought
-        if form is None:
-            return [None for _ in layout.buckets]
-        rests = zip(*(self.state[name] for name in RESTS), strict=True)
-        return [
-            Narrowing(form, *both) if bucket.dtype == NARROWED else None
-            for bucket, both in zip(layout.buckets, rests, strict=True)
-        ]
-
-    def furnish(self, arenas: StepArenas) -> None:
-        """Get memory for rounds."""
-        layout, model = self._model.brought, self._model
-        shapes = [
-            Shape(bucket.dtype, bucket.size, layout.backend, narrowing)
-            for bucket, narrowing in zip(layout.buckets, self._narrowings, strict=True)
-        ]
-        self._arenas = arenas.of(self.strategy, shapes, model.double_buffer)
-
     def start(self) -> None:
         """Start the strategy: all workers begin to train, with these parameters."""
         self.strategy.start(self._step())
@@ -133,7 +103,7 @@ class Synchroniser(Generic[P]):
     @property
     def arena(self) -> Arena:
         """The arena of the open round of steps, or of the next one."""
-        return self._arenas[self._progress.rounds % len(self._arenas)]
+        return self.memory.arena
 
     @property
     def surveys(self) -> bool:
@@ -145,24 +115,6 @@ class Synchroniser(Generic[P]):
     def _measures(self) -> bool:
         """True if the lengths of the open round's gradients are measured."""
         return self.surveys and self.strategy.meeting.averages
-
-    def buckets_of(self, number: int) -> range:
-        """Return the buckets that the round of steps of this number carries."""
-        return fragment(len(self._model.brought.buckets), self.strategy.fragments, number)
-
-    @property
-    def _buckets(self) -> range:
-        return self.buckets_of(self._progress.rounds)
-
-    @property
-    def _alone(self) -> bool:
-        """True if contributions hold all of the model, and none is made ahead of its round."""
-        return len(self._arenas) == 1 and not self.strategy.delay
-
-    def shared_room(self) -> Sequence[Buffer] | None:
-        """Return memory in which a gradient need not be packed: other workers read it there. None:
-        there is none."""
-        return self.arena.contributions if self.arena.weighs and self._alone else None
 
     # A step.
 
@@ -210,14 +162,6 @@ class Synchroniser(Generic[P]):
             self.bring()
         else:
             self.arena.bring_nothing()
-
-    def first_not_finite(self, first: int = 0, last: int | None = None) -> str | None:
-        """Return the name of an array of the contribution that holds NaN or infinity; None: there
-        is none. ``first`` and ``last`` limit the buckets."""
-        if not self.arena.weight:
-            return None
-        layout, numbers = self._model.brought, self._buckets[first:last]
-        return layout.check_finite(self.arena.contributions[first:last], numbers)
 
     def send(self, now: StepPosition) -> None:
         """Make the contribution of a round whose last step is still to come."""
@@ -287,11 +231,11 @@ class Synchroniser(Generic[P]):
         `close`."""
         self.moved = True
         self._know(self._open, result)
-        self._turn()
+        self.memory.turn()
         if fused := self.arena.fused:
             self.arena.advance()
         self._open.fused = fused
-        self.strategy.apply(self._open, () if fused else self._record())
+        self.strategy.apply(self._open, () if fused else self.memory.record())
         if self.surveys:
             self._measure(result.weight)
 
@@ -303,14 +247,14 @@ class Synchroniser(Generic[P]):
             self.lengths.bring(self.arena.contributions, self.arena.weight)
         if not self.arena.fused:
             self.lengths.begin()
-            self.lengths.sum(self._record())
+            self.lengths.sum(self.memory.record())
         self.lengths.end(self._open.now.samples, weight)
 
     def brought_not_finite(self) -> bool:
         """Return True if this worker brought NaN or infinity to the step that is complete and not
         closed, as far as can be seen. If sums replaced the contribution, it is made again."""
         if not self.arena.in_place:
-            return self.first_not_finite() is not None
+            return self.memory.first_not_finite() is not None
         if not self.strategy.meeting.averages or self._bring is None:
             return False
         layout = self._model.brought
@@ -329,15 +273,15 @@ class Synchroniser(Generic[P]):
         now = StepPosition(samples=0.0, share=0.0, after=result.after, round=result.round)
         step = self._step(now=now)
         self._know(step, result)
-        self._turn()
-        self.strategy.apply(step, self._record())
+        self.memory.turn()
+        self.strategy.apply(step, self.memory.record())
 
     def rehearse(self, grads: Any) -> None:
         """Do all that a step does here, while the state counts for nothing. So nobody waits for
         kernels to load and memory to come when the real step comes."""
-        for arena in self._arenas:
+        for arena in self.memory.arenas:
             for _ in range(2):
-                if self._alone:
+                if self.memory.alone:
                     self._model.brought.pack(grads, arena.contributions, 1.0)
                 arena.turn()
         self._gradient.clear()
@@ -346,32 +290,10 @@ class Synchroniser(Generic[P]):
         self._model.forget()
         self._model.registry.digest()
 
-    def _turn(self) -> None:
-        """Note that the last sums count: what narrowing took from them is added to the next."""
-        for number in self._buckets:
-            if (narrowing := self._narrowings[number]) is not None:
-                narrowing.turn()
-
-    def _record(self) -> list[Buffer]:
-        """Return the last sums, for reading only: other workers may share the memory."""
-        layout = self._model.brought
-        return [
-            layout.backend.view(flat, 0, (layout.buckets[number].size,), read_only=True)
-            for number, flat in zip(self._buckets, self.arena.record, strict=True)
-        ]
-
     def _step(self, **known: Any) -> Step:
         model = self._model
         mine = model.flats, model.memory, self.state
-        return Step(model.brought, model.optimizer, *mine, self._free, **known)
-
-    def _free(self) -> Sequence[Buffer]:
-        # The contribution's memory is free: nobody reads it until the round begins and makes it.
-        if self._alone:
-            return self.arena.contributions
-        if self._room is None:  # not free: made ahead, or too small, for a part of the model
-            self._room = self._model.brought.allocate()
-        return self._room
+        return Step(model.brought, model.optimizer, *mine, self.memory.free, **known)
 
     @staticmethod
     def _know(step: Step, result: Result) -> None:

@@ -63,26 +63,7 @@ class Trainer(Elastic[P]):
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise UsageError(f"optimizer must be one of spotmpi.optimizers, not {optimizer!r}")
-        if not isinstance(policy, Policy | None):
-            raise UsageError(f"policy must be one of spotmpi.policies, not {policy!r}")
-        if isinstance(strategies, Strategy):
-            raise UsageError("strategies is one strategy, expected a list, as [LocalSGD()]")
-        if policy is not None:
-            if not (decides := list(policy.strategies)):
-                raise UsageError(f"{policy} has no strategies: name all that it may decide for")
-            strategies = [*strategies, *decides]
-            strategy = strategy or decides[0]
-        insists = False
-        if (asked := Settings.from_environ().strategy) is not None:
-            insists = policy is not None
-            if strategies:  # the script may want to go on with its own
-                strategies = [*strategies, SSGD() if strategy is None else strategy]
-            strategy, policy = named(asked), None
-        if strategy is None:
-            strategy = SSGD()
-        for one in (strategy, *strategies):
-            if not isinstance(one, Strategy):
-                raise UsageError(f"strategy must be one of spotmpi.strategies, not {one!r}")
+        known, policy, insists = _chosen(strategy, strategies, policy)
         if lr_reference is not None and lr_reference < 1:
             raise UsageError(f"lr_reference is a number of workers, at least 1, not {lr_reference}")
         if not isinstance(scale_lr, str) or scale_lr not in SCALES:
@@ -92,14 +73,10 @@ class Trainer(Elastic[P]):
         if not bucket_mb > 0:
             raise UsageError(f"bucket_mb is a number of megabytes, more than 0, not {bucket_mb}")
         self.optimizer = optimizer
-        known: dict[str, Strategy] = {}
-        for one in (strategy, *strategies):
-            known.setdefault(str(one), one)
-        fusable = any(one.fusable for one in known.values())
+        fusable = any(one.fusable for one in known)
         model = Model(params, optimizer, bucket_mb=bucket_mb, fusable=fusable)
         rate = Rate(optimizer, lr_reference, scale_lr, lr_warmup)
-        strategies = [*known.values()]
-        super().__init__(TrainingState(model, strategies, seed, rate, check_finite, policy))
+        super().__init__(TrainingState(model, known, seed, rate, check_finite, policy))
         if insists:  # a checkpoint may have one that the policy decided for
             self._training.wish = 0
 
@@ -151,7 +128,7 @@ class Trainer(Elastic[P]):
         was written last until the script writes them again. Inside the block only.
         """
         self._connected("gradients", alone=True)
-        return self._training.gradient.arrays(self._training.sync.shared_room)
+        return self._training.gradient.arrays(self._training.sync.memory.shared)
 
     @property
     def loss(self) -> float | None:
@@ -254,3 +231,34 @@ class Trainer(Elastic[P]):
                 "of which all was accumulated: call it without"
             )
         return parts.gradient, parts.loss if left or loss is None else loss
+
+
+def _chosen(
+    strategy: Strategy | None, strategies: Sequence[Strategy], policy: Policy | None
+) -> tuple[list[Strategy], Policy | None, bool]:
+    """Return the strategies of a training, the first one first, and the policy that chooses.
+    ``--strategy`` replaces both; then the third value is True if there was a policy. Raises
+    UsageError."""
+    if not isinstance(policy, Policy | None):
+        raise UsageError(f"policy must be one of spotmpi.policies, not {policy!r}")
+    if isinstance(strategies, Strategy):
+        raise UsageError("strategies is one strategy, expected a list, as [LocalSGD()]")
+    if policy is not None:
+        if not (decides := list(policy.strategies)):
+            raise UsageError(f"{policy} has no strategies: name all that it may decide for")
+        strategies = [*strategies, *decides]
+        strategy = strategy or decides[0]
+    insists = False
+    if (asked := Settings.from_environ().strategy) is not None:
+        insists = policy is not None
+        if strategies:  # the script may want to go on with its own
+            strategies = [*strategies, SSGD() if strategy is None else strategy]
+        strategy, policy = named(asked), None
+    if strategy is None:
+        strategy = SSGD()
+    known: dict[str, Strategy] = {}
+    for one in (strategy, *strategies):
+        if not isinstance(one, Strategy):
+            raise UsageError(f"strategy must be one of spotmpi.strategies, not {one!r}")
+        known.setdefault(str(one), one)
+    return [*known.values()], policy, insists

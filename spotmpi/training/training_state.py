@@ -24,7 +24,7 @@ from spotmpi.training.finite import Finite
 from spotmpi.training.gradients.script_gradient import ScriptGradient
 from spotmpi.training.model import Model
 from spotmpi.training.script_position import ScriptPosition
-from spotmpi.training.step_arenas import StepArenas
+from spotmpi.training.step_memory import StepArenas
 from spotmpi.training.synchroniser import Synchroniser
 
 P = TypeVar("P")
@@ -347,13 +347,13 @@ class TrainingState(Generic[P]):
     def furnish(self, arena_of: Callable[..., Arena]) -> None:
         """Get memory for rounds from the data plane: ``arena_of`` is its `Fabric.arena`."""
         self._arenas = StepArenas(arena_of, self.strategies)
-        self.sync.furnish(self._arenas)
+        self.sync.memory.furnish(self._arenas, self.model.double_buffer)
 
     def _synchroniser(self, strategy: Strategy) -> Synchroniser[P]:
         surveyed = self.policy is not None
         made = Synchroniser(strategy, self.model, self.gradient, self.progress, surveyed)
         if self._arenas is not None:
-            made.furnish(self._arenas)
+            made.memory.furnish(self._arenas, self.model.double_buffer)
         return made
 
     def measured(self, workers: Collection[WorkerId]) -> Measured:

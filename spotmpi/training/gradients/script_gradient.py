@@ -37,12 +37,12 @@ class ScriptGradient(Generic[P]):
         self._born: Sequence[Buffer] | None = None
         """The buffers of these arrays."""
 
-    def arrays(self, room: Callable[[], Sequence[Buffer] | None]) -> P:
+    def arrays(self, room: Sequence[Buffer] | None) -> P:
         """Return arrays to compute gradients into, in the user's structure; always the same ones.
-        ``room`` returns memory that other workers read; None: there is none that can be used."""
+        ``room``: memory that other workers read; None: there is none that can be used."""
         if self._arrays is None:
             rounds = any(bucket.halves for bucket in self._layout.buckets)
-            there = None if rounds else room()
+            there = None if rounds else room
             self._born = self._layout.allocate() if there is None else there
             views = Views(self._layout, self._born)
             self._by_key, self._arrays = views.by_key, views.tree

@@ -57,7 +57,7 @@ class StepRound(Round):
         training.sync.starts(first, last)
         if not training.check_finite:
             return
-        if (name := training.sync.first_not_finite(first, last)) is not None:
+        if (name := training.sync.memory.first_not_finite(first, last)) is not None:
             batch = training.batch
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: the gradient of {name} holds "

@@ -349,7 +349,7 @@ class WorkerSteps:
         if turn.lease is not None:
             known |= {"loop": turn.sampler, "pass": turn.lease.pass_number}
         if sync.strategy.fragments > 1:
-            known["buckets"] = [*sync.buckets_of(self._training.progress.rounds - 1)]
+            known["buckets"] = [*sync.memory.buckets_of(self._training.progress.rounds - 1)]
         if self.paced:
             taken = {one.worker: one.taken for one in self._training.paces}
             known["taken"] = [taken.get(worker, 0) for worker in workers]
