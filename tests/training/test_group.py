@@ -217,3 +217,17 @@ def check_whole(result: Result) -> None:
     by_hand = ByHand()
     truth = bits(replay(steps(result.records), params(0), gradient, by_hand))
     assert {final.bits for final in result.finals.values()} == {truth}
+
+
+def test_an_average_is_zero_where_all_that_had_samples_are_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And not the one before, which lies in the same array."""
+    with spotmpi.Group([np.zeros(2)]) as group:
+        assert group.average([np.full(2, 3.0)])[0].tolist() == [3.0, 3.0]
+
+        def lost(contribution: Any, loss: Any) -> None:
+            group._training.sync.moved = False
+
+        monkeypatch.setattr(group, "_take_step", lost)
+        assert group.average([np.full(2, 5.0)])[0].tolist() == [0.0, 0.0]
