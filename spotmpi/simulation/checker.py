@@ -516,7 +516,7 @@ class Checker:
         """The disk takes no checkpoint now."""
         self._refused += 1
         self._refusals += 1
-        self._changes += 1
+        self._changes += self._longest  # all go on, and can stop again only after another round
 
     def kept(self, step: int, state: Mapping[str, Any], writer: WorkerId, complete: bool) -> None:
         """A checkpoint is there: of a step that nobody can take back, and as it was after it.

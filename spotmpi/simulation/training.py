@@ -15,6 +15,7 @@ from spotmpi.fabric.sim import Simulation
 from spotmpi.launcher_channel import Cause, LauncherChannel, Measured, Order
 from spotmpi.operators import PushSum
 from spotmpi.optimizers import Momentum
+from spotmpi.protocol.exact_means import numbers_of
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.settings import Settings
@@ -380,9 +381,10 @@ class Trainee:
         self._checker.begins(self.me, session.driver.membership, self._steps, self._model)
 
     def _ask(self, label: str) -> Steps[None]:
-        participant = self._participant
-        if self._training.position.recall(list) is None and isinstance(participant, Session):
-            answer = yield from participant.mean(question(self.me))
+        participant, asked = self._participant, question(self.me)
+        known = self._training.position.recall(list, len(numbers_of(asked)))
+        if known is None and isinstance(participant, Session):
+            answer = yield from participant.mean(asked)
             self._checker.mean(self.me, participant.driver.membership, label, answer)
 
     def _once(self, moment: object) -> Steps[None]:

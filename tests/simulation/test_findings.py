@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spotmpi.simulation.schedules import Arrival, Change, Kill, LeaveNotice, Schedule
+from spotmpi.simulation.schedules import Arrival, Change, Kill, LeaveNotice, Refusal, Schedule
 from spotmpi.simulation.search import execute
 
 _STREAMING = "diloco:h=6,outer=0.5,momentum=0.75,fragments=2,delay=1,mix=0.5"
@@ -54,6 +54,32 @@ FOUND = {
         narrow="int8",
         strategy="parameterserver:shards=2,control=4",
         changes=(Change(2, "diloco:h=2,outer=0.5,momentum=0.75"), Change(4, "localsgd:h=3")),
+    ),
+    "a_newcomer_learns_after_a_loop_and_was_told_the_mean_that_the_others_asked_for": Schedule(
+        7,
+        1890826270,
+        kills=(Kill(4, 307), Kill(5, 206), Kill(3, 335)),
+        arrivals=(Arrival(7, 25),),
+        size=99,
+        passes=3,
+        checkpoint_every=7,
+        narrow="fp16",
+        strategy="easgd:every=2,pull=0.5",
+    ),
+    "the_last_worker_is_to_leave_and_the_disk_refuses_what_it_would_keep_for_long": Schedule(
+        8,
+        179070576,
+        kills=(
+            *(Kill(0, 933), Kill(1, 936), Kill(2, 936), Kill(3, 995)),
+            *(Kill(4, 1008), Kill(5, 1024), Kill(6, 1030)),
+        ),
+        notices=(LeaveNotice(7, 1117),),
+        size=99,
+        passes=5,
+        checkpoint_every=5,
+        refusals=(Refusal(973, 3085),),
+        narrow="bf16",
+        strategy=_STREAMING,
     ),
     "all_go_at_their_own_pace_where_the_trace_has_a_gap": Schedule(
         2,
