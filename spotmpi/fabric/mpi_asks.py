@@ -259,11 +259,11 @@ class Answering:
         """True if anything is under way."""
         return bool(self._asked or self._sent or self._serves)
 
-    def proceed(self, comm: MPI.Intracomm, board: Callable[[], PublishedModel | None]) -> bool:
+    def proceed(self, comm: MPI.Intracomm, published: Callable[[], PublishedModel | None]) -> bool:
         """Take asks, and reply where that is possible. Returns True if anything was done."""
         asked = self._hear(comm)
         left = self._see_off()
-        replied = self._reply(comm, board)
+        replied = self._reply(comm, published)
         return asked or left or replied
 
     def forget(self) -> None:
@@ -316,11 +316,11 @@ class Answering:
         self._sent = under_way
         return left
 
-    def _reply(self, comm: MPI.Intracomm, board: Callable[[], PublishedModel | None]) -> bool:
+    def _reply(self, comm: MPI.Intracomm, published: Callable[[], PublishedModel | None]) -> bool:
         replied = False
         while (one := self._next()) is not None:
             rank, ask, piece = one
-            if self._serves is None and piece == 0 and self._look(board()):
+            if self._serves is None and piece == 0 and self._look(published()):
                 self._serves, self._moved = (rank, ask), time.monotonic()
             publication = _NONE if self._serves is None else self._publication
             self._send(comm, rank, ask, piece, publication)
@@ -340,16 +340,16 @@ class Answering:
                 return found
         return None
 
-    def _look(self, board: PublishedModel | None) -> bool:
+    def _look(self, published: PublishedModel | None) -> bool:
         """Copy the latest publication. Returns False if there is none."""
-        if board is None:
+        if published is None:
             return False
-        if len(self._copy) != board.form.bytes:
-            self._copy = board.form.room()
-        number = board.read(self._copy)
+        if len(self._copy) != published.form.bytes:
+            self._copy = published.form.room()
+        number = published.read(self._copy)
         if number is None:
             return False
-        self._publication, self._form = number, _digest(board.form)
+        self._publication, self._form = number, _digest(published.form)
         return True
 
     def _send(self, comm: MPI.Intracomm, rank: int, ask: int, piece: int, publication: int) -> None:

@@ -1,8 +1,8 @@
 """Models that workers publish and fetch, over MPI.
 
-Neighbours (workers that share memory) read each other's boards (`planes.published_model`). Any
-other worker is asked for its model, and a thread of that worker answers, even while its script is
-busy.
+Neighbours (workers that share memory) read each other's published models
+(`planes.published_model`). Any other worker is asked for its model, and a thread of that worker
+answers, even while its script is busy.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class MpiModels:
         self._way = way
         self._members = members
         self._published_model: PublishedModel | None = None
-        """This worker's board. None as long as nothing is published."""
+        """This worker's published model. None as long as nothing is published."""
         self._replied = self._free = _Room(HOST.zeros("uint8", 0), [])
         """Rooms of the last reply, and of the next model that comes from another host."""
         self._turn = threading.Lock()
@@ -98,9 +98,9 @@ class MpiModels:
         self._attend()
         if came is not None and came.worker in members:
             return self._reply(*came)
-        if worker not in members or (board := self._plane.model_of(worker, self._form)) is None:
+        if worker not in members or (published := self._plane.model_of(worker, self._form)) is None:
             return None
-        number = board.read(self._replied.flat)
+        number = published.read(self._replied.flat)
         return None if number is None else self._reply(worker, number)
 
     def move_on(self) -> None:
@@ -124,7 +124,7 @@ class MpiModels:
         return self._published_model.form
 
     def _furnish(self, form: ModelForm, backends: Sequence[Backend]) -> None:
-        """Make a board and rooms for models of this form."""
+        """Make a published model and rooms for models of this form."""
         with self._turn:
             self._forget()
             before = 0 if self._published_model is None else self._published_model.published

@@ -1,4 +1,4 @@
-"""A process that adds to what it shares with others: ``adding.py HOW DESK...``
+"""A process that adds to what it shares with others: ``adding.py HEADER...``
 
 It says where its header is, and puts a part into the sum of round 0 whenever it is told a number on
 its input; of that, and of the sum, all elements are alike. It says what the first element of each

@@ -101,7 +101,8 @@ def work(me: int, line: Line) -> NoReturn:
         data.unfuse()
         if aimed(number):
             moves = [partial(move, index) for index in range(len(SIZES))]
-            assert data.fuse_update(moves, 1 + number)
+            assert data.fuses
+            data.fuse_update(moves, 1 + number)
 
     def bring() -> None:
         for size, flat in zip(SIZES, data.contributions, strict=True):

@@ -17,9 +17,9 @@ Looked = list[tuple[int, int]]
 
 
 def met_after(
-    calls: int, vain: Callable[[], bool], headers: Sequence[SharedHeader]
+    calls: int, hopeless: Callable[[], bool], headers: Sequence[SharedHeader]
 ) -> tuple[HostBarrier, Looked]:
-    """Meetings of these, of which the next is met by so many calls; and how often they looked."""
+    """A barrier of these, which is passed after this many calls; and how often they looked."""
     looked: Looked = []
 
     def meet(
@@ -28,9 +28,9 @@ def met_after(
         looked.append((looks, yields))
         return len(looked) == calls
 
-    made = HostBarrier(vain)
+    made = HostBarrier(hopeless)
     made._loops = SimpleNamespace(meet=meet)
-    made.seat(headers)
+    made.join(headers)
     return made, looked
 
 

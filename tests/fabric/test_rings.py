@@ -16,6 +16,7 @@ from spotmpi.fabric.planes import rings
 from spotmpi.fabric.planes.shared_arena import SMALL
 from spotmpi.fabric.planes.shared_memory import Segment
 from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
+from tests.fabric import crew
 from tests.fabric.crew import (
     DATA,
     WORD,
@@ -419,6 +420,32 @@ def test_ways_are_tried_in_turn_and_all_choose_the_same(monkeypatch: pytest.Monk
     for number in range(10, 13):
         chosen = [*(choice.way for choice in choices), "first"]
         assert ways_and_choices(workers, number) == (chosen, [*choices, None])
+
+
+@RINGS_ONLY
+def test_who_made_its_arenas_in_another_order_chooses_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A newcomer may, that comes after a change of the strategy. Choosing is collective."""
+    monkeypatch.setattr(On, "ways_of", staticmethod(tried))
+    monkeypatch.setattr(crew, "WORD", [Shape("float64", 5120)])
+    post = Post(2)
+    workers = [Worker(0, 0, post), Worker(1, 1, post)]
+    workers[0].furnish()
+    workers[1].word = workers[1].plane.arena(crew.WORD, "word")
+    workers[1].data = workers[1].plane.arena(DATA, "data")
+    meet(workers)
+    for number in range(12):
+        for worker in workers:
+            worker.bring(number)
+        at_once(workers, Worker.round)
+    for arena in ("data", "word"):
+        first, second = (
+            worker.plane.between([0, 1], getattr(worker, arena).parts) for worker in workers
+        )
+        assert first == second
+        for choice, shape in zip(first.choices, getattr(workers[0], arena).layout, strict=True):
+            assert choice is None or choice.size == shape.size * np.dtype(shape.dtype).itemsize
 
 
 @RINGS_ONLY

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric import Arena, Shape
-from spotmpi.fabric.planes.plane import Ways
+from spotmpi.fabric import Arena, Part, Shape
+from spotmpi.fabric.planes.plane import Ways, private_arena
 from spotmpi.fabric.planes.shared_memory import Segment
 from spotmpi.fabric.planes.shared_memory_plane import _CARD, SharedMemoryPlane
 from spotmpi.kernels import cpu
@@ -306,17 +307,36 @@ def test_arrays_that_no_kernel_sums_and_those_without_a_name_go_by_mpi() -> None
         assert len(worker.by_mpi_instead) == 2
 
 
-def test_of_an_arena_whose_name_another_one_gets_nothing_is_known_any_more() -> None:
-    plane = SharedMemoryPlane(Ways(lambda part: None, lambda: False))
+def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi() -> None:
+    by_mpi = list[Part]()
+    plane = SharedMemoryPlane(Ways(by_mpi.append, lambda: False))
     assert plane.reach({0: plane.card()})
     plane.bind([0], True)
     first = plane.arena([Shape("float32", 4096)], "data")
-    assert plane._named(first.parts[0]) is not None
     second = plane.arena([Shape("float32", 4096)], "data")
-    assert plane._named(first.parts[0]) is None
-    assert plane._named(second.parts[0]) is not None
-    other = plane.arena([Shape("int64", 4096)], "data")  # which cannot be shared
-    assert plane._named(second.parts[0]) is plane._named(other.parts[0]) is None
+    for arena, many in ((second, 0), (first, 1)):
+        plane.wait([plane.start(part) for part in arena.parts])
+        assert len(by_mpi) == many
+    assert plane.between([0], first.parts) is None
+
+
+def test_an_arena_that_is_replaced_goes_at_once() -> None:
+    """Its memory would stay until the collector looks for cycles."""
+    plane = SharedMemoryPlane(Ways(lambda part: None, lambda: False))
+    gc.collect()
+    gc.disable()
+    try:
+        gone = weakref.ref(plane.arena([Shape("float32", 4096)], "data"))
+        assert gone() is not None
+        plane.arena([Shape("float32", 4096)], "data")
+        assert gone() is None
+        alone = private_arena([Shape("float32", 8)], in_place=False)
+        assert alone.parts
+        gone = weakref.ref(alone)
+        del alone
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_tiny_models_load_no_numba() -> None:

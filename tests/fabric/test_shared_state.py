@@ -29,16 +29,18 @@ class Mover(Worker):
         self.state = DoubleBuffer([(shape.dtype, shape.size) for shape in DATA] * 2)
         self.data = self.plane.arena(DATA, "data", self.state)
         self.word = self.plane.arena(WORD, "word")
-        self.aimed = False
+        self.fused = False
         for index, flat in enumerate(self.state.live):
             flat[:] = 1 + index
 
-    def aim(self, number: int) -> None:
+    def fuse(self, number: int) -> None:
         """As a trainer does before each attempt."""
         self.bring(number)
         self.data.unfuse()
         moves = [partial(self.move, index) for index in range(len(DATA))]
-        self.aimed = self.data.fuse_update(moves, self.mark)
+        self.fused = self.data.fuses
+        if self.fused:
+            self.data.fuse_update(moves, self.mark)
 
     def move(
         self, index: int, part: slice, inputs: Sequence[Any], weights: Sequence[float]
@@ -64,7 +66,7 @@ class Mover(Worker):
         """Its sums count."""
         self.data.turn()
         self.word.turn()
-        if self.aimed:
+        if self.fused:
             self.data.advance()
 
     def step(self) -> None:
@@ -102,8 +104,8 @@ def rounds(workers: Sequence[Mover], numbers: Sequence[int]) -> None:
     for number in numbers:
         held = after(workers[0].held(), [one.me for one in workers], number)
         for worker in workers:
-            worker.aim(number)
-            assert worker.aimed
+            worker.fuse(number)
+            assert worker.fused
         at_once(workers, Mover.step)
         for worker in workers:
             assert same(worker.held(), held)
@@ -142,7 +144,7 @@ def test_after_a_loss_the_state_is_as_it_was_and_the_same_round_counts_once(
     rounds(workers, range(before))
     held = workers[0].held()
     for worker in workers:
-        worker.aim(5)
+        worker.fuse(5)
     others = [one for one in workers if one is not workers[which]]
     for one in others:
         one.broken.set()
@@ -161,7 +163,7 @@ def test_who_has_committed_and_dies_takes_nothing_with_it(through: int) -> None:
     rounds(workers, [0])
     held = workers[0].held()
     for worker in workers:
-        worker.aim(1)
+        worker.fuse(1)
     assert all(at_once(workers, Mover.try_it))
     workers[3].commit()
     for worker in workers[:through]:
@@ -184,7 +186,7 @@ def test_half_of_a_lost_attempt_is_never_seen() -> None:
     rounds(workers, [0, 1])
     held = workers[0].held()
     for worker in workers:
-        worker.aim(2)
+        worker.fuse(2)
         for flat in worker.state.next:
             flat[: len(flat) // 2] = 99
     lose(workers, 1)
@@ -234,7 +236,7 @@ def test_rounds_that_are_not_aimed_leave_the_state_where_it_is() -> None:
         for worker in workers:
             worker.bring(1)
             worker.data.unfuse()
-            worker.aimed = False
+            worker.fused = False
         at_once(workers, Mover.step)
         assert all(same(one.held(), held) for one in workers)
         totals = [
@@ -250,7 +252,7 @@ def test_workers_that_would_update_differently_are_told_so() -> None:
     rounds(workers, [0])
     workers[1].mark = 8
     for worker in workers:
-        worker.aim(1)
+        worker.fuse(1)
 
     def told(worker: Mover) -> bool:
         with pytest.raises(UsageError, match="the same learning rate on all workers"):
@@ -266,12 +268,12 @@ def test_if_some_are_in_no_step_nothing_comes_of_it() -> None:
     rounds(workers, [0])
     held = workers[0].held()
     for worker in workers:
-        worker.aim(1)
+        worker.fuse(1)
     workers[2].data.unfuse()
     assert all(at_once(workers, Mover.try_it))
     for worker in workers:
         worker.data.unfuse()
-        worker.aimed = False
+        worker.fused = False
         worker.commit()
         assert same(worker.held(), held)
     rounds(workers, [2, 3])
@@ -280,8 +282,8 @@ def test_if_some_are_in_no_step_nothing_comes_of_it() -> None:
 def test_on_several_hosts_each_worker_has_its_own() -> None:
     workers = movers(2, [0, 1])
     for worker in workers:
-        worker.aim(0)
-        assert not worker.aimed
+        worker.fuse(0)
+        assert not worker.fused
 
 
 def test_whoever_remains_on_one_host_of_several_shares_a_state_and_parts_when_one_comes() -> None:
@@ -293,8 +295,8 @@ def test_whoever_remains_on_one_host_of_several_shares_a_state_and_parts_when_on
     rounds(workers, [0, 1])
     meet([*workers, Mover(7, 1, post)])
     for worker in workers:
-        worker.aim(2)
-        assert not worker.aimed
+        worker.fuse(2)
+        assert not worker.fused
         worker.data.leave()
         assert place(worker)[0] == "0"
     go_on(workers)
@@ -308,8 +310,8 @@ def test_where_memory_cannot_change_its_place_each_worker_has_its_own(
     monkeypatch.setattr(shared_memory_plane, "possible", lambda: False)
     workers = movers(2)
     for worker in workers:
-        worker.aim(0)
-        assert not worker.aimed
+        worker.fuse(0)
+        assert not worker.fused
     assert all(np.all(flat == 1 + i) for i, flat in enumerate(workers[0].state.live))
 
 
@@ -322,15 +324,15 @@ def test_if_only_one_can_do_it_all_sums_go_by_mpi_and_nobody_waits(
     monkeypatch.setattr(shared_memory_plane, "possible", lambda: False)
     workers[1].furnish()
     for worker in workers:
-        worker.aim(0)
-    assert [worker.aimed for worker in workers] == [True, False]
+        worker.fuse(0)
+    assert [worker.fused for worker in workers] == [True, False]
     assert all(at_once(workers, Mover.try_it))
     assert all(worker.by_mpi_instead for worker in workers)
     held = [worker.held() for worker in workers]
     for worker in workers:
         worker.commit()
-        worker.aim(1)
-        assert not worker.aimed
+        worker.fuse(1)
+        assert not worker.fused
     # By MPI each has the sum, here -1, and moves by itself.
     assert all(same(workers[1].held(), one) for one in held[1:])
     assert (workers[0].state.live[0] == held[0][0] - 1).all()

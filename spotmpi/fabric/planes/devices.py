@@ -79,7 +79,7 @@ class Devices(Plane):
     def start(self, part: Part) -> Handle:
         """Begin to sum ``part``. Blocks until it is in the memory of the host, if it goes there."""
         arena = part.arena
-        if not isinstance(arena, DeviceArena):
+        if not isinstance(arena, DeviceArena) or self._arenas.get(arena.name) is not arena:
             return self._given(part)
         if arena.near is None:
             arena.near = self._device_sums.reaches_all(arena)
@@ -162,9 +162,9 @@ class Devices(Plane):
         """Return the members that the node has seen die."""
         return self.node.dead()
 
-    def show(self, board: PublishedModel | None) -> None:
+    def show(self, published: PublishedModel | None) -> None:
         """Show this worker's model, in the memory of the host."""
-        self.node.show(board)
+        self.node.show(published)
 
     def is_near(self, worker: WorkerId) -> bool:
         """Return the node's answer."""
@@ -190,8 +190,10 @@ class Devices(Plane):
 
     def _there(self, part: Part) -> Part:
         """Return the part in the memory of the host that stands for this one."""
-        arena = part.arena
-        return arena.host.parts[part.number] if isinstance(arena, DeviceArena) else part
+        if not isinstance(part.arena, DeviceArena):
+            return part
+        host, number = part.arena.host, part.number
+        return Part(host.contributions[number], host.results[number], arena=host, number=number)
 
     @property
     def _staging(self) -> Staging:

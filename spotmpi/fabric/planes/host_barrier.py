@@ -54,9 +54,9 @@ class HostBarrier:
             from spotmpi.fabric.planes import barrier_loops
 
             self._loops = barrier_loops.compiled()
-            self.seat(self._present)
+            self.join(self._present)
 
-    def seat(self, present: Sequence[SharedHeader]) -> None:
+    def join(self, present: Sequence[SharedHeader]) -> None:
         """Wait for the workers of these headers from now on, in their order."""
         self._present = present
         if self._loops is None or not present:

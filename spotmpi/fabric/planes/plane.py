@@ -88,14 +88,7 @@ class Arena:
         contributions = None if in_place else allocate()
         self._contributions = [contributions or results for results in self._results]
         self.name = ""
-        """The name by which members find each other's arenas; empty: it has none."""
-        self._parts = [
-            [
-                Part(contribution, result, arena=self, number=number)
-                for number, (contribution, result) in enumerate(zip(*both, strict=True))
-            ]
-            for both in zip(self._contributions, self._results, strict=True)
-        ]
+        """The name by which members find each other's arenas; empty: they do not look for it."""
 
     @property
     def contributions(self) -> list[Buffer]:
@@ -117,22 +110,29 @@ class Arena:
     def parts(self) -> list[Part]:
         """The open round's parts, with the present weight."""
         moves: Sequence[Move | None] = self._moves or [None] * len(self.layout)
+        # Made each time: an arena that held them would be a cycle, and keep its memory for long.
         return [
-            part._replace(weight=self.weight, narrowing=shape.narrowing, move=move)
-            for part, shape, move in zip(self._parts[0], self.layout, moves, strict=True)
+            Part(contribution, result, self.weight, shape.narrowing, move, self, number)
+            for number, (contribution, result, shape, move) in enumerate(
+                zip(self.contributions, self.results, self.layout, moves, strict=True)
+            )
         ]
 
-    def fuse_update(self, moves: Sequence[Move], mark: int) -> bool:
-        """Have the open round's sums go right into the next state, each by one of ``moves``.
+    @property
+    def fuses(self) -> bool:
+        """True if the open round's sums can go right into the next state: the same for all."""
+        return self.state is not None and not self.in_place
 
-        Returns True if they will: the same on all members. ``mark``: a number that stands for what
-        ``moves`` do, the same for all that do the same, and not 0. Local.
+    def fuse_update(self, moves: Sequence[Move], mark: int) -> None:
+        """Have the open round's sums go right into the next state, each by one of ``moves``. Call
+        it only if the arena `fuses`. Local.
+
+        ``mark``: a number that stands for what ``moves`` do, the same for all that do the same, and
+        not 0.
         """
-        if self.state is None or self.in_place:
-            return False
+        assert self.state is not None
         self.state.stand()
         self._moves = moves
-        return True
 
     @property
     def fused(self) -> bool:
@@ -164,7 +164,7 @@ class Arena:
 
     def turn(self) -> None:
         """Make the open round's sums the record: the round is committed."""
-        for turns in (self._results, self._contributions, self._parts):
+        for turns in (self._results, self._contributions):
             turns.reverse()
 
 
@@ -344,19 +344,20 @@ class Plane(ABC):
         of the workers, or as MPI does it. Local."""
         return None
 
-    # Published models (boards).
+    # Published models.
 
-    def show(self, board: PublishedModel | None) -> None:
-        """Show this worker's model to its neighbours on this board; None: show none. Local."""
+    def show(self, published: PublishedModel | None) -> None:
+        """Show this worker's model to its neighbours there; None: show none. Local."""
         return
 
     def is_near(self, worker: WorkerId) -> bool:
-        """Return True if this worker and that one can read each other's boards. Local; both find
-        the same."""
+        """Return True if this worker and that one can read each other's published models. Local;
+        both find the same."""
         return False
 
     def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """Return a near worker's board; None if it has none of this form, or is dead. Local."""
+        """Return a near worker's published model; None if it has none of this form, or is dead.
+        Local."""
         return None
 
     # Sums without locks.

@@ -1,6 +1,6 @@
 """A model that a worker shows to others, who read it at any time and wait for nobody.
 
-Its memory, a board, holds two copies, which take turns, and two counts: publications begun, and
+Its memory holds two copies, which take turns, and two counts: publications begun, and
 publications complete. Publication n is written over publication n - 2, while others can read n - 1.
 A reader copies, and then looks if the writer has begun to overwrite that copy: if so, it tries
 again. So the writer waits for no reader. A writer that is killed or stopped in the middle leaves
@@ -68,10 +68,10 @@ class ModelForm:
 
 
 class PublishedModel:
-    """The board of one worker, as it sees it or as another one does."""
+    """The published model of one worker, as it sees it or as another one does."""
 
     def __init__(self, form: ModelForm, segment: Segment, first: int | None = None) -> None:
-        """Map the board in ``segment``. ``first``: given for a new board of this worker's; how many
+        """Map the one in ``segment``. ``first``: given for a new one of this worker's; how many
         publications this worker had before."""
         self.form = form
         self.segment = segment
@@ -89,7 +89,7 @@ class PublishedModel:
 
     @classmethod
     def new(cls, form: ModelForm, first: int) -> PublishedModel:
-        """Return a new board of this worker's. Raises SpotmpiError if there is no memory for it."""
+        """Return a new one of this worker's. Raises SpotmpiError if there is no memory for it."""
         try:
             return cls(form, Segment(_length(form)), first)
         except OSError as error:
@@ -97,12 +97,12 @@ class PublishedModel:
 
     @classmethod
     def of(cls, found: Found, form: ModelForm) -> PublishedModel:
-        """Return another worker's board. OSError if it cannot be reached, or is of another form."""
+        """Return another worker's. OSError if it cannot be reached, or is of another form."""
         return cls(form, Segment.reach(found, _length(form)))
 
     @property
     def published(self) -> int:
-        """How many publications this worker had, on this board and before it."""
+        """How many publications this worker had, here and before."""
         return self._first + self._published
 
     def write(self, model: Sequence[Buffer]) -> None:

@@ -119,15 +119,18 @@ class SharedArena(Arena):
             self._header.weigh(self._entry, weight)
             self._header.write(self._entry, UPDATE, self._update)
 
-    def fuse_update(self, moves: Sequence[Move], mark: int) -> bool:
-        """As in `Arena`, if all members are on this host: they have one next state between them."""
-        if self._shares is None or not (self.alone and self.shared):
-            return False
+    @property
+    def fuses(self) -> bool:
+        """True if all members are on this host: they have one next state between them."""
+        return self._shares is not None and self.alone and self.shared
+
+    def fuse_update(self, moves: Sequence[Move], mark: int) -> None:
+        """As in `Arena`."""
+        assert self._shares is not None
         super().fuse_update(moves, mark)
         self._update = mark
         if self.first:
             self._shares.offer()
-        return True
 
     def unfuse(self) -> None:
         """Leave the open round's sums in the results."""
@@ -175,7 +178,7 @@ class SharedArena(Arena):
         """Do this worker's share of array ``number``, whose contributions are all there. ``way``:
         its way between hosts, if there are several."""
         assert self._inputs is not None
-        if not self._is_one_aim():
+        if not self._is_one_update():
             return
         result = self.results[number][self._slices[number]]
         weights = [header.weight(entry) for header, entry in self._members]
@@ -204,7 +207,7 @@ class SharedArena(Arena):
         elif result.size:
             result.fill(0)
 
-    def _is_one_aim(self) -> bool:
+    def _is_one_update(self) -> bool:
         """Return True if all members do the same with the sum; False if some are in no step: then
         the round comes to nothing, and the control word says why. In a step it is a UsageError."""
         updates = {header.read(entry, UPDATE) for header, entry in self._members}

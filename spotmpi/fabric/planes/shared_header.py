@@ -1,4 +1,4 @@
-"""Desks: two pages of numbers of each worker, which all workers of its host can read."""
+"""Headers: two pages of numbers of each worker, which all workers of its host can read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = [
-    "UPDATE",
     "DESCRIPTOR",
     "HOME",
     "HOME_MARK",
@@ -17,11 +16,12 @@ __all__ = [
     "STATE",
     "STATE_HOME",
     "STATE_MARK",
+    "UPDATE",
     "SharedHeader",
     "key_of",
 ]
 
-_DESK = 2 * PAGE
+_BYTES = 2 * PAGE
 _READY, _DONE, _BELL, _TABLE = 64, 128, 192, 1024
 """Bytes of a header at which these lie: how many parts its worker has started; how many it has
 summed; the bell by which all sleep, if it is the first of them; the table of its arenas."""
@@ -36,7 +36,7 @@ STATE, STATE_HOME, STATE_MARK, UPDATE = range(7, 11)
 """Places of more of these numbers: which of two copies of the state counts; the segment in which
 they lie (descriptor, mark), whose mark is 0 while this worker's are its own; the mark of the update
 by which sums go into the next state, or 0."""
-_ENTRIES = (_DESK - _TABLE) // (8 * _ENTRY)
+_ENTRIES = (_BYTES - _TABLE) // (8 * _ENTRY)
 
 
 class SharedHeader:
@@ -46,22 +46,22 @@ class SharedHeader:
     def __init__(self, found: Found, segment: Segment) -> None:
         self.found = found
         self._segment = segment
-        self._memory = Memory(_DESK, segment)
-        self._numbers = self._memory.array("uint64", _DESK // 8)
-        self._reals = self._memory.array("float64", _DESK // 8)
+        self._memory = Memory(_BYTES, segment)
+        self._numbers = self._memory.array("uint64", _BYTES // 8)
+        self._reals = self._memory.array("float64", _BYTES // 8)
         base = self._memory.address
         self.ready, self.done, self.bell = base + _READY, base + _DONE, base + _BELL
 
     @classmethod
     def new(cls) -> SharedHeader:
         """Return a new header of this worker's."""
-        segment = Segment(_DESK)
+        segment = Segment(_BYTES)
         return cls(segment.here, segment)
 
     @classmethod
     def of(cls, found: Found) -> SharedHeader:
         """Return another worker's header. OSError if it cannot be reached."""
-        return cls(found, Segment.reach(found, _DESK))
+        return cls(found, Segment.reach(found, _BYTES))
 
     def entry(self, key: int) -> int | None:
         """Return the entry of the arena of this key; None if the worker shares no such arena."""

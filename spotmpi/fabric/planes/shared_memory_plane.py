@@ -153,7 +153,7 @@ class SharedMemoryPlane(Plane):
         """The headers of this host's members; empty unless all members reach their neighbours."""
         self.rings: Rings | None = None
         """The rings between hosts, if there are several."""
-        self._members, self._together = 0, False
+        self._members = 0
         self._bindings = 0
         """How often members were bound: the higher half of all numbers in headers."""
         self._begun = 0
@@ -167,9 +167,9 @@ class SharedMemoryPlane(Plane):
         """The last arena of each name."""
         self.barrier = HostBarrier(self._hopeless)
         self._shown: tuple[int, PublishedModel] | None = None
-        """The entry of this worker's board in its header, and the board."""
+        """The entry of this published model in this worker's header, and the model."""
         self._published: dict[WorkerId, tuple[Found, PublishedModel]] = {}
-        """The neighbours' boards that this worker has looked for."""
+        """The neighbours' published models that this worker has looked for."""
         self._sums = None if self._own is None else CommonSums(self._own)
 
     # Who is there.
@@ -225,9 +225,11 @@ class SharedMemoryPlane(Plane):
             raise RuntimeError(f"{len(self._started)} parts are under way among other members")
         self._bindings += 1
         self._begun = 0
-        self._members, self._together = len(members), together
+        self._members = len(members)
         self._headers = {one: header for one, header in self._headers.items() if one in members}
-        self._published = {one: board for one, board in self._published.items() if one in members}
+        self._published = {
+            one: published for one, published in self._published.items() if one in members
+        }
         self._watched.keep(members)
         self.present, self.rings = [], None
         if together:
@@ -245,10 +247,10 @@ class SharedMemoryPlane(Plane):
             if isinstance(named.arena, SharedArena):
                 if not together:
                     named.arena.unshare()
-                self._seat(named.arena)
-        self.barrier.seat(self.present)
+                self._tell_place(named.arena)
+        self.barrier.join(self.present)
 
-    def _seat(self, arena: SharedArena) -> None:
+    def _tell_place(self, arena: SharedArena) -> None:
         arena.alone = bool(self.present) and self.rings is None
         arena.first = arena.alone and self.present[0] is self._own
 
@@ -289,10 +291,11 @@ class SharedMemoryPlane(Plane):
 
     def _choose(self) -> None:
         """Choose a way for each array for which all ways were tried. Collective."""
+        # Sorted, as it is collective: members may have made their arenas in different orders.
         arrays = [
             (named, index, tried)
-            for named in self._arenas.values()
-            for index, tried in named.tried.items()
+            for _, named in sorted(self._arenas.items())
+            for index, tried in sorted(named.tried.items())
         ]
         for named, index, tried in arrays:
             trial = tried.trial
@@ -351,7 +354,7 @@ class SharedMemoryPlane(Plane):
         except (OSError, SpotmpiError) as error:
             _LOG.warning("sums of %r go by MPI and are slower: %s", name, error)
             return None
-        self._seat(made)
+        self._tell_place(made)
         return made
 
     def start(self, part: Part) -> Handle:
@@ -384,17 +387,19 @@ class SharedMemoryPlane(Plane):
         for handle, call in self._started.items():
             if handle > self._handed:
                 if self._thread is None:
-                    self._thread = SumThread(self._ahead, "spotmpi sums")
+                    self._thread = SumThread(self._sum_early, "spotmpi sums")
                 self._thread.give(call)
                 self._handed = handle
 
-    def _ahead(self, call: _Call) -> bool:
+    def _sum_early(self, call: _Call) -> bool:
         """Do this worker's share in the thread. Return False to leave it, and all later parts, to
         `wait`: if it is not known yet that all share the arena, or if MPI sums."""
-        named, arena = call.named, call.part.arena
+        named = call.named
+        if named is None:
+            return False
+        arena = named.arena
         if not (
             call.number
-            and named is not None
             and isinstance(arena, SharedArena)
             and not arena.small
             and arena.reached(self._bindings, call.part)
@@ -409,9 +414,9 @@ class SharedMemoryPlane(Plane):
     def wait(self, handles: Sequence[Handle]) -> None:
         """Wait for these in the order in which they were started: the same for all members."""
         if self._thread is not None:
-            beside, self._thread = self._thread, None
-            beside.end()
-        last, to_take = 0, []
+            thread, self._thread = self._thread, None
+            thread.end()
+        last, to_take = 0, list[tuple[Arena, int]]()
         for handle in sorted(handles):
             call = self._started[handle]
             if call.number:
@@ -426,14 +431,13 @@ class SharedMemoryPlane(Plane):
                 if named is not None and isinstance(named.arena, SharedArena):
                     named.arena.whole(call.part)
             elif self.rings is not None and not self.rings.leads:
-                to_take.append(call)
+                to_take.append((named.arena, call.part.number))
         if last:
             self.barrier.done(self._own_header, last)
             self.barrier.all_done(last)
-        for call in to_take:
-            arena = call.part.arena
+        for arena, number in to_take:
             if isinstance(arena, SharedArena) and arena.small:
-                arena.take(call.part.number)
+                arena.take(number)
         for handle in handles:
             del self._started[handle]
         self._choose()
@@ -519,29 +523,31 @@ class SharedMemoryPlane(Plane):
             return True
         return self._thread is not None and self._thread.halted
 
-    # Published models (boards).
+    # Published models.
 
-    def show(self, board: PublishedModel | None) -> None:
-        """Show the board in this worker's header, as an arena is; None: show none."""
+    def show(self, published: PublishedModel | None) -> None:
+        """Show the published model in this worker's header, as an arena is; None: show none."""
         if self._own is None:
             return
         if self._shown is not None:
             self._own.clear(self._shown[0])
             self._shown = None
-        if board is not None:
-            entry = self._own.enter(key_of("a board", board.form.arrays), board.segment)
-            self._shown = entry, board
+        if published is not None:
+            entry = self._own.enter(
+                key_of("a published model", published.form.arrays), published.segment
+            )
+            self._shown = entry, published
 
     def is_near(self, worker: WorkerId) -> bool:
         """Return True if this worker shares memory with that one."""
         return self._headers.get(worker) in self.present
 
     def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """Return the board that the worker's header shows now."""
+        """Return the model that the worker's header shows now."""
         if not self.is_near(worker) or worker in self._watched.dead:
             return None
         header = self._headers[worker]
-        entry = header.entry(key_of("a board", form.arrays))
+        entry = header.entry(key_of("a published model", form.arrays))
         if entry is None:
             self._published.pop(worker, None)
             return None
@@ -552,7 +558,7 @@ class SharedMemoryPlane(Plane):
         if known is None or known[0] != found:
             try:
                 known = self._published[worker] = found, PublishedModel.of(found, form)
-            except OSError:  # the board is gone, or its entry is being changed
+            except OSError:  # it is gone, or its entry is being changed
                 return None
         return known[1]
 
