@@ -25,7 +25,7 @@ from spotmpi import job_folder
 from tests.faults.planted import Fault
 
 GRACE = 20.0
-"""Seconds in which a run that is cut off may clean up."""
+"""Seconds in which a run that is cut off may clean up, if it is not isolated."""
 
 
 class Run(NamedTuple):
@@ -57,15 +57,16 @@ class Copy:
         given = ["-o", "junit_family=xunit1", f"--junit-xml={self._report}", *pytest]
         folders = {"TMPDIR": self._temporary, "PYTEST_DEBUG_TEMPROOT": self._temporary}
         folders |= {"PYTHONPATH": self._copy, "NUMBA_CACHE_DIR": at / "numba"}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         # Jobs of the same name may run in two copies at a time.
         alone = root / ".ci" / "alone"
-        apart = os.geteuid() == 0 and alone.exists()
-        python = [str(alone)] if apart else [sys.executable]
+        self._isolated = os.geteuid() == 0 and alone.exists()
+        python = [str(alone)] if self._isolated else [sys.executable]
         with (at / "output").open("wb") as output:
             self._pytest = subprocess.Popen(
                 [*python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *given],
                 cwd=self._copy,
-                env=os.environ | {name: str(path) for name, path in folders.items()},
+                env=os.environ | {name: str(at) for name, at in folders.items()} | {"PATH": path},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -77,9 +78,10 @@ class Copy:
     def end(self) -> Run:
         """What came of it. If it still runs it is cut off; nothing of it stays but its output."""
         os.close(self.over)
-        self._pytest.terminate()  # tests/conftest.py then removes what its tests have made
-        with suppress(subprocess.TimeoutExpired):
-            self._pytest.wait(GRACE)
+        if not self._isolated:  # else its namespaces end with it, and what its tests have made
+            self._pytest.terminate()  # tests/conftest.py then removes what its tests have made
+            with suppress(subprocess.TimeoutExpired):
+                self._pytest.wait(GRACE)
         while found := [*self._processes()]:
             for pid in found:
                 with suppress(ProcessLookupError):
@@ -118,7 +120,7 @@ def hunt(
 ) -> list[Run]:
     """The run without a fault, and one with each of them. ``files``: what is copied of ``root``,
     links as links. ``limit``: seconds of a run; ``jobs``: runs at a time. Raises SystemExit if the
-    tests do not pass without a fault."""
+    tests do not end without a fault or, with ``-x``, if one of them fails."""
     waiting = [None, *faults]
     done: dict[Fault | None, Run] = {}
     running: dict[int, Copy] = {}
@@ -140,7 +142,8 @@ def hunt(
                     # With -x a test that fails in any case would end each run.
                     if copy.fault is None and (not run.ended or ("-x" in pytest and run.failed)):
                         said = (copy.at / "output").read_text(errors="replace")[-2000:]
-                        raise SystemExit(f"without a fault the tests do not pass:\n{said}")
+                        what = "all pass" if run.ended else "end"
+                        raise SystemExit(f"without a fault the tests do not {what}:\n{said}")
                     tell(f"{copy.fault.name if copy.fault else 'no fault'}: {_said(run)}")
         finally:
             for copy in running.values():
@@ -186,8 +189,9 @@ def table(known: dict[str, Any]) -> str:
         end = "" if one["ended"] else "the run did not end  "
         lines.append(f"{name:<66} {len(one['tests']):5} {took:8.2f}  {end}{cheapest}")
     lines += ["", "Found by nothing:", *(f"  {name}" for name in known["missed"])]
-    lines += ["", "Modules that find nothing that a cheaper one does not find too:"]
-    lines += [f"  {took:8.2f} s  {name}" for name, took in known["vain"].items()]
+    if "vain" in known:
+        lines += ["", "Modules that find nothing that a cheaper one does not find too:"]
+        lines += [f"  {took:8.2f} s  {name}" for name, took in known["vain"].items()]
     return "\n".join(lines)
 
 

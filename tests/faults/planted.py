@@ -83,8 +83,8 @@ SESSION: list[_Slip] = [
     (
         "once_runs_again_while_its_value_is_on_its_way",
         "training/session.py",
-        "self._rounds.first == self.me and not owed:",
-        "self._rounds.first == self.me:",
+        "self._exchange.first == self.me and not owed:",
+        "self._exchange.first == self.me:",
     ),
     (
         "a_checkpoint_that_could_not_be_asked_for_yet_is_forgotten",
@@ -290,7 +290,7 @@ PLANES: list[_Slip] = [
         "        self._members",
     ),
     (
-        "desks_of_the_lost_stay_open",
+        "headers_of_the_lost_stay_open",
         "fabric/planes/shared_memory_plane.py",
         "for one, header in self._headers.items() if one in members}",
         "for one, header in self._headers.items()}",
@@ -298,8 +298,8 @@ PLANES: list[_Slip] = [
     (
         "the_lost_are_waited_for_after_a_recovery",
         "fabric/planes/shared_memory_plane.py",
-        "self.barrier.seat(self.present)",
-        "self.barrier.seat(self.barrier._present or self.present)",
+        "self.barrier.join(self.present)",
+        "self.barrier.join(self.barrier._present or self.present)",
     ),
     (
         "messages_between_hosts_are_not_given_up",
