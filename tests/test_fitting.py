@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,6 +36,7 @@ from spotmpi.operators import (
     SharedSteps,
     SlowWeights,
     Stage,
+    Step,
 )
 from spotmpi.strategies import Strategy
 from tests.simulated import Job
@@ -50,24 +52,60 @@ SHIPPED: Sequence[Callable[[], Operator]] = (
 class Mine(Meeting):
     """A round that a user wrote, of something else."""
 
+    def contribute(self, step: Step) -> Any:
+        return step.bring
 
-class Parts(Meeting):
+    def apply(self, step: Step, sums: Sequence[Any]) -> None:
+        """Nothing."""
+
+
+class Parts(Mine):
     """A user's, of parts of a model that nobody keeps."""
 
     carries = "models"
     fragments = 2
 
 
-class Moves(Stage):
+class Idle(Stage):
+    """It does nothing."""
+
+    def run(self, step: Step) -> None:
+        """Nothing."""
+
+
+class Moves(Idle):
     """It changes parameters as a user likes."""
 
     moves = True
 
 
-class Keeps(Stage):
+class Keeps(Idle):
     """It keeps gradients until the round."""
 
     accumulates = True
+
+
+class Late(GradientAverage):
+    """Its gradients are to travel for some steps."""
+
+    delay = 1
+
+
+class Needs(Idle):
+    """It needs something, and does not say where."""
+
+    needs = (Apply,)
+
+
+class Unfinished(Stage):
+    """Its author has not come to write what it does."""
+
+
+class HalfDone(Meeting):
+    """Of a round it knows only what it brings."""
+
+    def contribute(self, step: Step) -> Any:
+        return step.bring
 
 
 class Bare(Operator):
@@ -134,6 +172,22 @@ class Bare(Operator):
             Apply() >> PairAverage() >> Every(4, OuterUpdate(delay=2)),
             "workers that go at their own pace must train .*: begin with .*, and have no delay",
         ),
+        (
+            Keeps() >> Every(4, Late() >> Apply()),
+            r"Late\(\) has a delay, and only a round of models may have one: leave out delay$",
+        ),
+        (
+            Every(2, Apply()) >> Every(4, ModelAverage()),
+            r"Every\(2, Apply\(\)\) would lose the gradients of all other steps",
+        ),
+        (
+            Every(2, Keeps()) >> Every(4, GradientAverage() >> Apply()),
+            r"Every\(2, Keeps\(\)\) would lose the gradients of all other steps: put Keeps",
+        ),
+        (
+            GradientAverage() >> Needs(),
+            r"Needs\(\) needs Apply in the same strategy, and there is none: put one there$",
+        ),
         (Apply() >> Every(2, Parts()), r"has 2 fragments and no centre, .*: leave out fragments"),
         (
             Apply() >> ModelAverage() >> PairAverage(),
@@ -165,6 +219,7 @@ def test_who_makes_a_chain_that_does_not_fit_is_told_what_to_put_where(
         Keeps() >> Every(3, GradientAverage() >> Apply()) >> SlowWeights(),
         Apply() >> Every(2, ModelAverage()) >> Every(4, SlowWeights()),
         GradientAverage() >> Clip(1.0),  # a group's
+        Every(2, Clip(1.0)) >> GradientAverage() >> Apply(),
         Every(1, GradientAverage()) >> Apply(),
         Chain((Chain((GradientAverage(), Clip(1.0))), Apply())),
         Apply() >> Every(2, ModelAverage() >> Every(3, SlowWeights())),
@@ -190,6 +245,16 @@ def test_what_fits_is_not_refused(chain: Operator) -> None:
         ),
         (Apply() >> Every(2, Every(3, ModelAverage())), "stands in another Every: make one Every"),
         (GradientAverage() >> Every(2, Every(3, SlowWeights())), "stands in another Every"),
+        (
+            Every(3, Narrow("int8")) >> GradientAverage() >> Apply(),
+            r"^Narrow\('int8'\) holds for all rounds: put it there without Every\(3, ...\)$",
+        ),
+        (
+            Apply() >> Every(3, Quorum()) >> Every(4, ModelAverage()),
+            r"^Quorum\(.*\) holds for all rounds: put it there without Every\(3",
+        ),
+        (GradientAverage() >> Unfinished(), r"^Unfinished\(\) has no run: write one in its class$"),
+        (HalfDone() >> Apply(), r"^HalfDone\(\) has no apply: write one in its class$"),
         (GradientAverage() >> Bare(), r"^Bare\(\) is neither a Stage nor a Meeting: derive Bare"),
         (
             Every(2, GradientAverage() >> ModelAverage()),
@@ -226,25 +291,27 @@ def chain_of(kinds: Sequence[Callable[[], Operator]], steps: int) -> Strategy:
 
 def train_chains(folder: Path, size: int) -> int:
     """All chains of so many shipped operators that are not refused: how many there are."""
-    trained = 0
+    trained = set[str]()
     for *kinds, steps in itertools.product(*[SHIPPED] * size, (1, 2)):
         strategy = partial(chain_of, kinds, steps)
         try:
             name = str(strategy())
         except UsageError:
             continue
-        place = folder / f"{trained}"
+        if name in trained:
+            continue  # the same one in other words
+        place = folder / f"{len(trained)}"
         place.mkdir()
         try:
             finals = Job(place, 2, samples=16, passes=1, strategy=strategy).run().finals
         except Exception as error:
             raise AssertionError(f"{name} was not refused") from error
         assert len({final.bits for final in finals.values()}) == 1, name
-        trained += 1
-    return trained
+        trained.add(name)
+    return len(trained)
 
 
-@pytest.mark.parametrize(("size", "least"), [(1, 2), (2, 35)])
+@pytest.mark.parametrize(("size", "least"), [(1, 2), (2, 33)])
 def test_all_chains_of_shipped_operators_are_refused_or_train(
     tmp_path: Path, size: int, least: int
 ) -> None:
@@ -253,4 +320,4 @@ def test_all_chains_of_shipped_operators_are_refused_or_train(
 
 @pytest.mark.campaign
 def test_all_chains_of_three_shipped_operators_are_refused_or_train(tmp_path: Path) -> None:
-    assert train_chains(tmp_path, 3) >= 400
+    assert train_chains(tmp_path, 3) >= 220

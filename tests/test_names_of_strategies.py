@@ -10,7 +10,16 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.operators import Apply, ElasticAverage, Every, GradientAverage, Narrow, Operator, Stage
+from spotmpi.operators import (
+    Apply,
+    ElasticAverage,
+    Every,
+    GradientAverage,
+    Narrow,
+    Operator,
+    Stage,
+    Step,
+)
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import NAMES, SSGD, DiLoCo, LocalSGD, Strategy, named
 from tests.simulated import Final, Job, params
@@ -75,6 +84,9 @@ class Decay(Stage):
 
     def __init__(self, amount: float) -> None:
         self.amount = amount
+
+    def run(self, step: Step) -> None:
+        """Nothing."""
 
 
 class Silent(ElasticAverage):

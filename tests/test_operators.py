@@ -43,6 +43,8 @@ def step(**known: Any) -> Step:
 class Diary(Stage):
     """Notes that it ran."""
 
+    moves = True
+
     def __init__(self, pages: list[str], name: str) -> None:
         self.pages, self.name = pages, name
 
@@ -54,22 +56,15 @@ class Diary(Stage):
         return f"Diary({self.name})"
 
 
-class Slots(Strategy):
-    """A strategy of stages that are no declarations, as `Diary` is none."""
-
-    def __init__(self, chain: Operator) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("spotmpi.strategies.strategy.unsaid", lambda operator: [])
-            patch.setattr("spotmpi.strategies.strategy.misfits", lambda slots: iter(()))
-            super().__init__(chain)
-
-
 class Remembers(Stage):
     """Something, by a name."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Zeros."""
         return {"it": State(layout.allocate())}
+
+    def run(self, step: Step) -> None:
+        """Nothing."""
 
 
 def test_the_average_contributes_what_was_made_of_the_gradient_and_leaves_the_division() -> None:
@@ -156,7 +151,7 @@ def test_apply_without_an_optimizer_says_so() -> None:
 
 def test_a_stage_before_the_round_runs_in_each_step_and_one_behind_it_with_the_round() -> None:
     pages: list[str] = []
-    strategy = Slots(Diary(pages, "each") >> Every(2, ModelAverage() >> Diary(pages, "round")))
+    strategy = Strategy(Diary(pages, "each") >> Every(2, ModelAverage() >> Diary(pages, "round")))
     assert strategy.every == 2
     for last in (False, True):
         now = step(now=StepPosition(last=last))
@@ -169,7 +164,7 @@ def test_a_stage_before_the_round_runs_in_each_step_and_one_behind_it_with_the_r
 @pytest.mark.parametrize(("many", "due"), [(1, [3, 6]), (2, [4, 6]), (4, [4, 8])])
 def test_a_stage_comes_when_so_many_steps_are_taken_or_passed(many: int, due: list[int]) -> None:
     pages: list[str] = []
-    strategy = Slots(GradientAverage() >> Apply() >> Every(3, Diary(pages, "it")))
+    strategy = Strategy(GradientAverage() >> Apply() >> Every(3, Diary(pages, "it")))
     found = []
     for after in range(many, 9, many):
         pages.clear()
@@ -182,7 +177,7 @@ def test_a_stage_comes_when_so_many_steps_are_taken_or_passed(many: int, due: li
 def test_a_worker_that_learns_runs_nothing_that_comes_before_the_round() -> None:
     pages: list[str] = []
     one, two, three = (Diary(pages, name) for name in "abc")
-    strategy = Slots(one >> two >> Every(2, ModelAverage() >> three))
+    strategy = Strategy(one >> two >> Every(2, ModelAverage() >> three))
     now = step(now=StepPosition(samples=0.0, share=0.0))
     strategy.apply(now, now.layout.allocate())
     assert pages == ["c"]
@@ -290,6 +285,35 @@ def test_clipping_needs_the_whole_gradient_before_the_round_and_the_whole_sum_be
     assert str(after) == "GradientAverage() >> Clip(2) >> Apply()"
 
 
+class Doubled(GradientAverage):
+    """It does something of its own with the sums."""
+
+    def apply(self, step: Step, sums: Sequence[Any]) -> None:
+        super().apply(step, sums)
+        step.scale *= 2
+
+
+class Halved(GradientAverage):
+    """It brings something of its own."""
+
+    def contribute(self, step: Step) -> Any:
+        return step.bring
+
+
+def test_an_average_of_ones_own_is_fused_only_if_it_does_nothing_of_its_own_with_the_sums() -> None:
+    assert Strategy(GradientAverage() >> Apply()).fusable
+    assert Strategy(Halved() >> Apply()).fusable
+    assert not Strategy(Doubled() >> Apply()).fusable
+    assert not Strategy(GradientAverage() >> Apply() >> Clear()).fusable
+
+
+class Clear(Stage):
+    """It comes behind."""
+
+    def run(self, step: Step) -> None:
+        """Nothing."""
+
+
 class Mistaken(Stage):
     """It hands out what it would have to ask for."""
 
@@ -332,6 +356,9 @@ def test_what_an_operator_of_one_s_own_remembers_is_declared_with_public_names()
 
         def init(self, layout: Layout) -> Mapping[str, State]:
             return {"mine": State(layout.allocate(), Scope.LOCAL), "all": State(layout.allocate())}
+
+        def run(self, step: Step) -> None:
+            """Nothing."""
 
     found = Strategy(GradientAverage() >> Apply() >> Counting()).init(step().layout)
     assert [found[name].scope for name in ("mine", "all")] == [Scope.LOCAL, Scope.REPLICATED]

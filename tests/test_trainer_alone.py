@@ -15,9 +15,10 @@ import pytest
 import spotmpi
 from spotmpi.arrays.layout import HALVES
 from spotmpi.errors import UsageError
+from spotmpi.operators import Apply, Every, GradientAverage
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.replay import check_exactly_once, replay
-from spotmpi.strategies import SMA, SSGD, LocalSGD, named
+from spotmpi.strategies import SMA, SSGD, DiLoCo, LocalSGD, Strategy, named
 from spotmpi.trace import records as trace
 from spotmpi.training import elastic
 from tests.simulated import bits, gradient, params
@@ -536,3 +537,34 @@ def test_a_loss_that_is_no_number_is_said(loss: Any, given: str) -> None:
         one.step(gradient(one.params, np.arange(8)), loss=loss)
     with trainer() as one, pytest.raises(UsageError, match=said):
         one.accumulate(gradient(one.params, np.arange(8)), 8, loss)
+
+
+def test_nothing_is_asked_for_with_a_batch_in_hand_while_a_contribution_travels() -> None:
+    delayed = DiLoCo(h=4, delay=2)
+
+    def ask_in_the_loop() -> None:
+        with spotmpi.Trainer([np.zeros(2)], optimizer=SGD(lr=0.1), strategy=delayed) as trainer:
+            for _ in trainer.batches(8, batch_size=1):
+                if trainer.steps == 2:
+                    trainer.mean(1.0)
+                trainer.step([np.ones(2)])
+
+    with pytest.raises(UsageError, match=r"a round of .* is under way: ask for a mean, .* after"):
+        ask_in_the_loop()
+
+
+class Latest(GradientAverage):
+    """A round of one's own, of the latest gradient, that comes now and then."""
+
+    carries = None
+
+
+def test_gradients_may_come_one_by_one_where_a_round_of_them_comes_now_and_then() -> None:
+    """The steps without a round take them as well."""
+    strategy = Strategy(Every(2, Latest() >> Apply()))
+    with spotmpi.Trainer([np.zeros(2)], optimizer=SGD(lr=1.0), strategy=strategy) as trainer:
+        for step in range(2):
+            trainer.ready(0, np.full(2, step + 1.0))
+            trainer.step()
+        of_two_samples = -2.0 / 2
+        assert trainer.params[0].tolist() == [of_two_samples] * 2

@@ -16,7 +16,7 @@ from spotmpi.arrays.backend import Buffer, fill, kernels_for
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import State
 from spotmpi.operators.operator import Kind, Meeting, Stage
-from spotmpi.operators.step import Bring, Step, Weighted, fragment
+from spotmpi.operators.step import Bring, Step, Weighted
 from spotmpi.optimizers.numbers import whole, within
 
 __all__ = ["Broadcast", "ElasticAverage", "ModelAverage", "OuterUpdate", "SlowWeights"]
@@ -159,7 +159,7 @@ class OuterUpdate(Meeting):
             if not share:
                 fill(flats, 0)
                 return
-            for flat, number in zip(flats, self._which(step), strict=True):
+            for flat, number in zip(flats, step.carried(self.fragments), strict=True):
                 a, w = step.state["anchor"][number], step.params[number]
                 kernels_for(flat).scaled_sum(flat, [a, w], [share, -share])
 
@@ -168,15 +168,12 @@ class OuterUpdate(Meeting):
     def apply(self, step: Step, sums: Sequence[Buffer]) -> None:
         """Move v, a and w_i, in three passes over what the round carries."""
         scale = 1.0 / step.weight
-        for number, total in zip(self._which(step), sums, strict=True):
+        for number, total in zip(step.carried(self.fragments), sums, strict=True):
             a, v = step.state["anchor"][number], step.state["outer velocity"][number]
             kernels = kernels_for(a)
             kernels.momentum(a, v, total, self.rate * self.momentum, self.momentum, scale)
             kernels.sgd(a, total, self.rate, scale)
             kernels.blend(step.params[number], a, 1.0 - self.mix, self.mix)
-
-    def _which(self, step: Step) -> range:
-        return fragment(len(step.params), self.fragments, step.now.round)
 
 
 @dataclass(frozen=True)
@@ -210,13 +207,13 @@ class SlowWeights(Stage):
         _assign(step.params, step.state["slow"], 1.0)
 
 
-def _models(step: Step, times: float) -> Bring:
-    """Return a `Bring` of the parameters, ``times`` this factor."""
+def _models(step: Step, weight: float) -> Bring:
+    """Return what brings the parameters, multiplied by ``weight``."""
 
     def pack(flats: Sequence[Buffer], times: float) -> None:
         _assign(flats, step.params, times)
 
-    return Weighted(pack, times)
+    return Weighted(pack, weight)
 
 
 def _assign(flats: Sequence[Buffer], values: Sequence[Buffer], scale: float) -> None:

@@ -2,7 +2,7 @@
 
 A `Stage` is local: it is this worker's own part of a step, or what all workers do alike with a
 round's result. A `Meeting` has a round: it says what a worker contributes, and what all do with the
-sums. `Every`, `Narrow` and `Quorum` say when and how its round is held.
+sums. `Every` says how often something is done, `Narrow` and `Quorum` how the round is held.
 
 Each is a frozen declaration. `Operator.init` returns what it remembers. An operator finds all that
 it needs in the step, never in its constructor: it freezes neither the number of workers nor the
@@ -35,10 +35,12 @@ Kind = Literal["gradients", "models"]
 
 
 class Operator:
-    """A part of a strategy."""
+    """A part of a strategy: a `Stage`, a `Meeting`, or what says something of the round.
+
+    ``needs``: operators of which one must be in the same strategy; empty: it needs none.
+    """
 
     needs: ClassVar[Sequence[type[Operator]]] = ()
-    """Operators of which one must be in the same strategy; empty: it needs none."""
 
     def init(self, layout: Layout) -> Mapping[str, State]:
         """Return what it remembers from step to step, with its first values, by its own names."""
@@ -61,19 +63,21 @@ class Operator:
 
 class Stage(Operator):
     """A local operator. Before the round it works on what is this worker's own, in each step. After
-    the round all workers do the same with the same numbers."""
+    the round all workers do the same with the same numbers. Its class says what it is:
+
+    ``moves``: True if it changes parameters. Before the round this makes the workers' models
+        differ, until the round brings them together.
+    ``works_on``: "gradients" if it uses what earlier operators made of the gradient; "models" if it
+        needs equal models, so it does not stand before the round; None: neither.
+    ``accumulates``: True if it keeps gradients from step to step, until their round.
+    ``asynchronous``: True if it needs no other worker in the same step. Then each worker takes as
+        many steps as it can on the way to a round. It stands before the round.
+    """
 
     moves: ClassVar[bool] = False
-    """True if it changes parameters. Before the round this makes the replicas differ, until the
-    round brings them together."""
     works_on: ClassVar[Kind | None] = None
-    """"gradients": it uses what earlier operators made of the gradient. "models": it needs equal
-    models, so it does not stand before the round. None: neither."""
     accumulates: ClassVar[bool] = False
-    """True if it keeps gradients from step to step, until their round."""
     asynchronous: ClassVar[bool] = False
-    """True if it needs no other worker in the same step: each worker takes as many steps as it can
-    on the way to a round. It stands before the round."""
 
     def run(self, step: Step) -> Asking | None:
         """Do its part of a step. It may be a generator of requests, before the round."""
@@ -81,26 +85,31 @@ class Stage(Operator):
 
 
 class Meeting(Operator):
-    """An operator that has a round."""
+    """An operator that has a round. Its class says what it is:
+
+    ``carries``: the kind of arrays that its round carries: "gradients", or "models" (also changes
+        of models). If it carries models, workers may move these before it. None: something else.
+    ``averages``: True if its round averages gradients.
+    ``piecewise``: True if it brings the gradient as it was given, times a factor. Then its round
+        can begin before all of the gradient is there.
+    ``alone``: True if only one contribution counts, from the first worker that was dealt samples.
+        If that worker is lost before any other has the sums, the next one's counts.
+    ``centre``: the name of the state that holds the model of all, if it is kept apart from the
+        parameters. A checkpoint keeps it, and newcomers begin with it. None: the parameters are the
+        model of all.
+    ``delay``: steps from the making of a contribution to the end of its round, which carries
+        models.
+    ``fragments``: number of parts of the model that take turns: each round carries one
+        (`Step.carried`).
+    """
 
     carries: ClassVar[Kind | None] = None
-    """The kind of arrays that its round carries: gradients, or models (also changes of models). If
-    it carries models, workers may move these before it. None: something else."""
     averages: ClassVar[bool] = False
-    """True if its round averages gradients."""
     piecewise: ClassVar[bool] = False
-    """True if it brings the gradient as it was given, times a factor. Then its round can begin
-    before all of the gradient is there."""
     alone: ClassVar[bool] = False
-    """True if only one contribution counts, from the first worker that was dealt samples. If that
-    worker is lost before any other has the sums, the contribution of the next one counts."""
     centre: ClassVar[str | None] = None
-    """The name of the state that holds the model of all, if it is kept apart from the parameters. A
-    checkpoint keeps it, and newcomers begin with it. None: the parameters are the model of all."""
     delay: int = 0
-    """Steps from the making of a contribution to the end of its round."""
     fragments: int = 1
-    """Number of parts of the model that take turns: each round carries one."""
 
     @property
     def equalises(self) -> bool:
@@ -108,8 +117,9 @@ class Meeting(Operator):
         return True
 
     def contribute(self, step: Step) -> Bring:
-        """Return what this worker brings to the round. It may be called again for a retry, and must
-        then bring the same."""
+        """Return a function that fills buffers with what this worker brings. It is asked for once
+        for each round. A round that is tried again calls the function again, which must fill in the
+        same. A worker without samples (``step.now.share`` is 0) brings zeros."""
         raise NotImplementedError
 
     def apply(self, step: Step, sums: Sequence[Buffer]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from spotmpi.arrays.backend import fill
 from spotmpi.arrays.layout import Layout
@@ -45,8 +46,7 @@ class Weighted:
             fill(flats, 0)
 
 
-@dataclass(frozen=True)
-class StepPosition:
+class StepPosition(NamedTuple):
     """Where one step of one worker stands: in the training, and in its round."""
 
     samples: float = 1.0
@@ -82,6 +82,9 @@ class StepPosition:
     """The workers that take steps on the way to this round, this worker included."""
 
 
+_ANYWHERE = StepPosition()
+
+
 @dataclass
 class Step:
     """One training step on one worker, as its operators see it."""
@@ -96,7 +99,7 @@ class Step:
     """What the operators remember, by the names that they chose."""
     room: Callable[[], Sequence[Buffer]] = tuple
     """Returns memory for what is made of the gradient before the round; `own` uses it."""
-    now: StepPosition = StepPosition()
+    now: StepPosition = _ANYWHERE
     bring: Bring = lambda _buffers: None
     """Brings what earlier stages made of this worker's gradient, times its samples."""
     update: Sequence[Buffer] | None = None
@@ -111,9 +114,14 @@ class Step:
     active: int = 1
     """Workers that brought something to the round's sums."""
     many: int = 1
-    """Steps that are being taken: 1 before the round, then all steps of the round."""
+    """Steps of the training that are being taken: before the round `StepPosition.many`, then all
+    of the round."""
     fused: bool = False
     """True if the optimizer's update was done while the round was summed."""
+
+    def carried(self, fragments: int) -> range:
+        """Return the buckets that this step's round carries, if ``fragments`` parts take turns."""
+        return fragment(len(self.params), fragments, self.now.round)
 
     def own(self) -> None:
         """Make this worker's own mean gradient the `update`. Only valid if the gradient counts."""

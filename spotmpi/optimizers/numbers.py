@@ -15,6 +15,8 @@ __all__ = ["finite", "non_negative", "power", "share", "whole", "within"]
 
 def finite(name: str, value: Any) -> float:
     """Return ``value`` as a float; UsageError unless it is a finite number."""
+    if type(value) is float and math.isfinite(value):  # the usual case, in each step
+        return value
     if isinstance(value, bool) or not isinstance(value, Real) or not math.isfinite(value):
         raise UsageError(f"{name} is {value!r}, expected a finite number")
     return float(value)

@@ -6,10 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 
-from spotmpi.operators import Operator, Stage
+from spotmpi.operators import Meeting, Operator, Stage
 from spotmpi.strategies.slots import Due, Slots
 
-__all__ = ["misfits", "unsaid"]
+__all__ = ["lacks", "misfits", "unsaid"]
+
+
+def lacks(operator: Operator) -> str | None:
+    """Return the name of a method that the operator must have and lacks; None: it has all."""
+    needed = ["run"] if isinstance(operator, Stage) else ["contribute", "apply"]
+    base = Stage if isinstance(operator, Stage) else Meeting
+    return next(
+        (name for name in needed if getattr(type(operator), name) is getattr(base, name)), None
+    )
 
 
 def unsaid(operator: Operator) -> list[str]:
@@ -26,7 +35,7 @@ def misfits(slots: Slots) -> Iterator[str]:
     before, meeting = [due.stage for due in slots.before], slots.meeting
     after = [due.stage for due in slots.after]
     for one in (*before, meeting, *after):
-        yield from _missing(one, (*before, meeting, *after))
+        yield from _missing(one, before, meeting, after)
     for due in (*slots.before, *slots.after):
         yield from _rare(due)
     for stages in (before, after):
@@ -58,6 +67,8 @@ def _brought(slots: Slots, before: Sequence[Stage]) -> Iterator[str]:
             f"{meeting} has {meeting.fragments} fragments and no centre, so there would be no "
             "model of all: leave out fragments"
         )
+    if meeting.delay and meeting.carries != "models":
+        yield f"{meeting} has a delay, and only a round of models may have one: leave out delay"
     if meeting.delay >= every and meeting.delay:
         yield (
             f"{meeting} has a delay of {meeting.delay} steps, and its rounds have {every}: choose "
@@ -73,28 +84,33 @@ def _pace(slots: Slots, before: Sequence[Stage]) -> Iterator[str]:
             "a round with a quorum carries all of the model, as it is when the round comes: leave "
             "out quorum, or fragments and delay"
         )
-    paced = slots.quorum is not None or any(one.asynchronous for one in before)
-    if paced and (meeting.delay or not any(one.moves for one in before)):
+    asynchronous = slots.quorum is not None or any(one.asynchronous for one in before)
+    if asynchronous and (meeting.delay or not any(one.moves for one in before)):
         yield (
             "workers that go at their own pace must train their own models, and bring them to a "
             "round when it is due: begin with Apply(), and have no delay"
         )
 
 
-def _missing(operator: Operator, there: Sequence[Operator]) -> Iterator[str]:
+def _missing(
+    operator: Operator, before: Sequence[Stage], meeting: Meeting, after: Sequence[Stage]
+) -> Iterator[str]:
     kinds = tuple(operator.needs)
-    if kinds and not any(isinstance(one, kinds) for one in there):
-        names = " or ".join(one.__name__ for one in kinds)
-        where = "behind" if isinstance(operator, Stage) else "before"
-        yield f"{operator} needs {names} {where} it, and there is none: put one there"
+    if not kinds or any(isinstance(one, kinds) for one in (*before, meeting, *after)):
+        return
+    names, where = " or ".join(one.__name__ for one in kinds), "in the same strategy"
+    if operator in before and all(issubclass(one, Meeting) for one in kinds):
+        where = "behind it"
+    if operator is meeting and all(issubclass(one, Stage) and one.asynchronous for one in kinds):
+        where = "before it"
+    yield f"{operator} needs {names} {where}, and there is none: put one there"
 
 
 def _rare(due: Due) -> Iterator[str]:
-    if due.every > 1 and due.stage.works_on == "gradients":
-        yield (
-            f"{due} would lose the gradients of all other steps: put {due.stage} there without "
-            "Every"
-        )
+    stage = due.stage
+    uses = stage.accumulates or (stage.moves and stage.works_on == "gradients")
+    if due.every > 1 and uses:
+        yield f"{due} would lose the gradients of all other steps: put {stage} there without Every"
 
 
 def _late(stages: Sequence[Stage]) -> Iterator[str]:

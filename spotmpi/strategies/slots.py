@@ -80,6 +80,11 @@ def slots_of(chain: Operator) -> Slots:
                 f"{operator} stands before {meeting} in Every({every}, ...), but a worker is by "
                 f"itself in each step before a round: put {operator} before Every"
             )
+    if rare := [one for one in found if one.every > 1 and not _runs(one.operator)]:
+        raise UsageError(
+            f"{rare[0].operator} holds for all rounds: put it there without Every({rare[0].every}, "
+            "...)"
+        )
     wires = [one.operator for one in found if isinstance(one.operator, Narrow)]
     quorums = [one.operator for one in found if isinstance(one.operator, Quorum)]
     for many, what in ((wires, "Narrow"), (quorums, "Quorum")):

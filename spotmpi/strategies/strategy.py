@@ -20,9 +20,8 @@ from spotmpi.operators import (
     Narrow,
     Operator,
     Step,
-    fragment,
 )
-from spotmpi.strategies.fitting import misfits, unsaid
+from spotmpi.strategies.fitting import lacks, misfits, unsaid
 from spotmpi.strategies.slots import Due, slots_of
 
 __all__ = ["RESTS", "Strategy"]
@@ -53,6 +52,8 @@ class Strategy:
         stages = [due.stage for due in self.before]
         self._operators = *stages, self.meeting, *(due.stage for due in self.after)
         for one in self._operators:
+            if (lacking := lacks(one)) is not None:
+                raise UsageError(f"{one} has no {lacking}: write one in its class")
             if hidden := unsaid(one):
                 raise UsageError(
                     f"{one} has {', '.join(hidden)}, which its name does not say, so workers could "
@@ -65,7 +66,7 @@ class Strategy:
         itself."""
         self.asynchronous = self.quorum is not None or any(one.asynchronous for one in stages)
         """True if workers take as many steps as they can on the way to a round."""
-        self.piecewise = self.meeting.piecewise and not stages
+        self.piecewise = self.meeting.piecewise and not stages and self.every == 1
         """True if a round can begin before all of the gradient is there."""
         averages = type(self.meeting).apply is GradientAverage.apply
         self.fusable = averages and [type(due.stage) for due in self.after] == [Apply]
@@ -109,13 +110,11 @@ class Strategy:
     def contribute(self, step: Step) -> Bring:
         """Return what this worker brings to the round: in its last step, and before that in the one
         where `StepPosition.sends`."""
-        bring = self.meeting.contribute(step)
         if not self.delay:
-            return bring
-        which = fragment(len(step.params), self.fragments, step.now.round)
-        sent = [step.state[_SENT][number] for number in which]
+            return self.meeting.contribute(step)
+        sent = [step.state[_SENT][number] for number in step.carried(self.fragments)]
         if step.now.sends:
-            bring(sent)
+            self.meeting.contribute(step)(sent)
 
         def again(flats: Sequence[Buffer]) -> None:
             if not step.now.share:

@@ -11,28 +11,36 @@ from spotmpi.fabric import Arena, Buffer, DoubleBuffer, Shape
 from spotmpi.operators import fragment
 from spotmpi.strategies import RESTS, Strategy
 
-__all__ = ["Rounds", "StepArenas", "StepMemory"]
+__all__ = ["RoundCount", "StepArenas", "StepMemory"]
 
 
 class StepArenas:
-    """Arenas by the form of a round: how many parts of the model take turns, and in which format
-    sums travel. Arenas of earlier strategies stay: a worker that has yet to commit the last round
-    may need the record in them."""
+    """Arenas by the form of a round: how many parts of the model take turns, in which format sums
+    travel, and if they travel for some steps.
 
-    def __init__(self, arena_of: Callable[..., Arena], strategies: Sequence[Strategy]) -> None:
+    Arenas of earlier strategies stay: a worker that has yet to commit the last round may need the
+    record in them.
+    """
+
+    def __init__(
+        self,
+        arena_of: Callable[..., Arena],
+        strategies: Sequence[Strategy],
+        doubled: DoubleBuffer | None,
+    ) -> None:
         """``arena_of``: makes an arena, as `Fabric.arena` does. ``strategies``: all that the
-        training may follow, alike on all workers."""
+        training may follow, alike on all workers. ``doubled``: parameters that an update may be
+        fused with."""
         self._arena_of = arena_of
-        self._forms = [(one.fragments, one.wire) for one in strategies]
+        self._doubled = doubled
+        self._forms = [_form(one) for one in strategies]
         self._made: dict[int, list[Arena]] = {}
         """Arenas by the number of the first strategy whose rounds they fit."""
 
-    def of(
-        self, strategy: Strategy, shapes: Sequence[Shape], doubled: DoubleBuffer | None
-    ) -> list[Arena]:
+    def of(self, strategy: Strategy, shapes: Sequence[Shape]) -> list[Arena]:
         """Return the arenas of this strategy's rounds, one for each fragment. ``shapes``: of all
-        buckets. ``doubled``: parameters that an update may be fused with."""
-        number = self._forms.index((strategy.fragments, strategy.wire))
+        buckets."""
+        number = self._forms.index(_form(strategy))
         # The name is the same on all workers: they find the memory by it.
         name, many = f"data{number or ''}", min(strategy.fragments, len(shapes))
         cut = [[shapes[n] for n in fragment(len(shapes), many, part)] for part in range(many)]
@@ -40,14 +48,14 @@ class StepArenas:
             for arena, layout in zip(self._made[number], cut, strict=True):
                 arena.layout = layout
         elif many == 1:
-            self._made[number] = [self._arena_of(shapes, name, doubled)]
+            self._made[number] = [self._arena_of(shapes, name, self._doubled)]
         else:
             made = (self._arena_of(layout, f"{name}/{part}") for part, layout in enumerate(cut))
             self._made[number] = list(made)
         return self._made[number]
 
 
-class Rounds(Protocol):
+class RoundCount(Protocol):
     """Counts the rounds of steps."""
 
     rounds: int
@@ -61,7 +69,7 @@ class StepMemory:
         self,
         strategy: Strategy,
         layout: Layout,
-        progress: Rounds,
+        progress: RoundCount,
         state: Mapping[str, Sequence[Buffer]],
     ) -> None:
         """``layout``: of what workers bring. ``state``: what the strategy remembers."""
@@ -74,18 +82,19 @@ class StepMemory:
         """Arenas of the rounds of steps, one for each fragment; `furnish` gives them."""
         self._room: Sequence[Buffer] | None = None
 
-    def furnish(self, arenas: StepArenas, doubled: DoubleBuffer | None) -> None:
-        """Get memory for rounds. ``doubled``: parameters that an update may be fused with."""
+    def furnish(self, arenas: StepArenas) -> None:
+        """Get memory for rounds."""
         shapes = [
             Shape(bucket.dtype, bucket.size, self._layout.backend, narrowing)
             for bucket, narrowing in zip(self._layout.buckets, self._narrowings, strict=True)
         ]
-        self.arenas = arenas.of(self._strategy, shapes, doubled)
+        self.arenas = arenas.of(self._strategy, shapes)
 
     @property
     def arena(self) -> Arena:
         """The arena of the open round of steps, or of the next one."""
-        return self.arenas[self._progress.rounds % len(self.arenas)]
+        arenas = self.arenas
+        return arenas[0] if len(arenas) == 1 else arenas[self._progress.rounds % len(arenas)]
 
     def buckets_of(self, number: int) -> range:
         """Return the buckets that the round of steps of this number carries."""
@@ -96,27 +105,30 @@ class StepMemory:
         return self.buckets_of(self._progress.rounds)
 
     @property
-    def alone(self) -> bool:
-        """True if contributions hold all of the model, and none is made ahead of its round."""
+    def holds_gradient(self) -> bool:
+        """True if a contribution's memory may hold a whole gradient before its round: it has the
+        model's size, and nothing is made in it earlier."""
         return len(self.arenas) == 1 and not self._strategy.delay
 
     @property
     def shared(self) -> Sequence[Buffer] | None:
         """Memory in which a gradient need not be packed: other workers read it there. None: there
         is none."""
-        return self.arena.contributions if self.arena.weighs and self.alone else None
+        return self.arena.contributions if self.arena.weighs and self.holds_gradient else None
 
     def free(self) -> Sequence[Buffer]:
         """Return memory for what is made of the gradient before the round."""
         # The contribution's memory is free: nobody reads it until the round begins and makes it.
-        if self.alone:
+        if self.holds_gradient:
             return self.arena.contributions
-        if self._room is None:  # not free: made ahead, or too small, for a part of the model
+        if self._room is None:  # not free: made early, or too small, for a part of the model
             self._room = self._layout.allocate()
         return self._room
 
     def turn(self) -> None:
         """Note that the last sums count: what narrowing took from them is added to the next."""
+        if self._strategy.wire is None:
+            return
         for number in self._buckets:
             if (narrowing := self._narrowings[number]) is not None:
                 narrowing.turn()
@@ -136,6 +148,12 @@ class StepMemory:
             return None
         numbers = self._buckets[first:last]
         return self._layout.check_finite(self.arena.contributions[first:last], numbers)
+
+
+def _form(strategy: Strategy) -> tuple[int, str | None, bool]:
+    # What is sent early travels while the script computes the next gradient, maybe right into the
+    # contributions of another strategy (`StepMemory.shared`).
+    return strategy.fragments, strategy.wire, strategy.delay > 0
 
 
 def _narrowings(

@@ -17,7 +17,7 @@ from spotmpi.strategies import Strategy
 from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from spotmpi.training.gradients.script_gradient import ScriptGradient
 from spotmpi.training.model import Model
-from spotmpi.training.step_memory import Rounds, StepMemory
+from spotmpi.training.step_memory import RoundCount, StepMemory
 
 __all__ = ["Result", "Synchroniser"]
 
@@ -68,14 +68,17 @@ class Synchroniser(Generic[P]):
         strategy: Strategy,
         model: Model[P],
         gradient: ScriptGradient[P],
-        progress: Rounds,
+        progress: RoundCount,
+        lengths: GradientLengths,
         surveyed: bool,
     ) -> None:
-        """``surveyed``: workers say regularly how they do, see `surveys`."""
+        """``lengths``: measures gradients in rounds with a survey; it outlives this strategy.
+        ``surveyed``: workers say regularly how they do, see `surveys`."""
         self.strategy = strategy
         self._model = model
         self._gradient = gradient
         self._progress = progress
+        self.lengths = lengths
         self._surveyed = surveyed
         states = dict(strategy.init(model.brought))
         self.state = {name: state.flats for name, state in states.items()}
@@ -89,12 +92,8 @@ class Synchroniser(Generic[P]):
         self._open: Step
         self._bring: Bring | None = None
         """Makes this worker's contribution to the open round."""
-        self._weight = 0.0
-        """Weight of a step that was begun before all of its gradient was there."""
         self.moved = False
         """True if the last round of steps had a result: not if all that brought to it are lost."""
-        self.lengths = GradientLengths()
-        """Lengths of gradients in rounds with a survey."""
 
     def start(self) -> None:
         """Start the strategy: all workers begin to train, with these parameters."""
@@ -123,7 +122,7 @@ class Synchroniser(Generic[P]):
         fit."""
 
         def pack(flats: Sequence[Buffer], times: float) -> None:
-            self._gradient.pack(grads, flats, times, self.arena.weighs)
+            self._gradient.pack(grads, flats, times, self.memory.arena.weighs)
 
         return self._begin(Weighted(pack, now.samples), now)
 
@@ -136,14 +135,15 @@ class Synchroniser(Generic[P]):
 
     def bring(self) -> None:
         """Make the contribution of the step that was begun."""
-        bring, self.arena.weight = self._bring, 1.0
+        arena, bring = self.memory.arena, self._bring
+        arena.weight = 1.0
         assert bring is not None
-        if self.arena.weighs and isinstance(bring, Weighted):
-            self.arena.weight = bring.weight
+        if arena.weighs and isinstance(bring, Weighted):
+            arena.weight = bring.weight
             if bring.weight:
-                bring.pack(self.arena.contributions, 1.0)
+                bring.pack(arena.contributions, 1.0)
         else:
-            bring(self.arena.contributions)
+            bring(arena.contributions)
 
     def starts(self, first: int = 0, last: int | None = None) -> None:
         """Note that buckets of the contribution are about to be summed: all, or some of a step
@@ -163,9 +163,10 @@ class Synchroniser(Generic[P]):
         else:
             self.arena.bring_nothing()
 
-    def send(self, now: StepPosition) -> None:
-        """Make the contribution of a round whose last step is still to come."""
-        self._bring = self.strategy.contribute(self._step(now=now))
+    def send(self) -> None:
+        """Make the contribution of a round whose last step is still to come, in the step that was
+        begun last."""
+        self._bring = self.strategy.contribute(self._open)
         self.bring()
 
     # A step whose gradient comes array by array.
@@ -181,7 +182,7 @@ class Synchroniser(Generic[P]):
         yield from self._begin(Weighted(pack, now.samples), now)
         bring = self._bring
         assert isinstance(bring, Weighted)
-        self._weight = weight = bring.weight
+        weight = bring.weight
         self.arena.weight = weight if self.arena.weighs else 1.0
         if not weight and not self.arena.weighs:
             fill(self.arena.contributions, 0)
@@ -190,9 +191,10 @@ class Synchroniser(Generic[P]):
         """Take one array of the gradient, which was checked. If the step was begun, pack it into
         the contribution."""
         self._gradient.pieces.take(key, array)
-        if self._bring is not None and self._weight:
+        bring = self._bring
+        if isinstance(bring, Weighted) and bring.weight:
             weighs = self.arena.weighs
-            times = 1.0 if weighs else self._weight
+            times = 1.0 if weighs else bring.weight
             self._gradient.pack_one(key, array, self.arena.contributions, times, weighs)
 
     # Its end.
@@ -202,6 +204,9 @@ class Synchroniser(Generic[P]):
         that. `complete` must get the same values. Called again for a retry."""
         model, doubled = self._model, self._model.double_buffer
         if doubled is None or not self.strategy.fusable:
+            return
+        if not self.arena.fuses:
+            self.arena.leave()
             return
         optimizer, scale, measures = model.optimizer, 1.0 / weight, self._measures
         assert optimizer is not None
@@ -219,8 +224,7 @@ class Synchroniser(Generic[P]):
             into(doubled.next[number::many], doubled.live[number::many]) for number in range(many)
         ]
         mark = _mark(optimizer, model.registry.numbers(), rate, weight)
-        if not self.arena.fuse_update(moves, mark):
-            self.arena.leave()
+        self.arena.fuse_update(moves, mark)
 
     def leave(self) -> None:
         """Make this worker's arrays its own: others are about to go on without it."""
@@ -232,8 +236,9 @@ class Synchroniser(Generic[P]):
         self.moved = True
         self._know(self._open, result)
         self.memory.turn()
-        if fused := self.arena.fused:
-            self.arena.advance()
+        arena = self.memory.arena
+        if fused := arena.fused:
+            arena.advance()
         self._open.fused = fused
         self.strategy.apply(self._open, () if fused else self.memory.record())
         if self.surveys:
@@ -264,7 +269,6 @@ class Synchroniser(Generic[P]):
     def close(self) -> None:
         """End the step, with or without a result: let go of the script's arrays."""
         self._bring = None
-        self._weight = 0.0
         self._gradient.clear()
 
     def follow(self, result: Result) -> None:
@@ -281,7 +285,7 @@ class Synchroniser(Generic[P]):
         kernels to load and memory to come when the real step comes."""
         for arena in self.memory.arenas:
             for _ in range(2):
-                if self.memory.alone:
+                if self.memory.holds_gradient:
                     self._model.brought.pack(grads, arena.contributions, 1.0)
                 arena.turn()
         self._gradient.clear()

@@ -34,8 +34,8 @@ def test_the_first_page_counts_them() -> None:
     found = re.search(r"(\w+) strategies, (\w+) of them asynchronous", said)
     assert found is not None
     known = [make() for make in NAMES.values()]
-    paced = sum(one.asynchronous for one in known)
-    assert [words.index(word) + 1 for word in found.groups()] == [len(known), paced]
+    many = sum(one.asynchronous for one in known)
+    assert [words.index(word) + 1 for word in found.groups()] == [len(known), many]
 
 
 def test_what_asynchrony_is_worth_is_what_was_measured() -> None:
@@ -109,16 +109,29 @@ def test_the_command_names_a_strategy() -> None:
     assert named(given).every == 64
 
 
-def test_the_operator_that_it_shows_does_what_it_says() -> None:
-    (code,) = (one for one in blocks(PAGE, "python") if "class" in one)
+def shown(name: str) -> Any:
+    """The strategy with an operator of this name that the page shows."""
+    (code,) = (one for one in blocks(PAGE, "python") if f"class {name}" in one)
     assert sum(bool(line) for line in code.splitlines()) <= 15
     found: dict[str, Any] = {}
     exec(code, found)  # noqa: S102 - the page's own
+    return found["strategy"]
+
+
+def test_the_stage_that_it_shows_does_what_it_says() -> None:
     with spotmpi.Trainer(
-        [np.full(3, 2.0)], optimizer=SGD(lr=0.5), strategy=found["strategy"]
+        [np.full(3, 2.0)], optimizer=SGD(lr=0.5), strategy=shown("Decay")
     ) as trainer:
         trainer.step([np.ones(3)])
         np.testing.assert_allclose(trainer.params[0], (2.0 - 0.5) * (1 - 0.1 * 0.5))
+
+
+def test_the_round_that_it_shows_does_what_it_says() -> None:
+    with spotmpi.Trainer(
+        [np.zeros(3)], optimizer=SGD(lr=0.5), strategy=shown("SignVote")
+    ) as trainer:
+        trainer.step([np.array([3.0, 0.0, -0.25])])
+        assert trainer.params[0].tolist() == [-0.5, 0.0, 0.5]
 
 
 def measured() -> dict[tuple[str, str], Any]:
