@@ -154,6 +154,7 @@ def _after(
         )
         bring, step = taking[worker].begin(samples if weight else None, now)
         if last:
+            assert bring is not None
             which = before.buckets
             sizes = [before.layout.buckets[one] for one in which]
             part = [before.layout.backend.zeros(one.dtype, one.size) for one in sizes]
@@ -299,7 +300,9 @@ class _Replica:
         """The rest of a step, with the sums of its round."""
         self._known[1].apply(step, total)
 
-    def begin(self, samples: npt.NDArray[np.int64] | None, now: StepPosition) -> tuple[Bring, Step]:
+    def begin(
+        self, samples: npt.NDArray[np.int64] | None, now: StepPosition
+    ) -> tuple[Bring | None, Step]:
         """A step up to its round, if it has one; with these samples' gradient, if they count."""
         self._views.round()
         grads = None if samples is None else self._known[2](self._views.tree, samples)
@@ -311,8 +314,9 @@ class _Replica:
                 self.layout.pack(grads, flats, times)
 
         step = self._step(now=now, bring=Weighted(pack, now.samples), rate=now.rate)
-        _alone(self._known[1].prepare(step))
-        return self._known[1].contribute(step), step
+        strategy = self._known[1]
+        _alone(strategy.prepare(step))
+        return strategy.contribute(step) if now.last or now.sends else None, step
 
     def _step(self, **known: Any) -> Step:
         mine = self.params, self.memory, self.state

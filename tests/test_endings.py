@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.protocol import control_word
-from spotmpi.protocol.boundary import Payload, boundary
+from spotmpi.protocol.boundary import Payload, follow
 from spotmpi.protocol.control_word import ControlSum, ControlWord
 from spotmpi.protocol.ending import EndEvent, Ending
 from tests.transcripts import check_titles, compare
@@ -31,8 +31,8 @@ KINDS = {"step": 0, "mean": 1, "once": 2, "end": 3}
 FLAGS = ("leave", "newcomer", "save", "stop", "published", "late", "learns", "learnt")
 
 
-class Stage:
-    """The workers of one scenario."""
+class Workers:
+    """Those of one scenario."""
 
     def __init__(self) -> None:
         self.workers: dict[int, Ending] = {}
@@ -84,12 +84,12 @@ class Stage:
         if total.over:
             for ending in self.workers.values():
                 ending.come(self.keeps, total.published, self.hope)
-        told = {ending.stops for ending in self.workers.values()}
-        after = boundary(total, self.payload, told.pop(), full, len(learnt))
-        assert not told, "some workers know that they are to stop"
-        if after.stops and not after.over:
-            for ending in self.workers.values():
-                ending.handle(EndEvent.TOLD)
+        told = [
+            follow(ending, total, self.payload, full, len(learnt))
+            for ending in self.workers.values()
+        ]
+        after = told[0]
+        assert set(told) == {after}, "workers come to different boundaries"
         self.payload = after.payload
         lines = ["workers leave or join before the next round"] * after.changes
         lines += ["a checkpoint is wanted"] * after.saves
@@ -110,7 +110,7 @@ class Stage:
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
 def test_it_happens_as_the_transcript_says(path: Path) -> None:
-    compare(path, Stage().perform)
+    compare(path, Workers().perform)
 
 
 def test_every_scenario_is_a_sentence_that_tells_its_story() -> None:

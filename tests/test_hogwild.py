@@ -193,7 +193,7 @@ def test_a_group_has_no_optimizer_for_it() -> None:
         next(Hogwild().prepare(step))
 
 
-def test_workers_are_paced_and_train_their_own() -> None:
+def test_workers_are_asynchronous_and_train_their_own() -> None:
     assert Hogwild().asynchronous
     assert Hogwild().local_models
     assert Hogwild().name == "hogwild:control=64"

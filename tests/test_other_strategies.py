@@ -20,9 +20,10 @@ import pytest
 import spotmpi
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
+from spotmpi.protocol.membership import Membership
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
-from spotmpi.rounds.memory import RoundMemory
 from spotmpi.strategies import Strategy, named
+from spotmpi.training.steps.step_round import StepRound
 from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.synchroniser import Synchroniser
 from tests import simulated
@@ -44,7 +45,7 @@ SHIPPED = [
     "diloco:h=4,outer=0.75,momentum=0.5,narrow=int8",
 ]
 """Those that average models: campaigns of them are in tests/simulation."""
-APART = [name for name in SHIPPED if name.startswith(("sma", "easgd")) or name == STREAMED]
+OWN_MODELS = [name for name in SHIPPED if name.startswith(("sma", "easgd")) or name == STREAMED]
 """Workers go on with models of their own after a round."""
 
 
@@ -101,7 +102,7 @@ def test_it_trains_what_the_trace_says_while_nothing_happens(tmp_path: Path, nam
     plain.folder.mkdir()
     assert result.finals[0].bits != plain.run().finals[0].bits
     own = {final.own for final in result.finals.values()}
-    assert len(own) == (3 if name in APART else 1)
+    assert len(own) == (3 if name in OWN_MODELS else 1)
 
 
 @pytest.mark.parametrize("name", [*STRATEGIES, STREAMED])
@@ -171,8 +172,14 @@ def who_was_not_the_first_brings_nothing_later(patch: pytest.MonkeyPatch) -> Non
 
 
 def the_first_of_the_membership_counts_though_it_learns(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(RoundSteps, "first_dealt", lambda self, workers: workers[-1])
-    patch.setattr(RoundMemory, "full", lambda self, workers: workers)
+    prepare = StepRound.prepare
+
+    def wrong(self: StepRound, membership: Membership, me: int) -> None:
+        with patch.context() as inner:
+            inner.setattr(RoundSteps, "first_dealt", lambda self, workers: membership.ids[-1])
+            prepare(self, membership, me)
+
+    patch.setattr(StepRound, "prepare", wrong)
 
 
 def each_finds_itself_the_first(patch: pytest.MonkeyPatch) -> None:

@@ -122,7 +122,7 @@ def test_what_comes_after_a_round_asks_for_nothing() -> None:
         Strategy(GradientAverage() >> Apply() >> Asks()).apply(now, [np.array([12.0])])
 
 
-def test_what_is_sent_ahead_is_brought_again_as_it_was() -> None:
+def test_what_is_sent_early_is_brought_again_as_it_was() -> None:
     strategy = DiLoCo(h=4, delay=2)
     layout = Layout.of([np.zeros(1)])
     state = {name: one.flats for name, one in strategy.init(layout).items()}

@@ -281,7 +281,7 @@ def test_who_has_changed_still_finds_the_record_where_who_has_not_finds_it() -> 
     """Else one of them would send it, and the other would not wait for it."""
     workers, made = company(2), {"w": np.zeros(5000, np.float32)}
     known = [Narrow("bf16") >> SSGD(), Narrow("bf16") >> LocalSGD(h=2)]
-    trainings = [state(Model(made, SGD(lr=0.1)), *known) for _ in workers]
+    trainings = [training_of(Model(made, SGD(lr=0.1)), *known) for _ in workers]
     for worker, training in zip(workers, trainings, strict=True):
         training.furnish(worker.plane.arena)
         worker.data = training.sync.arena
@@ -299,9 +299,29 @@ def test_who_has_changed_still_finds_the_record_where_who_has_not_finds_it() -> 
     assert now.rest is trainings[0].sync.state["narrow/rest"][0]
 
 
-def state(model: Model[Any], *strategies: Strategy) -> TrainingState[Any]:
+def training_of(model: Model[Any], *strategies: Strategy) -> TrainingState[Any]:
     """A training that may change to these."""
     return TrainingState(model, strategies, 0, Rate(model.optimizer), False)
+
+
+def test_memory_of_an_earlier_strategy_stays_and_is_used_again() -> None:
+    """A worker that has yet to commit the last round may need the record in it."""
+    training = training_of(Model(params(1), SGD(lr=0.1)), SSGD(), DiLoCo(h=2, fragments=2))
+    training.furnish(SoloFabric().arena)
+    first = training.sync.arena
+    training.follow(1)
+    assert training.sync.arena is not first
+    training.follow(0)
+    assert training.sync.arena is first
+
+
+def test_what_travels_for_some_steps_has_memory_of_its_own() -> None:
+    """A script may compute the next gradient where the one before is brought from."""
+    training = training_of(Model(params(1), SGD(lr=0.1)), SSGD(), DiLoCo(h=4, delay=2))
+    training.furnish(SoloFabric().arena)
+    first = training.sync.arena
+    training.follow(1)
+    assert training.sync.arena is not first
 
 
 @pytest.mark.parametrize(("others", "tells"), [([LocalSGD(h=2)], False), ([ADPSGD()], True)])
@@ -309,7 +329,7 @@ def test_memory_for_what_workers_tell_of_their_paces_is_there_before_they_do(
     others: list[Strategy], tells: bool
 ) -> None:
     """Else all wait for it, and for what sums it, in the round after the change."""
-    fabric, training = SoloFabric(), state(Model(params(1), SGD(lr=0.1)), SSGD(), *others)
+    fabric, training = SoloFabric(), training_of(Model(params(1), SGD(lr=0.1)), SSGD(), *others)
     made: list[str] = []
 
     def arena(layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None) -> Arena:
@@ -323,7 +343,7 @@ def test_memory_for_what_workers_tell_of_their_paces_is_there_before_they_do(
 def test_what_an_optimizer_remembers_begins_anew_only_where_workers_had_their_own() -> None:
     model = Model(params(1), Momentum(lr=0.1))
     training, velocity = (
-        state(model, SSGD(), LocalSGD(h=2), EASGD(every=2)),
+        training_of(model, SSGD(), LocalSGD(h=2), EASGD(every=2)),
         model.memory["velocity"],
     )
     training.furnish(SoloFabric().arena)

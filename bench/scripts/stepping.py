@@ -108,10 +108,11 @@ def main(file: Path, count: int, what: str) -> None:
             summed()
 
         def summed() -> None:
-            at_once = arena.fuse_update(moves, 1)
+            if fuses := arena.fuses:
+                arena.fuse_update(moves, 1)
             fabric.perform(Reduce(arena.parts))
             arena.turn()
-            if at_once:
+            if fuses:
                 arena.advance()
                 alone.updates += 1
             else:

@@ -2,7 +2,7 @@
 
 A script for ``spotmpi run`` (`recovery` starts it): ``training.py FOLDER PARAMS STEPS SCHEDULE
 [LIBRARY]``. Arguments are as in `floor`; LIBRARY says whose the arrays are, ``numpy`` (usual) or
-``cupy``. Victims die by `floor.Killer`, in the place of spotmpi's own rehearsal: at moments that
+``cupy``. Victims die by `floor.Killer`, in the place of spotmpi's own faults: at moments that
 the bench chooses, the same on both sides.
 """
 
@@ -17,7 +17,7 @@ import spotmpi
 from spotmpi.bench.scripts.floor import Killer
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
-from spotmpi.training.fault_injection import Rehearsal
+from spotmpi.training.fault_injection import Faults
 
 
 def main(folder: Path, params: int, steps: int, schedule: str, library: str = "numpy") -> None:
@@ -26,7 +26,7 @@ def main(folder: Path, params: int, steps: int, schedule: str, library: str = "n
     weights, gradient = [zeros(params, "float32")], [zeros(params, "float32")]
     gradient[0].fill(1e-3)
     with spotmpi.Trainer(weights, optimizer=Momentum(lr=0.05), strategy=SSGD()) as trainer:
-        killer: Rehearsal = Killer(schedule, trainer.worker, folder)
+        killer: Faults = Killer(schedule, trainer.worker, folder)
         context = cast(Any, trainer)._participant.context
         object.__setattr__(context, "faults", killer)  # it is frozen
         while trainer.steps < steps:

@@ -10,15 +10,16 @@ from typing import NamedTuple
 
 from spotmpi.protocol import exact_means
 from spotmpi.protocol.control_word import MEAN, ONCE, ControlSum
+from spotmpi.protocol.ending import EndEvent, Ending
 
-__all__ = ["START", "Boundary", "Payload", "boundary"]
+__all__ = ["START", "Boundary", "Payload", "boundary", "follow"]
 
 
 class Payload(NamedTuple):
     """What a round carries that has not the model's size."""
 
     kind: int
-    """`MEAN` or `ONCE`: the call that it belongs to."""
+    """`MEAN` or `ONCE`: the kind of its round."""
     size: int
     """Words of the mean, or bytes of the value; 0: nothing, as all wait for the value."""
 
@@ -64,3 +65,13 @@ def boundary(
     waits = stops or over or learnt > 0 or (payload is not None and payload.kind == ONCE)
     changes = not waits and (word.leaving > 0 or word.newcomer)
     return Boundary(over, stops, changes, word.save, kind == ONCE and word.size > 0, payload)
+
+
+def follow(
+    ending: Ending, word: ControlSum, last: Payload | None, full: int, learnt: int
+) -> Boundary:
+    """Return what follows from a round, as `boundary`, and have ``ending`` hear of a stop."""
+    after = boundary(word, last, ending.stops, full, learnt)
+    if after.stops and not after.over:
+        ending.handle(EndEvent.TOLD)
+    return after

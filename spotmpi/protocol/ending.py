@@ -1,4 +1,5 @@
-"""How a training ends on one worker: five states, and one table of all ways between them. Pure.
+"""How a training ends on one worker: five states, one table of all ways between them, and two
+facts that last: if all were told to stop, and if this worker's script is at its end. Pure.
 
 A training ends because the scripts are at their end, or because all are told to stop. All workers
 come to the end in one round. If the last state is to be kept, more rounds follow, in which the
@@ -22,7 +23,7 @@ class EndState(enum.Enum):
     STOPPING = "stopping"
     """All are to stop at the next boundary where they can."""
     CLOSING = "closing"
-    """This worker is in its last rounds: it asks for no others."""
+    """This worker is in its last rounds: it begins no round of another kind."""
     KEEPING = "keeping"
     """All have come to the end. Only the last state must still be written."""
     ENDED = "ended"

@@ -5,7 +5,7 @@ of them, commit. Parts may start before all contributions are there. Then the ro
 and a loss that is met meanwhile waits until the rest is there. If a peer is lost, the driver gives
 up what it has started, and goes through the door (`recovery`) with its progress frozen. Then it
 does what the ledger says: it sums the same arrays again, or takes the record of the workers that
-have committed already. `round` always returns with the round committed, once, on equal replicas.
+have committed already. `round` always returns with the round committed, once, alike on all workers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The memory of one worker's rounds: the arenas of the open round, and those of the last one.
 
-A round of the model's size carries the arena of a gradient, and a page while a worker learns. A
-round for the numbers of a mean, or for the value of a `once`, carries only those. A round in which
-all wait for such a value carries nothing. The control word goes with each. All is local.
+A usual round carries the arenas that its owner names, and a page while a worker learns. A round
+for the numbers of a mean, or for the value of a `once`, carries only those. A round in which all
+wait for such a value carries nothing. The control word goes with each. All is local.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from spotmpi.fabric import Arena, Between, Buffer, Part, Shape
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.host_ring import RING
-from spotmpi.protocol.membership import WorkerId
 from spotmpi.rounds.state_transfer import StateTransfer
 
 ArenaOf = Callable[..., Arena]
@@ -62,15 +61,6 @@ class RoundMemory:
     def word(self) -> Part:
         """The control word."""
         return self._word.parts[0]
-
-    @property
-    def teaches(self) -> bool:
-        """True if a worker learns from the open round, by its sums."""
-        return self.transfer.teaching
-
-    def full(self, workers: Sequence[WorkerId]) -> Sequence[WorkerId]:
-        """Return those of ``workers`` that do not learn."""
-        return self.transfer.full(workers)
 
     @property
     def in_place(self) -> bool:

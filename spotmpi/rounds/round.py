@@ -40,7 +40,7 @@ class Round:
     """True if orders of the launcher are taken while the round is prepared."""
 
     levels = True
-    """True if all replicas are equal after the round."""
+    """True if all workers' models are equal after the round."""
 
     def __init__(self, memory: RoundMemory) -> None:
         self.memory = memory
@@ -93,7 +93,7 @@ class BeginRound(Round):
         memory.expect(Shape(first.dtype, first.size))
 
     def prepare(self, membership: Membership, me: WorkerId) -> None:
-        """Bring the words of the first member that is left, and zeros from the others."""
+        """Bring the words of the first member that remains, and zeros from the others."""
         self.bring()
         if membership.ids[0] == me:
             self._first.read(0, self.memory.alone.contributions[0])
@@ -194,6 +194,6 @@ class EndRound(Round):
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
-        """Tell the session, which knows what is left to do."""
+        """Call `reached`: all have come to the end."""
         self._reached(word)
         return None

@@ -22,7 +22,7 @@ from spotmpi.simulation.commons import Commons
 from spotmpi.simulation.following import Following
 from spotmpi.simulation.means import mean_of, perhaps_full
 from spotmpi.simulation.model import RATE, Array, first_params, whose
-from spotmpi.simulation.truths import Brought, is_paced, is_together, steps_of_a_round
+from spotmpi.simulation.truths import Brought, is_asynchronous, is_together, steps_of_a_round
 from spotmpi.training.keeping.checkpoints import MOST_TRIES
 
 PATIENCE = 3
@@ -67,8 +67,8 @@ class _Script:
     """Steps when its last round of steps was over."""
     begun: int = 0
     """Gradients it has computed that could count."""
-    paced: int = 0
-    """Steps that went by at its own pace."""
+    jumped: int = 0
+    """Steps of the training that it did not take, as its strategy was asynchronous."""
     told: int | None = None
     """Steps and changes it may yet see after it was told to leave."""
 
@@ -158,9 +158,9 @@ class Checker:
         self.pairs = Commons(arrays)
         """What workers come to that take steps at their own pace."""
         self._following = Following(strategies[0], arrays, self.pairs, self._first)
-        self._paced = any(map(is_paced, strategies))
+        self._asynchronous = any(map(is_asynchronous, strategies))
         """At times they do."""
-        self._patience = 1 if all(map(is_paced, strategies)) else self._longest
+        self._patience = 1 if all(map(is_asynchronous, strategies)) else self._longest
         """So many steps, or rounds where steps are not alike, make a round."""
         self._unused = np.ones(samples, np.bool_)
         """Samples of the present pass that have yet to count."""
@@ -191,18 +191,18 @@ class Checker:
         step: int,
         batch: Indices,
         grads: Array,
-        paced: bool,
+        asynchronous: bool,
     ) -> None:
         """It brings a gradient to ``step``, of a round of which that is the ``first``: once,
-        whatever becomes of it. ``paced``: it goes at its own pace."""
+        whatever becomes of it. ``asynchronous``: its strategy is."""
         script = self._scripts[worker]
-        if paced:
+        if asynchronous:
             seen = self._views["step", first].seen
             assert isinstance(seen, bytes)
             agreed = np.frombuffer(seen, np.float32)
             self.hold(self.pairs.gradient(worker, first, agreed, batch, grads))
             return
-        if step != script.steps or script.begun > step - script.first - script.paced:
+        if step != script.steps or script.begun > step - script.first - script.jumped:
             raise Violation(
                 f"worker {worker} computes gradient {script.begun} for step {step}, "
                 f"after {script.steps - script.first} steps of its own"
@@ -217,19 +217,19 @@ class Checker:
         steps: int,
         model: Array | None,
         told: bool,
-        paced: bool,
+        asynchronous: bool,
     ) -> None:
         """A step is taken. ``model``: that of all, if a round ends with it. ``told``: it had been
-        told to leave before that began. ``paced``: it went at its own pace."""
+        told to leave before that began. ``asynchronous``: its strategy was."""
         script = self._scripts[worker]
-        if steps != script.steps + 1 and not paced:
+        if steps != script.steps + 1 and not asynchronous:
             raise Violation(f"worker {worker} goes from step {script.steps} to step {steps}")
-        if paced:
-            script.paced += steps - script.steps
+        if asynchronous:
+            script.jumped += steps - script.steps
         changes = self._changes - script.changes
-        if not paced or model is not None:
+        if not asynchronous or model is not None:
             script.changes = self._changes
-        if told and (not paced or model is not None):
+        if told and (not asynchronous or model is not None):
             patience = PATIENCE * self._patience
             script.told = changes + (patience if script.told is None else script.told - 1)
             if script.told < 0:
@@ -391,7 +391,7 @@ class Checker:
         brought = []
         for contribution in contributions:
             worker, weight = contribution["worker"], contribution["weight"]
-            if self._following.paced:
+            if self._following.asynchronous:
                 brought.append(Brought(worker, contribution["samples"], weight, _NOTHING))
                 self._use(step, worker, contribution["samples"])
                 continue
@@ -569,7 +569,7 @@ class Checker:
         self._check_kept(end)
         for worker in self.ends.keys() & self._scripts.keys():
             script = self._scripts[worker]
-            if not self._paced and script.begun != end.steps - script.first:
+            if not self._asynchronous and script.begun != end.steps - script.first:
                 raise Violation(
                     f"worker {worker} computed {script.begun} gradients "
                     f"for {end.steps - script.first} steps"

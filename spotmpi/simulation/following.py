@@ -11,7 +11,7 @@ from spotmpi.arrays.backend import digest_of
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.simulation.model import Array, Way
 from spotmpi.simulation.pairs import Pairs
-from spotmpi.simulation.truths import Ahead, Brought, Truth, is_paced, truth_of
+from spotmpi.simulation.truths import Ahead, Brought, Truth, is_asynchronous, truth_of
 
 __all__ = ["Following"]
 
@@ -42,9 +42,9 @@ class Following:
         """The step that it began with, and the one after it."""
 
     @property
-    def paced(self) -> bool:
+    def asynchronous(self) -> bool:
         """Workers take different numbers of steps on the way to a round."""
-        return is_paced(self.strategy)
+        return is_asynchronous(self.strategy)
 
     @property
     def model(self) -> Array:
@@ -92,7 +92,7 @@ class Following:
         self._truth = self._changed(strategy)
         self.strategy = strategy
         self._digests[step, strategy] = digest_of(self._truth.replicated)
-        if not self.paced:
+        if not self.asynchronous:
             return None
         zeros = np.zeros_like(self.model)
         for worker, brought in self._pairs.begun(step).items():
@@ -111,14 +111,14 @@ class Following:
 
     def _changed(self, strategy: str) -> Truth:
         before, found = self._known, truth_of(strategy, self._known.model, self._arrays)
-        if found.apart or not before.apart:
+        if found.local_models or not before.local_models:
             found.take(self._velocities)
         return found
 
     @property
     def _velocities(self) -> Mapping[WorkerId, Array]:
         """What the optimizers of those remember who took part in the last round."""
-        if self.paced:
+        if self.asynchronous:
             known = self._begun, self.model
             return {one: self._pairs.velocity(one, *known) for one in self._members}
         return self._known.velocities(self._members)
@@ -134,7 +134,7 @@ class Following:
     ) -> tuple[Mapping[WorkerId, Array] | None, str | None]:
         """What workers came to that have taken these steps at their own pace; they used what the
         trace says."""
-        if not self.paced:
+        if not self.asynchronous:
             return None, None
         first = self._begun
         used: dict[WorkerId, list[int]] = {one.worker: [] for one in steps[0]}

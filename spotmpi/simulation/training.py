@@ -164,7 +164,7 @@ class Trainee:
         self._strategies = schedule.strategies
         self._changes = [(one.after, schedule.name_of(one.strategy)) for one in schedule.changes]
         """What the script wants to change."""
-        self._was_paced = False
+        self._was_asynchronous = False
         """In the step before."""
         self._wanted = 0
         """How much of it it has asked for."""
@@ -196,13 +196,14 @@ class Trainee:
         self._participant: Participant
 
     @property
-    def _ahead(self) -> bool:
-        """Nothing else may be asked for while what was sent ahead travels, ..."""
+    def _delays(self) -> bool:
+        """True if contributions travel during steps. Then the script asks for nothing else with a
+        batch in hand."""
         return self._training.sync.strategy.delay > 0
 
     @property
-    def _paced(self) -> bool:
-        """... or in the loop, where workers do not keep step."""
+    def _asynchronous(self) -> bool:
+        """True if workers do not keep step. Then the script asks for nothing else in the loop."""
         return self._training.sync.strategy.asynchronous
 
     def script(self) -> Steps[int]:
@@ -234,18 +235,18 @@ class Trainee:
             while (batch := self._participant.next_batch(number)) is not None:
                 training.batch = batch
                 # Of the step: another strategy may follow it.
-                ahead, paced = self._ahead, self._paced
-                if self._steps % _EVERY == 1 and not (ahead or paced):
+                delays, asynchronous = self._delays, self._asynchronous
+                if self._steps % _EVERY == 1 and not (delays or asynchronous):
                     yield from self._once(("in the loop", self._steps))
                 self._change()
                 learnt = isinstance(self._participant, JoiningWorker)
                 yield from self._step(batch)
                 if learnt:  # of the others' step, that is
-                    ahead, paced = self._ahead, self._paced
-                paced = paced or self._paced
-                if self._steps % _EVERY == 2 and ahead and not paced:
+                    delays, asynchronous = self._delays, self._asynchronous
+                asynchronous = asynchronous or self._asynchronous
+                if self._steps % _EVERY == 2 and delays and not asynchronous:
                     yield from self._once(("in the loop", self._steps))
-                if self._steps % _EVERY == 0 and not paced:
+                if self._steps % _EVERY == 0 and not asynchronous:
                     yield from self._ask("in the loop")
                 if self._most is not None and self._steps >= self._most:
                     self._checker.leaves_batches()
@@ -276,24 +277,24 @@ class Trainee:
         if self._steps in self._asks and self._context.settings.checkpoint is not None:
             participant.ask_for_checkpoint()
             self._checker.wants(self.me, self._steps)
-        paced = self._paced
-        if paced and not self._was_paced:
+        asynchronous = self._asynchronous
+        if asynchronous and not self._was_asynchronous:
             self._checker.paces(self.me, self._steps, self._params, self._velocity)
-        self._was_paced = paced
-        if paced:  # some take longer than others
+        self._was_asynchronous = asynchronous
+        if asynchronous:  # some take longer than others
             yield Work(lambda: None)
-        if paced:
+        if asynchronous:
             members, strategy = participant.driver.membership.ids, self._training.sync.strategy
             self._checker.pairs.among(self.me, members, str(strategy.name))
-        if participant.turns.now.weight(self.me) or not paced:
+        if participant.turns.now.weight(self.me) or not asynchronous:
             first = self._steps if participant.turns.level else participant.turns.now.first
-            self._checker.gradient(self.me, first, self._steps, batch, grads, paced)
+            self._checker.gradient(self.me, first, self._steps, batch, grads, asynchronous)
         whole = yield from self._give(cut(grads, self._arrays))
         yield from self._watched(participant.step(whole, 1.0))
-        if participant.turns.level or not paced:
+        if participant.turns.level or not asynchronous:
             self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
         model = self._model if participant.turns.level else None
-        known = self._steps, model, told, paced
+        known = self._steps, model, told, asynchronous
         self._checker.stepped(self.me, participant.driver.membership, *known)
 
     def _watched(self, steps: Steps[Any]) -> Steps[None]:

@@ -21,7 +21,7 @@ __all__ = [
     "Ahead",
     "Brought",
     "Truth",
-    "is_paced",
+    "is_asynchronous",
     "is_together",
     "options_of",
     "steps_of_a_round",
@@ -51,8 +51,8 @@ class Truth:
     """Synchronous SGD: parameters that follow the steps of a training, without any of its code but
     the optimizer."""
 
-    apart = False
-    """Workers move parameters of their own, and remember what they have done with them."""
+    local_models = False
+    """True if workers move parameters of their own, and remember what they have done with them."""
 
     def __init__(self, params: Array, arrays: int, **options: float) -> None:
         """Of so many arrays, which are one to the model."""
@@ -166,10 +166,10 @@ class _Lookahead(Truth):
             self.model[:] = self._slow
 
 
-class _Apart(Truth):
+class _LocalModels(Truth):
     """Workers train models of their own; here they meet, and go on with the mean."""
 
-    apart = True
+    local_models = True
 
     def __init__(self, params: Array, arrays: int, **options: float) -> None:
         super().__init__(params, arrays, **options)
@@ -235,7 +235,7 @@ class _Apart(Truth):
             own[:] = self.model
 
 
-class _Outer(_Apart):
+class _Outer(_LocalModels):
     """What they come to is a gradient for an outer optimizer."""
 
     def __init__(self, params: Array, arrays: int, **options: float) -> None:
@@ -260,7 +260,7 @@ class _Outer(_Apart):
             own[here] = _of(mix) * own[here] + _of(1.0 - mix) * self.model[here]
 
 
-class _Elastic(_Apart):
+class _Elastic(_LocalModels):
     """They keep them, and a model of all is pulled to their mean, as they are pulled to it."""
 
     def __init__(self, params: Array, arrays: int, **options: float) -> None:
@@ -279,7 +279,7 @@ class _Elastic(_Apart):
         self.model += self._change
 
 
-class _Pushed(_Apart):
+class _Pushed(_LocalModels):
     """They go on with all that they have done, each for itself."""
 
     def _contribution(self, own: Array, share: int) -> Array:
@@ -305,12 +305,12 @@ def _of(number: float) -> Any:
 _TRUTHS: dict[str, type[Truth]] = {
     "ssgd": Truth,
     "lookahead": _Lookahead,
-    "localsgd": _Apart,
+    "localsgd": _LocalModels,
     "sma": _Elastic,
     "easgd": _Elastic,
     "diloco": _Outer,
-    "adpsgd": _Apart,
-    "gossip": _Apart,
+    "adpsgd": _LocalModels,
+    "gossip": _LocalModels,
     "parameterserver": _Pushed,
     "hogwild": _Stepped,
 }
@@ -344,10 +344,10 @@ _PACED = ("adpsgd", "gossip", "parameterserver", "hogwild")
 
 def is_together(strategy: str) -> bool:
     """Each step has a round, and the learning rate follows the number of workers."""
-    return not _TRUTHS[_read(strategy)[0]].apart
+    return not _TRUTHS[_read(strategy)[0]].local_models
 
 
-def is_paced(strategy: str) -> bool:
+def is_asynchronous(strategy: str) -> bool:
     """Workers take different numbers of steps on the way to a round."""
     name, options = _read(strategy)
     return name in _PACED or "quorum" in options

@@ -138,7 +138,8 @@ class Elastic(Generic[P]):
         and their gradient does not count.
         """
         participant, training = self._connected("batches()"), self._training
-        self._run(participant.round_off())  # the last loop may have been left within a round
+        if self.worker in self.workers:  # an outsider's rehearsal counts as no step
+            self._run(participant.round_off())  # the last loop may have been left within a round
         number = training.position.open(n, batch_size, passes, self.seed)
         if training.position.repeats and self.leader:
             warnings.warn(_REPEATS.format(self._call, self.steps), RuntimeWarning, stacklevel=2)

@@ -12,9 +12,9 @@ from spotmpi.errors import Left
 from spotmpi.fabric import Arena
 from spotmpi.launcher_channel import IN_ROUND, IN_SCRIPT
 from spotmpi.protocol import control_word
-from spotmpi.protocol.boundary import START, boundary
+from spotmpi.protocol.boundary import START, follow
 from spotmpi.protocol.control_word import ControlSum, ControlWord
-from spotmpi.protocol.ending import EndEvent, Ending
+from spotmpi.protocol.ending import Ending
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
@@ -63,8 +63,7 @@ class TrainingExchange:
         self.records = StepRecords(context, journal, self.memory, self.turns)
         self.compare = DigestCheck(registry, journal)
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
-        known = transfer, self.turns, journal, survey, self.tables
-        self.switching = Switching(training, *known)
+        self.switching = Switching(training, transfer, journal, survey, self.tables)
         self.orders = LauncherOrders(context, training, self.me)
         self.keeper = Checkpoints(
             given.checkpoint,
@@ -77,7 +76,7 @@ class TrainingExchange:
             fabric,
         )
         self._unkept: Callable[[], None] | None = None
-        """Tells the keeper of the last round; None: it knows."""
+        """Tells the keeper of the last round, if the script has yet to apply its result."""
         self.round: Round = EndRound(self.memory, self.reached)
         """The open round, or the last one."""
         self.boundary = START
@@ -113,7 +112,9 @@ class TrainingExchange:
 
     def open(self) -> None:
         """Begin the next round: the changes of the last one are complete."""
-        self._tell_keeper()
+        if self._unkept is not None:
+            self._unkept()
+            self._unkept = None
         self.memory.open()
 
     def bring(self) -> None:
@@ -183,11 +184,9 @@ class TrainingExchange:
             self.keeper.joins(number)
         if graduates and not self.transfer.learns:
             self.compare.follow(number)
-        last, stops = self.memory.payload, self.ending.stops
-        after = self.boundary = boundary(word, last, stops, len(full), len(graduates))
+        after = follow(self.ending, word, self.memory.payload, len(full), len(graduates))
+        self.boundary = after
         self.memory.follow(after.payload)
-        if after.stops and not after.over:
-            self.ending.handle(EndEvent.TOLD)
         traced = self.records.over(self.round.kind, taken, now)
         self.compare.committed(number, traced, self.round.levels, self.turns.level)
         # After the last round all wait for each other again.
@@ -196,9 +195,10 @@ class TrainingExchange:
         self.tell_progress(number + 1, doing)
         if not learner and not after.over:
             wanted = after.saves or (taken is not None and self.keeper.due(taken.first, steps))
-            self._unkept = partial(self._keep, number, steps, wanted, word.published)
-            if not taken or self.training.model.moves_itself:
-                self._tell_keeper()
+            if taken and not self.training.model.moves_itself:
+                self._unkept = partial(self._keep, number, steps, wanted, word.published)
+            else:
+                self._keep(number, steps, wanted, word.published)
 
     def _taken(
         self,
@@ -216,12 +216,6 @@ class TrainingExchange:
         if self.turns.level:
             self.switching.heard(word, taken, full, self.leads)
 
-    def _tell_keeper(self) -> None:
-        """Tell the keeper of the last round, if it does not know of it."""
-        if self._unkept is not None:
-            self._unkept()
-            self._unkept = None
-
     @property
     def unapplied(self) -> bool:
         """True if the script has yet to apply the last round's result."""
@@ -232,7 +226,7 @@ class TrainingExchange:
         return self.training.position.dealer.dealt
 
     def resume(self, recovered: Recovered, dealt_for: Membership | None) -> None:
-        """Go on with a new membership: deal for it, report it, and compare replicas soon."""
+        """Go on with a new membership: deal for it, report it, and compare models soon."""
         survey = recovered.verdict.survey
         _LOG.info("step %d: %s", self.training.progress.steps, recovered)
         self.boundary = self.boundary._replace(changes=False)
@@ -271,7 +265,7 @@ class TrainingExchange:
         """Return the arenas of a usual round: of the model's size."""
         return [self.training.sync.arena, *self.tables.open()]
 
-    # What it is made of.
+    # What it knows and does by itself.
 
     @property
     def leads(self) -> bool:
@@ -322,8 +316,12 @@ class TrainingExchange:
             if not ending.stops:
                 keeper.refused_end()
         ending.come(keeper.folder is not None, word.published, not keeper.given_up)
+        if ending.over:
+            self.driver.ledger.end()
 
     def tell_progress(self, rounds: int, doing: int) -> None:
         """Tell the launcher how far this worker is, and what it is ``doing``."""
+        if self.context.channel.mute:
+            return
         done, measured = self.training.progress, self.training.measured(self.driver.membership.ids)
         self.context.channel.progressed(self.me, rounds, done.steps, doing, done.loss, measured)

@@ -16,8 +16,8 @@ _FIRST_GUESS = 0.002
 """Seconds that an all-reduce is taken to last, until one has been measured."""
 
 
-class Rehearsal(Protocol):
-    """Hears of a worker's rounds, to end the worker on purpose."""
+class Faults(Protocol):
+    """Hears of a worker's rounds, and may end the worker on purpose."""
 
     def arm(self, steps: range) -> None:
         """Called before the all-reduce of these ``steps``."""

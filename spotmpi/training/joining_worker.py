@@ -152,7 +152,8 @@ class JoiningWorker(Outsider[P]):
 
     def __init__(self, context: WorkerContext, training: TrainingState[P]) -> None:
         super().__init__(context, training)
-        told, facts = self.prospectus, training.facts(context.settings)
+        told, facts = context.history.prospectus, training.facts(context.settings)
+        assert told is not None
         check_facts(self.me, self.membership.ids[0], facts, told["facts"])
         training.registry.restore(told["rest"])
         self._check_followed()

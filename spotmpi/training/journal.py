@@ -231,7 +231,7 @@ class Journal:
         second: a training may end right after a loss. The leader calls it, at the end. Blocking."""
         for _ in range(_TRIES):
             self._explain()
-            if self._channel.mute or not self._unexplained:
+            if self._channel.mute or not (self._unexplained and self.trace.active):
                 return
             rest(_BETWEEN_TRIES)
 

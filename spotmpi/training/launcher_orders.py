@@ -70,6 +70,6 @@ class LauncherOrders:
             "lessons": lessons,
             "numbers": numbers,
             "rounds": self._training.progress.rounds,
-            "strategy": self._training.strategy,
+            "strategy": self._training.number,
         }
         return json.dumps(fields).encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,12 +17,14 @@ from spotmpi.training.worker_context import WorkerContext
 
 __all__ = ["Outsider", "Participant", "turned_away"]
 
+_LOG = logging.getLogger(__name__)
+
 P = TypeVar("P")
 
 
 class Participant(Protocol):
-    """A worker in a training. What returns `Steps` is collective, for workers that take part in
-    rounds; for all others it is local."""
+    """A worker in a training. What returns `Asks` is collective, for workers that take part in
+    rounds. For all others it is local, but for `step`, by which a newcomer joins."""
 
     @property
     def context(self) -> WorkerContext:
@@ -67,15 +70,13 @@ class Participant(Protocol):
 
 
 class Outsider(Generic[P]):
-    """A newcomer that takes no part in rounds. Local, all of it."""
+    """A newcomer that takes no part in rounds. All that is here is local."""
 
     def __init__(self, context: WorkerContext, training: TrainingState[P]) -> None:
         self.context = context
         self.training = training
         prospectus = context.history.prospectus
         assert prospectus is not None
-        self.prospectus = prospectus
-        """What it was told of the training that the others are in."""
         self.membership = unpack(prospectus["membership"])
         """The others' membership, as far as it is known."""
 
@@ -116,4 +117,5 @@ def turned_away(context: WorkerContext, what: str) -> Left:
     """Return an exception for a newcomer that cannot take part, and tell the launcher."""
     why = f"worker {context.fabric.me} was not admitted: {what}"
     context.channel.tell("withdrawn", why=why)
+    _LOG.info("%s", why)
     return Left(why)

@@ -24,14 +24,15 @@ class RoundRunner:
     """Runs one worker's rounds. If all are to stop it stops, with a checkpoint. At the end it
     leaves together with all others."""
 
-    def __init__(self, rounds: TrainingExchange) -> None:
-        self._rounds = rounds
-        self._driver = rounds.driver
-        self._context, self._training = rounds.context, rounds.training
+    def __init__(self, exchange: TrainingExchange) -> None:
+        self._exchange = exchange
+        self._driver = exchange.driver
+        self._context, self._training = exchange.context, exchange.training
 
     def perform(self, what: Round) -> Asks[None]:
-        """Do this round. If all are to stop, and can, they stop before it or after it. Raises Left
-        or Stopped if this worker's part ends with it."""
+        """Do this round, which may be open already. If all are to stop, and can, they stop before
+        it or after it. Raises Left or Stopped if this worker's part ends with it."""
+        assert not self._driver.ledger.open or what is self._exchange.round
         if not self._driver.ledger.open:
             yield from self._enter(what)
         self.needs_others()
@@ -49,56 +50,56 @@ class RoundRunner:
         """Start the first ``parts`` parts of the open round: they are there."""
         if parts > self._driver.started:
             self.needs_others()
-            self._rounds.round.check(self._driver.started, parts)
+            self._exchange.round.check(self._driver.started, parts)
             yield from self._driver.start(parts)
             self._goes_on()
 
     def _enter(self, what: Round) -> Asks[None]:
         """Make this the next round. If all are to stop, and can, they stop before it."""
-        if self._may_stop and self._rounds.unapplied and what.kind != control_word.END:
+        if self._may_stop and self._exchange.unapplied and what.kind != control_word.END:
             yield from self._stop()
-        self._rounds.round = what
+        self._exchange.round = what
 
     def _unless_left(self, steps: Asks[None]) -> Asks[None]:
         try:
             yield from steps
         except Left:
-            self._rounds.records.close()
-            self._rounds.keeper.wait()
+            self._exchange.records.close()
+            self._exchange.keeper.wait()
             self._context.channel.tell("parted")
             self._context.channel.close()
             raise
 
     def needs_others(self) -> None:
         """Report that this worker waits for others, also for a change of the membership."""
-        self._rounds.tell_progress(self._driver.ledger.committed, IN_ROUND)
+        self._exchange.tell_progress(self._driver.ledger.committed, IN_ROUND)
 
     def _goes_on(self) -> None:
         """Report that the script computes what the rest of the round is made of."""
-        self._rounds.tell_progress(self._driver.ledger.committed, IN_SCRIPT)
+        self._exchange.tell_progress(self._driver.ledger.committed, IN_SCRIPT)
 
     def after_round(self) -> Asks[None]:
         """Do what comes right after a round. If all are to stop, and can, they stop here."""
-        self._rounds.compare.make()
+        self._exchange.compare.make()
         # It stops a round later if scripts have yet to get a value of `once`, or to apply a result
         # that must be in the checkpoint.
-        if self._may_stop and not (self._rounds.boundary.owed or self._rounds.unapplied):
+        if self._may_stop and not (self._exchange.boundary.owed or self._exchange.unapplied):
             yield from self._stop()
 
     @property
     def _may_stop(self) -> bool:
         """True if all are to stop, and can. Within a mean or a round's steps they cannot: they may
         have to go on from there. At the end they need not."""
-        rounds, ending = self._rounds, self._rounds.ending
+        exchange, ending = self._exchange, self._exchange.ending
         wanted = ending.state is EndState.STOPPING and not ending.finishes
-        return wanted and not rounds.memory.numbers and rounds.turns.level
+        return wanted and not exchange.memory.numbers and exchange.turns.level
 
     def _stop(self) -> Asks[None]:
         """Stop with all others, with a checkpoint. Raises Stopped; returns if none can be written:
         then all go on."""
-        why = self._rounds.orders.why_to_stop(len(self._driver.membership.ids))
+        why = self._exchange.orders.why_to_stop(len(self._driver.membership.ids))
         yield from self._close()
-        if not self._rounds.ending.over:
+        if not self._exchange.ending.over:
             return
         yield from self.finish()
         raise Stopped(why)
@@ -107,40 +108,43 @@ class RoundRunner:
         """Do the last rounds. After the first of them nothing can be taken back. If there is a
         place for the last state, the leader writes it in a further round. If all were to stop and
         it cannot, these are not the last rounds."""
-        self._rounds.ending.handle(EndEvent.CLOSE)
-        while self._rounds.ending.state in (EndState.CLOSING, EndState.KEEPING):
-            yield from self.perform(EndRound(self._rounds.memory, self._rounds.reached))
+        self._exchange.ending.handle(EndEvent.CLOSE)
+        while self._exchange.ending.state in (EndState.CLOSING, EndState.KEEPING):
+            yield from self.perform(EndRound(self._exchange.memory, self._exchange.reached))
 
     def leave_with_all(self, why: str) -> Asks[None]:
         """Leave, as the training is over, wherever this worker's script is. Raises Left."""
-        while not self._rounds.ending.over:
+        while not self._exchange.ending.over:
             yield from self._close()
         try:
             yield from self._driver.finish(leaves=True)
         except Left:
             self._context.channel.tell("parted")
             self._context.channel.close()
-            raise Left(f"worker {self._rounds.me}: {why}") from None
+            raise Left(f"worker {self._exchange.me}: {why}") from None
 
     def finish(self) -> Asks[None]:
-        """Leave together with all others. Returns when nobody waits for this worker."""
-        rounds, channel = self._rounds, self._context.channel
-        ending, keeper = rounds.ending, rounds.keeper
+        """Leave together with all others. Returns when nobody waits for this worker. Before that
+        the leader waits for causes of losses, for a second at most. Raises CheckpointError if the
+        end could not be kept, and there is no launcher to say so."""
+        exchange, channel = self._exchange, self._context.channel
+        ending, keeper = exchange.ending, exchange.keeper
         while not ending.over:
             yield from self._close()
+        if exchange.leads:
+            exchange.journal.await_causes(self._context.rest)
         yield from self._driver.finish()
         # Nobody waits for this worker any more. If the leader is lost, the next one does what it
         # left undone.
         steps, members = self._training.progress.steps, self._driver.membership.ids
         outcome = "finished" if ending.finishes else "stopped"
         _LOG.info("step %d: training has %s", steps, outcome)
-        rounds.journal.stable(self._driver.ledger.committed + 1, members[0])
-        if rounds.leads:
-            rounds.journal.await_causes(self._context.rest)
-            rounds.journal.end(steps, members, outcome, self._training.position.left_early)
-        rounds.records.close()
+        exchange.journal.stable(self._driver.ledger.committed + 1, members[0])
+        if exchange.leads:
+            exchange.journal.end(steps, members, outcome, self._training.position.left_early)
+        exchange.records.close()
         if ending.finishes:
-            self._training.finite.tell_end(channel, rounds.leads)
+            self._training.finite.tell_end(channel, exchange.leads)
         unkept, mute = keeper.given_up, channel.mute
         if unkept:
             channel.tell("unkept")

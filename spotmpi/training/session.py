@@ -52,19 +52,19 @@ class Session(Generic[P]):
         self.context = context
         self.training = training
         training.joined = ledger is not None
-        self._rounds = rounds = TrainingExchange(context, training, membership, ledger)
-        self._runner = RoundRunner(rounds)
-        self._gathering = Gathering(context, training, rounds.transfer, lambda: self.membership)
+        self._exchange = exchange = TrainingExchange(context, training, membership, ledger)
+        self._runner = RoundRunner(exchange)
+        self._gathering = Gathering(context, training, exchange.transfer, lambda: self.membership)
 
     @property
     def me(self) -> WorkerId:
         """This worker."""
-        return self._rounds.me
+        return self._exchange.me
 
     @property
     def driver(self) -> Driver:
         """Does the rounds."""
-        return self._rounds.driver
+        return self._exchange.driver
 
     @property
     def membership(self) -> Membership:
@@ -74,28 +74,28 @@ class Session(Generic[P]):
     @property
     def turns(self) -> WorkerSteps:
         """This worker's steps on the way to a round."""
-        return self._rounds.turns
+        return self._exchange.turns
 
     @property
     def journal(self) -> Journal:
         """Writes what all have agreed on into the trace."""
-        return self._rounds.journal
+        return self._exchange.journal
 
     # What the script asks for.
 
     def shake_hands(self, facts: Facts) -> Asks[None]:
         """Compare what must be equal on all workers. Raises UsageError, on all of them alike, that
         names a worker that differs, and in what."""
-        compared = Compare(self._rounds.memory, facts)
+        compared = Compare(self._exchange.memory, facts)
         yield from self._runner.perform(compared)
         if compared.differing:
-            tell = Tell(self._rounds.memory, facts, self.me, compared.differing)
+            tell = Tell(self._exchange.memory, facts, self.me, compared.differing)
             yield from self._runner.perform(tell)
 
     def begin(self, resumed: bool) -> Asks[None]:
         """Bring what the first worker holds to all, in a round."""
         model = self.training.model
-        yield from self._runner.perform(BeginRound(self._rounds.memory, model.first()))
+        yield from self._runner.perform(BeginRound(self._exchange.memory, model.first()))
         model.settle()
         if not resumed:
             self.training.sync.start()
@@ -104,16 +104,17 @@ class Session(Generic[P]):
     def learn(self, charter: dict[str, Any]) -> Asks[None]:
         """Do a newcomer's first rounds, until it is level with the others after a step. Raises Left
         if the training is over before."""
-        rounds = self._rounds
-        rounds.transfer.enrol(charter["lessons"])
+        exchange = self._exchange
+        exchange.transfer.enrol(charter["lessons"])
         words = charter["numbers"]
-        rounds.memory.follow(Payload(control_word.MEAN, words) if words else None)
+        exchange.memory.follow(Payload(control_word.MEAN, words) if words else None)
         self.training.progress.rounds = charter["rounds"]
-        while rounds.transfer.learns:
-            rounds.round = LearnRound(rounds.memory, self.training, rounds.tables, rounds.reached)
+        while exchange.transfer.learns:
+            known = self.training, exchange.tables, exchange.reached
+            exchange.round = LearnRound(exchange.memory, *known)
             self._runner.needs_others()
             yield from self.driver.round()
-            if rounds.ending.over:
+            if exchange.ending.over:
                 yield from self._runner.leave_with_all("the training was over before it had learnt")
 
     def graduate(self) -> Asks[Participant]:
@@ -149,7 +150,7 @@ class Session(Generic[P]):
 
     def _renew(self) -> None:
         """Begin the next turn, with another strategy if all have agreed on one."""
-        self._rounds.switching.carry_out(self.driver.membership.generation, self._rounds.leads)
+        self._exchange.switching.carry_out(self.driver.membership.generation, self._exchange.leads)
         self.turns.renew()
 
     def _perform_step(self, turn: RoundSteps, now: StepPosition) -> Asks[None]:
@@ -157,11 +158,14 @@ class Session(Generic[P]):
         opened = self.driver.ledger.open
         yield from self._gathering.come()
         if opened and now.sends:
-            self._rounds.round.bring()
-        yield from self._runner.perform(self._rounds.round if opened else self._step_round(turn))
+            self._exchange.round.bring()
+        yield from self._runner.perform(self._exchange.round if opened else self._step_round(turn))
+        ending = self._exchange.ending
+        if ending.sealed and not ending.finishes:
+            yield from self._runner.leave_with_all("the others have finished")
 
     def _step_round(self, turn: RoundSteps) -> Round:
-        return StepRound(self._rounds.memory, self.training, self._rounds.tables, turn, self.me)
+        return StepRound(self._exchange.memory, self.training, self._exchange.tables, turn, self.me)
 
     def ready(self, key: Any, array: Any) -> Asks[Participant]:
         """Take one array of the gradient for the next step. Parts that are complete now start, if
@@ -171,7 +175,7 @@ class Session(Generic[P]):
         if sync.strategy.piecewise and not self.driver.ledger.open:
             yield from self._runner.open_early(self._step_round(self.turns.now))
             yield from sync.begin_piecewise(self.turns.position())
-            self._rounds.round.prepare(self.driver.membership, self.me)
+            self._exchange.round.prepare(self.driver.membership, self.me)
         sync.give(key, array)
         if sync.strategy.piecewise:
             yield from self._runner.start(pieces.full)
@@ -185,12 +189,12 @@ class Session(Generic[P]):
         sync = training.sync
         if turn.lease is None:
             training.position.loosen()
-        ahead, opened = sync.strategy.delay > 0, self.driver.ledger.open
-        if ahead and self._rounds.boundary.changes and not opened:
+        delayed, opened = sync.strategy.delay > 0, self.driver.ledger.open
+        if delayed and self._exchange.boundary.changes and not opened:
             # No worker may leave in the middle of its steps.
             yield from self._runner.open_early(self._step_round(self.turns.now))
-        if begun := opened and not ahead:
-            self._rounds.round.check(self.driver.started)
+        if begun := opened and not delayed:
+            self._exchange.round.check(self.driver.started)
         now = self.turns.position()
         if not begun:
             yield from sync.begin(grads, now)
@@ -201,16 +205,14 @@ class Session(Generic[P]):
             if now.sends:
                 if not self.driver.ledger.open:
                     yield from self._runner.open_early(self._step_round(self.turns.now))
-                sync.send(now)
+                sync.send()
                 yield from self._runner.start(len(sync.arena.parts))
             self.turns.advance()
-            changes = self._rounds.boundary.changes
+            changes = self._exchange.boundary.changes
             if has_round := (yield from self._gathering.is_due(turn, changes)):
                 now = yield from self._end_turn()
         if has_round:
             yield from self._perform_step(turn, now)
-            if self._rounds.ending.sealed:
-                yield from self._runner.leave_with_all("the others have finished")
             self._renew()
         training.position.stepped()
         training.batch = None
@@ -219,9 +221,9 @@ class Session(Generic[P]):
     def mean(self, x: Any) -> Asks[Any]:
         """Return the mean of ``x``, in two rounds."""
         yield from self._come_together()
-        answer = MeanRound(self._rounds.memory, x)
+        answer = MeanRound(self._exchange.memory, x)
         yield from self._runner.perform(answer)
-        if self._rounds.memory.numbers:
+        if self._exchange.memory.numbers:
             yield from self._runner.perform(answer)
         self.training.position.remember(answer.answer, len(answer.answer))
         return like(x, answer.answer)
@@ -233,37 +235,42 @@ class Session(Generic[P]):
         joins, so the work is done again only after a death.
         """
         yield from self._come_together()
-        answer = OnceRound(self._rounds.memory)
+        answer = OnceRound(self._exchange.memory)
         yield from self._runner.perform(answer)
         while answer.answer is None:
-            owed = self._rounds.boundary.owed
-            if answer.mine is None and self._rounds.first == self.me and not owed:
+            owed = self._exchange.boundary.owed
+            if answer.mine is None and self._exchange.first == self.me and not owed:
                 answer.mine = yield Work(work)
             yield from self._runner.perform(answer)
         self.training.position.remember(answer.answer, of)
         return answer.answer
 
     def _come_together(self) -> Asks[None]:
-        """Do the round first that is under way, if there is one: its parts must arrive first.
-        Raises UsageError if a batch is left in the script's hands."""
+        """Do the round first that is under way, or due as all ask for something between the same
+        steps. Raises UsageError."""
+        if self.driver.ledger.open or self.turns.comes_together:
+            yield from self._end_early()
+
+    def _end_early(self) -> Asks[None]:
+        """Do the round that is under way, if there is one: its parts must arrive first. Raises
+        UsageError if a batch is left in the script's hands."""
         if self.driver.ledger.open:
             self.turns.check_free()
-            yield from self.round_off()
-        elif self.turns.comes_together:
-            yield from self.round_off()
+        yield from self.round_off()
 
     def finish(self) -> Asks[None]:
         """Leave together with all others: the script is at its end. Returns when nobody waits for
-        this worker."""
-        self._rounds.ending.finishes = True
-        yield from self.round_off()
+        this worker. Raises CheckpointError if the end could not be kept, and there is no launcher
+        to say so."""
+        self._exchange.ending.finishes = True
+        yield from self._end_early()
         yield from self._runner.finish()
         self.training.position.end()
         self.context.history.over(self.training.registry.snapshot(None), self.membership)
 
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""
-        self._rounds.keeper.asked = True
+        self._exchange.keeper.asked = True
 
     def abandon(self) -> Asks[None]:
         """Give up what is under way: this worker takes no further part. Local."""

@@ -94,14 +94,15 @@ class Trainer(Elastic[P]):
 
     @strategy.setter
     def strategy(self, wanted: Strategy) -> None:
-        known = list(map(str, self._training.strategies))
-        if str(wanted) not in known:
+        training = self._training
+        try:
+            training.wish = training.number_of(wanted)
+        except ValueError:
             raise UsageError(
                 f"worker {self.worker}, step {self.steps}: the training may not change to "
                 f"{wanted}: name it at the start, in Trainer(strategies=[...]); it knows "
-                f"{', '.join(known)}"
-            )
-        self._training.wish = known.index(str(wanted))
+                f"{', '.join(map(str, training.strategies))}"
+            ) from None
 
     @property
     def params(self) -> P:
@@ -124,8 +125,8 @@ class Trainer(Elastic[P]):
     def gradients(self) -> P:
         """Arrays to compute gradients into, always the same, in the structure of the parameters.
 
-        ``step(trainer.gradients)`` copies nothing where workers share memory. The arrays keep what
-        was written last until the script writes them again. Inside the block only.
+        ``step(trainer.gradients)`` copies nothing where workers share memory. Write all of them for
+        each step: a round may use their memory. Inside the block only.
         """
         self._connected("gradients", alone=True)
         return self._training.gradient.arrays(self._training.sync.memory.shared)
@@ -185,13 +186,14 @@ class Trainer(Elastic[P]):
         batch. Give none if nothing remains. Returns when the step is committed, even if workers die
         meanwhile. The property `loss` is then the mean over the workers.
         """
-        self._connected("step()")
+        participant = self._connected("step()")
         self._check_batch("step")
         loss = self._number(loss)
         if self._training.gradient.micro_batches:
             grads, loss = self._whole_batch(grads, loss)
         training = self._training
-        self._take_step(training.gradient.gathered(grads, training.sync.give), loss)
+        whole = training.gradient.gathered(grads, training.sync.give)
+        self._participant = self._run(participant.step(whole, loss))
 
     def _number(self, loss: object) -> float | None:
         """Return a loss as a float. The script gives a number or an array without dimensions."""

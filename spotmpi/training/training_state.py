@@ -1,6 +1,6 @@
 """The state of one worker's training, from before it is connected to others. All is registered.
 
-Beside the replica's arrays these are plain values: how far the training has come, the learning
+Beside the model's arrays these are plain values: how far the training has come, the learning
 rate, and where the script stands in its batches.
 """
 
@@ -21,6 +21,7 @@ from spotmpi.rounds.handshake import LIBRARY
 from spotmpi.settings import Settings
 from spotmpi.strategies import Strategy
 from spotmpi.training.finite import Finite
+from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from spotmpi.training.gradients.script_gradient import ScriptGradient
 from spotmpi.training.model import Model
 from spotmpi.training.script_position import ScriptPosition
@@ -250,7 +251,7 @@ class Followed:
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """Return the strategy's number."""
-        return self._training.strategy
+        return self._training.number
 
     def restore(self, told: Any) -> None:
         """Follow the strategy that the other workers follow."""
@@ -283,7 +284,7 @@ class TrainingState(Generic[P]):
         self.batch: Any = None
         """Samples that the script has been given and has not used yet."""
         self.paces: Sequence[Pace] = ()
-        """Paces of all workers in the last round of steps, if the strategy is paced."""
+        """Paces of all workers in the last round of steps, if the strategy is asynchronous."""
         self.wish: int | None = None
         """Number of the strategy that this worker's script or policy wants, if any."""
         self.why: Mapping[str, Any] = {}
@@ -295,6 +296,7 @@ class TrainingState(Generic[P]):
             model.brought, "grads" if model.moves_itself else "arrays"
         )
         """The gradient of the next step."""
+        self._lengths = GradientLengths()
         self._arenas: StepArenas | None = None
         self.sync = self._synchroniser(strategies[0])
         """The strategy at work."""
@@ -313,11 +315,11 @@ class TrainingState(Generic[P]):
 
     @property
     def tells(self) -> bool:
-        """True if rounds may carry tables: with a policy, or if any strategy is paced."""
+        """True if rounds may carry tables: with a policy, or if any strategy is asynchronous."""
         return self.policy is not None or any(one.asynchronous for one in self.strategies)
 
     @property
-    def strategy(self) -> int:
+    def number(self) -> int:
         """Number of the strategy that workers follow."""
         return self.strategies.index(self.sync.strategy)
 
@@ -332,7 +334,7 @@ class TrainingState(Generic[P]):
         again if workers had different ones and will have the same from now on. What the strategy
         remembers begins again.
         """
-        if number == self.strategy:
+        if number == self.number:
             return
         before, strategy = self.sync.strategy, self.strategies[number]
         self.sync.leave()
@@ -346,14 +348,14 @@ class TrainingState(Generic[P]):
 
     def furnish(self, arena_of: Callable[..., Arena]) -> None:
         """Get memory for rounds from the data plane: ``arena_of`` is its `Fabric.arena`."""
-        self._arenas = StepArenas(arena_of, self.strategies)
-        self.sync.memory.furnish(self._arenas, self.model.double_buffer)
+        self._arenas = StepArenas(arena_of, self.strategies, self.model.double_buffer)
+        self.sync.memory.furnish(self._arenas)
 
     def _synchroniser(self, strategy: Strategy) -> Synchroniser[P]:
-        surveyed = self.policy is not None
-        made = Synchroniser(strategy, self.model, self.gradient, self.progress, surveyed)
+        known = self.model, self.gradient, self.progress, self._lengths
+        made = Synchroniser(strategy, *known, surveyed=self.policy is not None)
         if self._arenas is not None:
-            made.memory.furnish(self._arenas, self.model.double_buffer)
+            made.memory.furnish(self._arenas)
         return made
 
     def measured(self, workers: Collection[WorkerId]) -> Measured:

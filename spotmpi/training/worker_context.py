@@ -10,7 +10,7 @@ from spotmpi.fabric import Fabric
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
-from spotmpi.training.fault_injection import Rehearsal
+from spotmpi.training.fault_injection import Faults
 from spotmpi.training.history import History
 from spotmpi.training.keeping.checkpoints import Save, save
 
@@ -28,7 +28,7 @@ class WorkerContext:
     version: str
     """Version of spotmpi, for the trace."""
     history: History
-    faults: Rehearsal
+    faults: Faults
     """Ends this worker on purpose, if the settings say so."""
     save: Save = save
     """Function that writes a checkpoint."""

@@ -52,7 +52,7 @@ class Accumulate(Stage):
 
 
 class Clear(Stage):
-    """The round is over: begin to accumulate anew."""
+    """The round is over: begin to accumulate again."""
 
     def run(self, step):
         """Zeros."""
@@ -109,6 +109,11 @@ def clipping():
     return Strategy(Clip(0.5) >> GradientAverage() >> Clip(0.25) >> Apply())
 
 
+def clipping_before():
+    """What each worker cuts is summed right into the next state."""
+    return Strategy(Clip(0.5) >> GradientAverage() >> Apply())
+
+
 def clipping_now_and_then():
     """Every gradient, and the average of those of several steps."""
     average = GradientAverage() >> Clip(0.25) >> Apply() >> Clear()
@@ -146,6 +151,7 @@ STRATEGIES = {
     "coarsely": coarsely,
     "narrowly": narrowly,
     "clipping": clipping,
+    "clipping before": clipping_before,
     "clipping now and then": clipping_now_and_then,
     "summing": summing,
     "clipping and summing now and then": summing_now_and_then,

@@ -89,11 +89,11 @@ def a_job_stops_in_the_middle_of_a_round_s_steps(patch: Patch) -> None:
 
 
 def a_worker_counts_as_its_last_step_alone(patch: Patch) -> None:
-    moment = WorkerSteps.position
+    position = WorkerSteps.position
 
     def wrong(self: WorkerSteps) -> StepPosition:
-        now = moment(self)
-        return replace(now, share=now.samples)
+        now = position(self)
+        return now._replace(share=now.samples)
 
     patch.setattr(WorkerSteps, "position", wrong)
 
@@ -122,11 +122,11 @@ def a_worker_forgets_its_velocity_with_each_round(patch: Patch) -> None:
 
 
 def a_step_that_counts_for_nothing_moves_its_worker(patch: Patch) -> None:
-    moment = WorkerSteps.position
+    position = WorkerSteps.position
 
     def wrong(self: WorkerSteps) -> StepPosition:
-        now = moment(self)
-        return replace(now, samples=now.samples or 1e-9)
+        now = position(self)
+        return now._replace(samples=now.samples or 1e-9)
 
     patch.setattr(WorkerSteps, "position", wrong)
 
@@ -237,7 +237,7 @@ def a_worker_with_nothing_of_its_own_averages_its_model(patch: Patch) -> None:
     run = PairAverage.run
 
     def wrong(self: PairAverage, step: Step) -> Asking:
-        step.now = replace(step.now, samples=1.0)
+        step.now = step.now._replace(samples=1.0)
         yield from run(self, step)
 
     patch.setattr(PairAverage, "run", wrong)
@@ -294,11 +294,11 @@ def what_was_given_in_one_round_is_taken_in_the_next(patch: Patch) -> None:
 
 
 def a_worker_takes_what_was_given_to_another(patch: Patch) -> None:
-    moment = WorkerSteps.position
+    position = WorkerSteps.position
 
     def wrong(self: WorkerSteps) -> StepPosition:
-        now = moment(self)
-        return replace(now, before=now.others[0]) if now.others else now
+        now = position(self)
+        return now._replace(before=now.others[0]) if now.others else now
 
     patch.setattr(WorkerSteps, "position", wrong)
 

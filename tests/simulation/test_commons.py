@@ -99,7 +99,7 @@ def a_round_forgets_who_has_no_gradient_in_its_last_step(patch: Patch) -> None:
     contribute = MeanOfSteps.contribute
 
     def wrong(self: MeanOfSteps, step: Step) -> Any:
-        step.now = replace(step.now, share=step.now.samples)
+        step.now = step.now._replace(share=step.now.samples)
         return contribute(self, step)
 
     patch.setattr(MeanOfSteps, "contribute", wrong)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -117,7 +116,7 @@ def a_round_forgets_who_has_no_gradient_in_its_last_step(patch: Patch) -> None:
     contribute = PushedSum.contribute
 
     def wrong(self: PushedSum, step: Step) -> Any:
-        step.now = replace(step.now, share=step.now.samples)
+        step.now = step.now._replace(share=step.now.samples)
         return contribute(self, step)
 
     patch.setattr(PushedSum, "contribute", wrong)

@@ -10,7 +10,7 @@ import pytest
 from spotmpi.fabric import MARK, Signal, Signals
 from spotmpi.launcher_channel import Order
 from spotmpi.protocol.membership import Membership
-from spotmpi.strategies import ADPSGD, DiLoCo, Strategy
+from spotmpi.strategies import ADPSGD, DiLoCo, LocalSGD, Strategy
 from spotmpi.training.steps.gathering import Gathering
 from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.training_state import Progress
@@ -38,7 +38,7 @@ class Late:
             full=lambda workers: [one for one in workers if one not in self.learning]
         )
         self.gathering = Gathering(context, training, transfer, lambda: self.membership)
-        self.turn = RoundSteps(64, 0, self.now)
+        self.turn = RoundSteps(LocalSGD(h=64), self.now)
 
     def comes(self) -> list[Any]:
         """What it asks for when it has come to its round."""
@@ -89,7 +89,7 @@ def test_its_patience_begins_anew_with_each_round() -> None:
         assert [late.step(), late.step(), late.step()] == [False, False, True]
         late.comes()
         late.progress.rounds += 1
-        late.turn = RoundSteps(64, 0, late.now)
+        late.turn = RoundSteps(LocalSGD(h=64), late.now)
 
 
 def test_without_a_quorum_nobody_looks() -> None:

@@ -11,7 +11,7 @@ import pytest
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.protocol.sampler import Lease
-from spotmpi.strategies import ADPSGD
+from spotmpi.strategies import ADPSGD, SSGD
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.training_state import Meter, Progress
 
@@ -83,8 +83,8 @@ def test_what_is_told_is_the_time_of_the_steps_that_were_taken_however_many() ->
 
 def test_those_who_were_dealt_samples_are_the_crew() -> None:
     lease = Lease(0, 0, (4, 1, 7), np.arange(2))
-    assert RoundSteps(1, 0, 0.0, lease, 0, 1).crew == [4, 1]
-    assert RoundSteps(1, 0, 0.0).crew == []
+    assert RoundSteps(SSGD(), 0.0, lease, 0, 1).crew == [4, 1]
+    assert RoundSteps(SSGD(), 0.0).crew == []
     one = Taken()
     assert one.turns.position().crew == (0, 1), "all members, where nobody is dealt any"
 

@@ -1,1 +1,1 @@
-"""Gradients of one worker: given array by array, and their lengths."""
+"""Gradients of one worker: as the script gives them, and their lengths."""

@@ -2,7 +2,7 @@
 
 A worker that has come to its round sets a mark (`fabric.Signal`). The others look for such marks
 between their steps. Marks are hints: a worker that misses one takes some steps more. The round
-itself tells all workers what each has done, as with every paced strategy.
+itself tells all workers what each has done, as with every asynchronous strategy.
 """
 
 from __future__ import annotations

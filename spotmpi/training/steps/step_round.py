@@ -42,13 +42,15 @@ class StepRound(Round):
         self._me = me
         self._asked: float | None = None
         """The learning rate that the script wanted when the first part started."""
+        self._known: tuple[Sequence[WorkerId], Result] | None = None
+        """The last workers asked about in `_result`, and the answer."""
         self._prepared_for = -1
         """The generation among whose members its parts start."""
 
     def bring(self) -> None:
         """Make the contribution from the gradient, as the strategy says."""
         self._training.sync.bring()
-        self._tables.tell(self._turn.pace, self._turn.place)
+        self._tables.tell_pace(self._turn.pace, self._turn.place)
         self.check(0)
 
     def check(self, first: int, last: int | None = None) -> None:
@@ -73,11 +75,13 @@ class StepRound(Round):
         self._prepared_for = membership.generation
         sync = self._training.sync
         if sync.one_counts:
-            sync.count(self._turn.first_dealt(self.memory.full(membership.ids)) == self._me)
+            sync.count(
+                self._turn.first_dealt(self.memory.transfer.full(membership.ids)) == self._me
+            )
         pace, known = self._training.meter.pace(me), sync.lengths.known
-        self._tables.answer(pace, known, membership.ids.index(me))
+        self._tables.tell_survey(pace, known, membership.ids.index(me))
         self.memory.unfuse()
-        if self.memory.teaches:
+        if self.memory.transfer.teaching:
             sync.leave()
             return
         result = self._result(membership.ids)
@@ -112,7 +116,7 @@ class StepRound(Round):
         """Do the rest of the step. If only lost workers had samples, the round moves nothing."""
         training, turn = self._training, self._turn
         progress, sync = training.progress, training.sync
-        result, lease, told = self._result(full), turn.lease, self._tables.told
+        result, lease, told = self._result(full), turn.lease, self._tables.told_paces
         if told is not None:
             result, training.paces = result.told(told, sync.strategy), told
             if lease is not None:
@@ -137,13 +141,17 @@ class StepRound(Round):
 
     def _result(self, full: Sequence[WorkerId]) -> Result:
         """Return what follows from which workers contribute."""
+        if self._known is not None and self._known[0] == full:
+            return self._known[1]
         turn = self._turn
         total, active = turn.weigh(full)
         if self._asked is None:
             self._asked = self._training.rate.asked
         rate = self._training.rate.now(active, self._asked, turn.whole)
         after, rounds = turn.first + turn.whole, self._training.progress.rounds
-        return Result(rate, total, active, turn.whole, after, rounds)
+        result = Result(rate, total, active, turn.whole, after, rounds)
+        self._known = full, result
+        return result
 
 
 class LearnRound(Round):
@@ -184,7 +192,7 @@ class LearnRound(Round):
             self._training.sync.moved = False
             self._training.registry.put_numbers(page["numbers"])
             lesson = result = Result(*page["result"])
-            if (told := self._tables.told) is not None:
+            if (told := self._tables.told_paces) is not None:
                 result = lesson.told(told, self._training.sync.strategy)
                 self._training.paces = self._told = told
             self._beyond = result.after - lesson.after

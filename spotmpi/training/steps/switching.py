@@ -14,7 +14,6 @@ from spotmpi.rounds.round import Taken
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.journal import Journal
 from spotmpi.training.steps.strategy_survey import StrategySurvey, decided
-from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.training_state import TrainingState
 
@@ -35,7 +34,6 @@ class Switching:
         self,
         training: TrainingState[Any],
         transfer: StateTransfer,
-        turns: WorkerSteps,
         journal: Journal,
         survey: StrategySurvey,
         tables: WorkerTables,
@@ -44,7 +42,6 @@ class Switching:
         self._survey = survey
         self._tables = tables
         self._transfer = transfer
-        self._turns = turns
         self._journal = journal
         self._agreed: int | None = None
         """Number of the strategy that all have agreed to change to; None if there is none."""
@@ -53,17 +50,17 @@ class Switching:
     def wish(self) -> int | None:
         """Number of the strategy that the control word asks for, if this worker leads."""
         training = self._training
-        return None if training.wish == training.strategy else training.wish
+        return None if training.wish == training.number else training.wish
 
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
         """Read the control word of a committed round of steps. ``full``: its workers."""
         self._survey.committed(taken.samples)
-        if (told := self._tables.surveyed) is not None:
+        if (told := self._tables.told_survey) is not None:
             self._training.meter.reset()
             metrics = self._survey.metrics(*told, full)
             if metrics is not None and leads:
                 self._decide(metrics)
-        if self._transfer.idle and word.strategy != self._training.strategy:
+        if self._transfer.idle and word.strategy != self._training.number:
             self._agreed = word.strategy
 
     def _decide(self, metrics: Metrics) -> None:
@@ -86,7 +83,8 @@ class Switching:
             }
 
     def carry_out(self, generation: int, leads: bool) -> None:
-        """Change to the strategy agreed on, if there is one. Call it right after that round."""
+        """Change to the strategy agreed on, if there is one. Call it right after that
+        round, before the next turn begins."""
         if self._agreed is None:
             return
         training, number = self._training, self._agreed
@@ -96,7 +94,6 @@ class Switching:
         training.follow(number)
         after = training.sync.strategy
         self._transfer.change(training.registry.words(), training.model.ends)
-        self._turns.follow(after)
         self._survey.reset()
         known: Mapping[str, Any] = training.why if asked else {}
         if asked:

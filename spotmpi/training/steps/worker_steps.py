@@ -28,31 +28,31 @@ class RoundSteps:
 
     def __init__(
         self,
-        steps: int,
-        ahead: int,
+        strategy: Strategy,
         began: float,
         lease: Lease | None = None,
         sampler: int | None = None,
         me: WorkerId = 0,
     ) -> None:
-        """``ahead``: steps from the making of the contribution to the end of the round."""
-        self.whole = self._planned = steps if lease is None else lease.steps
+        self.strategy = strategy
+        self._delay = strategy.delay
+        self.whole = self._planned = strategy.every if lease is None else lease.steps
         """Steps of the training that this round makes."""
-        self.steps = self.planned = steps if lease is None else lease.steps_for(me)
+        self.steps = self.planned = strategy.every if lease is None else lease.steps_for(me)
         """Steps that this worker takes (`steps`) and was to take (`planned`)."""
         self.first = 0
         """Steps of the training before the first of them."""
         self.began = began
         """Time when this worker could begin with them, on the fabric's clock."""
         self.pace: Pace | None = None
-        """How this worker took its steps; known once the round is due, if workers are paced."""
+        """How this worker took its steps; known once the round is due, if the strategy is
+        asynchronous."""
         self.place = 0
         """This worker's place in the table that tells the pace."""
         self.lease = lease
         self.dealt = lease
         """The lease before some of its steps were left out."""
         self.sampler = sampler
-        self._ahead = ahead
         self.sent: int | None = None
         """Steps that were taken when the contribution was made ahead; None: it was not."""
         self._sends_last = False
@@ -96,13 +96,12 @@ class RoundSteps:
         lease = self.dealt
         return [] if lease is None else [one for one in lease.slots if len(lease.of(one))]
 
-    def end(self, lease: Lease | None, paced: bool) -> None:
-        """End the steps with those that are taken. ``lease``: the lease for these. ``paced``: the
-        steps of all workers decide how many training steps these are."""
+    def end(self, lease: Lease | None) -> None:
+        """End the steps with those that are taken. ``lease``: the lease for these."""
         self.steps, self.lease, self.closes = self.taken, lease, True
-        if not paced:
+        if not self.strategy.asynchronous:  # else the steps of all workers decide that
             self.whole = self.taken
-        self._sends_last = self._ahead > 0 and self.sent is None
+        self._sends_last = self._delay > 0 and self.sent is None
         if self._sends_last:
             self.sent = self.taken
 
@@ -111,14 +110,14 @@ class RoundSteps:
         made ahead stands for all samples that were dealt, even if some are left out later."""
         if self.pace is not None and worker == self.pace.worker:
             return self.pace.samples
-        lease = self.dealt if self._ahead else self.lease
+        lease = self.dealt if self._delay else self.lease
         if lease is None:
-            return self._planned if self._ahead else self.steps
+            return self._planned if self._delay else self.steps
         return len(lease.of(worker))
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
         """Return the samples of all these contributions, and how many of these stand for any."""
-        lease = self.dealt if self._ahead else self.lease
+        lease = self.dealt if self._delay else self.lease
         if lease is None:
             return len(workers) * self.share(workers[0]), len(workers)
         return lease.weigh(workers)
@@ -133,7 +132,7 @@ class RoundSteps:
         """True if a contribution is made ahead with the next step, or with the round."""
         if self.closes:
             return self._sends_last
-        return self._ahead > 0 and self.sent is None and self.steps - self.taken <= self._ahead + 1
+        return self._delay > 0 and self.sent is None and self.steps - self.taken <= self._delay + 1
 
     def take(self, weight: int, loss: float | None, rate: float) -> None:
         """Count one more step, with the learning rate that the script wants."""
@@ -187,7 +186,7 @@ class WorkerSteps:
         self._me = me
         self._membership = membership
         self._clock = clock
-        self.follow(training.sync.strategy)
+        self.now = self._begun()
         self._gradients = 0
         """Gradients that this worker was given for steps."""
         self._contributed = 0
@@ -198,12 +197,13 @@ class WorkerSteps:
         self._loop = -1
         """Number of the batches that it drew from last."""
 
-    def follow(self, strategy: Strategy) -> None:
-        """Begin the next turn with this strategy."""
-        self._steps, self._ahead = strategy.every, strategy.delay
-        self.paced = strategy.asynchronous
+    def _begun(self) -> RoundSteps:
+        return RoundSteps(self._training.sync.strategy, self._clock())
+
+    @property
+    def _asynchronous(self) -> bool:
         """True if workers may take different numbers of steps in a turn."""
-        self.now = RoundSteps(self._steps, self._ahead, self._clock())
+        return self.now.strategy.asynchronous
 
     @property
     def level(self) -> bool:
@@ -219,14 +219,15 @@ class WorkerSteps:
         """Draw this worker's next batch from the script's batches of this number."""
         turn = self.now
         if turn.lease is None or turn.sampler != number:
-            how = [self._paces] if self.paced else []
-            lease = self._training.position.draw(number, self._membership(), self._steps, *how)
+            strategy = turn.strategy
+            how = [self._paces] if strategy.asynchronous else []
+            lease = self._training.position.draw(number, self._membership(), strategy.every, *how)
             if lease is None:
                 return None
             # The time between a script's steps is part of its pace; the time between loops is not.
             began = turn.began if number == self._loop else self._clock()
             self._loop = number
-            turn = self.now = RoundSteps(self._steps, self._ahead, began, lease, number, self._me)
+            turn = self.now = RoundSteps(strategy, began, lease, number, self._me)
         assert turn.lease is not None
         mine = turn.lease.batch(self._me, turn.taken)
         # Without samples of its own it borrows one, and its gradient does not count. So the script
@@ -244,7 +245,7 @@ class WorkerSteps:
             self.now.left = True
 
     def _paces(self, workers: Sequence[WorkerId]) -> Sequence[int]:
-        return paces(workers, self._training.paces, self._steps)
+        return paces(workers, self._training.paces, self.now.strategy.every)
 
     def position(self) -> StepPosition:
         """Return the position of the next step, or of the round if no step is left."""
@@ -256,7 +257,7 @@ class WorkerSteps:
         if turn.closes:
             return StepPosition(0.0, share, True, steps, rate, done.rounds, turn.sends)
         known = turn.weight(me), share, turn.last
-        if not self.paced:
+        if not turn.strategy.asynchronous:
             return StepPosition(*known, steps + 1, rate, done.rounds, turn.sends)
         members = self._membership()
         after = turn.first + (turn.taken + 1) * turn.whole // turn.steps
@@ -281,13 +282,13 @@ class WorkerSteps:
         between the same steps. Raises UsageError if workers take different numbers of steps
         here."""
         training = self._training
-        if self.paced and (training.position.inside or not (self.level or self.now.left)):
+        if self._asynchronous and (training.position.inside or not (self.level or self.now.left)):
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: workers take different "
                 f"numbers of steps on the way to a round of {training.sync.strategy}: ask for a "
                 "mean, or for what is done once, after the loop over batches, and not in it"
             )
-        return self.paced and self.now.left
+        return self._asynchronous and self.now.left
 
     def check_free(self) -> None:
         """Check that no batch is left in the script's hands, as it asks for something while a round
@@ -322,9 +323,9 @@ class WorkerSteps:
         """End the turn with the steps that are taken."""
         turn, dealer = self.now, self._training.position.dealer
         lease = turn.lease
-        if lease is not None and not self.paced:  # else the round tells how many all took
+        if lease is not None and not self._asynchronous:  # else the round tells how many all took
             lease = dealer.end([turn.taken] * len(lease.slots))
-        turn.end(lease, self.paced)
+        turn.end(lease)
         self._tell()
         done = self._training.progress
         done.adds = turn.first + turn.whole - done.steps
@@ -332,7 +333,7 @@ class WorkerSteps:
     def _tell(self) -> None:
         """Note how the steps went, and this worker's place in the table: their round is due."""
         turn, me = self.now, self._me
-        if not self.paced:
+        if not self._asynchronous:
             return
         slots = self._membership().ids if turn.lease is None else turn.lease.slots
         turn.place = slots.index(me) if me in slots else -1
@@ -342,15 +343,15 @@ class WorkerSteps:
 
     def described(self, workers: Sequence[WorkerId]) -> dict[str, Any]:
         """Return what the trace says of the finished round: its batches; its part of the model; the
-        steps of each of these workers, if workers are paced; and if contributions were made ahead,
-        when, and the samples that they stand for."""
+        steps of each of these workers, if the strategy is asynchronous; and if contributions were
+        made ahead, when, and the samples that they stand for."""
         turn, sync = self.now, self._training.sync
         known: dict[str, Any] = {}
         if turn.lease is not None:
             known |= {"loop": turn.sampler, "pass": turn.lease.pass_number}
         if sync.strategy.fragments > 1:
             known["buckets"] = [*sync.memory.buckets_of(self._training.progress.rounds - 1)]
-        if self.paced:
+        if self._asynchronous:
             taken = {one.worker: one.taken for one in self._training.paces}
             known["taken"] = [taken.get(worker, 0) for worker in workers]
         if turn.sent is None:
@@ -370,6 +371,6 @@ class WorkerSteps:
             self._training.meter.used(samples)
 
     def renew(self) -> None:
-        """Begin the next turn."""
+        """Begin the next turn, with the strategy that is followed now."""
         self._training.progress.adds = 1
-        self.now = RoundSteps(self._steps, self._ahead, self._clock())
+        self.now = self._begun()

@@ -30,51 +30,51 @@ class WorkerTables:
         if any(strategy.asynchronous for strategy in training.strategies):
             self._paces = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._survey: Arena | None = None
-        self._surveys = False
+        self._asks = False
         """True if the survey goes with the open round, or went with the last one."""
 
     def open(self) -> Sequence[Arena]:
         """Return the arenas of the tables that go with the next round."""
-        self._surveys = self._training.sync.surveys
-        return [*self._told, *self._surveyed]
+        self._asks = self._training.sync.surveys
+        return [*self._pace_tables, *self._survey_tables]
 
     @property
-    def _told(self) -> list[Arena]:
+    def _pace_tables(self) -> list[Arena]:
         if self._paces is None or not self._training.sync.strategy.asynchronous:
             return []
         return [self._paces]
 
-    def tell(self, pace: Pace | None, place: int) -> None:
+    def tell_pace(self, pace: Pace | None, place: int) -> None:
         """Bring the pace to the open round, if it tells paces. ``place`` < 0: there is none."""
-        for table in self._told:
+        for table in self._pace_tables:
             table.weight = 1.0
             paces.write(table.contributions[0], place, pace if place >= 0 else None)
 
     @property
-    def told(self) -> list[Pace] | None:
+    def told_paces(self) -> list[Pace] | None:
         """Paces of all from the last round of steps; None if none are told."""
-        return next((paces.read(table.record[0]) for table in self._told), None)
+        return next((paces.read(table.record[0]) for table in self._pace_tables), None)
 
     @property
-    def _surveyed(self) -> list[Arena]:
-        if not self._surveys:
+    def _survey_tables(self) -> list[Arena]:
+        if not self._asks:
             return []
         if self._survey is None:
             sizes = paces.WORDS, gradient_noise.WORDS
             self._survey = self._arena_of([Shape("float64", size) for size in sizes], "survey")
         return [self._survey]
 
-    def answer(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
+    def tell_survey(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
         """Bring how this worker does, if the open round asks. No two workers have one place."""
-        for table in self._surveyed:
+        for table in self._survey_tables:
             table.weight = 1.0
             does, knows = table.contributions
             paces.write(does, place, pace)
             gradient_noise.write(knows, place, pace.worker, lengths)
 
     @property
-    def surveyed(self) -> tuple[list[Pace], list[Lengths]] | None:
+    def told_survey(self) -> tuple[list[Pace], list[Lengths]] | None:
         """How all do, and what they know of gradients; None if the last round did not ask."""
-        for table in self._surveyed:
+        for table in self._survey_tables:
             return paces.read(table.record[0]), gradient_noise.read(table.record[1])
         return None
