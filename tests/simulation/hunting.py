@@ -10,10 +10,13 @@ from collections.abc import Callable
 import pytest
 
 from spotmpi.simulation.schedules import Campaign, Schedule
-from spotmpi.simulation.search import Finding, execute, length, search, shrink
+from spotmpi.simulation.search import Finding, execute, length, outcome_of, search, shrink
 from tests.simulation.broken_promises import BEGIN, KEEPING, MUTATIONS, PLANS_OF, WORKERS_OF, Patch
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
+
+_SOMEWHERE = 200
+"""Events of a run, among which faults are drawn where the true number does not matter."""
 
 _STALE = ("AttributeError", "NameError", "TypeError")
 """A mutation that no longer fits the code fails with these, whatever is checked."""
@@ -44,6 +47,14 @@ def hunt(
     assert finding.failure
     assert not finding.failure.startswith(_STALE)
     return broken, finding
+
+
+def check_that_it_fits(mutation: Mutation, patch: Patch, drawn: Campaign) -> None:
+    """Break the promise, and run the first schedule: what is patched must have that name still."""
+    with patch.context() as inner:
+        mutation(inner)
+        outcome = outcome_of(drawn.schedule(0, lambda *_: _SOMEWHERE))
+    assert not (isinstance(outcome, str) and outcome.startswith(_STALE)), outcome
 
 
 def first_failing(drawn: Campaign, numbers: range) -> Schedule | None:

@@ -19,7 +19,7 @@ from spotmpi.operators import (
     Step,
     StepPosition,
 )
-from spotmpi.protocol.paces import paces
+from spotmpi.protocol.paces import Pace, paces
 from spotmpi.protocol.sampler import Dealer
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
@@ -151,7 +151,7 @@ def a_lease_is_dealt_by_what_each_worker_knows_of_itself(patch: Patch) -> None:
     def wrong(self: WorkerSteps, workers: Any) -> Any:
         known = self._training.paces
         mine = [one._replace(seconds=one.seconds / 9) for one in known if one.worker == self._me]
-        return paces(workers, [*known, *mine], self._steps)
+        return paces(workers, [*known, *mine], self.now.strategy.every)
 
     patch.setattr(WorkerSteps, "_paces", wrong)
 
@@ -167,8 +167,12 @@ def a_newcomer_does_not_hear_of_others_paces(patch: Patch) -> None:
 
 
 def a_worker_brings_its_pace_to_another_s_place(patch: Patch) -> None:
-    tell = WorkerTables.tell
-    patch.setattr(WorkerTables, "tell", lambda self, pace, place: tell(self, pace, place // 2))
+    tell = WorkerTables.tell_pace
+
+    def wrong(self: WorkerTables, pace: Pace | None, place: int) -> None:
+        tell(self, pace, place // 2)
+
+    patch.setattr(WorkerTables, "tell_pace", wrong)
 
 
 def who_was_lost_counts_among_the_paces(patch: Patch) -> None:

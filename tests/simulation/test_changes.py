@@ -15,7 +15,7 @@ from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.journal import Journal
 from spotmpi.training.model import Model
 from spotmpi.training.steps.switching import Switching
-from spotmpi.training.steps.worker_steps import WorkerSteps
+from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.synchroniser import Synchroniser
 from spotmpi.training.training_state import Followed, TrainingState
 from tests.simulation.hunting import Mutation, hunt
@@ -96,7 +96,13 @@ def the_strategy_does_not_begin_anew(patch: Patch) -> None:
 
 
 def turns_are_as_long_as_before(patch: Patch) -> None:
-    patch.setattr(WorkerSteps, "follow", _not_again(WorkerSteps.follow))
+    def begun(self: WorkerSteps) -> RoundSteps:
+        before = getattr(self, "now", None)
+        return RoundSteps(
+            before.strategy if before else self._training.sync.strategy, self._clock()
+        )
+
+    patch.setattr(WorkerSteps, "_begun", begun)
 
 
 def a_newcomer_follows_what_the_job_began_with(patch: Patch) -> None:

@@ -76,7 +76,7 @@ def steps_are_counted_by_what_all_have_taken(patch: Patch) -> None:
 
 def who_is_late_is_forgotten_by_the_others(patch: Patch) -> None:
     """The round counts those who had taken all their steps."""
-    told = WorkerTables.told.fget
+    told = WorkerTables.told_paces.fget
     assert told is not None
 
     def wrong(self: WorkerTables) -> Sequence[Pace] | None:
@@ -85,7 +85,7 @@ def who_is_late_is_forgotten_by_the_others(patch: Patch) -> None:
             return known
         return [one for one in known if one.taken == one.dealt] or known
 
-    patch.setattr(WorkerTables, "told", property(wrong))
+    patch.setattr(WorkerTables, "told_paces", property(wrong))
 
 
 def who_is_late_goes_on_without_its_round(patch: Patch) -> None:

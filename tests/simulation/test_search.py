@@ -170,8 +170,8 @@ def test_a_second_leader_that_does_not_wait_for_the_first_ones_value_is_found(
     monkeypatch: Patch,
 ) -> None:
     """It is on its way in a round of its own size, though who has done it is dead."""
-    owing = exchange.boundary
-    monkeypatch.setattr(exchange, "boundary", lambda *known: owing(*known)._replace(owed=False))
+    follow = exchange.follow
+    monkeypatch.setattr(exchange, "follow", lambda *known: follow(*known)._replace(owed=False))
     assert any(lost_on_the_way())
 
 
