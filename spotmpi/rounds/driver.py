@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from spotmpi.errors import Left, PeersLost
@@ -48,6 +47,7 @@ from spotmpi.protocol.recovery import (
     Resume,
     Verdict,
 )
+from spotmpi.rounds.recovered import Recovered
 
 _LOG = logging.getLogger(__name__)
 
@@ -128,53 +128,6 @@ class Exchange(Protocol):
 
         All have come to the end, and may go as soon as it is sealed for them.
         """
-
-
-@dataclass
-class Recovered:
-    """One passage through the door: what happened, and when (seconds on the fabric's clock)."""
-
-    before: Membership
-    entered: float = 0.0
-    """Time when the call began that met the loss."""
-    detected: float = 0.0
-    """Time when that call failed, so this worker saw the loss."""
-    revoked: float = 0.0
-    reconciled: float = 0.0
-    """Time when this worker was prepared, or knew that the others were."""
-    accepted: float = 0.0
-    """Time when this worker could enter the build."""
-    restarted: float = 0.0
-    """Time when the new membership was sealed."""
-    settled: float = 0.0
-    """Time when the open round was repaired, if a repair was due."""
-    after: Membership = field(init=False)
-    verdict: Verdict = field(init=False)
-    settlement: Settlement = Settlement.RETRY
-    progress: int = 0
-    """Rounds that this worker had committed when it entered the door."""
-    messages: int = 0
-    """Tokens that this worker sent."""
-    earlier: frozenset[WorkerId] = frozenset()
-    """Workers lost in earlier verdicts, sealed but with the repair interrupted by another loss."""
-
-    def __str__(self) -> str:
-        change = self.verdict.change
-        return (
-            f"generation {self.after.generation}: {len(self.after.ids)} workers; "
-            f"lost {self.losses}, left {sorted(change.leaving)}, joined {change.newcomer}; "
-            f"{self.settlement.name.lower()}"
-        )
-
-    @property
-    def losses(self) -> list[WorkerId]:
-        """Workers that are no members any more and were not told to leave, by rank."""
-        return sorted(self.earlier | self.verdict.lost, key=self.before.rank)
-
-    @property
-    def gone(self) -> frozenset[WorkerId]:
-        """Workers that are no members any more."""
-        return self.earlier | self.verdict.lost | self.verdict.change.leaving
 
 
 class Driver:
@@ -300,7 +253,6 @@ class Driver:
         ``broken``: the handles that had been started when a failure was met; None if there was no
         failure.
         """
-        exchange, memory = self._exchange, self._exchange.memory
         recovered = Recovered(self.membership, entered=entered, detected=self._clock())
         recovered.revoked = recovered.detected
         recovered.progress = self.ledger.committed
@@ -311,52 +263,64 @@ class Driver:
         _LOG.debug("generation %d, round %d: %s", generation, recovered.progress, what)
         while True:
             if broken is not None:
-                yield Revoke()
-                recovered.revoked = self._clock()
-                yield Cancel(broken)
-                # For a retry, which may not come. But others may still have to be
-                # interrupted, and this worker can only wait for them anyway.
-                if memory.in_place:
-                    exchange.bring()
-            verdict = yield from self._door(recovered, plan)
+                yield from self._interrupt(recovered, broken)
+            recovered.verdict = yield from self._door(recovered, plan)
+            recovered.after = self.membership
             if not self.ledger.ending:  # a worker that leaves at the end says so until it is gone
                 plan = None
-            recovered.verdict = verdict
-            recovered.after = self.membership
-            recovered.settlement = settlement = self.ledger.settle(verdict)
-            if settlement is not Settlement.RETRY:
-                giving = verdict.survey.source == self._recovery.me
-                if giving:
-                    buffers = memory.record
-                elif settlement is Settlement.GIVE:
-                    buffers = memory.room
-                else:
-                    buffers = [part.result for part in (*memory.parts, memory.word)]
-                try:
-                    yield Share(verdict.survey.source, buffers)
-                except PeersLost:
-                    broken = ()
-                    recovered.earlier |= verdict.lost
-                    continue
-            if settlement is Settlement.RECEIVE:
-                self.ledger.repair(verdict)
-                exchange.commit(self.ledger.contributors)
-            elif settlement is Settlement.GIVE and not giving and memory.in_place:
-                exchange.bring()  # the record has overwritten the contributions
-            recovered.settled = self._clock()
-            me, change = self._recovery.me, verdict.change
             try:
-                if me in change.leaving:
-                    raise Left(f"worker {me} left on request")
-                if not verdict.ended:
-                    dealt_for = self.ledger.members_of(verdict.survey.dealt_in)
-                    exchange.resume(recovered, dealt_for)
-            except Left:
-                yield Depart()
-                raise
-            if change.newcomer is not None and change.sponsor == me:
-                yield Welcome(change.newcomer, exchange.charter())
-            return recovered
+                yield from self._settle(recovered)
+            except PeersLost:
+                broken = ()
+                recovered.earlier |= recovered.verdict.lost
+            else:
+                yield from self._go_on(recovered)
+                return recovered
+
+    def _interrupt(self, recovered: Recovered, broken: Sequence[Handle]) -> Steps[None]:
+        """Interrupt what all have started, and give up what this worker has started."""
+        yield Revoke()
+        recovered.revoked = self._clock()
+        yield Cancel(broken)
+        # For a retry, which may not come. But others may still have to be interrupted, and this
+        # worker can only wait for them anyway.
+        if self._exchange.memory.in_place:
+            self._exchange.bring()
+
+    def _settle(self, recovered: Recovered) -> Steps[None]:
+        """Get or give the record that some lack, if any do. Raises PeersLost: another passage
+        through the door is due."""
+        exchange, memory, verdict = self._exchange, self._exchange.memory, recovered.verdict
+        recovered.settlement = settlement = self.ledger.settle(verdict)
+        if settlement is Settlement.RETRY:
+            return
+        source = verdict.survey.source
+        if source == self._recovery.me:
+            yield Share(source, memory.record)
+        elif settlement is Settlement.GIVE:
+            yield Share(source, memory.room)
+            if memory.in_place:
+                exchange.bring()  # the record has overwritten the contributions
+        else:
+            yield Share(source, [part.result for part in (*memory.parts, memory.word)])
+            self.ledger.repair(verdict)
+            exchange.commit(self.ledger.contributors)
+
+    def _go_on(self, recovered: Recovered) -> Steps[None]:
+        """Go on with the sealed membership. Raises `Left` if this worker has no place in it."""
+        exchange, verdict = self._exchange, recovered.verdict
+        me, change = self._recovery.me, verdict.change
+        recovered.settled = self._clock()
+        try:
+            if me in change.leaving:
+                raise Left(f"worker {me} left on request")
+            if not verdict.ended:
+                exchange.resume(recovered, self.ledger.members_of(verdict.survey.dealt_in))
+        except Left:
+            yield Depart()
+            raise
+        if change.newcomer is not None and change.sponsor == me:
+            yield Welcome(change.newcomer, exchange.charter())
 
     def _door(self, recovered: Recovered, plan: PlannedChange | None) -> Steps[Verdict]:
         """Reconcile, accept and restart, until a verdict is sealed. Return the verdict."""

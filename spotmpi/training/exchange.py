@@ -18,8 +18,9 @@ from spotmpi.protocol.ending import Ending
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import PlannedChange
-from spotmpi.rounds.driver import Driver, Recovered
+from spotmpi.rounds.driver import Driver
 from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.recovered import Recovered
 from spotmpi.rounds.round import EndRound, Round, Taken
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.journal import Journal

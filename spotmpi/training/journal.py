@@ -18,7 +18,7 @@ from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Lease
 from spotmpi.protocol.trials import Choice
-from spotmpi.rounds.driver import Recovered
+from spotmpi.rounds.recovered import Recovered
 from spotmpi.strategies import Strategy
 from spotmpi.trace.records import Trace
 

@@ -146,25 +146,25 @@ DRIVER: list[_Slip] = [
     (
         "what_was_under_way_is_not_cancelled",
         "rounds/driver.py",
-        "                yield Cancel(broken)\n",
+        "        yield Cancel(broken)\n",
         "",
     ),
     (
         "a_contribution_that_a_sum_has_written_over_is_not_made_again",
         "rounds/driver.py",
-        "                if memory.in_place:\n                    exchange.bring()\n",
+        "        if self._exchange.memory.in_place:\n            self._exchange.bring()\n",
         "",
     ),
     (
         "a_loss_while_a_record_is_shared_is_told_to_nobody",
         "rounds/driver.py",
-        "                    broken = ()\n",
-        "                    broken = None\n",
+        "                broken = ()\n",
+        "                broken = None\n",
     ),
     (
         "who_was_lost_before_an_interrupted_repair_is_forgotten",
         "rounds/driver.py",
-        "                    recovered.earlier |= verdict.lost\n",
+        "                recovered.earlier |= recovered.verdict.lost\n",
         "",
     ),
     (
@@ -206,12 +206,12 @@ DRIVER: list[_Slip] = [
     (
         "a_newcomer_is_told_of_the_time_before_it_was_admitted",
         "rounds/driver.py",
-        "            me, change = self._recovery.me, verdict.change\n",
+        "        me, change = self._recovery.me, verdict.change\n",
         (
-            "            me, change = self._recovery.me, verdict.change\n"
-            "            if change.sponsor == me:\n"
-            "                yield Welcome(change.newcomer, exchange.charter())\n"
-            "                change = NO_PLAN\n"
+            "        me, change = self._recovery.me, verdict.change\n"
+            "        if change.sponsor == me:\n"
+            "            yield Welcome(change.newcomer, exchange.charter())\n"
+            "            change = NO_PLAN\n"
         ),
     ),
     (
@@ -223,8 +223,8 @@ DRIVER: list[_Slip] = [
     (
         "whoever_leaves_goes_at_once",
         "rounds/driver.py",
-        "                yield Depart()\n                raise",
-        "                raise",
+        "            yield Depart()\n            raise",
+        "            raise",
     ),
     (
         "who_ends_goes_though_others_go_on",

@@ -38,7 +38,8 @@ from spotmpi.protocol.recovery import (
     TokenKind,
     Verdict,
 )
-from spotmpi.rounds.driver import Driver, Recovered
+from spotmpi.rounds.driver import Driver
+from spotmpi.rounds.recovered import Recovered
 
 
 class Memory:

@@ -12,7 +12,7 @@ from spotmpi.launcher_channel import Cause, LauncherChannel
 from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Survey, Verdict
-from spotmpi.rounds.driver import Recovered
+from spotmpi.rounds.recovered import Recovered
 from spotmpi.strategies import SSGD, LocalSGD
 from spotmpi.trace import records
 from spotmpi.trace.records import Trace
