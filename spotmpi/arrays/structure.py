@@ -19,6 +19,8 @@ __all__ = ["Key", "Structure", "called", "spread"]
 
 Key: TypeAlias = int | str
 
+_COUNTED = (list, tuple)
+
 _DEEPEST = 24
 """Most levels: a file of a checkpoint has not many more."""
 
@@ -211,13 +213,15 @@ def _check_made(kind: type[Any], inside: Mapping[Any, Any], here: str) -> None:
 
 def _match(level: _Level, tree: Any, what: str, path: str) -> dict[Any, Any]:
     """Return the content of ``tree``; UsageError unless it has the keys of this level."""
-    here, there = (called(one, path) if path else one for one in (what, "params"))
-    inside = _inside(tree)
-    kind = type(tree) if inside is None else _kind(tree)
-    wanted, counted = level.kind, (list, tuple)
-    if wanted in counted and isinstance(tree, counted):
-        inside = dict(enumerate(tree))
-    elif inside is None or kind is not wanted:
+    here, there = (called(what, path), called("params", path)) if path else (what, "params")
+    wanted = level.kind
+    if wanted in _COUNTED and isinstance(tree, _COUNTED):
+        kind: type[Any] = wanted
+        inside: dict[Any, Any] | None = dict(enumerate(tree))
+    else:
+        inside = _inside(tree)
+        kind = type(tree) if inside is None else _kind(tree)
+    if inside is None or kind is not wanted:
         raise UsageError(
             f"{here} is a {kind.__name__}, but {there} is a {wanted.__name__}: "
             f"give {what} the structure of params"

@@ -113,6 +113,8 @@ def checked(lr: object) -> float | Schedule:
 
 def rate_at(lr: float | Schedule, step: int) -> float:
     """Return the rate of ``lr`` in a step; UsageError if it can be no learning rate."""
+    if type(lr) is float and 0.0 <= lr < math.inf:  # the usual case, several times in each step
+        return lr
     if not isinstance(lr, Schedule):
         return non_negative("lr", lr, "0.1, or a schedule")
     return non_negative(f"the rate that {lr} has for step {step}", lr.rate(step), "0.1")
