@@ -147,7 +147,7 @@ class Layout:
         found = {e.key: (bucket.dtype, e.shape) for bucket in self.buckets for e in bucket.entries}
         return {key: found[key] for key in self.keys}
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements of all arrays."""
         return sum(bucket.size for bucket in self.buckets)
@@ -297,8 +297,10 @@ class Layout:
         start = 0
         for bucket, flat in zip(self.buckets, flats, strict=True):
             first, last = max(part.start - start, 0), min(part.stop - start, bucket.size)
-            if first < last and not finite(view(flat, first, (last - first,))):
-                return False
+            if first < last:
+                piece = flat if last - first == bucket.size else view(flat, first, (last - first,))
+                if not finite(piece):
+                    return False
             start += bucket.size
         return True
 
