@@ -51,7 +51,7 @@ def test_a_schedule_is_followed_whoever_comes_and_goes(tmp_path: Path) -> None:
     ]
     assert len(explained) > 60  # but for those whose leader did not live to tell
     for result, one in explained:
-        assert one["why"].startswith("Schedule(0, 10, 30, 50), with ")
+        assert one["why"].startswith(f"{policy}, with ")
         assert one["figures"]["workers"] in {len(step["workers"]) for step in result.of("step")}
     assert any(one["figures"]["noise"] is not None for _, one in explained)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spotmpi.errors import UsageError
-from spotmpi.optimizers.numbers import finite
+from spotmpi.optimizers.numbers import finite, whole
 from spotmpi.policies.metrics import Metrics, Tried
 from spotmpi.policies.policy import Policy
 from spotmpi.strategies import ADPSGD, SSGD, Strategy
@@ -104,7 +104,9 @@ class Schedule(Policy):
     begins: Mapping[int, Strategy]
 
     def __post_init__(self) -> None:
-        if 0 not in self.begins or min(self.begins) < 0:
+        for step in self.begins:
+            whole("Schedule: step", step, 0)
+        if 0 not in self.begins:
             raise UsageError(
                 f"Schedule begins at the steps {sorted(self.begins)}, expected 0 and later ones"
             )
@@ -120,7 +122,8 @@ class Schedule(Policy):
 
     def __str__(self) -> str:
         """Return a text with the steps: the policies of all workers are compared by it."""
-        return f"Schedule({', '.join(map(str, sorted(self.begins)))})"
+        said = (f"{step}: {self.begins[step]}" for step in sorted(self.begins))
+        return f"Schedule({', '.join(said)})"
 
 
 @dataclass(frozen=True)

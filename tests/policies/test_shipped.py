@@ -135,6 +135,7 @@ def test_best_does_not_change_for_little() -> None:
         (lambda: ThroughputBelow(settle=-1), "settle is -1, expected a number of seconds"),
         (lambda: StragglerAware(1.0), "ratio is 1.0, expected more than 1"),
         (lambda: Schedule({5: SLOW}), "begins at the steps [5], expected 0"),
+        (lambda: Schedule({0: SLOW, 1.5: FAST}), "Schedule: step is 1.5, expected a whole number"),  # type: ignore[dict-item]
         (lambda: ThroughputBelow("0.4"), "least is '0.4', expected a finite number"),
         (lambda: ThroughputBelow(again=float("nan")), "again is nan, expected a finite number"),
         (lambda: StragglerAware(None), "ratio is None, expected a finite number"),
@@ -155,3 +156,8 @@ def test_a_policy_says_what_it_is() -> None:
     assert figures["share"] == 0.25
     assert figures["communication"] == 0.75
     assert figures["tried"] == {"ssgd": {"progress": 10.0, "workers": 4, "ago": 0.0}}
+
+
+def test_schedules_that_differ_have_different_texts() -> None:
+    one, other = Schedule({0: SLOW, 5: FAST, 9: SLOW}), Schedule({0: SLOW, 5: FAST, 9: FAST})
+    assert str(one) != str(other)

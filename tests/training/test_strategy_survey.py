@@ -40,7 +40,7 @@ def _rounds(survey: StrategySurvey, first: float, others: int) -> Metrics | None
     assert isinstance(survey._clock, Clock)
     for seconds in [first] + [1.0] * others:
         survey._clock.now += seconds
-        survey.committed(4 * WORKERS)
+        survey.committed(4 * WORKERS, WORKERS)
     told = [Pace(one, 1 + others, 1 + others, 4 * (1 + others), 0.0) for one in range(WORKERS)]
     told = [one._replace(seconds=COMPUTES * one.taken) for one in told]
     return survey.metrics(told, (), range(WORKERS))
@@ -65,3 +65,15 @@ def test_what_workers_need_to_begin_is_not_taken_for_slowness(
 
 def test_one_round_alone_says_nothing(survey: StrategySurvey) -> None:
     assert _rounds(survey, 30.0, 0) is None
+
+
+def test_workers_that_come_between_two_surveys_count_from_then_on(survey: StrategySurvey) -> None:
+    assert isinstance(survey._clock, Clock)
+    for workers in [1] * 12 + [4] * 4:
+        survey._clock.now += 1.0
+        survey.committed(4 * workers, workers)
+    told = [Pace(one, 4, 4, 16, 4 * COMPUTES) for one in range(4)]
+    found = survey.metrics(told, (), range(4))
+    assert found is not None
+    assert found.share == pytest.approx(COMPUTES)
+    assert (found.workers, found.throughput, found.progress) == (4, 4.0, 16.0)

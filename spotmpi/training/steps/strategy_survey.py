@@ -43,18 +43,22 @@ class StrategySurvey:
     def reset(self) -> None:
         """Begin again: the workers follow another strategy. The measurement begins after its first
         round, in which workers may still start or get memory."""
-        self._since = self._begin = 0.0
+        self._since = self._begin = self._last = 0.0
         self._first: int | None = None
-        self._samples = 0
+        self._samples, self._worker_seconds = 0, 0.0
 
-    def committed(self, samples: int) -> None:
-        """Count the ``samples`` of a committed round of steps."""
+    def committed(self, samples: int, workers: int) -> None:
+        """Count a committed round of steps: its ``samples``, and how many ``workers`` took part."""
+        now = self._clock()
         if self._first is None:
-            self._since = self._begin = self._clock()
+            self._since = self._begin = now
             self._first = self._training.progress.steps
             self._training.meter.reset()
         else:
             self._samples += samples
+            # Workers come and go between two surveys: each counts for as long as it was there.
+            self._worker_seconds += workers * (now - self._last)
+        self._last = now
 
     def metrics(
         self, told: Sequence[Pace], known: Sequence[Lengths], full: Sequence[WorkerId]
@@ -64,15 +68,15 @@ class StrategySurvey:
         now, training, first = self._clock(), self._training, self._first
         if (noise := estimated(known, training.model.layout.size)) is not None:
             self._noise = noise.after(self._noise, _KEEPS)
-        seconds, samples = now - self._begin, self._samples
-        self._begin, self._samples = now, 0
+        seconds, samples, worked = now - self._begin, self._samples, self._worker_seconds
+        self._begin, self._samples, self._worker_seconds = now, 0, 0.0
         speeds = [one.samples / one.seconds for one in told if one.samples and one.seconds > 0]
         steps = [one.seconds / one.taken for one in told if one.taken and one.seconds > 0]
-        if first is None or not (samples and seconds > 0):
+        if first is None or not (samples and worked > 0):
             return None
         strategy, workers = training.sync.strategy, len(full)
-        progress = samples / seconds
-        self._tried[strategy.called] = progress, workers, now, seconds
+        throughput = samples / worked
+        self._tried[strategy.called] = throughput * workers, workers, now, seconds
         members = {one.id: one.host for one in self._membership()}
         return Metrics(
             strategy=strategy,
@@ -81,8 +85,8 @@ class StrategySurvey:
             seconds=now - self._since,
             workers=workers,
             hosts=len({members[one] for one in full if one in members}),
-            throughput=progress / workers,
-            share=min(1.0, progress / workers / median(speeds)) if speeds else 1.0,
+            throughput=throughput,
+            share=min(1.0, throughput / median(speeds)) if speeds else 1.0,
             slowest=max(steps) / median(steps) if steps else 1.0,
             loss=training.progress.loss,
             noise=None if self._noise is None else self._noise.scale,

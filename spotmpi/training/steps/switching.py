@@ -54,7 +54,8 @@ class Switching:
 
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
         """Read the control word of a committed round of steps. ``full``: its workers."""
-        self._survey.committed(taken.samples)
+        if self._training.policy is not None:
+            self._survey.committed(taken.samples, len(full))
         if (told := self._tables.told_survey) is not None:
             self._training.meter.reset()
             metrics = self._survey.metrics(*told, full)
