@@ -23,6 +23,7 @@ from spotmpi.rounds.memory import RoundMemory
 from spotmpi.rounds.round import EndRound, Round, Taken
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.journal import Journal
+from spotmpi.training.keeping.checkpoint_writer import CheckpointWriter
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.launcher_orders import LauncherOrders
 from spotmpi.training.steps.digest_check import DigestCheck
@@ -65,15 +66,12 @@ class TrainingExchange:
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
         self.switching = Switching(training, transfer, journal, survey, self.tables)
         self.orders = LauncherOrders(context, training, self.me)
+        known = training.finite.holds, context.save, context.trace, channel, fabric
         self.keeper = Checkpoints(
-            given.checkpoint,
+            CheckpointWriter(given.checkpoint, *known),
             given.checkpoint_every,
             lambda: (registry.checkpoint(), {"structure": registry.structure()}),
-            training.finite.holds,
-            context.save,
-            context.trace,
-            channel,
-            fabric,
+            fabric.clock,
         )
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, if the script has yet to apply its result."""
@@ -315,7 +313,9 @@ class TrainingExchange:
             self.context.channel.tell("goes_on")
             if not ending.stops:
                 keeper.refused_end()
-        ending.come(keeper.folder is not None, word.published, not keeper.given_up)
+        ending.come(
+            self.context.settings.checkpoint is not None, word.published, not keeper.given_up
+        )
         if ending.over:
             self.driver.ledger.end()
 

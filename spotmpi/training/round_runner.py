@@ -152,6 +152,6 @@ class RoundRunner:
         channel.close()
         if unkept and mute:
             raise CheckpointError(
-                f"the training is over, but its end could not be kept in {keeper.folder}: see the "
-                "warnings above"
+                "the training is over, but its end could not be kept in "
+                f"{self._context.settings.checkpoint}: see the warnings above"
             )

@@ -53,7 +53,7 @@ SESSION: list[_Slip] = [
     (
         "whoever_writes_late_confirms_the_next_one_too",
         "training/keeping/checkpoints.py",
-        "self.published or writing.due == self._due",
+        "self.published or written.due == self._due",
         "True",
     ),
     (

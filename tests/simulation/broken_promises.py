@@ -393,7 +393,7 @@ def a_checkpoint_is_written_before_its_round_is_stable(patch: Patch) -> None:
     def commit(self: Checkpoints, *given: Any) -> None:
         committed(self, *given)
         if self._copy is not None:
-            self._write(*self._copy)
+            self._write(self._copy)
             self.wait()
 
     patch.setattr(Checkpoints, "committed", commit)
@@ -417,7 +417,7 @@ def the_last_one_is_the_first_leaders_alone(patch: Patch) -> None:
     keep = Checkpoints.keep
 
     def or_not(self: Checkpoints, *given: Any) -> bool:
-        return self._fabric.me != 0 or keep(self, *given)
+        return self._writer._fabric.me != 0 or keep(self, *given)
 
     patch.setattr(Checkpoints, "keep", or_not)
 
