@@ -75,7 +75,9 @@ class Group(Elastic[P]):
         as one. Returns arrays in the same structure, which the next round overwrites. They are zero
         if all workers that had samples are lost.
         """
-        self._take_step(arrays, None)
+        participant = self._connected("average()")
+        self._check_batch("average")
+        self._participant = self._run(participant.step(arrays, None))
         if not self._training.sync.moved:
             fill(self._flats, 0)
         return self._average

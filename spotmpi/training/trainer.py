@@ -152,7 +152,8 @@ class Trainer(Elastic[P]):
                 f"worker {self.worker}: trainer.ready() came after trainer.accumulate(), in step "
                 f"{self.steps}: give the gradient of the rest of the batch to trainer.step()"
             )
-        self._take_piece(name, grad)
+        participant = self._connected("ready()")
+        self._participant = self._run(participant.ready(name, grad))
 
     def accumulate(self, grads: P, samples: int, loss: float | None = None) -> None:
         """Give the gradient of a micro-batch, which is a part of this worker's batch. Local.

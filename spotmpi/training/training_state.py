@@ -346,6 +346,10 @@ class TrainingState(Generic[P]):
         self.sync.start()
         self.paces = ()
 
+    def show(self) -> None:
+        """Show the script its parameters as they are now."""
+        self.model.show((self.progress.steps, self.progress.rounds))
+
     def furnish(self, arena_of: Callable[..., Arena]) -> None:
         """Get memory for rounds from the data plane: ``arena_of`` is its `Fabric.arena`."""
         self._arenas = StepArenas(arena_of, self.strategies, self.model.double_buffer)

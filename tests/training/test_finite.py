@@ -16,7 +16,7 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.optimizers import SGD
 from spotmpi.settings import Settings
 from spotmpi.strategies import named
-from spotmpi.training import elastic, finite
+from spotmpi.training import finite, process
 from spotmpi.training.finite import Finite
 from tests import simulated
 from tests.simulated import Job, Model
@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_finite_is_nothing_as_long_as_parameters_are() -> Non
 
 def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In another process, with --resume."""
-    monkeypatch.setattr(elastic, "_process", elastic.Process())
+    monkeypatch.setattr(process, "_process", process.Process())
     monkeypatch.setenv("SPOTMPI_RESUME", "1")
 
 
