@@ -32,8 +32,9 @@ from spotmpi.training.history import History
 from spotmpi.training.joining_worker import JoiningWorker, enter
 from spotmpi.training.model import Model
 from spotmpi.training.participant import Participant
+from spotmpi.training.rate import Rate
 from spotmpi.training.session import Session
-from spotmpi.training.training_state import Rate, TrainingState
+from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 BATCH = 3
@@ -262,7 +263,7 @@ class Trainee:
         if due > self._wanted:
             self._wanted = due
             _, wanted = self._changes[due - 1]
-            self._training.wish = self._strategies.index(wanted)
+            self._training.choice.wish = self._strategies.index(wanted)
             self._checker.wants_to_follow(wanted, self._steps)
 
     def _step(self, batch: Indices) -> Steps[None]:

@@ -323,5 +323,6 @@ class TrainingExchange:
         """Tell the launcher how far this worker is, and what it is ``doing``."""
         if self.context.channel.mute:
             return
-        done, measured = self.training.progress, self.training.measured(self.driver.membership.ids)
+        training, done = self.training, self.training.progress
+        measured = training.meter.measured(training.outlook.whole(len(self.driver.membership.ids)))
         self.context.channel.progressed(self.me, rounds, done.steps, doing, done.loss, measured)

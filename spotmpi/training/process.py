@@ -59,7 +59,7 @@ class Process:
             if self.fabric is None:
                 self.fabric = _connect(given, channel)
             members = history.membership or self.fabric.membership
-            if training.tells:
+            if training.choice.tells:
                 tables.check_room(len(members))
             if given.job is None and self.fabric.me == members.ids[0]:
                 self._locks = locks.hold(given.checkpoint, given.trace, script=sys.argv[0])

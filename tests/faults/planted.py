@@ -58,13 +58,13 @@ SESSION: list[_Slip] = [
     ),
     (
         "the_learning_rate_is_not_told_to_a_newcomer",
-        "training/training_state.py",
+        "training/rate.py",
         "        if lr is not None:\n            self._lr.lr = unpack(lr)",
         "        if lr is None:\n            self._lr.lr = unpack(lr)",
     ),
     (
         "a_learning_rate_on_its_way_is_not_resumed",
-        "training/training_state.py",
+        "training/rate.py",
         'if all(f"lr/factor/{name}" in found',
         'if all(f"lr/{name}" in found',
     ),

@@ -41,9 +41,9 @@ from spotmpi.rounds.round import OnceRound
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping.checkpoints import Checkpoints
+from spotmpi.training.rate import Rate
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.synchroniser import Synchroniser
-from spotmpi.training.training_state import Rate
 
 Patch = pytest.MonkeyPatch
 

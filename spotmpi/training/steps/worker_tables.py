@@ -27,7 +27,7 @@ class WorkerTables:
         self._paces: Arena | None = None
         """None if no strategy here is asynchronous. It is there from the beginning, so that nobody
         waits for it when all change to such a strategy."""
-        if any(strategy.asynchronous for strategy in training.strategies):
+        if any(strategy.asynchronous for strategy in training.choice.strategies):
             self._paces = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._survey: Arena | None = None
         self._asks = False
