@@ -285,7 +285,7 @@ class Trainee:
         if asynchronous:  # some take longer than others
             yield Work(lambda: None)
         if asynchronous:
-            members, strategy = participant.driver.membership.ids, self._training.sync.strategy
+            members, strategy = participant.membership.ids, self._training.sync.strategy
             self._checker.pairs.among(self.me, members, str(strategy.name))
         if participant.turns.now.weight(self.me) or not asynchronous:
             first = self._steps if participant.turns.level else participant.turns.now.first
@@ -296,7 +296,7 @@ class Trainee:
             self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
         model = self._model if participant.turns.level else None
         known = self._steps, model, told, asynchronous
-        self._checker.stepped(self.me, participant.driver.membership, *known)
+        self._checker.stepped(self.me, participant.membership, *known)
 
     def _watched(self, steps: Steps[Any]) -> Steps[None]:
         """The checker sees what models are shown and given, asked for and shared."""
@@ -331,7 +331,7 @@ class Trainee:
         if not any(isinstance(due.stage, PushSum) for due in strategy.before):
             return None
         assert isinstance(participant, Session)
-        return Ring(self._training.progress.rounds, participant.driver.membership.generation)
+        return Ring(self._training.progress.rounds, participant.membership.generation)
 
     def _give(self, grads: list[Array]) -> Steps[Any]:
         """Give some of these, or all or none, as soon as they are there; returns what the step is
@@ -379,15 +379,15 @@ class Trainee:
         self._checker.kept(step, state, about["written_by"], about["complete"])
         return folder / str(step)
 
-    def _begins(self, session: Session[Any]) -> None:
-        self._checker.begins(self.me, session.driver.membership, self._steps, self._model)
+    def _begins(self, session: Session) -> None:
+        self._checker.begins(self.me, session.membership, self._steps, self._model)
 
     def _ask(self, label: str) -> Steps[None]:
         participant, asked = self._participant, question(self.me)
         known = self._training.position.recall(list, len(numbers_of(asked)))
         if known is None and isinstance(participant, Session):
             answer = yield from participant.mean(asked)
-            self._checker.mean(self.me, participant.driver.membership, label, answer)
+            self._checker.mean(self.me, participant.membership, label, answer)
 
     def _once(self, moment: object) -> Steps[None]:
         said = self._training.position.recall(bytes)

@@ -48,7 +48,7 @@ class TrainingExchange:
         context: WorkerContext,
         training: TrainingState[Any],
         membership: Membership,
-        ledger: Ledger | None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Begin among ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
         self.context = context
@@ -90,11 +90,6 @@ class TrainingExchange:
     def transfer(self) -> StateTransfer:
         """The pages from which newcomers learn."""
         return self.memory.transfer
-
-    @property
-    def journal(self) -> Journal:
-        """Writes the trace's lines of what all workers have agreed on."""
-        return self.records.journal
 
     # The driver's exchange.
 
@@ -237,7 +232,7 @@ class TrainingExchange:
         if self.transfer.learns:
             return
         self.training.position.dealer.resume(survey.dealt, dealt_for)
-        self.journal.recovered(recovered)
+        self.records.journal.recovered(recovered)
         self.compare.follow(survey.high)
 
     def charter(self) -> bytes:
@@ -256,8 +251,8 @@ class TrainingExchange:
         """
         members = self.driver.membership.ids
         if next((worker for worker in members if worker in remaining), None) == self.me:
-            self.journal.stable(self.driver.ledger.committed, self.me)
-            self.journal.reach(self.training.progress.steps)
+            self.records.journal.stable(self.driver.ledger.committed, self.me)
+            self.records.journal.reach(self.training.progress.steps)
 
     def _usual(self) -> Sequence[Arena]:
         """Return the arenas of a usual round: of the model's size."""
@@ -300,7 +295,7 @@ class TrainingExchange:
         word.check_kind(self.round.kind, number)
         word.check_digest(self.compare.said, number)
         self.compare.said = None
-        self.journal.stable(number, self.driver.membership.ids[0])
+        self.records.journal.stable(number, self.driver.membership.ids[0])
         if word.save:
             self.keeper.asked = False
         if word.over and self.round.kind != control_word.END:

@@ -203,7 +203,7 @@ def a_step_is_published_before_it_is_stable(patch: Patch) -> None:
     def tell(self: RoundRunner) -> Any:
         yield from after_round(self)
         rounds, members = self._exchange, self._driver.membership.ids
-        rounds.journal.stable(self._driver.ledger.committed, members[0])
+        rounds.records.journal.stable(self._driver.ledger.committed, members[0])
 
     patch.setattr(RoundRunner, "after_round", tell)
 
