@@ -25,9 +25,9 @@ from spotmpi.policies import Policy
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import ADPSGD, EASGD, SSGD, DiLoCo, LocalSGD, Lookahead, Strategy
 from spotmpi.training.model import Model
-from spotmpi.training.rate import Rate
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.worker_tables import WorkerTables
-from spotmpi.training.training_state import TrainingState
 from tests.fabric.crew import at_once, company
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
 from tests.test_member import campaign, joined, left

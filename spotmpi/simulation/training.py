@@ -32,9 +32,9 @@ from spotmpi.training.history import History
 from spotmpi.training.joining_worker import JoiningWorker, enter
 from spotmpi.training.model import Model
 from spotmpi.training.participant import Participant
-from spotmpi.training.rate import Rate
 from spotmpi.training.session import Session
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 BATCH = 3

@@ -21,7 +21,7 @@ from spotmpi.training.busy import BusyBlock
 from spotmpi.training.participant import Participant
 from spotmpi.training.process import this_process
 from spotmpi.training.script_position import TOO_LARGE
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 
 # A library prints nothing unless the application asks for it.
 logging.getLogger("spotmpi").addHandler(logging.NullHandler())

@@ -26,13 +26,13 @@ from spotmpi.training.journal import Journal
 from spotmpi.training.keeping.checkpoint_writer import CheckpointWriter
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.launcher_orders import LauncherOrders
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.digest_check import DigestCheck
 from spotmpi.training.steps.records import StepRecords
 from spotmpi.training.steps.strategy_survey import StrategySurvey
 from spotmpi.training.steps.switching import Switching
 from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
-from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 __all__ = ["TrainingExchange"]

@@ -12,8 +12,8 @@ from spotmpi.operators import GradientAverage, Stage, Step
 from spotmpi.strategies import Strategy
 from spotmpi.training.elastic import Elastic
 from spotmpi.training.model import Model
-from spotmpi.training.rate import Rate
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["Group"]
 

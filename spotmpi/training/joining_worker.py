@@ -33,8 +33,8 @@ from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Outsider, Participant, turned_away
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.session import Session
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.step_round import LearnRound
-from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from spotmpi.training.history import History
 from spotmpi.training.joining_worker import enter
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Participant
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.timings import CpuTime
-from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 from spotmpi.version import version
 

@@ -15,8 +15,8 @@ from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy, named
 from spotmpi.training.elastic import Elastic
 from spotmpi.training.model import Model
-from spotmpi.training.rate import SCALES, Rate
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.rate import SCALES, Rate
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["Trainer"]
 

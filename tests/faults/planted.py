@@ -58,13 +58,13 @@ SESSION: list[_Slip] = [
     ),
     (
         "the_learning_rate_is_not_told_to_a_newcomer",
-        "training/rate.py",
+        "training/state/rate.py",
         "        if lr is not None:\n            self._lr.lr = unpack(lr)",
         "        if lr is None:\n            self._lr.lr = unpack(lr)",
     ),
     (
         "a_learning_rate_on_its_way_is_not_resumed",
-        "training/rate.py",
+        "training/state/rate.py",
         'if all(f"lr/factor/{name}" in found',
         'if all(f"lr/{name}" in found',
     ),
@@ -100,7 +100,7 @@ SESSION: list[_Slip] = [
     ),
     (
         "optimizers_remember_what_differs_after_a_switch",
-        "training/training_state.py",
+        "training/state/training_state.py",
         "if before.local_models and not strategy.local_models:",
         "if strategy.local_models and not before.local_models:",
     ),

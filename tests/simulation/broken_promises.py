@@ -41,8 +41,8 @@ from spotmpi.rounds.round import OnceRound
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping.checkpoints import Checkpoints
-from spotmpi.training.rate import Rate
 from spotmpi.training.round_runner import RoundRunner
+from spotmpi.training.state.rate import Rate
 from spotmpi.training.synchroniser import Synchroniser
 
 Patch = pytest.MonkeyPatch

@@ -27,7 +27,7 @@ from spotmpi.strategies import Strategy
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.model import Model
-from spotmpi.training.progress import Progress
+from spotmpi.training.state.progress import Progress
 from spotmpi.training.steps.step_round import LearnRound
 from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables

@@ -11,7 +11,7 @@ from spotmpi.fabric import MARK, Signal, Signals
 from spotmpi.launcher_channel import Order
 from spotmpi.protocol.membership import Membership
 from spotmpi.strategies import ADPSGD, DiLoCo, LocalSGD, Strategy
-from spotmpi.training.progress import Progress
+from spotmpi.training.state.progress import Progress
 from spotmpi.training.steps.gathering import Gathering
 from spotmpi.training.steps.worker_steps import RoundSteps
 

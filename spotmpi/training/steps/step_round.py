@@ -14,10 +14,10 @@ from spotmpi.protocol.paces import Pace
 from spotmpi.rounds.memory import RoundMemory
 from spotmpi.rounds.round import Reached, Round, Taken
 from spotmpi.training.journal import described
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.synchroniser import Result
-from spotmpi.training.training_state import TrainingState
 
 __all__ = ["LearnRound", "StepRound"]
 

@@ -15,7 +15,7 @@ from spotmpi.policies import Metrics, Tried
 from spotmpi.protocol.gradient_noise import Lengths, Noise, estimated
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["StrategySurvey"]
 

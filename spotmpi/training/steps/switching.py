@@ -11,9 +11,9 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.rounds.round import Taken
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.journal import Journal
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.strategy_survey import StrategySurvey
 from spotmpi.training.steps.worker_tables import WorkerTables
-from spotmpi.training.training_state import TrainingState
 
 __all__ = ["Switching"]
 

@@ -15,7 +15,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace, paces
 from spotmpi.protocol.sampler import Indices, Lease, generator
 from spotmpi.strategies import Strategy
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["RoundSteps", "WorkerSteps"]
 

@@ -13,7 +13,7 @@ from spotmpi.fabric import Arena, Shape
 from spotmpi.protocol import gradient_noise, paces
 from spotmpi.protocol.gradient_noise import Lengths
 from spotmpi.protocol.paces import Pace
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["WorkerTables"]
 

@@ -18,13 +18,13 @@ from spotmpi.strategies import Strategy
 from spotmpi.training.finite import Finite
 from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from spotmpi.training.gradients.script_gradient import ScriptGradient
-from spotmpi.training.meter import Meter
 from spotmpi.training.model import Model
-from spotmpi.training.progress import Outlook, Progress
-from spotmpi.training.rate import Rate
 from spotmpi.training.script_position import ScriptPosition
+from spotmpi.training.state.meter import Meter
+from spotmpi.training.state.progress import Outlook, Progress
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.strategy_choice import StrategyChoice
 from spotmpi.training.step_memory import StepArenas
-from spotmpi.training.strategy_choice import StrategyChoice
 from spotmpi.training.synchroniser import Synchroniser
 
 P = TypeVar("P")

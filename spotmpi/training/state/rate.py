@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from spotmpi.optimizers.schedules import pack, rate_at, unpack
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.training.progress import Progress
+from spotmpi.training.state.progress import Progress
 
 __all__ = ["SCALES", "Rate"]
 
