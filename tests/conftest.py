@@ -273,8 +273,8 @@ def descriptors() -> Callable[[], list[str]]:
 def first_training() -> Iterator[None]:
     """Each test is a process of its own, as far as trainings go that one process had before."""
     yield
-    if (elastic := sys.modules.get("spotmpi.training.elastic")) is not None:
-        elastic._process = elastic.Process()
+    if (process := sys.modules.get("spotmpi.training.process")) is not None:
+        process._process = process.Process()
 
 
 # --- what failed, and what was left out -----------------------------------------------------------

@@ -31,7 +31,7 @@ from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace import records as trace
-from spotmpi.training import elastic
+from spotmpi.training import elastic, process
 
 _SETTINGS = Settings.from_environ
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Seat(Fabric):
         self.me = me
         self.membership = simulation.membership
         self._simulation = simulation
-        self.process = elastic.Process(self)
+        self.process = process.Process(self)
         self._from_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._to_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
@@ -324,11 +324,11 @@ class Job:
         with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as files:
             # A worker that is killed closes nothing: its process would.
             files.callback(lambda: [one.close() for one in (*traces, *channels)])
-            patch.setattr(elastic, "Trace", opened)
+            patch.setattr(process, "Trace", opened)
             patch.setattr(LauncherChannel, "open", channel)
             for name, value in environ.items():
                 patch.setenv(name, value)
-            patch.setattr(elastic, "_this_process", lambda: Seat.mine().process)
+            patch.setattr(elastic, "this_process", lambda: Seat.mine().process)
             patch.setattr(Settings, "from_environ", Seat.settings)
 
             def order(_channel: LauncherChannel, worker: int) -> Order:

@@ -17,8 +17,9 @@ import pytest
 
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.training.keeping import checkpoint_folder
-from spotmpi.training.keeping.checkpoint_file import Value, load_latest, save
+from spotmpi.training.keeping.checkpoint_file import load_latest, save
 from spotmpi.training.keeping.checkpoint_folder import check_writable
+from spotmpi.training.keeping.entries import Value
 
 STATE: dict[str, Value] = {
     **{f"params/{i}": np.full((i, 3), i, dtype=np.float32) for i in range(6)},

@@ -35,7 +35,7 @@ from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.rounds import state_transfer
 from spotmpi.strategies import SSGD, Strategy
 from spotmpi.trace import records as trace
-from spotmpi.training import elastic
+from spotmpi.training import process
 from spotmpi.training.keeping import checkpoint_file
 from tests.chaos.others import STRATEGIES
 from tests.docs import pages
@@ -258,7 +258,7 @@ def test_a_checkpoint_of_another_optimizer_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(optimizer: Optimizer) -> None:
-        monkeypatch.setattr(elastic, "_process", elastic.Process())  # as a job of its own
+        monkeypatch.setattr(process, "_process", process.Process())  # as a job of its own
         with spotmpi.Trainer(params(0), optimizer=optimizer, strategy=SSGD()) as one:
             one.step(params(1))
 

@@ -120,11 +120,11 @@ def test_a_policy_of_others_is_refused_and_a_name_on_the_command_line_goes_first
         spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), policy=3)  # type: ignore[arg-type]
     trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), policy=Fixed(LOCAL))
     assert trainer.strategy is LOCAL
-    assert trainer._training.policy is not None
+    assert trainer._training.choice.policy is not None
     monkeypatch.setenv("SPOTMPI_STRATEGY", "sma")
     trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), policy=Fixed(LOCAL))
     assert str(trainer.strategy.name).startswith("sma")
-    assert trainer._training.policy is None
+    assert trainer._training.choice.policy is None
 
 
 FULL = r"^there are 3 workers, and with .* may be at most 2: start fewer"

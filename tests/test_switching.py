@@ -25,8 +25,9 @@ from spotmpi.policies import Policy
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import ADPSGD, EASGD, SSGD, DiLoCo, LocalSGD, Lookahead, Strategy
 from spotmpi.training.model import Model
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.worker_tables import WorkerTables
-from spotmpi.training.training_state import Rate, TrainingState
 from tests.fabric.crew import at_once, company
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
 from tests.test_member import campaign, joined, left
@@ -252,7 +253,7 @@ def test_a_script_finds_its_own_strategy_behind_that_of_the_command_line(
             for _ in range(4):
                 trainer.step(gradient(trainer.params, _SOME))
             assert str(trainer.strategy) == str(wanted)
-    assert len(trainer._training.strategies) == 3
+    assert len(trainer._training.choice.strategies) == 3
 
 
 def test_gradients_in_place_stay_the_same_arrays_and_still_count() -> None:
@@ -262,7 +263,7 @@ def test_gradients_in_place_stay_the_same_arrays_and_still_count() -> None:
     )
     with trainer:
         first = trainer.gradients
-        for wanted in (trainer.strategy, *trainer._training.strategies[1:]):
+        for wanted in (trainer.strategy, *trainer._training.choice.strategies[1:]):
             trainer.strategy = wanted
             first["w"][:] = 0.0
             first["b"][...] = 0.0

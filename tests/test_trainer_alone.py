@@ -20,7 +20,7 @@ from spotmpi.optimizers import SGD, Momentum
 from spotmpi.replay import check_exactly_once, replay
 from spotmpi.strategies import SMA, SSGD, DiLoCo, LocalSGD, Strategy, named
 from spotmpi.trace import records as trace
-from spotmpi.training import elastic
+from spotmpi.training import process
 from tests.simulated import bits, gradient, params
 
 
@@ -515,7 +515,7 @@ def test_what_is_kept_of_half_precision_is_all_that_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def train(steps: int) -> Any:
-        monkeypatch.setattr(elastic, "_process", elastic.Process())
+        monkeypatch.setattr(process, "_process", process.Process())
         with spotmpi.Trainer({"h": np.ones(3, np.float16)}, optimizer=SGD(lr=2.0**-13)) as one:
             while one.steps < steps:
                 one.step({"h": np.ones(3, np.float16)})

@@ -31,7 +31,7 @@ from spotmpi.bench.scripts.stepping import BETA, BLOCK, GRADIENT, MOST, RATE, ch
 from spotmpi.kernels import gpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
-from spotmpi.training import elastic
+from spotmpi.training.process import this_process
 
 
 class Loop:
@@ -90,7 +90,7 @@ def main(file: Path, count: int, size: int) -> None:
         loops = {name: Loop(cupy, size, workers, total) for name, total in ways.items()}
         born = trainer.gradients
         born[0].fill(GRADIENT)
-        plane = cast(Any, elastic)._process.fabric._plane
+        plane = cast(Any, this_process()).fabric._plane
 
         def trained(given: Any, near: bool) -> None:
             for arena in plane._arenas.values():

@@ -33,7 +33,8 @@ from spotmpi.training.joining_worker import JoiningWorker, enter
 from spotmpi.training.model import Model
 from spotmpi.training.participant import Participant
 from spotmpi.training.session import Session
-from spotmpi.training.training_state import Rate, TrainingState
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 BATCH = 3
@@ -262,7 +263,7 @@ class Trainee:
         if due > self._wanted:
             self._wanted = due
             _, wanted = self._changes[due - 1]
-            self._training.wish = self._strategies.index(wanted)
+            self._training.choice.wish = self._strategies.index(wanted)
             self._checker.wants_to_follow(wanted, self._steps)
 
     def _step(self, batch: Indices) -> Steps[None]:
@@ -284,7 +285,7 @@ class Trainee:
         if asynchronous:  # some take longer than others
             yield Work(lambda: None)
         if asynchronous:
-            members, strategy = participant.driver.membership.ids, self._training.sync.strategy
+            members, strategy = participant.membership.ids, self._training.sync.strategy
             self._checker.pairs.among(self.me, members, str(strategy.name))
         if participant.turns.now.weight(self.me) or not asynchronous:
             first = self._steps if participant.turns.level else participant.turns.now.first
@@ -295,7 +296,7 @@ class Trainee:
             self._checker.sponsored(self.me, self._simulation.newcomers.waiting_at(self.me))
         model = self._model if participant.turns.level else None
         known = self._steps, model, told, asynchronous
-        self._checker.stepped(self.me, participant.driver.membership, *known)
+        self._checker.stepped(self.me, participant.membership, *known)
 
     def _watched(self, steps: Steps[Any]) -> Steps[None]:
         """The checker sees what models are shown and given, asked for and shared."""
@@ -330,7 +331,7 @@ class Trainee:
         if not any(isinstance(due.stage, PushSum) for due in strategy.before):
             return None
         assert isinstance(participant, Session)
-        return Ring(self._training.progress.rounds, participant.driver.membership.generation)
+        return Ring(self._training.progress.rounds, participant.membership.generation)
 
     def _give(self, grads: list[Array]) -> Steps[Any]:
         """Give some of these, or all or none, as soon as they are there; returns what the step is
@@ -378,15 +379,15 @@ class Trainee:
         self._checker.kept(step, state, about["written_by"], about["complete"])
         return folder / str(step)
 
-    def _begins(self, session: Session[Any]) -> None:
-        self._checker.begins(self.me, session.driver.membership, self._steps, self._model)
+    def _begins(self, session: Session) -> None:
+        self._checker.begins(self.me, session.membership, self._steps, self._model)
 
     def _ask(self, label: str) -> Steps[None]:
         participant, asked = self._participant, question(self.me)
         known = self._training.position.recall(list, len(numbers_of(asked)))
         if known is None and isinstance(participant, Session):
             answer = yield from participant.mean(asked)
-            self._checker.mean(self.me, participant.driver.membership, label, answer)
+            self._checker.mean(self.me, participant.membership, label, answer)
 
     def _once(self, moment: object) -> Steps[None]:
         said = self._training.position.recall(bytes)

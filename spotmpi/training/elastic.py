@@ -3,40 +3,25 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
-import time
-import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from spotmpi import locks, settings
 from spotmpi.arrays.backend import in_host_memory
 from spotmpi.errors import Left, Stopped, UsageError
-from spotmpi.fabric import Fabric, Steps
-from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.fabric import Steps
 from spotmpi.optimizers.numbers import whole
-from spotmpi.protocol import tables
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.rounds.once import answer_of, name_of, outcome_of
-from spotmpi.settings import Settings
-from spotmpi.trace.records import Trace
 from spotmpi.training.busy import BusyBlock
-from spotmpi.training.fault_injection import FaultInjection
-from spotmpi.training.history import History
-from spotmpi.training.joining_worker import enter
-from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Participant
+from spotmpi.training.process import this_process
 from spotmpi.training.script_position import TOO_LARGE
-from spotmpi.training.steps.timings import CpuTime
-from spotmpi.training.training_state import TrainingState
-from spotmpi.training.worker_context import WorkerContext
-from spotmpi.version import version
+from spotmpi.training.state.training_state import TrainingState
 
 # A library prints nothing unless the application asks for it.
 logging.getLogger("spotmpi").addHandler(logging.NullHandler())
@@ -49,10 +34,6 @@ _REPEATS = (
     "loop does beside {0}.batches() and {0}.once() is repeated for each of them; write it as `for "
     "number in {0}.passes(n)`, which yields only the passes that are left"
 )
-
-_BETWEEN_ABORTS = 0.5
-_ABORTS_APART = 3
-"""Worker n waits before MPI_Abort, for n (at most the second number) times the first in seconds."""
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -77,8 +58,6 @@ class Elastic(Generic[P]):
         self._inside = False
         self._works = False
         """True while this worker runs the function given to `once`."""
-        self._locks: list[locks.Lock] = []
-        """Locks on the checkpoint folder and the trace, if no launcher holds them."""
 
     @property
     def _membership(self) -> Membership:
@@ -176,17 +155,6 @@ class Elastic(Generic[P]):
         finally:
             position.leave_passes()
 
-    def _take_step(self, contribution: Any, loss: float | None) -> None:
-        """Take one step, or one average, with this worker's contribution."""
-        participant = self._connected(f"{self._use}()")
-        self._check_batch(self._use)
-        self._participant = self._run(participant.step(contribution, loss))
-
-    def _take_piece(self, name: Any, grad: Any) -> None:
-        """Give one array of this worker's contribution to the next step."""
-        participant = self._connected("ready()")
-        self._participant = self._run(participant.ready(name, grad))
-
     def _check_batch(self, call: str) -> None:
         training = self._training
         if training.position.inside and training.batch is None:
@@ -280,61 +248,10 @@ class Elastic(Generic[P]):
         participant.ask_for_checkpoint()
 
     def __enter__(self: Self) -> Self:
-        process = _this_process()
-        history = process.history
-        given = Settings.from_environ()
-        history.enter()
-        try:
-            given = given.of_training(history.number)
-            channel = LauncherChannel.open(given)
-            channel.tell("begin", training=history.number)
-            if given.newcomer is None:
-                settings.check(given, given.world_size or 1)
-            trace = self._prepare(given, channel)
-            if process.fabric is None:
-                process.fabric = _connect(given, channel)
-            members = history.membership or process.fabric.membership
-            if self._training.tells:
-                tables.check_room(len(members))
-            if given.job is None and process.fabric.me == members.ids[0]:
-                self._locks = locks.hold(given.checkpoint, given.trace, script=sys.argv[0])
-        except BaseException as error:
-            history.give_up()
-            if isinstance(error, (UsageError, locks.InUse)):
-                self._end_job(error, given)
-            raise
-        cpu = CpuTime() if trace.active else None
-        faults = FaultInjection(given.revoke, process.fabric.me)
-        known = channel, given, trace, version(), history, faults
-        context = WorkerContext(process.fabric, *known, cpu=cpu)
-        try:
-            self._participant = process.fabric.run(enter(context, self._training))
-        except Exception as error:
-            self._let_go()
-            self._give_up(error, given)
-            raise
-        except KeyboardInterrupt:
-            self._let_go()
-            history.give_up()
-            raise
-        self._show()
+        self._participant = this_process().enter(self._training)
+        self._training.show()
         self._inside = True
         return self
-
-    @staticmethod
-    def _prepare(given: Settings, channel: LauncherChannel) -> Trace:
-        """Check the checkpoint folder and open the trace. Raises UsageError."""
-        try:
-            if given.checkpoint is not None:
-                checkpoint_folder.check_writable(given.checkpoint)
-            return Trace(given.trace)
-        except UsageError as error:
-            channel.tell("unable", why=str(error))
-            raise
-
-    def _let_go(self) -> None:
-        locks.release(self._locks)
-        self._locks = []
 
     def __exit__(
         self,
@@ -343,21 +260,20 @@ class Elastic(Generic[P]):
         trace: TracebackType | None,
     ) -> None:
         assert self._participant is not None
-        given = self._participant.context.settings
         try:
-            self._leave(error, given)
+            self._leave(self._participant, error)
         finally:
-            self._let_go()
+            this_process().let_go()
 
-    def _leave(self, error: BaseException | None, given: Settings) -> None:
-        assert self._participant is not None
+    def _leave(self, participant: Participant, error: BaseException | None) -> None:
         if isinstance(error, Stopped | Left):
-            if isinstance(error, Stopped) and self.leader and given.job is None:
+            launched = participant.context.settings.job is not None
+            if isinstance(error, Stopped) and self.leader and not launched:
                 print(f"spotmpi: {error}", file=sys.stderr, flush=True)  # a launcher would say it
-            self._give_up(None, given)
+            self._give_up(participant, None)
             return
         if error is not None:
-            self._give_up(error, given)
+            self._give_up(participant, error)
             return
         try:
             self._check_step("the end of the block")
@@ -366,21 +282,18 @@ class Elastic(Generic[P]):
                     f"worker {self.worker}: the end of the block came after "
                     f"{self._call}.accumulate(), in step {self.steps}: call {self._call}.step()"
                 )
-            self._run(self._participant.finish())
+            self._run(participant.finish())
         except Exception as failure:
-            self._give_up(failure, given)
+            self._give_up(participant, failure)
             raise
         self._inside = False
 
-    def _give_up(self, error: BaseException | None, given: Settings) -> None:
-        """End an unfinished training. A script that runs alone may begin another one."""
+    def _give_up(self, participant: Participant, error: BaseException | None) -> None:
+        """End an unfinished training."""
         self._inside = False
-        if isinstance(error, Exception) and self._participant is not None:
-            self._run(self._participant.abandon())
-        if given.world_size is None and given.newcomer is None:
-            _this_process().history.give_up()
-        if error is not None:
-            self._end_job(error, given)
+        if isinstance(error, Exception):
+            self._run(participant.abandon())
+        this_process().give_up(error)
 
     def _run(self, steps: Steps[T]) -> T:
         """Perform ``steps``, in which the other workers take part."""
@@ -393,13 +306,8 @@ class Elastic(Generic[P]):
             self._inside = False
             raise
         finally:
-            self._show()
+            self._training.show()
             meter.computes(fabric.clock())
-
-    def _show(self) -> None:
-        """Show the script its parameters as they are now."""
-        done = self._training.progress
-        self._training.model.show((done.steps, done.rounds))
 
     def _connected(self, call: str, alone: bool = False) -> Participant:
         """Return the participant or raise UsageError. ``alone``: the call needs no other
@@ -425,72 +333,5 @@ class Elastic(Generic[P]):
                 f"{self.steps}: call {self._call}.{self._use}() first"
             )
 
-    @staticmethod
-    def _end_job(error: BaseException, given: Settings) -> None:
-        """End the job for an error of this script. No worker may take it for a revocation."""
-        if given.job is not None or given.world_size is None:
-            return  # a launcher ends the job itself; a worker alone has no job to end
-        worker = given.rank
-        traceback.print_exception(error)
-        print(f"spotmpi: worker {worker} raised the error above; the job ends", file=sys.stderr)
-        sys.stderr.flush()
-        from spotmpi.fabric.mpi import abort  # this worker may not have connected yet
-
-        # Often all workers come here at once. mpirun (5.0.11) hung forever in 1 of 17 jobs of 3
-        # workers, when several asked it to abort within a millisecond. So one goes first.
-        time.sleep(_BETWEEN_ABORTS * min(worker or 0, _ABORTS_APART))
-        abort()
-
 
 _ALONE = Membership.first(["localhost"])
-
-
-@dataclass
-class Process:
-    """State that all trainings of one process share."""
-
-    fabric: Fabric | None = None
-    """The fabric, once connected. MPI starts only once, and lasts until the process ends."""
-    history: History = field(default_factory=History)
-
-
-_process = Process()
-
-
-def _this_process() -> Process:
-    return _process
-
-
-def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
-    if given.newcomer is None and given.world_size is None:
-        from spotmpi.fabric.solo import SoloFabric
-
-        settings.check_alone()
-        return SoloFabric()
-    if given.newcomer is not None:
-        if "mpi4py.MPI" in sys.modules:
-            raise UsageError(
-                f"worker {given.newcomer}: the script imports mpi4py.MPI, and so starts MPI, "
-                "before it enters the Trainer; a worker that joins later must not: import it later"
-            )
-        # All that needs no other worker is done. Now the launcher may have a sponsor connect this
-        # worker to MPI. It then says as which process MPI will know the worker.
-        os.environ.update(channel.admission(given.newcomer))
-    from spotmpi.fabric.planes.segments import unnamed
-
-    with unnamed():
-        from spotmpi.fabric.deaths import Deaths, Listener
-        from spotmpi.fabric.mpi import MpiFabric  # this starts MPI, which `Deaths` needs
-
-        me = given.rank if given.newcomer is None else given.newcomer
-        # On one host mpirun has started all workers together, and tells them of deaths.
-        obituaries = channel.obituaries(me or 0) if given.stand_in else None
-        deaths = Deaths.found() if obituaries is None else Deaths()
-        bury = None if deaths is None else deaths.announce
-        follow = None
-        if obituaries is not None and bury is not None:
-            follow = Listener(obituaries, bury).follow
-        fabric = MpiFabric(given.stand_in, given.newcomer, follow, bury)
-    if given.newcomer is not None:
-        channel.tell("connected")
-    return fabric

@@ -24,15 +24,16 @@ from spotmpi.rounds.recovered import Recovered
 from spotmpi.rounds.round import EndRound, Round, Taken
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.journal import Journal
+from spotmpi.training.keeping.checkpoint_writer import CheckpointWriter
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.launcher_orders import LauncherOrders
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.digest_check import DigestCheck
 from spotmpi.training.steps.records import StepRecords
 from spotmpi.training.steps.strategy_survey import StrategySurvey
 from spotmpi.training.steps.switching import Switching
 from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
-from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 __all__ = ["TrainingExchange"]
@@ -48,7 +49,7 @@ class TrainingExchange:
         context: WorkerContext,
         training: TrainingState[Any],
         membership: Membership,
-        ledger: Ledger | None,
+        ledger: Ledger | None = None,
     ) -> None:
         """Begin among ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
         self.context = context
@@ -66,15 +67,12 @@ class TrainingExchange:
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
         self.switching = Switching(training, transfer, journal, survey, self.tables)
         self.orders = LauncherOrders(context, training, self.me)
+        known = training.finite.holds, context.save, context.trace, channel, fabric
         self.keeper = Checkpoints(
-            given.checkpoint,
+            CheckpointWriter(given.checkpoint, *known),
             given.checkpoint_every,
             lambda: (registry.checkpoint(), {"structure": registry.structure()}),
-            training.finite.holds,
-            context.save,
-            context.trace,
-            channel,
-            fabric,
+            fabric.clock,
         )
         self._unkept: Callable[[], None] | None = None
         """Tells the keeper of the last round, if the script has yet to apply its result."""
@@ -93,11 +91,6 @@ class TrainingExchange:
     def transfer(self) -> StateTransfer:
         """The pages from which newcomers learn."""
         return self.memory.transfer
-
-    @property
-    def journal(self) -> Journal:
-        """Writes the trace's lines of what all workers have agreed on."""
-        return self.records.journal
 
     # The driver's exchange.
 
@@ -240,7 +233,7 @@ class TrainingExchange:
         if self.transfer.learns:
             return
         self.training.position.dealer.resume(survey.dealt, dealt_for)
-        self.journal.recovered(recovered)
+        self.records.journal.recovered(recovered)
         self.compare.follow(survey.high)
 
     def charter(self) -> bytes:
@@ -259,8 +252,8 @@ class TrainingExchange:
         """
         members = self.driver.membership.ids
         if next((worker for worker in members if worker in remaining), None) == self.me:
-            self.journal.stable(self.driver.ledger.committed, self.me)
-            self.journal.reach(self.training.progress.steps)
+            self.records.journal.stable(self.driver.ledger.committed, self.me)
+            self.records.journal.reach(self.training.progress.steps)
 
     def _usual(self) -> Sequence[Arena]:
         """Return the arenas of a usual round: of the model's size."""
@@ -303,7 +296,7 @@ class TrainingExchange:
         word.check_kind(self.round.kind, number)
         word.check_digest(self.compare.said, number)
         self.compare.said = None
-        self.journal.stable(number, self.driver.membership.ids[0])
+        self.records.journal.stable(number, self.driver.membership.ids[0])
         if word.save:
             self.keeper.asked = False
         if word.over and self.round.kind != control_word.END:
@@ -316,7 +309,9 @@ class TrainingExchange:
             self.context.channel.tell("goes_on")
             if not ending.stops:
                 keeper.refused_end()
-        ending.come(keeper.folder is not None, word.published, not keeper.given_up)
+        ending.come(
+            self.context.settings.checkpoint is not None, word.published, not keeper.given_up
+        )
         if ending.over:
             self.driver.ledger.end()
 
@@ -324,5 +319,6 @@ class TrainingExchange:
         """Tell the launcher how far this worker is, and what it is ``doing``."""
         if self.context.channel.mute:
             return
-        done, measured = self.training.progress, self.training.measured(self.driver.membership.ids)
+        training, done = self.training, self.training.progress
+        measured = training.meter.measured(training.outlook.whole(len(self.driver.membership.ids)))
         self.context.channel.progressed(self.me, rounds, done.steps, doing, done.loss, measured)

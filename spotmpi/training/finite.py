@@ -57,10 +57,12 @@ class _Found(NamedTuple):
 class Finite:
     """One worker's watch over its model. Local, all of it."""
 
-    def __init__(self, registry: Registry, params: str) -> None:
+    def __init__(self, registry: Registry, params: str, refuses: bool) -> None:
         """``params``: what scripts call the model's arrays."""
         self._registry = registry
         self._called = params
+        self.refuses = refuses
+        """True if contributions with NaN or infinity are refused."""
         self._spared: frozenset[str] = frozenset()
         self._found: _Found | None = None
         self._told = False

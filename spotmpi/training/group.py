@@ -12,7 +12,8 @@ from spotmpi.operators import GradientAverage, Stage, Step
 from spotmpi.strategies import Strategy
 from spotmpi.training.elastic import Elastic
 from spotmpi.training.model import Model
-from spotmpi.training.training_state import Rate, TrainingState
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["Group"]
 
@@ -75,7 +76,9 @@ class Group(Elastic[P]):
         as one. Returns arrays in the same structure, which the next round overwrites. They are zero
         if all workers that had samples are lost.
         """
-        self._take_step(arrays, None)
+        participant = self._connected("average()")
+        self._check_batch("average")
+        self._participant = self._run(participant.step(arrays, None))
         if not self._training.sync.moved:
             fill(self._flats, 0)
         return self._average

@@ -19,16 +19,22 @@ from spotmpi.errors import CheckpointError, Left, PeersLost, UsageError
 from spotmpi.fabric import Knock, Meet
 from spotmpi.fabric import Steps as Asks
 from spotmpi.optimizers import Schedule
+from spotmpi.protocol import control_word
+from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.protocol.state_pages import unpack
-from spotmpi.rounds.handshake import check_facts
+from spotmpi.rounds.handshake import Compare, Facts, Tell, check_facts
+from spotmpi.rounds.round import BeginRound
 from spotmpi.settings import Settings
+from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Outsider, Participant, turned_away
+from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.session import Session
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
+from spotmpi.training.steps.step_round import LearnRound
 from spotmpi.training.worker_context import WorkerContext
 
 if TYPE_CHECKING:
@@ -64,14 +70,9 @@ def _look_around(context: WorkerContext) -> Asks[None]:
 
 def _begin(
     context: WorkerContext, training: TrainingState[P], members: Membership
-) -> Asks[Session[P]]:
-    fabric, given, channel, history = (
-        context.fabric,
-        context.settings,
-        context.channel,
-        context.history,
-    )
-    fabric.move_on()
+) -> Asks[Session]:
+    given, channel, history = context.settings, context.channel, context.history
+    context.fabric.move_on()
     try:
         found = _resume(given, training, later=history.number > 0)
     except (CheckpointError, UsageError) as error:
@@ -82,27 +83,41 @@ def _begin(
 
         checkpoint_file.check_arrays(training.registry.described())
     saw = ("the checkpoint that they see", f"step {found.step}" if found else "none")
-    session = Session(context, training, members)
-    yield from session.shake_hands([*training.facts(given), saw])
+    exchange = TrainingExchange(context, training, members)
+    runner = RoundRunner(exchange)
+    yield from _shake_hands(exchange, runner, [*training.facts(given), saw])
     channel.tell("ready")  # from here on the launcher expects workers to recover from a loss
     if history.workers is None:
         history.workers = len(members)
     if training.rate.reference is None:
         training.rate.reference = history.workers
-    if session.driver.membership.ids[0] == fabric.me:
-        session.journal.begin(None if found is None else found.step)
-        members = session.driver.membership
+    if exchange.leads:
+        journal, members = exchange.records.journal, exchange.driver.membership
+        journal.begin(None if found is None else found.step)
         context.trace.write("start", **_start_record(context, training, members))
         if found is not None:
             context.trace.write("resume", step=found.step, path=str(found.path))
         if training.model.moves_itself:
-            session.journal.follows(training.progress.steps, training.sync.strategy)
-    yield from session.begin(resumed=found is not None)
+            journal.follows(training.progress.steps, training.sync.strategy)
+    yield from runner.perform(BeginRound(exchange.memory, training.model.first()))
+    training.model.settle()
+    if found is None:
+        training.sync.start()
+        training.finite.begin()
     channel.tell("underway")
-    members, steps = session.driver.membership, training.progress.steps
+    members, steps = exchange.driver.membership, training.progress.steps
     number = history.number
     _LOG.info("generation %d, training %d, step %d: begins", members.generation, number, steps)
-    return session
+    return Session(exchange, runner)
+
+
+def _shake_hands(exchange: TrainingExchange, runner: RoundRunner, facts: Facts) -> Asks[None]:
+    """Compare what must be equal on all workers. Raises UsageError, on all of them alike, that
+    names a worker that differs, and in what."""
+    compared = Compare(exchange.memory, facts)
+    yield from runner.perform(compared)
+    if compared.differing:
+        yield from runner.perform(Tell(exchange.memory, facts, exchange.me, compared.differing))
 
 
 def _resume(given: Settings, training: TrainingState[Any], later: bool) -> Checkpoint | None:
@@ -181,12 +196,35 @@ class JoiningWorker(Outsider[P]):
         membership = unpack(charter["membership"])
         ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
         self.training.follow(charter["strategy"])
-        session = Session(self.context, self.training, membership, ledger)
+        self.training.joined = True
+        exchange = TrainingExchange(self.context, self.training, membership, ledger)
+        runner = RoundRunner(exchange)
         self.context.channel.tell("admitted", generation=membership.generation)
         _LOG.info("generation %d: newcomer %d is admitted", membership.generation, self.me)
-        yield from session.learn(charter)
+        yield from self._learn(exchange, runner, charter)
         self._check_followed()
-        return (yield from session.graduate())
+        self.training.batch = None
+        _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
+        self.context.channel.tell("trains", step=self.training.progress.steps)
+        yield from runner.after_round()
+        return Session(exchange, runner)
+
+    def _learn(
+        self, exchange: TrainingExchange, runner: RoundRunner, charter: dict[str, Any]
+    ) -> Asks[None]:
+        """Do the first rounds, until this worker is level with the others after a step. Raises Left
+        if the training is over before."""
+        exchange.transfer.enrol(charter["lessons"])
+        words = charter["numbers"]
+        exchange.memory.follow(Payload(control_word.MEAN, words) if words else None)
+        self.training.progress.rounds = charter["rounds"]
+        while exchange.transfer.learns:
+            known = self.training, exchange.tables, exchange.reached
+            exchange.round = LearnRound(exchange.memory, *known)
+            runner.needs_others()
+            yield from exchange.driver.round()
+            if exchange.ending.over:
+                yield from runner.leave_with_all("the training was over before it had learnt")
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Return what the others were told since their last step. Raises Left if it is unknown."""

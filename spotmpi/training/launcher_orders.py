@@ -9,7 +9,7 @@ from typing import Any
 from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.state_pages import pack
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 __all__ = ["LauncherOrders"]

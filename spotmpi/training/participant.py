@@ -12,7 +12,7 @@ from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.protocol.state_pages import unpack
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 __all__ = ["Outsider", "Participant", "turned_away"]

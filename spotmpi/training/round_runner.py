@@ -132,16 +132,18 @@ class RoundRunner:
         while not ending.over:
             yield from self._close()
         if exchange.leads:
-            exchange.journal.await_causes(self._context.rest)
+            exchange.records.journal.await_causes(self._context.rest)
         yield from self._driver.finish()
         # Nobody waits for this worker any more. If the leader is lost, the next one does what it
         # left undone.
         steps, members = self._training.progress.steps, self._driver.membership.ids
         outcome = "finished" if ending.finishes else "stopped"
         _LOG.info("step %d: training has %s", steps, outcome)
-        exchange.journal.stable(self._driver.ledger.committed + 1, members[0])
+        exchange.records.journal.stable(self._driver.ledger.committed + 1, members[0])
         if exchange.leads:
-            exchange.journal.end(steps, members, outcome, self._training.position.left_early)
+            exchange.records.journal.end(
+                steps, members, outcome, self._training.position.left_early
+            )
         exchange.records.close()
         if ending.finishes:
             self._training.finite.tell_end(channel, exchange.leads)
@@ -152,6 +154,6 @@ class RoundRunner:
         channel.close()
         if unkept and mute:
             raise CheckpointError(
-                f"the training is over, but its end could not be kept in {keeper.folder}: see the "
-                "warnings above"
+                "the training is over, but its end could not be kept in "
+                f"{self._context.settings.checkpoint}: see the warnings above"
             )

@@ -2,58 +2,40 @@
 
 All that involves other workers is a generator of requests (`spotmpi.fabric`), so that the simulator
 runs it as well. Users see it through `Trainer` and `Group`. A session is built whole, once its
-worker is connected and knows the others. Until then a `JoiningWorker` stands for a newcomer.
+worker and the others know the same. Until then a `JoiningWorker` stands for a newcomer.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from spotmpi.fabric import Steps as Asks
 from spotmpi.fabric import Work
 from spotmpi.operators import StepPosition
-from spotmpi.protocol import control_word
-from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.exact_means import like
-from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
-from spotmpi.rounds.driver import Driver
-from spotmpi.rounds.handshake import Compare, Facts, Tell
-from spotmpi.rounds.round import BeginRound, MeanRound, OnceRound, Round
+from spotmpi.rounds.round import MeanRound, OnceRound, Round
 from spotmpi.training.exchange import TrainingExchange
-from spotmpi.training.journal import Journal
 from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.steps.gathering import Gathering
-from spotmpi.training.steps.step_round import LearnRound, StepRound
-from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
-from spotmpi.training.training_state import TrainingState
-from spotmpi.training.worker_context import WorkerContext
-
-_LOG = logging.getLogger(__name__)
-
-P = TypeVar("P")
+from spotmpi.training.steps.step_round import StepRound
+from spotmpi.training.steps.worker_steps import RoundSteps
 
 
-class Session(Generic[P]):
-    """One worker's part in a training, from its first round to its last."""
+class Session:
+    """One worker's part in a training, from its first step to its last round."""
 
-    def __init__(
-        self,
-        context: WorkerContext,
-        training: TrainingState[P],
-        membership: Membership,
-        ledger: Ledger | None = None,
-    ) -> None:
-        """Begin among ``membership``; a newcomer brings the ``ledger`` that it goes on with."""
-        self.context = context
-        self.training = training
-        training.joined = ledger is not None
-        self._exchange = exchange = TrainingExchange(context, training, membership, ledger)
-        self._runner = RoundRunner(exchange)
+    def __init__(self, exchange: TrainingExchange, runner: RoundRunner) -> None:
+        self._exchange = exchange
+        self._runner = runner
+        self.context = context = exchange.context
+        self.training = training = exchange.training
+        self._driver = exchange.driver
+        self.turns = exchange.turns
+        """This worker's steps on the way to a round."""
         self._gathering = Gathering(context, training, exchange.transfer, lambda: self.membership)
 
     @property
@@ -62,68 +44,9 @@ class Session(Generic[P]):
         return self._exchange.me
 
     @property
-    def driver(self) -> Driver:
-        """Does the rounds."""
-        return self._exchange.driver
-
-    @property
     def membership(self) -> Membership:
         """The workers that take part now."""
-        return self.driver.membership
-
-    @property
-    def turns(self) -> WorkerSteps:
-        """This worker's steps on the way to a round."""
-        return self._exchange.turns
-
-    @property
-    def journal(self) -> Journal:
-        """Writes what all have agreed on into the trace."""
-        return self._exchange.journal
-
-    # What the script asks for.
-
-    def shake_hands(self, facts: Facts) -> Asks[None]:
-        """Compare what must be equal on all workers. Raises UsageError, on all of them alike, that
-        names a worker that differs, and in what."""
-        compared = Compare(self._exchange.memory, facts)
-        yield from self._runner.perform(compared)
-        if compared.differing:
-            tell = Tell(self._exchange.memory, facts, self.me, compared.differing)
-            yield from self._runner.perform(tell)
-
-    def begin(self, resumed: bool) -> Asks[None]:
-        """Bring what the first worker holds to all, in a round."""
-        model = self.training.model
-        yield from self._runner.perform(BeginRound(self._exchange.memory, model.first()))
-        model.settle()
-        if not resumed:
-            self.training.sync.start()
-            self.training.finite.begin()
-
-    def learn(self, charter: dict[str, Any]) -> Asks[None]:
-        """Do a newcomer's first rounds, until it is level with the others after a step. Raises Left
-        if the training is over before."""
-        exchange = self._exchange
-        exchange.transfer.enrol(charter["lessons"])
-        words = charter["numbers"]
-        exchange.memory.follow(Payload(control_word.MEAN, words) if words else None)
-        self.training.progress.rounds = charter["rounds"]
-        while exchange.transfer.learns:
-            known = self.training, exchange.tables, exchange.reached
-            exchange.round = LearnRound(exchange.memory, *known)
-            self._runner.needs_others()
-            yield from self.driver.round()
-            if exchange.ending.over:
-                yield from self._runner.leave_with_all("the training was over before it had learnt")
-
-    def graduate(self) -> Asks[Participant]:
-        """End the lessons: this worker knows everything and takes the others' next step."""
-        self.training.batch = None
-        _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
-        self.context.channel.tell("trains", step=self.training.progress.steps)
-        yield from self._runner.after_round()
-        return self
+        return self._driver.membership
 
     def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number. Local."""
@@ -150,12 +73,12 @@ class Session(Generic[P]):
 
     def _renew(self) -> None:
         """Begin the next turn, with another strategy if all have agreed on one."""
-        self._exchange.switching.carry_out(self.driver.membership.generation, self._exchange.leads)
+        self._exchange.switching.carry_out(self._driver.membership.generation, self._exchange.leads)
         self.turns.renew()
 
     def _perform_step(self, turn: RoundSteps, now: StepPosition) -> Asks[None]:
         """Do the round of these steps, which may be open already."""
-        opened = self.driver.ledger.open
+        opened = self._driver.ledger.open
         yield from self._gathering.come()
         if opened and now.sends:
             self._exchange.round.bring()
@@ -172,10 +95,10 @@ class Session(Generic[P]):
         the strategy is piecewise. Raises UsageError; raises Left as a round does."""
         sync, pieces = self.training.sync, self.training.gradient.pieces
         pieces.check(key, array)
-        if sync.strategy.piecewise and not self.driver.ledger.open:
+        if sync.strategy.piecewise and not self._driver.ledger.open:
             yield from self._runner.open_early(self._step_round(self.turns.now))
             yield from sync.begin_piecewise(self.turns.position())
-            self._exchange.round.prepare(self.driver.membership, self.me)
+            self._exchange.round.prepare(self._driver.membership, self.me)
         sync.give(key, array)
         if sync.strategy.piecewise:
             yield from self._runner.start(pieces.full)
@@ -189,12 +112,12 @@ class Session(Generic[P]):
         sync = training.sync
         if turn.lease is None:
             training.position.loosen()
-        delayed, opened = sync.strategy.delay > 0, self.driver.ledger.open
+        delayed, opened = sync.strategy.delay > 0, self._driver.ledger.open
         if delayed and self._exchange.boundary.changes and not opened:
             # No worker may leave in the middle of its steps.
             yield from self._runner.open_early(self._step_round(self.turns.now))
         if begun := opened and not delayed:
-            self._exchange.round.check(self.driver.started)
+            self._exchange.round.check(self._driver.started)
         now = self.turns.position()
         if not begun:
             yield from sync.begin(grads, now)
@@ -203,7 +126,7 @@ class Session(Generic[P]):
         if not has_round:
             sync.close()
             if now.sends:
-                if not self.driver.ledger.open:
+                if not self._driver.ledger.open:
                     yield from self._runner.open_early(self._step_round(self.turns.now))
                 sync.send()
                 yield from self._runner.start(len(sync.arena.parts))
@@ -248,13 +171,13 @@ class Session(Generic[P]):
     def _come_together(self) -> Asks[None]:
         """Do the round first that is under way, or due as all ask for something between the same
         steps. Raises UsageError."""
-        if self.driver.ledger.open or self.turns.comes_together:
+        if self._driver.ledger.open or self.turns.comes_together:
             yield from self._end_early()
 
     def _end_early(self) -> Asks[None]:
         """Do the round that is under way, if there is one: its parts must arrive first. Raises
         UsageError if a batch is left in the script's hands."""
-        if self.driver.ledger.open:
+        if self._driver.ledger.open:
             self.turns.check_free()
         yield from self.round_off()
 
@@ -274,4 +197,4 @@ class Session(Generic[P]):
 
     def abandon(self) -> Asks[None]:
         """Give up what is under way: this worker takes no further part. Local."""
-        return self.driver.abandon()
+        return self._driver.abandon()

@@ -92,6 +92,8 @@ class Synchroniser(Generic[P]):
         self._open: Step
         self._bring: Bring | None = None
         """Makes this worker's contribution to the open round."""
+        self.paces: Sequence[Pace] = ()
+        """Paces of all workers in the last round of steps, if the strategy is asynchronous."""
         self.moved = False
         """True if the last round of steps had a result: not if all that brought to it are lost."""
 

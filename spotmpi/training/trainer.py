@@ -15,7 +15,8 @@ from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD, Strategy, named
 from spotmpi.training.elastic import Elastic
 from spotmpi.training.model import Model
-from spotmpi.training.training_state import SCALES, Rate, TrainingState
+from spotmpi.training.state.rate import SCALES, Rate
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["Trainer"]
 
@@ -78,7 +79,7 @@ class Trainer(Elastic[P]):
         rate = Rate(optimizer, lr_reference, scale_lr, lr_warmup)
         super().__init__(TrainingState(model, known, seed, rate, check_finite, policy))
         if insists:  # a checkpoint may have one that the policy decided for
-            self._training.wish = 0
+            self._training.choice.wish = 0
 
     @property
     def strategy(self) -> Strategy:
@@ -94,14 +95,14 @@ class Trainer(Elastic[P]):
 
     @strategy.setter
     def strategy(self, wanted: Strategy) -> None:
-        training = self._training
+        choice = self._training.choice
         try:
-            training.wish = training.number_of(wanted)
+            choice.wish = choice.number_of(wanted)
         except ValueError:
             raise UsageError(
                 f"worker {self.worker}, step {self.steps}: the training may not change to "
                 f"{wanted}: name it at the start, in Trainer(strategies=[...]); it knows "
-                f"{', '.join(map(str, training.strategies))}"
+                f"{', '.join(map(str, choice.strategies))}"
             ) from None
 
     @property
@@ -152,7 +153,8 @@ class Trainer(Elastic[P]):
                 f"worker {self.worker}: trainer.ready() came after trainer.accumulate(), in step "
                 f"{self.steps}: give the gradient of the rest of the batch to trainer.step()"
             )
-        self._take_piece(name, grad)
+        participant = self._connected("ready()")
+        self._participant = self._run(participant.ready(name, grad))
 
     def accumulate(self, grads: P, samples: int, loss: float | None = None) -> None:
         """Give the gradient of a micro-batch, which is a part of this worker's batch. Local.

@@ -12,7 +12,7 @@ from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace
 from spotmpi.training.fault_injection import Faults
 from spotmpi.training.history import History
-from spotmpi.training.keeping.checkpoints import Save, save
+from spotmpi.training.keeping.checkpoint_writer import Save, save
 
 __all__ = ["WorkerContext"]
 

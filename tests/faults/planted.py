@@ -53,18 +53,18 @@ SESSION: list[_Slip] = [
     (
         "whoever_writes_late_confirms_the_next_one_too",
         "training/keeping/checkpoints.py",
-        "self.published or writing.due == self._due",
+        "self.published or written.due == self._due",
         "True",
     ),
     (
         "the_learning_rate_is_not_told_to_a_newcomer",
-        "training/training_state.py",
+        "training/state/rate.py",
         "        if lr is not None:\n            self._lr.lr = unpack(lr)",
         "        if lr is None:\n            self._lr.lr = unpack(lr)",
     ),
     (
         "a_learning_rate_on_its_way_is_not_resumed",
-        "training/training_state.py",
+        "training/state/rate.py",
         'if all(f"lr/factor/{name}" in found',
         'if all(f"lr/{name}" in found',
     ),
@@ -100,7 +100,7 @@ SESSION: list[_Slip] = [
     ),
     (
         "optimizers_remember_what_differs_after_a_switch",
-        "training/training_state.py",
+        "training/state/training_state.py",
         "if before.local_models and not strategy.local_models:",
         "if strategy.local_models and not before.local_models:",
     ),
@@ -131,8 +131,8 @@ SESSION: list[_Slip] = [
     (
         "a_folder_stays_locked_after_its_training",
         "training/elastic.py",
-        "            self._leave(error, given)\n        finally:\n            self._let_go()",
-        "            self._leave(error, given)\n        finally:\n            pass",
+        "        finally:\n            this_process().let_go()",
+        "        finally:\n            pass",
     ),
     (
         "the_last_average_is_given_again_where_nobody_brought_anything",

@@ -12,7 +12,7 @@ import numpy as np
 import spotmpi
 from spotmpi.fabric import Fetch, Publish
 from spotmpi.optimizers import SGD
-from spotmpi.training import elastic
+from spotmpi.training.process import this_process
 
 SIZE = 400_000
 """Numbers of a model, which is several messages."""
@@ -25,7 +25,7 @@ def main():
     number, enough, last = 0, 0.0, {}
     model = np.zeros(SIZE)
     with spotmpi.Trainer({"w": np.zeros(9)}, optimizer=SGD(lr=0.1), seed=7) as trainer:
-        fabric, draw = elastic._process.fabric, random.Random(trainer.worker)
+        fabric, draw = this_process().fabric, random.Random(trainer.worker)
         while not enough:
             for batch in trainer.batches(64, batch_size=2):
                 model[:] = number

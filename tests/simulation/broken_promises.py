@@ -42,8 +42,8 @@ from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.round_runner import RoundRunner
+from spotmpi.training.state.rate import Rate
 from spotmpi.training.synchroniser import Synchroniser
-from spotmpi.training.training_state import Rate
 
 Patch = pytest.MonkeyPatch
 
@@ -203,7 +203,7 @@ def a_step_is_published_before_it_is_stable(patch: Patch) -> None:
     def tell(self: RoundRunner) -> Any:
         yield from after_round(self)
         rounds, members = self._exchange, self._driver.membership.ids
-        rounds.journal.stable(self._driver.ledger.committed, members[0])
+        rounds.records.journal.stable(self._driver.ledger.committed, members[0])
 
     patch.setattr(RoundRunner, "after_round", tell)
 
@@ -393,7 +393,7 @@ def a_checkpoint_is_written_before_its_round_is_stable(patch: Patch) -> None:
     def commit(self: Checkpoints, *given: Any) -> None:
         committed(self, *given)
         if self._copy is not None:
-            self._write(*self._copy)
+            self._write(self._copy)
             self.wait()
 
     patch.setattr(Checkpoints, "committed", commit)
@@ -417,7 +417,7 @@ def the_last_one_is_the_first_leaders_alone(patch: Patch) -> None:
     keep = Checkpoints.keep
 
     def or_not(self: Checkpoints, *given: Any) -> bool:
-        return self._fabric.me != 0 or keep(self, *given)
+        return self._writer._fabric.me != 0 or keep(self, *given)
 
     patch.setattr(Checkpoints, "keep", or_not)
 

@@ -27,11 +27,11 @@ from spotmpi.strategies import Strategy
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from spotmpi.training.model import Model
+from spotmpi.training.state.progress import Progress
 from spotmpi.training.steps.step_round import LearnRound
 from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.synchroniser import Result, Synchroniser
-from spotmpi.training.training_state import Progress
 from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch
@@ -149,7 +149,7 @@ def a_part_is_sent_after_another_one(patch: Patch) -> None:
 
 def a_lease_is_dealt_by_what_each_worker_knows_of_itself(patch: Patch) -> None:
     def wrong(self: WorkerSteps, workers: Any) -> Any:
-        known = self._training.paces
+        known = self._training.sync.paces
         mine = [one._replace(seconds=one.seconds / 9) for one in known if one.worker == self._me]
         return paces(workers, [*known, *mine], self.now.strategy.every)
 
@@ -161,7 +161,7 @@ def a_newcomer_does_not_hear_of_others_paces(patch: Patch) -> None:
 
     def wrong(self: LearnRound, *known: Any) -> None:
         commit(self, *known)
-        self._training.paces = ()
+        self._training.sync.paces = ()
 
     patch.setattr(LearnRound, "commit", wrong)
 

@@ -14,10 +14,10 @@ from spotmpi.simulation.search import Outcome, length, search, shrink
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.journal import Journal
 from spotmpi.training.model import Model
+from spotmpi.training.state.training_state import Followed, TrainingState
 from spotmpi.training.steps.switching import Switching
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.synchroniser import Synchroniser
-from spotmpi.training.training_state import Followed, TrainingState
 from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch

@@ -18,14 +18,9 @@ import pytest
 
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.training.keeping import checkpoint_file
-from spotmpi.training.keeping.checkpoint_file import (
-    Value,
-    check_arrays,
-    load_file,
-    load_latest,
-    save,
-)
+from spotmpi.training.keeping.checkpoint_file import check_arrays, load_file, load_latest, save
 from spotmpi.training.keeping.checkpoint_folder import check_unused, newest, published
+from spotmpi.training.keeping.entries import Value
 
 NANS = np.array([0x7FC00001, 0xFFC12345, 0x7F800001, 0x80000000], dtype=np.uint32).view(np.float32)
 STATE: dict[str, Value] = {

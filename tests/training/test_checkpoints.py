@@ -18,6 +18,7 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.settings import Settings
 from spotmpi.trace.records import Trace, read
 from spotmpi.training.keeping import checkpoint_file, checkpoint_folder
+from spotmpi.training.keeping.checkpoint_writer import CheckpointWriter
 from spotmpi.training.keeping.checkpoints import Checkpoints
 from tests.running import LIMIT
 
@@ -67,6 +68,12 @@ def finite(state: Mapping[str, Any]) -> bool:
     return True
 
 
+def writer(folder: Path | None, fabric: SoloFabric, trace: Path | None = None) -> CheckpointWriter:
+    """One that writes files as trainings do."""
+    channel = LauncherChannel.open(Settings())
+    return CheckpointWriter(folder, finite, checkpoint_file.save, Trace(trace), channel, fabric)
+
+
 class Crew:
     """Keepers of several workers that commit the same rounds; one round is one step here."""
 
@@ -76,17 +83,8 @@ class Crew:
         self.alive = list(range(workers))
         self.fabrics = [Alone(worker) for worker in range(workers)]
         self.keepers = [
-            Checkpoints(
-                folder,
-                every,
-                self.state,
-                finite,
-                checkpoint_file.save,
-                Trace(None),
-                LauncherChannel.open(Settings()),
-                self.fabrics[worker],
-            )
-            for worker in range(workers)
+            Checkpoints(writer(folder, fabric), every, self.state, fabric.clock)
+            for fabric in self.fabrics
         ]
 
     def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -327,10 +325,8 @@ def test_none_is_begun_in_the_middle_of_a_round_s_steps(tmp_path: Path) -> None:
 
 
 def test_without_a_folder_nothing_happens(tmp_path: Path) -> None:
-    channel = LauncherChannel.open(Settings())
-    save = checkpoint_file.save
-    known = finite, save, Trace(None), channel, SoloFabric()
-    keeper = Checkpoints(None, 1, lambda: ({}, {}), *known)
+    fabric = SoloFabric()
+    keeper = Checkpoints(writer(None, fabric), 1, lambda: ({}, {}), fabric.clock)
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
     keeper.wait()
     assert not list(tmp_path.iterdir())
@@ -395,8 +391,7 @@ def test_the_trace_tells_for_how_long_others_had_to_wait(tmp_path: Path, disk: D
         fabric.now += 0.25  # to copy it takes so long
         return {"params/0": np.zeros(1)}, {}
 
-    known = checkpoint_file.save, Trace(file), LauncherChannel.open(Settings()), fabric
-    keeper = Checkpoints(tmp_path, None, state, finite, *known)
+    keeper = Checkpoints(writer(tmp_path, fabric, file), None, state, fabric.clock)
     keeper.committed(0, 1, wanted=True, confirmed=False, leader=True)
     keeper.committed(1, 2, wanted=False, confirmed=False, leader=True)
     disk.begun.get(timeout=LIMIT)

@@ -60,8 +60,9 @@ def test_the_leader_waits_at_the_end_for_the_cause_of_a_loss(
         trainer.step([np.ones(2)])
         session = trainer._participant
         assert isinstance(session, Session)
-        session.journal._channel = Told(rested)
-        session.journal._unexplained.add(1)
+        journal = session._exchange.records.journal
+        journal._channel = Told(rested)
+        journal._unexplained.add(1)
         object.__setattr__(session.context, "rest", rested.append)  # it is frozen
     events = [record["event"] for record in records.read(tmp_path / "trace.jsonl")]
     assert events[-2:] == ["cause", "end"]

@@ -16,7 +16,7 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.optimizers import SGD
 from spotmpi.settings import Settings
 from spotmpi.strategies import named
-from spotmpi.training import elastic, finite
+from spotmpi.training import finite, process
 from spotmpi.training.finite import Finite
 from tests import simulated
 from tests.simulated import Job, Model
@@ -141,7 +141,7 @@ def test_a_loss_that_is_not_finite_is_nothing_as_long_as_parameters_are() -> Non
 
 def start_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """In another process, with --resume."""
-    monkeypatch.setattr(elastic, "_process", elastic.Process())
+    monkeypatch.setattr(process, "_process", process.Process())
     monkeypatch.setenv("SPOTMPI_RESUME", "1")
 
 
@@ -192,7 +192,7 @@ def test_all_of_a_large_model_is_seen_in_turn(monkeypatch: pytest.MonkeyPatch, w
     layout = Layout.of(params)
     flats = layout.allocate()
     registry.add("params", layout, State(flats))
-    watch = Finite(registry, "params")
+    watch = Finite(registry, "params", refuses=False)
     watch.begin()
     arrays = layout.views(flats)
     arrays["a" if where < 100_000 else "b"][where % 100_000] = np.nan
@@ -209,7 +209,7 @@ def test_all_of_a_large_model_is_seen_in_turn(monkeypatch: pytest.MonkeyPatch, w
         watch.tell(channel, 0, leads=True)
     assert len(said) == 1
     assert said[0] < 64
-    again = Finite(registry, "params")
+    again = Finite(registry, "params", refuses=False)
     again.look(5, 5, np.nan, lambda: False)  # by the loss all is looked at
     again.tell(channel, 0, leads=True)
     assert said[1] == 5

@@ -11,9 +11,9 @@ from spotmpi.fabric import MARK, Signal, Signals
 from spotmpi.launcher_channel import Order
 from spotmpi.protocol.membership import Membership
 from spotmpi.strategies import ADPSGD, DiLoCo, LocalSGD, Strategy
+from spotmpi.training.state.progress import Progress
 from spotmpi.training.steps.gathering import Gathering
 from spotmpi.training.steps.worker_steps import RoundSteps
-from spotmpi.training.training_state import Progress
 
 QUORUM = DiLoCo(h=64, quorum=0.75, grace=2.0)
 

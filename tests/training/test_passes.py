@@ -20,9 +20,9 @@ from spotmpi.fabric.sim import Kill
 from spotmpi.optimizers import SGD
 from spotmpi.replay import check_exactly_once
 from spotmpi.strategies import SSGD
-from spotmpi.training import elastic
 from spotmpi.training.history import History
 from spotmpi.training.keeping import checkpoint_file
+from spotmpi.training.process import this_process
 from tests.simulated import Final, Job, Result, bits, check, gradient, params
 from tests.test_member import campaign, joined
 
@@ -361,7 +361,7 @@ def no_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def alone() -> Any:
     """A trainer, the first one of its process."""
-    elastic._this_process().history = History()
+    this_process().history = History()
     return spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD())
 
 

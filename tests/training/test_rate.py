@@ -15,7 +15,8 @@ from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Cosine, Momentum, StepDecay, Warmup
 from spotmpi.replay import replay, steps
 from spotmpi.strategies import SSGD
-from spotmpi.training.training_state import Progress, Rate
+from spotmpi.training.state.progress import Progress
+from spotmpi.training.state.rate import Rate
 from tests.simulated import Job, bits, gradient, params, rates
 from tests.test_member import campaign, joined, left
 

@@ -16,7 +16,7 @@ import spotmpi
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
-from spotmpi.training import elastic
+from spotmpi.training import process
 from spotmpi.training.keeping import checkpoint_file
 
 SHAPES: dict[Any, Any] = {"w": np.zeros((2, 3), np.float32), 7: np.zeros(4), "a/b": np.zeros(())}
@@ -86,7 +86,7 @@ def test_nested_parameters_come_back_by_their_names_and_in_a_structure_that_is_g
         found.like({"w": np.zeros(3)})
     # A flat dict of the same names is the same model.
     monkeypatch.setenv("SPOTMPI_RESUME", "1")
-    monkeypatch.setattr(elastic, "_process", elastic.Process())
+    monkeypatch.setattr(process, "_process", process.Process())
     zeros = {name: np.zeros_like(array) for name, array in found.params.items()}
     assert train(zeros, 0)["encoder/0/w"].tolist() == [7, 7, 7]
 

@@ -10,8 +10,9 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.strategies import ADPSGD, SSGD
 from spotmpi.training.model import Model
+from spotmpi.training.state.rate import Rate
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.strategy_survey import StrategySurvey
-from spotmpi.training.training_state import Rate, TrainingState
 from tests.simulated import params
 
 WORKERS = 2

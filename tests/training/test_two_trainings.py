@@ -18,7 +18,7 @@ from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD
 from spotmpi.trace import records as trace
-from spotmpi.training import elastic
+from spotmpi.training import process
 from tests.simulated import Final, Job, Result, bits, gradient, params
 from tests.test_member import Changes
 
@@ -213,7 +213,7 @@ def test_a_training_that_could_not_begin_is_in_nobody_s_way(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(elastic, where, fails)
+        patch.setattr(process, where, fails)
         with pytest.raises(error), one():
             pass
     with one() as trainer:

@@ -12,8 +12,9 @@ from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
 from spotmpi.protocol.sampler import Lease
 from spotmpi.strategies import ADPSGD, SSGD
+from spotmpi.training.state.meter import Meter
+from spotmpi.training.state.progress import Progress
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
-from spotmpi.training.training_state import Meter, Progress
 
 CONTROL = 4
 

@@ -8,11 +8,7 @@ A file named ``checkpoint-<step, 12 digits>.h5`` is plain HDF5 behind a 512-byte
     bytes 000000200002560
     sha256 <64 hex digits over the three lines above and over every byte from 512 to the end>
 
-The first folder of an entry says what it was: ``array/params/0`` is an array,
-``int/sampler/0/cursor``, ``float/...`` and ``bool/...`` are scalars, ``str/...`` and ``bytes/...``
-are the bytes of a text (UTF-8) or of a byte string. ``about`` is a JSON object for the reader.
-
-The file keeps three promises:
+What its values become in it: `entries`. The file keeps three promises:
 
 - *A writer killed at any moment loses nothing.* The file is written under a temporary name in the
   same folder, flushed to the disk, and only then renamed. The folder is flushed too before an
@@ -35,15 +31,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
-import re
 import resource
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import h5py
 import numpy as np
@@ -53,31 +46,28 @@ from h5py import h5d, h5g, h5l, h5o, h5p, h5s, h5t
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.keeping.checkpoint_folder import STEP_DIGITS, why
+from spotmpi.training.keeping.entries import (
+    DEPTH,
+    DTYPES,
+    Value,
+    about_entry,
+    about_of,
+    entries_of,
+    value_of,
+)
+from spotmpi.training.keeping.file_header import (
+    HEADER_BYTES,
+    Damaged,
+    header_of,
+    refuse,
+    title_of,
+    verify,
+)
 
-__all__ = [
-    "Checkpoint",
-    "Value",
-    "check_arrays",
-    "load_file",
-    "load_latest",
-    "save",
-]
+__all__ = ["Checkpoint", "check_arrays", "load_file", "load_latest", "save"]
 
-Value = npt.NDArray[Any] | np.generic | bool | int | float | str | bytes
-"""Values that can be kept. Arrays hold booleans, integers or floats of 1 to 8 bytes, of either byte
-order. A NumPy scalar comes back as an array without dimensions, all else as the type it had."""
-
-HEADER_BYTES = 512
-_NUMBERS = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8")
-_STORED = {
-    np.dtype(name): h5t.py_create(np.dtype(name), logical=True)
-    for name in ("?", "i1", "u1", *(order + number for order in "<>" for number in _NUMBERS))
-}
-_KINDS = ("array", "bool", "bytes", "float", "int", "str")
+_STORED = {dtype: h5t.py_create(dtype, logical=True) for dtype in DTYPES}
 _OVERHEAD = 4096  # most bytes that one dataset or group adds to a file
-_DIMENSIONS = 32
-_DEPTH = 32
-_CHUNK = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -96,7 +86,7 @@ class Checkpoint:
 
 def check_arrays(described: Mapping[str, tuple[str, tuple[int, ...]]]) -> None:
     """Raise UsageError if `save` would refuse arrays of these names, dtypes and shapes."""
-    _entries({n: np.broadcast_to(np.zeros((), d), s) for n, (d, s) in described.items()})
+    entries_of({n: np.broadcast_to(np.zeros((), d), s) for n, (d, s) in described.items()})
 
 
 def save(
@@ -118,8 +108,8 @@ def save(
     """
     if not 0 <= step < 10**STEP_DIGITS:
         raise UsageError(f"a checkpoint's step is 0 to {10**STEP_DIGITS - 1}, got {step}")
-    entries = _entries(state)
-    entries["about"] = np.frombuffer(_to_json(about or {}), dtype=np.uint8)
+    entries = entries_of(state)
+    entries["about"] = about_entry(about or {})
     path = checkpoint_folder.path_of(folder, step, finite)
     try:
         temporary, fd = checkpoint_folder.open_temporary(folder, step)
@@ -143,66 +133,6 @@ def save(
     return path
 
 
-def _entries(state: Mapping[str, Value]) -> dict[str, npt.NDArray[Any]]:
-    """Return the datasets of a state by their path in the file. UsageError for other values."""
-    entries: dict[str, npt.NDArray[Any]] = {}
-    for name, value in state.items():
-        parts = name.split("/")
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            parts = []
-        if not 0 < len(parts) < _DEPTH or {"", ".", ".."} & set(parts) or "\0" in name:
-            raise UsageError(
-                f"{name!r} cannot name a value in a checkpoint: use words separated by single "
-                "slashes, such as 'momentum/velocity/0'"
-            )
-        above = {"/".join(parts[:i]) for i in range(1, len(parts))} & state.keys()
-        if above:
-            raise UsageError(
-                f"a checkpoint cannot hold both {above.pop()!r} and {name!r}: rename one of them"
-            )
-        kind, array = _encode(name, value)
-        entries[f"{kind}/{name}"] = array
-    return entries
-
-
-def _encode(name: str, value: object) -> tuple[str, npt.NDArray[Any]]:
-    if isinstance(value, np.ndarray | np.generic):  # before float: np.float64 is one
-        array = np.asarray(value)
-        if array.dtype in _STORED and array.ndim <= _DIMENSIONS:
-            return "array", array
-        what = f"an array of {array.dtype} with {array.ndim} dimensions"
-    elif isinstance(value, bool):
-        return "bool", np.array(value)
-    elif isinstance(value, int):
-        if -(2**63) <= value < 2**63:
-            return "int", np.array(value, dtype=np.int64)
-        return "int", np.frombuffer(hex(value).encode(), dtype=np.uint8)
-    elif isinstance(value, float):
-        return "float", np.array(value, dtype=np.float64)
-    elif isinstance(value, str):
-        try:
-            return "str", np.frombuffer(value.encode(), dtype=np.uint8)
-        except UnicodeEncodeError:
-            what = "a text that is not valid Unicode"
-    elif isinstance(value, bytes):
-        return "bytes", np.frombuffer(value, dtype=np.uint8)
-    else:
-        what = f"a {type(value).__module__}.{type(value).__qualname__}"
-    raise UsageError(
-        f"{name!r} is {what} and cannot be kept in a checkpoint: register NumPy arrays of booleans,"
-        " integers or floats of 1 to 8 bytes, or plain int, float, bool, str, bytes"
-    )
-
-
-def _to_json(about: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(dict(about), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"a checkpoint's 'about' must be plain JSON: {error}") from None
-
-
 def _write(fd: int, step: int, entries: Mapping[str, npt.NDArray[Any]]) -> None:
     """Fill the file and flush it to the disk; the header comes last.
 
@@ -214,7 +144,7 @@ def _write(fd: int, step: int, entries: Mapping[str, npt.NDArray[Any]]) -> None:
     try:
         placed = _lay_out(layout, entries)
         size = os.fstat(layout).st_size
-        text = _title(step, size)
+        text = title_of(step, size)
         checksum = hashlib.sha256(text)
         os.lseek(fd, HEADER_BYTES, os.SEEK_SET)
         for piece in _pieces(layout, size, placed):
@@ -223,7 +153,7 @@ def _write(fd: int, step: int, entries: Mapping[str, npt.NDArray[Any]]) -> None:
                 piece = piece[os.write(fd, piece) :]
     finally:
         os.close(layout)
-    if os.pwrite(fd, _header(text, checksum.hexdigest()), 0) != HEADER_BYTES:
+    if os.pwrite(fd, header_of(text, checksum.hexdigest()), 0) != HEADER_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.fsync(fd)
 
@@ -269,14 +199,6 @@ def _pieces(
     yield memoryview(os.pread(layout, size - at, at))
 
 
-def _title(step: int, size: int) -> bytes:
-    return f"spotmpi checkpoint 1\nstep {step:0{STEP_DIGITS}}\nbytes {size:015}\n".encode()
-
-
-def _header(title: bytes, checksum: str) -> bytes:
-    return (title + f"sha256 {checksum}\n".encode()).ljust(HEADER_BYTES, b"\0")
-
-
 # ------------------------------------------------------------------------------------- reading
 
 
@@ -304,7 +226,7 @@ def load_latest(folder: Path, warn: Callable[[str], None], arrays: bool = True) 
                 continue
             try:
                 checkpoint = _load(path, checkpoint_folder.step_of(path), arrays)
-            except _Damaged as damage:
+            except Damaged as damage:
                 faults.append(f"{path.name} is not usable ({damage})")
                 continue
             except FileNotFoundError:
@@ -331,16 +253,8 @@ def load_file(path: Path) -> Checkpoint:
     """Read one checkpoint, under any file name. Blocking. Raises CheckpointError."""
     try:
         return _load(path, None)
-    except (_Damaged, OSError) as fault:
+    except (Damaged, OSError) as fault:
         raise CheckpointError(f"the checkpoint {path} cannot be read: {why(fault)}") from None
-
-
-class _Damaged(Exception):
-    """Says why a file is not usable."""
-
-
-def _refuse(why: str) -> NoReturn:
-    raise _Damaged(why)
 
 
 def _load(path: Path, step: int | None, arrays: bool = True) -> Checkpoint:
@@ -351,58 +265,26 @@ def _load(path: Path, step: int | None, arrays: bool = True) -> Checkpoint:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise _Damaged(why(error)) from None
+        raise Damaged(why(error)) from None
     try:
-        step = _verify(fd, step)
+        step = verify(fd, step)
         # The same open file, not the same name: what was verified is what is parsed.
         with h5py.File(f"/proc/self/fd/{fd}", "r", locking=False) as file:
             datasets = dict(_datasets(file.id, os.fstat(fd).st_size))
-            about = json.loads(bytes(_read(datasets.pop("about", None))))
-            if not isinstance(about, dict):
-                _refuse("its 'about' is not a JSON object")
+            about = about_of(_read(datasets.pop("about", None)))
             if not arrays:
                 datasets.clear()
-            state = dict(_decode(name, _read(dataset)) for name, dataset in datasets.items())
+            state = dict(value_of(name, _read(dataset)) for name, dataset in datasets.items())
             if len(state) != len(datasets):
-                _refuse("it holds a name twice")
+                refuse("it holds a name twice")
     # OverflowError and the others: h5py and NumPy raise them for damaged shapes and names.
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, OverflowError) as error:
         if not os.fstat(fd).st_nlink:  # it was removed meanwhile, and HDF5 needs its name
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
-        raise _Damaged(why(error)) from error
+        raise Damaged(why(error)) from error
     finally:
         os.close(fd)
     return Checkpoint(step, state, path, about)
-
-
-def _verify(fd: int, step: int | None) -> int:
-    """Verify that the header is, to the bit, the one that belongs to the file's bytes. Return the
-    step that it names, which must be ``step`` if that is given."""
-    status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        _refuse("it is not a regular file")
-    found = os.pread(fd, HEADER_BYTES, 0)
-    if len(found) < HEADER_BYTES:
-        _refuse(f"truncated: {status.st_size} bytes are less than a header")
-    match = re.match(rb"spotmpi checkpoint 1\nstep (\d+)\nbytes (\d+)\n", found)
-    if match is None:
-        _refuse("it does not start as a checkpoint of this version does")
-    if int(match[2]) != status.st_size:
-        how = "truncated" if status.st_size < int(match[2]) else "too long"
-        _refuse(f"{how}: {status.st_size} bytes where {int(match[2])} were written")
-    written = int(match[1])
-    if step is not None and written != step:
-        _refuse(f"it was written for step {written} and renamed")
-    title = _title(written, status.st_size)
-    checksum = hashlib.sha256(title)
-    buffer = bytearray(_CHUNK)
-    at = HEADER_BYTES
-    while count := os.preadv(fd, [buffer], at):
-        checksum.update(memoryview(buffer)[:count])
-        at += count
-    if found != _header(title, checksum.hexdigest()):
-        _refuse("its checksum does not match: the file was changed or the disk is failing")
-    return written
 
 
 def _datasets(root: h5g.GroupID, size: int) -> Iterator[tuple[str, h5d.DatasetID]]:
@@ -416,42 +298,42 @@ def _datasets(root: h5g.GroupID, size: int) -> Iterator[tuple[str, h5d.DatasetID
         for raw in group:
             name = prefix + raw.decode()
             if group.links.get_info(raw).type != h5l.TYPE_HARD:
-                _refuse(f"{name!r} is a link to elsewhere")
+                refuse(f"{name!r} is a link to elsewhere")
             entry = h5o.open(group, raw)
             address = h5o.get_info(entry).addr
             if address in seen:
-                _refuse(f"{name!r} is there under two names")
+                refuse(f"{name!r} is there under two names")
             seen.add(address)
-            if isinstance(entry, h5g.GroupID) and name.count("/") < _DEPTH:
+            if isinstance(entry, h5g.GroupID) and name.count("/") < DEPTH:
                 groups.append((f"{name}/", entry))
             elif isinstance(entry, h5d.DatasetID):
                 left -= _check_dataset(name, entry, size)
                 if left < 0:
-                    _refuse("its arrays claim more bytes than the file has")
+                    refuse("its arrays claim more bytes than the file has")
                 yield name, entry
             else:
-                _refuse(f"{name!r} is neither an array nor a folder of arrays")
+                refuse(f"{name!r} is neither an array nor a folder of arrays")
 
 
 def _check_dataset(name: str, dataset: h5d.DatasetID, size: int) -> int:
     """Return how many bytes a dataset holds. Refuse it if they are not all in this file."""
     dtype = _dtype(dataset)
     if dtype is None:
-        _refuse(f"{name!r} has a type that is never written")
+        refuse(f"{name!r} has a type that is never written")
     if dataset.get_space().get_simple_extent_type() not in (h5s.SIMPLE, h5s.SCALAR):
-        _refuse(f"{name!r} has no shape")
+        refuse(f"{name!r} has no shape")
     creation = dataset.get_create_plist()
     # Chunked data may name filters, which are plugins: code. Virtual and external data lie in
     # other files. We write contiguous data of this file only.
     if creation.get_layout() != h5d.CONTIGUOUS or creation.get_external_count():
-        _refuse(f"{name!r} is not stored in one piece in this file")
+        refuse(f"{name!r} is not stored in one piece in this file")
     claimed = dtype.itemsize
     for extent in dataset.shape:
         claimed *= int(extent)
     if claimed:
         offset = dataset.get_offset()
         if dataset.get_storage_size() != claimed or offset is None or offset + claimed > size:
-            _refuse(f"{name!r} claims {claimed} bytes that are not in the file")
+            refuse(f"{name!r} claims {claimed} bytes that are not in the file")
     return claimed
 
 
@@ -464,26 +346,8 @@ def _dtype(dataset: h5d.DatasetID) -> np.dtype[Any] | None:
 
 def _read(dataset: h5d.DatasetID | None) -> npt.NDArray[Any]:
     if dataset is None:
-        _refuse("an entry that every checkpoint has is missing")
+        refuse("an entry that every checkpoint has is missing")
     array = np.empty(dataset.shape, dtype=_dtype(dataset))
     if array.size:
         dataset.read(h5s.ALL, h5s.ALL, array)
     return array
-
-
-def _decode(path: str, array: npt.NDArray[Any]) -> tuple[str, Value]:
-    kind, _, name = path.partition("/")
-    if kind not in _KINDS or not name:
-        _refuse(f"{path!r} is not something that is ever written")
-    form = (array.dtype.str[1:], array.ndim)
-    if kind == "array":
-        return name, array
-    if kind == "int" and form == ("u1", 1):
-        return name, int(array.tobytes(), 16)
-    if kind in ("str", "bytes") and form == ("u1", 1):
-        raw = array.tobytes()
-        return name, raw.decode() if kind == "str" else raw
-    if form == {"bool": ("b1", 0), "int": ("i8", 0), "float": ("f8", 0)}.get(kind):
-        scalar: bool | int | float = array.item()
-        return name, scalar
-    _refuse(f"{path!r} is not a {kind}")

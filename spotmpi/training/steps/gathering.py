@@ -15,8 +15,8 @@ from spotmpi.fabric import Signal, Signals
 from spotmpi.fabric import Steps as Asks
 from spotmpi.protocol.membership import Membership
 from spotmpi.rounds.state_transfer import StateTransfer
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.worker_steps import RoundSteps
-from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 __all__ = ["Gathering"]

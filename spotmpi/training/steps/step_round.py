@@ -14,10 +14,10 @@ from spotmpi.protocol.paces import Pace
 from spotmpi.rounds.memory import RoundMemory
 from spotmpi.rounds.round import Reached, Round, Taken
 from spotmpi.training.journal import described
+from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.synchroniser import Result
-from spotmpi.training.training_state import TrainingState
 
 __all__ = ["LearnRound", "StepRound"]
 
@@ -57,7 +57,7 @@ class StepRound(Round):
         """Refuse numbers that are not finite, if this check was asked for."""
         training = self._training
         training.sync.starts(first, last)
-        if not training.check_finite:
+        if not training.finite.refuses:
             return
         if (name := training.sync.memory.first_not_finite(first, last)) is not None:
             batch = training.batch
@@ -118,7 +118,7 @@ class StepRound(Round):
         progress, sync = training.progress, training.sync
         result, lease, told = self._result(full), turn.lease, self._tables.told_paces
         if told is not None:
-            result, training.paces = result.told(told, sync.strategy), told
+            result, sync.paces = result.told(told, sync.strategy), told
             if lease is not None:
                 taken = {one.worker: one.taken for one in told}
                 lease = training.position.dealer.end([taken.get(one, 0) for one in lease.slots])
@@ -194,7 +194,7 @@ class LearnRound(Round):
             lesson = result = Result(*page["result"])
             if (told := self._tables.told_paces) is not None:
                 result = lesson.told(told, self._training.sync.strategy)
-                self._training.paces = self._told = told
+                self._training.sync.paces = self._told = told
             self._beyond = result.after - lesson.after
             if result.weight:
                 self._training.sync.follow(result)

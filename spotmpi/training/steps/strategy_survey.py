@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from spotmpi.policies import Metrics, Policy, Tried
+from spotmpi.policies import Metrics, Tried
 from spotmpi.protocol.gradient_noise import Lengths, Noise, estimated
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 
-__all__ = ["StrategySurvey", "decided"]
+__all__ = ["StrategySurvey"]
 
 _KEEPS = 0.9
 """Weight of earlier surveys in the average of the gradient's noise."""
@@ -95,12 +95,3 @@ class StrategySurvey:
                 for name, (known, many, at, period) in self._tried.items()
             },
         )
-
-
-def decided(policy: Policy, metrics: Metrics) -> str:
-    """Return the reason for a decision, as text for people."""
-    there = f"{metrics.workers} workers on {metrics.hosts} host" + "s" * (metrics.hosts != 1)
-    return (
-        f"{policy}, with {there}: each worker does {metrics.share:.2f} of what it would do alone, "
-        f"the slowest computes {metrics.slowest:.2f} times as long as the median one"
-    )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from spotmpi.errors import UsageError
-from spotmpi.policies import Metrics
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.rounds.round import Taken
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.training.journal import Journal
-from spotmpi.training.steps.strategy_survey import StrategySurvey, decided
+from spotmpi.training.state.training_state import TrainingState
+from spotmpi.training.steps.strategy_survey import StrategySurvey
 from spotmpi.training.steps.worker_tables import WorkerTables
-from spotmpi.training.training_state import TrainingState
 
 __all__ = ["Switching"]
 
@@ -49,8 +47,7 @@ class Switching:
     @property
     def wish(self) -> int | None:
         """Number of the strategy that the control word asks for, if this worker leads."""
-        training = self._training
-        return None if training.wish == training.number else training.wish
+        return self._training.choice.wanted(self._training.number)
 
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
         """Read the control word of a committed round of steps. ``full``: its workers."""
@@ -59,29 +56,10 @@ class Switching:
         if (told := self._tables.told_survey) is not None:
             self._training.meter.reset()
             metrics = self._survey.metrics(*told, full)
-            if metrics is not None and leads:
-                self._decide(metrics)
+            if metrics is not None and leads and self.wish is None:
+                self._training.choice.decide(metrics)
         if self._transfer.idle and word.strategy != self._training.number:
             self._agreed = word.strategy
-
-    def _decide(self, metrics: Metrics) -> None:
-        training = self._training
-        if training.policy is None or self.wish is not None:
-            return
-        wanted = training.policy.decide(metrics)
-        if wanted is not None and str(wanted) != str(metrics.strategy):
-            try:
-                training.wish = training.number_of(wanted)
-            except ValueError:
-                known = ", ".join(map(str, training.strategies))
-                raise UsageError(
-                    f"{training.policy} has decided for {wanted}, expected one of its strategies, "
-                    f"or None: {known}"
-                ) from None
-            training.why = {
-                "why": decided(training.policy, metrics),
-                "figures": metrics.figures(),
-            }
 
     def carry_out(self, generation: int, leads: bool) -> None:
         """Change to the strategy agreed on, if there is one. Call it right after that
@@ -90,15 +68,12 @@ class Switching:
             return
         training, number = self._training, self._agreed
         before = training.sync.strategy
-        asked = training.wish == number
         self._agreed = None
         training.follow(number)
         after = training.sync.strategy
         self._transfer.change(training.registry.words(), training.model.ends)
         self._survey.reset()
-        known: Mapping[str, Any] = training.why if asked else {}
-        if asked:
-            training.wish, training.why = None, {}
+        known = training.choice.come_to(number)
         step = training.progress.steps
         self._journal.switched(step, generation, after, before, known)
         if leads:

@@ -15,7 +15,7 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace, paces
 from spotmpi.protocol.sampler import Indices, Lease, generator
 from spotmpi.strategies import Strategy
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["RoundSteps", "WorkerSteps"]
 
@@ -245,7 +245,7 @@ class WorkerSteps:
             self.now.left = True
 
     def _paces(self, workers: Sequence[WorkerId]) -> Sequence[int]:
-        return paces(workers, self._training.paces, self.now.strategy.every)
+        return paces(workers, self._training.sync.paces, self.now.strategy.every)
 
     def position(self) -> StepPosition:
         """Return the position of the next step, or of the round if no step is left."""
@@ -352,7 +352,7 @@ class WorkerSteps:
         if sync.strategy.fragments > 1:
             known["buckets"] = [*sync.memory.buckets_of(self._training.progress.rounds - 1)]
         if self._asynchronous:
-            taken = {one.worker: one.taken for one in self._training.paces}
+            taken = {one.worker: one.taken for one in self._training.sync.paces}
             known["taken"] = [taken.get(worker, 0) for worker in workers]
         if turn.sent is None:
             return known

@@ -13,7 +13,7 @@ from spotmpi.fabric import Arena, Shape
 from spotmpi.protocol import gradient_noise, paces
 from spotmpi.protocol.gradient_noise import Lengths
 from spotmpi.protocol.paces import Pace
-from spotmpi.training.training_state import TrainingState
+from spotmpi.training.state.training_state import TrainingState
 
 __all__ = ["WorkerTables"]
 
@@ -27,7 +27,7 @@ class WorkerTables:
         self._paces: Arena | None = None
         """None if no strategy here is asynchronous. It is there from the beginning, so that nobody
         waits for it when all change to such a strategy."""
-        if any(strategy.asynchronous for strategy in training.strategies):
+        if any(strategy.asynchronous for strategy in training.choice.strategies):
             self._paces = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._survey: Arena | None = None
         self._asks = False

@@ -1,9 +1,9 @@
-"""`spotmpi.training.training_state`: what a worker measures of itself."""
+"""`spotmpi.training.state.meter`: what a worker measures of itself."""
 
 from __future__ import annotations
 
 from spotmpi.launcher_channel import Measured
-from spotmpi.training.training_state import Meter
+from spotmpi.training.state.meter import Meter
 
 
 def test_a_meter_tells_computing_from_waiting_and_stalls_from_both() -> None:

@@ -1,0 +1,1 @@
+"""What one worker trains, and how far it has come."""
