@@ -32,7 +32,7 @@ from spotmpi.training.history import History
 from spotmpi.training.joining_worker import enter
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Participant
-from spotmpi.training.script_position import TOO_LARGE
+from spotmpi.training.script.answers import TOO_LARGE
 from spotmpi.training.steps.timings import CpuTime
 from spotmpi.training.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
@@ -228,7 +228,7 @@ class Elastic(Generic[P]):
             return answer_of(said)
         said = self._run(participant.once(lambda: self._outcome(work), of))
         value = answer_of(said)
-        position.keep_last(of, said)
+        position.answers.keep_last(of, said)
         return value
 
     def last_once(self, work: Callable[[], Any]) -> Any:
@@ -239,7 +239,7 @@ class Elastic(Generic[P]):
         together. Raises UsageError if there was no room for this one.
         """
         of = name_of(work)
-        said = self._training.position.last.get(of)
+        said = self._training.position.answers.last.get(of)
         if said == TOO_LARGE:
             raise UsageError(
                 f"worker {self.worker}, step {self.steps}: what {self._call}.once({of}) returned "

@@ -214,7 +214,7 @@ class Session(Generic[P]):
         if has_round:
             yield from self._perform_step(turn, now)
             self._renew()
-        training.position.stepped()
+        training.position.answers.stepped()
         training.batch = None
         return self
 
@@ -265,7 +265,7 @@ class Session(Generic[P]):
         self._exchange.ending.finishes = True
         yield from self._end_early()
         yield from self._runner.finish()
-        self.training.position.end()
+        self.training.position.loops.leave_behind()
         self.context.history.over(self.training.registry.snapshot(None), self.membership)
 
     def ask_for_checkpoint(self) -> None:

@@ -24,7 +24,7 @@ from spotmpi.training.finite import Finite
 from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from spotmpi.training.gradients.script_gradient import ScriptGradient
 from spotmpi.training.model import Model
-from spotmpi.training.script_position import ScriptPosition
+from spotmpi.training.script.script_position import ScriptPosition
 from spotmpi.training.step_memory import StepArenas
 from spotmpi.training.synchroniser import Synchroniser
 

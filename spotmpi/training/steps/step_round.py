@@ -108,7 +108,7 @@ class StepRound(Round):
     def graduates(self) -> bool:
         """False if the round comes after the last step, and scripts have asked for something in
         between: a newcomer would still ask for it."""
-        return not (self._turn.closes and self._training.position.asked)
+        return not (self._turn.closes and self._training.position.answers.asked)
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
