@@ -20,7 +20,7 @@ from spotmpi.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.training.busy import BusyBlock
 from spotmpi.training.participant import Participant
 from spotmpi.training.process import this_process
-from spotmpi.training.script_position import TOO_LARGE
+from spotmpi.training.script.answers import TOO_LARGE
 from spotmpi.training.state.training_state import TrainingState
 
 # A library prints nothing unless the application asks for it.
@@ -196,7 +196,7 @@ class Elastic(Generic[P]):
             return answer_of(said)
         said = self._run(participant.once(lambda: self._outcome(work), of))
         value = answer_of(said)
-        position.keep_last(of, said)
+        position.answers.keep_last(of, said)
         return value
 
     def last_once(self, work: Callable[[], Any]) -> Any:
@@ -207,7 +207,7 @@ class Elastic(Generic[P]):
         together. Raises UsageError if there was no room for this one.
         """
         of = name_of(work)
-        said = self._training.position.last.get(of)
+        said = self._training.position.answers.last.get(of)
         if said == TOO_LARGE:
             raise UsageError(
                 f"worker {self.worker}, step {self.steps}: what {self._call}.once({of}) returned "

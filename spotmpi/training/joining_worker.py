@@ -228,7 +228,7 @@ class JoiningWorker(Outsider[P]):
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Return what the others were told since their last step. Raises Left if it is unknown."""
-        said = self.training.position.recall_of_turn()
+        said = self.training.position.answers.recall_of_turn()
         if said is None:
             raise turned_away(
                 self.context,
@@ -246,7 +246,7 @@ class JoiningWorker(Outsider[P]):
         raise Left(why)
 
     def _check_followed(self) -> None:
-        if self.training.position.lost:
+        if self.training.position.answers.lost:
             raise turned_away(
                 self.context,
                 "its script has asked for more, by mean() and once() outside of batches(), than "

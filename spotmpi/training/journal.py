@@ -68,10 +68,9 @@ class Journal:
         """Workers that are gone, and for which this worker has not written the cause."""
         self._loops: set[int] = set()
         """Loops over batches that this journal has noted already."""
-        self._last: _Entry | None = None
-        """The last step. It lacks the digest of the parameters after it."""
         self._undigested: list[dict[str, Any]] = []
-        """What this worker says of the recoveries before that step. It lacks the same digest."""
+        """What this worker says of the recoveries before the last step. It lacks the digest of the
+        parameters after that step."""
 
     def begin(self, resumed: int | None) -> None:
         """Begin the trace. The first leader calls it once. ``resumed``: the step to go on with;
@@ -180,8 +179,7 @@ class Journal:
         self._recovered.clear()
         records += self._chosen
         self._chosen = []
-        self._last = _Entry(number, step, records, describe, self._strategy())
-        self._waiting.append(self._last)
+        self._waiting.append(_Entry(number, step, records, describe, self._strategy()))
 
     def digested(self, digest: int) -> None:
         """Add the digest of the parameters after the last step. No worker had to wait for it."""
@@ -189,8 +187,8 @@ class Journal:
         for fields in self._undigested:
             self.trace.write("recovered", **fields, digest=said)
         self._undigested.clear()
-        if self._last is not None:
-            self._last.digest, self._last = said, None
+        if self._waiting and self._waiting[-1].digest is None:
+            self._waiting[-1].digest = said
 
     def stable(self, number: int, leader: WorkerId) -> None:
         """Write what is stable, or drop it: round ``number`` is complete under ``leader``."""

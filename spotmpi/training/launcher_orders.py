@@ -37,7 +37,7 @@ class LauncherOrders:
         if failure is not None:
             channel.tell_once("gave_up", order.newcomer, why=failure)
         # In no other round: there an answer may be missing that the newcomer's script needs.
-        if in_step and self._training.position.tellable:
+        if in_step and self._training.position.answers.tellable:
             fabric.brief(lambda: self._prospectus(membership))
 
     def why_to_stop(self, remain: int) -> str:

@@ -137,7 +137,7 @@ class Session:
         if has_round:
             yield from self._perform_step(turn, now)
             self._renew()
-        training.position.stepped()
+        training.position.answers.stepped()
         training.batch = None
         return self
 
@@ -188,7 +188,7 @@ class Session:
         self._exchange.ending.finishes = True
         yield from self._end_early()
         yield from self._runner.finish()
-        self.training.position.end()
+        self.training.position.loops.leave_behind()
         self.context.history.over(self.training.registry.snapshot(None), self.membership)
 
     def ask_for_checkpoint(self) -> None:

@@ -17,7 +17,7 @@ from spotmpi.errors import OnceError, UsageError
 from spotmpi.fabric.sim import Arrival, Kill
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
-from spotmpi.training import script_position
+from spotmpi.training.script import answers
 from tests.simulated import Final, Job, Result, check, params
 from tests.test_member import campaign, joined, left
 
@@ -191,7 +191,7 @@ def test_a_value_too_large_to_be_told_in_a_step_keeps_newcomers_for_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
     """They begin in a step before which nothing was done once."""
-    monkeypatch.setattr(script_position, "_MOST_IN_TURN", most)
+    monkeypatch.setattr(answers, "_MOST_IN_TURN", most)
     asked = []
     for at in range(60, 160, 20):
         folder = tmp_path / f"{at}"

@@ -15,7 +15,7 @@ from spotmpi.protocol.paces import Pace, all_of
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import search
 from spotmpi.training import synchroniser
-from spotmpi.training.script_position import ScriptPosition
+from spotmpi.training.script.script_position import ScriptPosition
 from spotmpi.training.steps.gathering import Gathering
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables

@@ -10,7 +10,7 @@ import pytest
 
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import Lease
-from spotmpi.training.script_position import ScriptPosition
+from spotmpi.training.script.script_position import ScriptPosition
 
 TWO = Membership.first(["h"] * 2)
 
@@ -203,12 +203,12 @@ def test_more_answers_than_are_kept_are_none_and_nobody_can_follow() -> None:
     others.remember([0.5] * 1000)
     early = arrived(others)
     assert early.recall(list) == [0.5] * 1000
-    assert not early.lost
+    assert not early.answers.lost
     others.remember([0.5] * 1100)
-    assert others.lost
-    assert arrived(others).lost
+    assert others.answers.lost
+    assert arrived(others).answers.lost
     early.restore(json.loads(json.dumps(others.snapshot())))
-    assert early.lost
+    assert early.answers.lost
     assert early.recall(list) is None
 
 

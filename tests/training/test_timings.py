@@ -86,7 +86,7 @@ def test_without_a_trace_nothing_is_kept() -> None:
     own = Timings(Trace(None), 0, Clock(), None)
     own.committed(11.0, STEP, 0)
     own.write()
-    assert own._steps == []
+    assert own._unwritten == []
 
 
 def test_the_kernel_tells_what_this_thread_had() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from spotmpi.errors import UsageError
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.training.script_position import ScriptPosition
+from spotmpi.training.script.script_position import ScriptPosition
 
 __all__ = ["Outlook", "Progress"]
 

@@ -75,7 +75,7 @@ class Gathering:
         now = self._context.fabric.clock()
         if self._since is None:
             self._since = now
-        a_step = (now - turn.began) / turn.taken
+        a_step = (now - turn.so_far.began) / turn.taken
         return now + a_step > self._since + quorum.grace
 
     @property

@@ -90,12 +90,12 @@ class StepRound(Round):
 
     def word(self, word: ControlWord) -> ControlWord:
         """Add the loss. A worker is late only without a lease: it may end before its script."""
-        turn = self._turn
-        late = self._training.joined and turn.lease is None
-        if not turn.loss_weight:
+        so_far = self._turn.so_far
+        late = self._training.joined and self._turn.lease is None
+        if not so_far.loss_weight:
             return word._replace(late=late)
-        mean = turn.loss / turn.loss_weight
-        return word._replace(late=late, loss=mean, loss_weight=turn.loss_weight)
+        mean = so_far.loss / so_far.loss_weight
+        return word._replace(late=late, loss=mean, loss_weight=so_far.loss_weight)
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
         """Return what all know of the round, how often the optimizer has moved, and the loss that
@@ -108,7 +108,7 @@ class StepRound(Round):
     def graduates(self) -> bool:
         """False if the round comes after the last step, and scripts have asked for something in
         between: a newcomer would still ask for it."""
-        return not (self._turn.closes and self._training.position.asked)
+        return not (self._turn.closes and self._training.position.answers.asked)
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
@@ -135,7 +135,8 @@ class StepRound(Round):
         progress.steps, many = result.after, result.many
         rates = [result.rate] * many
         if sync.strategy.local_models:
-            rates = [turn.rates[step * len(turn.rates) // many] for step in range(many)]
+            asked = turn.so_far.rates
+            rates = [asked[step * len(asked) // many] for step in range(many)]
         describe = partial(described, rates, word.loss, lease)
         return Taken(result.after - many, many, int(result.weight), describe)
 

@@ -51,7 +51,7 @@ class Switching:
 
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
         """Read the control word of a committed round of steps. ``full``: its workers."""
-        if self._training.policy is not None:
+        if self._training.choice.policy is not None:
             self._survey.committed(taken.samples, len(full))
         if (told := self._tables.told_survey) is not None:
             self._training.meter.reset()

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.trace.records import Trace
@@ -63,6 +63,21 @@ class CpuTime:
         self.close()
 
 
+class _Took(NamedTuple):
+    """What one round of steps took, in milliseconds."""
+
+    last: int
+    """The last of its steps."""
+    script: float
+    """Time outside of rounds before it."""
+    rounds: float
+    """Time in it, and in the others before it."""
+    cpu: tuple[float, float] | None
+    """Time on a core and time ready to run without one, in both; None if not known."""
+    others: list[str]
+    """Names of the other rounds before it."""
+
+
 class Timings:
     """One worker's times. Local, all of it; does nothing without a trace."""
 
@@ -85,7 +100,7 @@ class Timings:
         """Names of other rounds since the last round of steps."""
         self._last: deque[float] = deque(maxlen=_LAST)
         self._rounds = 0
-        self._clear()
+        self._unwritten: list[_Took] = []
 
     def entered(self, now: float) -> None:
         """Note that this worker enters a round. Another try after a loss does not count."""
@@ -103,15 +118,11 @@ class Timings:
             self._others.append("learn" if kind is None else _NAMES[kind])
             return
         whole = now - self._stepped
-        used = None if self._cpu is None else self._cpu()
+        used, cpu = None if self._cpu is None else self._cpu(), None
         if used is not None and self._used is not None:
-            self._ran.append(_ms(used[0] - self._used[0]))
-            self._starved.append(_ms(used[1] - self._used[1]))
-        if self._others:
-            self._between[str(len(self._steps))] = self._others
-        self._steps.append(last)
-        self._scripts.append(_ms(self._script))
-        self._in_rounds.append(_ms(whole - self._script))
+            cpu = _ms(used[0] - self._used[0]), _ms(used[1] - self._used[1])
+        times = _ms(self._script), _ms(whole - self._script)
+        self._unwritten.append(_Took(last, *times, cpu, self._others))
         self._used, self._stepped, self._script, self._others = used, now, 0.0, []
         self._rounds += 1
         self._last.append(whole)
@@ -119,32 +130,25 @@ class Timings:
         if (
             slow
             or self._rounds <= _FIRST
-            or len(self._steps) == _MOST
+            or len(self._unwritten) == _MOST
             or now - self._written > _LONGEST
         ):
             self.write()
 
     def write(self) -> None:
         """Write the rounds that are not written yet."""
-        if self._steps:
-            known: dict[str, Any] = {"script_ms": self._scripts, "round_ms": self._in_rounds}
-            if len(self._ran) == len(self._steps):
-                known |= {"cpu_ms": self._ran, "starved_ms": self._starved}
-            if self._between:
-                known["between"] = self._between
+        if self._unwritten:
+            steps, scripts, rounds, cpus, others = zip(*self._unwritten, strict=True)
+            known: dict[str, Any] = {"script_ms": scripts, "round_ms": rounds}
+            if None not in cpus:
+                known["cpu_ms"], known["starved_ms"] = zip(*cpus, strict=True)
+            if between := {str(at): names for at, names in enumerate(others) if names}:
+                known["between"] = between
             self._trace.write(
-                "timing", worker=self._me, steps=self._steps, committed=self._stepped, **known
+                "timing", worker=self._me, steps=steps, committed=self._stepped, **known
             )
+            self._unwritten = []
         self._written = self._clock()
-        self._clear()
-
-    def _clear(self) -> None:
-        self._steps: list[int] = []
-        self._scripts: list[float] = []
-        self._in_rounds: list[float] = []
-        self._ran: list[float] = []
-        self._starved: list[float] = []
-        self._between: dict[str, list[str]] = {}
 
 
 def _ms(seconds: float) -> float:

@@ -23,6 +23,30 @@ _LATELY = 1.0
 """Seconds of recent steps that a worker's pace is measured over."""
 
 
+class SoFar:
+    """What one worker's steps on the way to a round have come to so far."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        """Time when this worker could begin with them, on the fabric's clock."""
+        self.brought = 0
+        """Steps with a gradient that counts."""
+        self.samples = 0
+        """Samples of the gradients that count."""
+        self.loss = self.loss_weight = 0.0
+        self.rates: list[float] = []
+        """Learning rates that the script wanted, one for each step."""
+
+    def add(self, weight: int, loss: float | None, rate: float) -> None:
+        """Count one more step, with the learning rate that the script wants."""
+        self.rates.append(rate)
+        self.brought += weight > 0
+        self.samples += weight
+        if loss is not None:
+            self.loss += float(loss) * weight
+            self.loss_weight += weight
+
+
 class RoundSteps:
     """A *turn*: the steps on the way to the next round, as far as this worker has taken them."""
 
@@ -35,15 +59,14 @@ class RoundSteps:
         me: WorkerId = 0,
     ) -> None:
         self.strategy = strategy
-        self._delay = strategy.delay
-        self.whole = self._planned = strategy.every if lease is None else lease.steps
+        self.whole = strategy.every if lease is None else lease.steps
         """Steps of the training that this round makes."""
         self.steps = self.planned = strategy.every if lease is None else lease.steps_for(me)
         """Steps that this worker takes (`steps`) and was to take (`planned`)."""
         self.first = 0
         """Steps of the training before the first of them."""
-        self.began = began
-        """Time when this worker could begin with them, on the fabric's clock."""
+        self.taken = 0
+        self.so_far = SoFar(began)
         self.pace: Pace | None = None
         """How this worker took its steps; known once the round is due, if the strategy is
         asynchronous."""
@@ -53,27 +76,12 @@ class RoundSteps:
         self.dealt = lease
         """The lease before some of its steps were left out."""
         self.sampler = sampler
-        self.sent: int | None = None
-        """Steps that were taken when the contribution was made ahead; None: it was not."""
-        self._sends_last = False
-        """True if the contribution is made when nothing but the round is left."""
-        self.taken = 0
-        self.brought = 0
-        """Steps with a gradient that counts."""
-        self.samples = 0
-        """Samples of the gradients that count."""
-        self.loss = self.loss_weight = 0.0
-        self.rates: list[float] = []
-        """Learning rates that the script wanted, one for each step."""
+        self._sent: int | None = None
+        """Steps that were taken when the contribution was made ahead, with the last of them."""
         self.closes = False
         """True if the round comes after the last step that is taken, and not with it."""
         self.left = False
         """True if the script has left the batches that the lease is of."""
-
-    @property
-    def last(self) -> bool:
-        """True if the next step is the last one of the round."""
-        return self.taken + 1 == self.steps
 
     @property
     def under_way(self) -> bool:
@@ -83,12 +91,6 @@ class RoundSteps:
     def weight(self, me: WorkerId) -> int:
         """Return the samples that this worker's gradient stands for in the next step."""
         return 1 if self.lease is None else len(self.lease.batch(me, self.taken))
-
-    @property
-    def reached(self) -> int:
-        """Steps of the training that are taken with this worker's steps so far, if it takes all of
-        them."""
-        return self.first + self.taken * self.whole // self.steps
 
     @cached_property
     def crew(self) -> list[WorkerId]:
@@ -101,23 +103,20 @@ class RoundSteps:
         self.steps, self.lease, self.closes = self.taken, lease, True
         if not self.strategy.asynchronous:  # else the steps of all workers decide that
             self.whole = self.taken
-        self._sends_last = self._delay > 0 and self.sent is None
-        if self._sends_last:
-            self.sent = self.taken
 
     def share(self, worker: WorkerId) -> int:
         """Return the samples that this worker's contribution stands for. A contribution that is
         made ahead stands for all samples that were dealt, even if some are left out later."""
         if self.pace is not None and worker == self.pace.worker:
             return self.pace.samples
-        lease = self.dealt if self._delay else self.lease
+        lease = self.dealt if self.strategy.delay else self.lease
         if lease is None:
-            return self._planned if self._delay else self.steps
+            return self.planned if self.strategy.delay else self.steps
         return len(lease.of(worker))
 
     def weigh(self, workers: Sequence[WorkerId]) -> tuple[int, int]:
         """Return the samples of all these contributions, and how many of these stand for any."""
-        lease = self.dealt if self._delay else self.lease
+        lease = self.dealt if self.strategy.delay else self.lease
         if lease is None:
             return len(workers) * self.share(workers[0]), len(workers)
         return lease.weigh(workers)
@@ -130,21 +129,20 @@ class RoundSteps:
     @property
     def sends(self) -> bool:
         """True if a contribution is made ahead with the next step, or with the round."""
-        if self.closes:
-            return self._sends_last
-        return self._delay > 0 and self.sent is None and self.steps - self.taken <= self._delay + 1
+        delay = self.strategy.delay
+        return delay > 0 and self._sent is None and self.steps - self.taken <= delay + 1
+
+    @property
+    def sent(self) -> int | None:
+        """Steps that were taken when the contribution was made ahead; None: it was not."""
+        return self.taken if self.closes and self.sends else self._sent
 
     def take(self, weight: int, loss: float | None, rate: float) -> None:
         """Count one more step, with the learning rate that the script wants."""
-        if self.sends:
-            self.sent = self.taken + 1
+        if self.strategy.delay and self.sends:
+            self._sent = self.taken + 1
         self.taken += 1
-        self.rates.append(rate)
-        self.brought += weight > 0
-        self.samples += weight
-        if loss is not None:
-            self.loss += float(loss) * weight
-            self.loss_weight += weight
+        self.so_far.add(weight, loss, rate)
 
 
 class _Recent:
@@ -225,7 +223,7 @@ class WorkerSteps:
             if lease is None:
                 return None
             # The time between a script's steps is part of its pace; the time between loops is not.
-            began = turn.began if number == self._loop else self._clock()
+            began = turn.so_far.began if number == self._loop else self._clock()
             self._loop = number
             turn = self.now = RoundSteps(strategy, began, lease, number, self._me)
         assert turn.lease is not None
@@ -256,7 +254,7 @@ class WorkerSteps:
             turn.first = steps
         if turn.closes:
             return StepPosition(0.0, share, True, steps, rate, done.rounds, turn.sends)
-        known = turn.weight(me), share, turn.last
+        known = turn.weight(me), share, turn.taken + 1 == turn.steps
         if not turn.strategy.asynchronous:
             return StepPosition(*known, steps + 1, rate, done.rounds, turn.sends)
         members = self._membership()
@@ -303,15 +301,16 @@ class WorkerSteps:
 
     def take(self, loss: float | None) -> None:
         """Take one more step."""
-        turn, done = self.now, self._training.progress
-        weight = turn.weight(self._me)
-        turn.take(weight, loss, self._training.rate.asked)
+        training, turn = self._training, self.now
+        done, weight = training.progress, turn.weight(self._me)
+        turn.take(weight, loss, training.rate.asked)
         self._gradients += weight > 0
-        self._training.meter.took(weight)
+        training.meter.took(weight)
         self._steps_taken += 1
         if turn.taken == turn.steps:
             self._tell()
-        done.adds = turn.reached - done.steps
+        # So all steps of the round count once this worker has taken its last one.
+        done.adds = turn.first + turn.taken * turn.whole // turn.steps - done.steps
 
     def advance(self) -> None:
         """Count the last step on this worker alone: it has no round."""
@@ -333,13 +332,13 @@ class WorkerSteps:
     def _tell(self) -> None:
         """Note how the steps went, and this worker's place in the table: their round is due."""
         turn, me = self.now, self._me
-        if not self._asynchronous:
+        if not turn.strategy.asynchronous:
             return
         slots = self._membership().ids if turn.lease is None else turn.lease.slots
         turn.place = slots.index(me) if me in slots else -1
         now = self._clock()
-        seconds = self._recent.seconds(turn.taken, now - turn.began, now)
-        turn.pace = Pace(me, turn.planned, turn.taken, turn.samples, seconds)
+        seconds = self._recent.seconds(turn.taken, now - turn.so_far.began, now)
+        turn.pace = Pace(me, turn.planned, turn.taken, turn.so_far.samples, seconds)
 
     def described(self, workers: Sequence[WorkerId]) -> dict[str, Any]:
         """Return what the trace says of the finished round: its batches; its part of the model; the
@@ -366,7 +365,7 @@ class WorkerSteps:
 
     def counted(self, samples: int) -> None:
         """Count a committed round of these steps, with this many ``samples`` of all workers."""
-        self._contributed += self.now.brought
+        self._contributed += self.now.so_far.brought
         if self.now.lease is not None:
             self._training.meter.used(samples)
 

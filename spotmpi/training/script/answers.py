@@ -1,0 +1,143 @@
+"""What `mean` and `once` returned, as far as a newcomer or a resumed script needs it. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from spotmpi.protocol.plain_values import unpack
+
+A = TypeVar("A", list[float], bytes)
+
+Answer = list[float] | bytes
+"""Numbers of a mean, or the packed value of a `once`."""
+
+Of = str | int | None
+"""What an answer belongs to: the name of a `once`, or how many numbers a mean has."""
+
+_MOST = 16384
+"""Bytes of answers that are kept. Newcomers cannot follow a script that asks for more."""
+
+TOO_LARGE = b""
+"""Stands for a value of `once` for which there is no room."""
+
+_MOST_IN_TURN = 1 << 20
+"""Bytes of values of `once`, between two steps, that newcomers can be told."""
+
+
+class Answers:
+    """The answers that a script was given, or will be given as the others were."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[int, Of, Answer]] = []
+        """Answers outside of batches: the batches opened before each, its `Of`, the answer."""
+        self.had = 0
+        """Number of kept answers that this worker's script has had."""
+        self.lost = False
+        """True if answers are no longer kept: a newcomer cannot get here."""
+        self.last: dict[str, bytes] = {}
+        """Last packed value of each `once`, or `TOO_LARGE`, by its name."""
+        self._turn: list[bytes] = []
+        """Values of `once` since the last step, in a loop or where steps are loose."""
+        self.asked = False
+        """True if something was asked since the last step, in a loop or where steps are loose."""
+
+    def keep(self, answer: Answer, of: Of, opened: int) -> bool:
+        """Keep an answer given after ``opened`` batches. Return False if there is no room for it:
+        all answers are `lost` then."""
+        self.forget()
+        self._kept.append((opened, of, answer))
+        self.had = len(self._kept)
+        if sum(_size(known) for *_, known in self._kept) > _MOST:
+            self._kept, self.had, self.lost = [], 0, True
+        return not self.lost
+
+    def recall(self, kind: type[A], of: Of, opened: int) -> A | None:
+        """Return the answer known for this place; None if there is none, or one of something else.
+        The others were given it here, or this script was, before it was resumed."""
+        while self.had < len(self._kept) and self._kept[self.had][0] < opened:
+            self.had += 1  # this script did not ask there
+        if self.had == len(self._kept):
+            return None
+        before, asked, answer = self._kept[self.had]
+        if before != opened or asked != of or not isinstance(answer, kind):
+            return None
+        self.had += 1
+        return answer
+
+    def skip(self, number: int) -> None:
+        """Leave out kept answers up to this number: the script skips what asked for them."""
+        self.had = min(max(self.had, number), len(self._kept))
+
+    def forget(self) -> None:
+        """Drop later answers: they are of another script, or of another model by then."""
+        del self._kept[self.had :]
+
+    def keep_last(self, of: str, said: bytes) -> None:
+        """Keep a packed value as the last one of the `once` with this name."""
+        others = sum(len(one) for name, one in self.last.items() if name != of)
+        self.last[of] = said if others + len(said) <= _MOST else TOO_LARGE
+
+    def keep_for_turn(self, answer: Answer) -> None:
+        """Keep an answer until the next step is over."""
+        self.asked = True
+        if isinstance(answer, bytes):
+            self._turn.append(answer)
+
+    def recall_of_turn(self) -> bytes | None:
+        """Return the next `once` value that the others got since their last step, if known."""
+        return self._turn.pop(0) if self._turn else None
+
+    @property
+    def tellable(self) -> bool:
+        """True if a newcomer can be told all that it needs for its first batch."""
+        return sum(map(_size, self._turn)) <= _MOST_IN_TURN
+
+    def stepped(self) -> None:
+        """Note that a step is over."""
+        self._turn.clear()
+        self.asked = False
+
+    def told(self) -> dict[str, Any]:
+        """Return what others need of the kept answers, as JSON values."""
+        return {
+            "answers": [(opened, of, _plain(answer)) for opened, of, answer in self._kept],
+            "last": {name: _plain(said) for name, said in self.last.items()},
+        }
+
+    def follow(self, told: Mapping[str, Any]) -> None:
+        """Take what others have `told`; this script has had as much, or less."""
+        self._kept = [(int(opened), of, _answer(said)) for opened, of, said in told["answers"]]
+        self.had = min(self.had, len(self._kept))
+        self.last = {name: base64.b64decode(said) for name, said in told["last"].items()}
+
+    def check(self) -> None:
+        """Check that packed values can be unpacked. Raises what `unpack` does."""
+        for _, _, answer in self._kept:
+            if isinstance(answer, bytes):
+                unpack(answer)
+        for said in self.last.values():
+            if said != TOO_LARGE:
+                unpack(said)
+
+    def told_of_turn(self) -> list[Any]:
+        """Return what others need of the answers since the last step, as JSON values."""
+        return [_plain(answer) for answer in self._turn]
+
+    def follow_turn(self, told: Sequence[Any]) -> None:
+        """Take what others have `told_of_turn`."""
+        self._turn = [base64.b64decode(said) for said in told]
+
+
+def _size(answer: Answer) -> int:
+    """Return the size in bytes, approximately."""
+    return len(answer) * (1 if isinstance(answer, bytes) else 8)
+
+
+def _plain(answer: Answer) -> Any:
+    return base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer
+
+
+def _answer(said: Any) -> Answer:
+    return base64.b64decode(said) if isinstance(said, str) else [*map(float, said)]
