@@ -22,8 +22,9 @@ import pytest
 
 import spotmpi
 from spotmpi.fabric import Arena, Background, Between, DoubleBuffer, Fabric, Part, Shape, Steps
-from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice, Simulation
-from spotmpi.fabric.simulated.data import USUAL, Delays
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim.simulation import Simulation
+from spotmpi.fabric.sim.timeline import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
 from spotmpi.optimizers import Momentum, Optimizer, Schedule
 from spotmpi.protocol.membership import Membership
@@ -73,7 +74,7 @@ class Seat(Fabric):
 
     def background(self, work: Callable[[], T], name: str) -> Background[T]:
         """The simulation's: no thread, which would live on when its worker is dead."""
-        return self._simulation.background(self.me, work)
+        return self._simulation.errands.begin(self.me, work)
 
     @classmethod
     def settings(cls) -> Settings:
@@ -86,15 +87,15 @@ class Seat(Fabric):
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
         """The simulation's."""
-        return self._simulation.arena(layout, name, state)
+        return self._simulation.data_path.arena(layout, name, state)
 
     def between(self, workers: Sequence[int], parts: Sequence[Part]) -> Between | None:
         """The simulation's."""
-        return self._simulation.between(self.me, workers, parts)
+        return self._simulation.ways.between(self.me, workers, parts)
 
     def clock(self) -> float:
         """The simulation's."""
-        return self._simulation.clock()
+        return self._simulation.time.now
 
     def perform(self, request: Any) -> Any:
         """Only whole generators are run here."""
@@ -287,10 +288,10 @@ class Job:
             try:
                 simulation.run()
             finally:
-                for process in list(simulation.processes.values()):
-                    process.steps.close()
-        ended = {w: final for w, final in simulation.returned.items() if final is not None}
-        return Result(self, ended, simulation.events, list(trace.read(self.trace)))
+                simulation.close()
+        returned = simulation.workers.returned
+        ended = {w: final for w, final in returned.items() if final is not None}
+        return Result(self, ended, simulation.time.events, list(trace.read(self.trace)))
 
     def _script_of(self, worker: int) -> Callable[[], Final | None]:
         def script() -> Final | None:
@@ -332,7 +333,7 @@ class Job:
             patch.setattr(Settings, "from_environ", Seat.settings)
 
             def order(_channel: LauncherChannel, worker: int) -> Order:
-                return Order(leave=simulation.noticed(worker))
+                return Order(leave=simulation.faults.noticed(worker))
 
             def confirm(_channel: LauncherChannel, workers: Sequence[int]) -> None:
                 first = simulation.membership  # a newcomer that is turned away ends by itself

@@ -13,8 +13,8 @@ import pytest
 
 import spotmpi
 from spotmpi.fabric import Steps, Work
-from spotmpi.fabric.sim import Kill, LeaveNotice
-from spotmpi.fabric.simulated.data import Delays
+from spotmpi.fabric.sim.faults import Kill, LeaveNotice
+from spotmpi.fabric.sim.timeline import Delays
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import DiLoCo, Strategy
 from tests.simulated import Final, Job, Result, Seat, bits, gradient, params
@@ -54,7 +54,7 @@ class Late(Job):
                     break
                 Seat.mine().run(long(self.slow if worker == SLOW else 2))
                 trainer.step(gradient(trainer.params, batch), loss=1.0)
-                if Seat.mine()._simulation.noticed(worker):
+                if Seat.mine()._simulation.faults.noticed(worker):
                     self.told.setdefault(worker, []).append(trainer.steps)
         own = bits(trainer.params)
         final = bits(trainer.model), trainer.steps, Counter[int](), ()

@@ -16,7 +16,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import Left, UsageError
-from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import check_replicas, steps

@@ -16,7 +16,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import LAMB, SGD, Adam, Momentum, Optimizer
 from spotmpi.replay import replay, steps
 from spotmpi.rounds import state_transfer

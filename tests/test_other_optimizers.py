@@ -19,7 +19,7 @@ import spotmpi
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Registry
 from spotmpi.errors import UsageError
-from spotmpi.fabric.sim import Arrival, Kill
+from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.operators import (
     Apply,
     Clip,

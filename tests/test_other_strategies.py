@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric.sim import Arrival, Kill
+from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.protocol.membership import Membership
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.sim.faults import Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.policies import Fixed, Metrics, Policy, Schedule
 from spotmpi.protocol import tables

@@ -17,7 +17,7 @@ import pytest
 
 import spotmpi
 from spotmpi.fabric import Arena, DoubleBuffer, Shape
-from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.sim.faults import Kill
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.operators import Narrow
 from spotmpi.optimizers import SGD, Adam, Momentum

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spotmpi
-from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.sim.faults import Kill
 from spotmpi.launcher_channel import BOARDS, DEATHS, IN_ROUND, IN_SCRIPT, Order, orders, progress
 from spotmpi.optimizers import SGD
 from spotmpi.replay import check_exactly_once, replay, steps

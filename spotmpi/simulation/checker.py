@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from spotmpi.arrays.backend import digest_of
-from spotmpi.fabric.simulated.builds import Seal
+from spotmpi.fabric.sim.builds import Seal
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.recovery import most_messages
 from spotmpi.protocol.sampler import Indices

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spotmpi.exit_codes import EXIT_BUG
-from spotmpi.fabric.sim import Simulation
+from spotmpi.fabric.sim.simulation import Simulation
 from spotmpi.launch import messages
 from spotmpi.launch.decoding import decode
 from spotmpi.launch.head.job_state import JobState
@@ -41,7 +41,7 @@ class Launcher:
     """mpirun answers."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
-        self._simulation = simulation
+        self._simulation, self._time = simulation, simulation.time
         self._checker = checker
         self._state = JobState()
         self._changes = MembershipChanges(
@@ -52,7 +52,7 @@ class Launcher:
         self._given: dict[WorkerId, Order] = {}
         self._read: dict[WorkerId, Order] = {}
         self._state.expect(worker.host for worker in simulation.membership)
-        simulation.arrived = self._arrives
+        simulation.faults.arrived = self._arrives
         simulation.ended = self._ended
         simulation.newcomers.connected = lambda newcomer: self.hear(newcomer, "connected", {})
 
@@ -63,10 +63,10 @@ class Launcher:
     def hear(self, worker: WorkerId, event: str, fields: dict[str, Any]) -> None:
         """``worker`` says something, which arrives later."""
         self._words[worker].append((event, fields))
-        self._simulation.after(self._simulation.delays.message, self._next, worker)
+        self._time.after(self._time.delays.message, self._next, worker)
 
     def _ended(self, worker: WorkerId, died: bool) -> None:
-        code = None if died else self._simulation.returned[worker]
+        code = None if died else self._simulation.workers.returned[worker]
         status = _KILLED if code is None else code << 8
         self.hear(worker, messages.Ended.event, {"status": status})
 
@@ -114,16 +114,16 @@ class Launcher:
                 action()
                 self._changes.tend()
 
-        self._simulation.at(seconds * _PACE, act)
+        self._time.at(self._time.now + seconds * _PACE, act)
 
     def revoke(self, worker: WorkerId) -> None:
         """Kill it."""
-        self._simulation.after(self._simulation.delays.message, self._simulation.kill, worker)
+        self._time.after(self._time.delays.message, self._simulation.kill, worker)
 
     def order(self, worker: WorkerId, order: Order) -> None:
         """It arrives later; of several the last one counts."""
         self._given[worker] = order
-        self._simulation.after(self._simulation.delays.message, self._post, worker)
+        self._time.after(self._time.delays.message, self._post, worker)
 
     def _post(self, worker: WorkerId) -> None:
         self._read[worker] = self._given[worker]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from spotmpi.arrays.narrowing import FORMATS
-from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
-from spotmpi.fabric.simulated.data import Delays
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim.timeline import Delays
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.simulation.model import LARGE, SEVERAL, SMALL
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from spotmpi import __version__
 from spotmpi.fabric import Steps
-from spotmpi.fabric.sim import Simulation
+from spotmpi.fabric.sim.simulation import Simulation
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.settings import Settings
 from spotmpi.simulation.checker import Checker
@@ -59,7 +59,7 @@ def execute(
         weighs=schedule.seed % 4 == 1,
         stop=schedule.stop,
     )
-    simulation.transcript = transcript
+    simulation.workers.transcript = transcript
     members = simulation.membership.ids
     every = schedule.checkpoint_every
     checker = Checker(
@@ -72,7 +72,7 @@ def execute(
         schedule.strategies,
     )
     simulation.builds.sealed = checker.sealed
-    file = Trace(trace_to, simulation.clock)
+    file = Trace(trace_to, lambda: simulation.time.now)
     book = Book(checker, file)
 
     launcher = Launcher(simulation, checker) if schedule.arrivals else None
@@ -99,7 +99,7 @@ def execute(
         file.close()
         simulation.close()
     return Outcome(
-        simulation.events,
+        simulation.time.events,
         len(checker.ends),
         checker.recoveries,
         checker.worst_messages,

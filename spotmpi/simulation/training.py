@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from spotmpi.errors import EXIT_REQUEUE, CheckpointError, Left, PeersLost, Stopped
-from spotmpi.fabric import AddUp, Fetch, Fetched, Publish, Steps, Work, sim
-from spotmpi.fabric.sim import Simulation
+from spotmpi.fabric import AddUp, Fetch, Fetched, Publish, Steps, Work
+from spotmpi.fabric.sim.simulated_fabric import SimulatedFabric
+from spotmpi.fabric.sim.simulation import Simulation
 from spotmpi.launcher_channel import Cause, LauncherChannel, Measured, Order
 from spotmpi.operators import PushSum
 from spotmpi.optimizers import Momentum
@@ -135,7 +136,8 @@ class Board(LauncherChannel):
 
     def order_for(self, worker: int) -> Order | None:
         """The launcher's, and the schedule's."""
-        stop, leave = self._simulation.stopping, self._simulation.noticed(worker)
+        faults = self._simulation.faults
+        stop, leave = faults.stopping, faults.noticed(worker)
         order = Order() if self._launcher is None else self._launcher.order_for(worker)
         return order._replace(stop=stop or order.stop, leave=leave or order.leave)
 
@@ -182,7 +184,7 @@ class Trainee:
         self._history = History()
         self._history.enter()
         self._context = WorkerContext(
-            sim.SimulatedFabric(me, simulation),
+            SimulatedFabric(me, simulation),
             Board(me, simulation, launcher),
             settings,
             trace,
@@ -301,7 +303,7 @@ class Trainee:
     def _watched(self, steps: Steps[Any]) -> Steps[None]:
         """The checker sees what models are shown and given, asked for and shared."""
         pairs, reply = self._checker.pairs, None
-        host = self._simulation.models.sums.host_of(self.me)
+        host = self._simulation.sums.host_of(self.me)
         try:
             request = next(steps)
             while True:
@@ -370,7 +372,7 @@ class Trainee:
         finite: bool,
     ) -> Path:
         """In the place of a disk: the checker looks at it."""
-        now = self._simulation.events
+        now = self._simulation.time.events
         if any(one.begin <= now < one.end for one in self._refusals):
             self._checker.refused()
             raise CheckpointError("the disk is full")
@@ -401,4 +403,4 @@ class Trainee:
 
     @property
     def _told(self) -> bool:
-        return self._simulation.noticed(self.me)
+        return self._simulation.faults.noticed(self.me)

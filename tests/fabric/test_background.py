@@ -9,8 +9,10 @@ import pytest
 
 from spotmpi.fabric import Background, Poll, Steps
 from spotmpi.fabric.background import InThread
-from spotmpi.fabric.sim import Hang, Kill, SimulatedFabric, Simulation
-from spotmpi.fabric.simulated.background import Errand
+from spotmpi.fabric.sim.errands import Errand
+from spotmpi.fabric.sim.faults import Kill
+from spotmpi.fabric.sim.simulated_fabric import SimulatedFabric
+from spotmpi.fabric.sim.simulation import Hang, Simulation
 from spotmpi.fabric.solo import SoloFabric
 from spotmpi.protocol.membership import Membership
 

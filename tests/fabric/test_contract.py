@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spotmpi.fabric import Poll, Steps
-from spotmpi.fabric.sim import Simulation
+from spotmpi.fabric.sim.simulation import Simulation
 from spotmpi.launch.start import installation, mpirun
 from spotmpi.protocol.membership import Membership
 from spotmpi.settings import Settings
@@ -62,14 +62,14 @@ IN_SUMS = (
 def simulated(name: str, seed: int, in_place: bool) -> dict[int, Any]:
     """What the survivors of a scenario saw in the simulator."""
     simulation = Simulation(Membership.first(["sim"] * WORKERS), seed, in_place=in_place)
-    contract.arena_of = simulation.arena
+    contract.arena_of = simulation.data_path.arena
     gone: set[int] = set()
 
     def worker(me: int) -> Steps[Any]:
         try:
             return (yield from performed(name, me))
         except Die:
-            simulation.doom(me)
+            simulation.faults.doom(me)
             yield Poll()
             raise AssertionError("a dead worker was answered") from None
         except Go:
@@ -78,7 +78,7 @@ def simulated(name: str, seed: int, in_place: bool) -> dict[int, Any]:
     for me in range(WORKERS):
         simulation.start(me, worker(me))
     simulation.run()
-    return {me: seen for me, seen in simulation.returned.items() if me not in gone}
+    return {me: seen for me, seen in simulation.workers.returned.items() if me not in gone}
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -26,8 +26,9 @@ from spotmpi.fabric import (
     Wait,
 )
 from spotmpi.fabric.planes.plane import private_arena
-from spotmpi.fabric.sim import Hang, Kill, Simulation
-from spotmpi.fabric.simulated.data import RUBBISH, Misuse
+from spotmpi.fabric.sim.collectives import RUBBISH, Misuse
+from spotmpi.fabric.sim.faults import Kill
+from spotmpi.fabric.sim.simulation import Hang, Simulation
 from spotmpi.protocol.membership import Membership
 
 
@@ -36,7 +37,7 @@ def simulate(
 ) -> Simulation:
     """Run the same generator as every worker."""
     simulation = Simulation(Membership.first(["h"] * workers), seed, kills)
-    simulation.transcript = []
+    simulation.workers.transcript = []
     for me in range(workers):
         simulation.start(me, worker(me))
     simulation.run()
@@ -62,7 +63,7 @@ def reducing(me: int) -> Steps[str]:
 
 def outcomes(workers: int, *kills: Kill) -> set[tuple[str, ...]]:
     """What the survivors saw, over many seeds."""
-    found = (simulate(reducing, workers, seed, *kills).returned for seed in range(200))
+    found = (simulate(reducing, workers, seed, *kills).workers.returned for seed in range(200))
     return {tuple(sorted(set(returned.values()))) for returned in found}
 
 
@@ -84,7 +85,7 @@ def test_a_share_may_be_over_at_its_source_although_another_never_enters() -> No
             return "lost"
         return "done"
 
-    seen = {simulate(sharing, 2, seed, Kill(1, 2)).returned[0] for seed in range(50)}
+    seen = {simulate(sharing, 2, seed, Kill(1, 2)).workers.returned[0] for seed in range(50)}
     assert seen == {"done", "lost"}
 
 
@@ -150,15 +151,15 @@ def test_what_failed_writes_on_until_it_is_given_up(gives_up: bool) -> None:
 
 
 def test_a_seed_and_its_kills_decide_everything() -> None:
-    first = simulate(reducing, 5, 7, Kill(2, 9)).transcript
-    assert first == simulate(reducing, 5, 7, Kill(2, 9)).transcript
-    assert first != simulate(reducing, 5, 8, Kill(2, 9)).transcript
+    first = simulate(reducing, 5, 7, Kill(2, 9)).workers.transcript
+    assert first == simulate(reducing, 5, 7, Kill(2, 9)).workers.transcript
+    assert first != simulate(reducing, 5, 8, Kill(2, 9)).workers.transcript
 
 
 def test_the_dead_take_no_part_any_more() -> None:
     simulation = simulate(reducing, 3, 0, Kill(0, 1), Kill(2, 1))
     assert set(simulation.deaths) == {0, 2}
-    assert set(simulation.returned) == {1}
+    assert set(simulation.workers.returned) == {1}
 
 
 def test_workers_that_wait_for_nothing_are_a_hang_that_names_them() -> None:
@@ -180,14 +181,11 @@ def test_a_run_without_end_is_a_hang() -> None:
         simulation.run(limit=500)
 
 
-def test_what_watches_hears_of_everything_that_workers_do() -> None:
-    heard: list[tuple[int, str]] = []
-    simulation = Simulation(Membership.first(["h"] * 2), 3, [Kill(1, 2)])
-    simulation.watch.append(lambda worker, what: heard.append((worker, what)))
-    for me in range(2):
-        simulation.start(me, reducing(me))
-    simulation.run()
-    assert {what for _, what in heard} == {"reduce", "dies", "revoke", "returns"}
+def test_the_transcript_has_all_that_workers_do() -> None:
+    transcript = simulate(reducing, 2, 3, Kill(1, 2)).workers.transcript
+    assert transcript is not None
+    said = {line.split(": ")[1] for line in transcript}
+    assert said == {"reduce", "dies", "revoke", "returns"}
 
 
 def test_a_model_is_fetched_at_once_or_comes_later_as_it_was_after_it_was_asked_for() -> None:
@@ -246,9 +244,9 @@ def test_who_is_known_to_be_dead_shows_nothing() -> None:
         yield Publish([np.ones(1)])
         if me:
             yield Poll()
-        while 1 not in simulation.processes[0].dead_known:
+        while 1 not in simulation.workers.processes[0].dead_known:
             if (yield Fetch(1)) is not None:
-                seen.add(1 in simulation.processes)
+                seen.add(1 in simulation.workers.processes)
         for _ in range(5):
             assert (yield Fetch(1)) is None
 

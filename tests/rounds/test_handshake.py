@@ -13,7 +13,7 @@ import pytest
 import spotmpi
 from spotmpi.errors import UsageError
 from spotmpi.fabric import Shape
-from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.sim.faults import Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.rounds.handshake import Compare, check_facts
 from spotmpi.strategies import SSGD

@@ -14,7 +14,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import OnceError, UsageError
-from spotmpi.fabric.sim import Arrival, Kill
+from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 from spotmpi.training.script import answers

@@ -12,9 +12,9 @@ import pytest
 from spotmpi.arrays.registry import Registry
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Between, Start
-from spotmpi.fabric.sim import SimulatedFabric
-from spotmpi.fabric.simulated.builds import Builds
-from spotmpi.fabric.simulated.newcomers import Newcomers
+from spotmpi.fabric.sim.builds import Builds
+from spotmpi.fabric.sim.newcomers import Newcomers
+from spotmpi.fabric.sim.simulated_fabric import SimulatedFabric
 from spotmpi.launch.head.membership_changes import MembershipChanges
 from spotmpi.protocol import recovery
 from spotmpi.protocol.host_ring import RING, STRAIGHT
@@ -188,7 +188,7 @@ def the_seal_ignores_who_the_members_are(patch: Patch) -> None:
     attempt = Builds.attempt
 
     def seal_anyway(self: Builds) -> None:
-        alive = frozenset(self._world.processes)
+        alive = frozenset(self._workers.processes)
         for worker, request in self._here.items():
             if request.members is not None:
                 self._here[worker] = replace(request, members=alive)

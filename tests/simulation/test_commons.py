@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.fabric import AddUp
-from spotmpi.fabric.simulated import sums
+from spotmpi.fabric.sim import sums
 from spotmpi.operators import Asking, MeanOfSteps, SharedSteps, Step
 from spotmpi.simulation.schedules import Campaign
 from tests.simulation.hunting import Mutation, first_failing, hunt

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from spotmpi.fabric.sim import Kill, LeaveNotice
-from spotmpi.fabric.simulated.builds import Builds
+from spotmpi.fabric.sim.builds import Builds
+from spotmpi.fabric.sim.faults import Kill, LeaveNotice
 from spotmpi.simulation.schedules import Schedule
 from spotmpi.simulation.search import execute, outcome_of
 
@@ -53,7 +53,7 @@ def test_whoever_dies_the_others_come_to_their_end(which) -> None:
 
 @pytest.mark.parametrize("which", [ends, departures])
 def test_if_nobody_waited_for_the_others_some_would_hang(which, monkeypatch) -> None:
-    monkeypatch.setattr(Builds, "depart", lambda self, worker: None)
+    monkeypatch.setattr(Builds, "depart", lambda self, *request: None)
     said = map(outcome_of, which(range(20)))
     first = next(one for one in said if isinstance(one, str))
     assert first.startswith("Hang: nothing can happen any more")

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from spotmpi.fabric.sim import Arrival, Kill, LeaveNotice
-from spotmpi.fabric.simulated import newcomers
+from spotmpi.fabric.sim import newcomers
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
 from spotmpi.launch.head.admission_queue import Growth
 from spotmpi.protocol.recovery import MESSAGES_PER_LOSS
 from spotmpi.simulation.schedules import Campaign, Schedule

@@ -11,7 +11,7 @@ import pytest
 import spotmpi
 from spotmpi.arrays.layout import Layout
 from spotmpi.arrays.registry import Registry, State
-from spotmpi.fabric.sim import Arrival
+from spotmpi.fabric.sim.faults import Arrival
 from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.optimizers import SGD
 from spotmpi.settings import Settings

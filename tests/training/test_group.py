@@ -13,7 +13,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.fabric.sim import Arrival, Kill
+from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Optimizer
 from spotmpi.replay import check_exactly_once, replay, steps

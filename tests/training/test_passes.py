@@ -16,7 +16,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import CheckpointError, OnceError, UsageError
-from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.sim.faults import Kill
 from spotmpi.optimizers import SGD
 from spotmpi.replay import check_exactly_once
 from spotmpi.strategies import SSGD

@@ -11,7 +11,7 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.fabric.sim import Arrival, Kill
+from spotmpi.fabric.sim.faults import Arrival, Kill
 from spotmpi.optimizers import SGD, Adam, Cosine, Momentum, StepDecay, Warmup
 from spotmpi.replay import replay, steps
 from spotmpi.strategies import SSGD

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from spotmpi.fabric.sim import Kill
+from spotmpi.fabric.sim.faults import Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.replay import check_exactly_once, replay, steps
 from spotmpi.training.keeping import checkpoint_file

@@ -11,8 +11,8 @@ import pytest
 
 import spotmpi
 from spotmpi.errors import UsageError
-from spotmpi.fabric.sim import Arrival, Kill
-from spotmpi.fabric.simulated.data import Delays
+from spotmpi.fabric.sim.faults import Arrival, Kill
+from spotmpi.fabric.sim.timeline import Delays
 from spotmpi.optimizers import SGD
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.settings import Settings

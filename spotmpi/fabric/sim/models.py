@@ -6,14 +6,13 @@ some time after the ask. It is the model as it was at a random moment in between
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spotmpi.arrays.backend import backend_of, fill
 from spotmpi.fabric import Buffer, Fetch, Fetched, Publish, Signal, Signals
-from spotmpi.fabric.simulated.data import RUBBISH, World
-from spotmpi.fabric.simulated.sums import Sums
+from spotmpi.fabric.sim.collectives import RUBBISH
+from spotmpi.fabric.sim.workers import Process, Workers
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Models"]
@@ -55,24 +54,15 @@ class _Seat:
 class Models:
     """All published models of one simulation."""
 
-    def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
-        """``host_of`` returns a worker's host. Workers of one host add up sums without locks."""
-        self._world = world
-        self.sums = Sums(world, host_of)
-        self.marks = Marks(world)
+    def __init__(self, workers: Workers) -> None:
+        self._time, self._workers = workers.time, workers
         self._seats: dict[WorkerId, _Seat] = {}
         self._near: dict[frozenset[WorkerId], bool] = {}
         """Whether two workers are neighbours, for each pair that was drawn."""
 
-    def perform(self, me: WorkerId, request: Publish | Fetch) -> Fetched | None:
-        """Perform ``request``."""
-        if isinstance(request, Fetch):
-            return self.fetch(me, request.worker)
-        self.publish(me, request.model)
-        return None
-
-    def publish(self, me: WorkerId, model: Sequence[Buffer]) -> None:
+    def publish(self, me: WorkerId, process: Process, request: Publish) -> Any:
         """Perform `Publish`."""
+        model = request.model
         seat = self._seats.setdefault(me, _Seat())
         arrays = [backend_of(array).to_host(array) for array in model]
         seat.shown = _Publication(seat.published, arrays)
@@ -83,9 +73,14 @@ class Models:
             for array in model:
                 dtype, (size,) = _described(array)
                 seat.room.append(backend_of(array).zeros(dtype, size))
+        return self._workers.reply(me, None, self._time.delays.message)
 
-    def fetch(self, me: WorkerId, worker: WorkerId) -> Fetched | None:
+    def fetch(self, me: WorkerId, process: Process, request: Fetch) -> Any:
         """Perform `Fetch`."""
+        found = self._fetched(me, request.worker)
+        return self._workers.reply(me, found, self._time.delays.message)
+
+    def _fetched(self, me: WorkerId, worker: WorkerId) -> Fetched | None:
         seat = self._seats.get(me)
         if seat is None or seat.shown is None:
             return None
@@ -97,7 +92,7 @@ class Models:
             near = self._is_near(me, worker)
             if not near and seat.ask is None:
                 seat.ask = _Ask(worker)
-                self._world.after(self._world.delays.message, self._answer, me, seat.ask)
+                self._time.after(self._time.delays.message, self._answer, me, seat.ask)
             if near and come is None and (found := self._shown(worker)) is not None:
                 come = Fetched(worker, *found)
         return come and self._reply(seat, come)
@@ -105,7 +100,6 @@ class Models:
     def move_on(self, me: WorkerId) -> None:
         """Forget what ``me`` published and fetched: it is in another training from now on."""
         self._seats.pop(me, None)
-        self.sums.move_on()
 
     def give_up(self, me: WorkerId) -> None:
         """Drop what is under way between hosts, because there is a build."""
@@ -121,12 +115,12 @@ class Models:
 
     def _is_near(self, *pair: WorkerId) -> bool:
         if (both := frozenset(pair)) not in self._near:
-            self._near[both] = self._world.random.random() < _NEAR
+            self._near[both] = self._time.random.random() < _NEAR
         return self._near[both]
 
     def _is_there(self, me: WorkerId, worker: WorkerId) -> bool:
         """Return True if ``me`` takes ``worker`` for a live member. A dead one may be read."""
-        process = self._world.processes.get(me)
+        process = self._workers.processes.get(me)
         return (
             process is not None
             and process.data is not None
@@ -140,13 +134,13 @@ class Models:
 
     def _answer(self, me: WorkerId, ask: _Ask) -> None:
         """Take the model that is the answer, as it is at this moment."""
-        if ask.worker in self._world.processes:
+        if ask.worker in self._workers.processes:
             ask.answer = self._shown(ask.worker)
-        self._world.after(self._world.delays.collective, self._come, me, ask)
+        self._time.after(self._time.delays.collective, self._come, me, ask)
 
     def _come(self, me: WorkerId, ask: _Ask) -> None:
         """Deliver the answer, or end the ask if none will come."""
-        seat, process = self._seats.get(me), self._world.processes.get(me)
+        seat, process = self._seats.get(me), self._workers.processes.get(me)
         if seat is None or seat.ask is not ask:
             return
         seat.ask = None
@@ -157,37 +151,39 @@ class Models:
 class Marks:
     """Marks that workers of one simulation send each other. Some come too late to be of use."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, workers: Workers) -> None:
+        self._time, self._workers = workers.time, workers
         self._told = 0
         """Number of marks that all workers have sent so far."""
         self._come: dict[WorkerId, dict[WorkerId, tuple[int, bytes]]] = {}
         """By receiver and sender: number and bytes of the last mark that has come."""
 
-    def perform(
-        self, me: WorkerId, request: Signal | Signals
-    ) -> Mapping[WorkerId, bytes | None] | None:
-        """Perform ``request``."""
-        if isinstance(request, Signals):
-            known = self._come.get(me, {})
-            return {one: known[one][1] if one in known else None for one in self._others(me)}
+    def signal(self, me: WorkerId, process: Process, request: Signal) -> Any:
+        """Perform `Signal`."""
         self._told += 1
-        for worker in self._others(me):
-            late = self._world.random.random() < _LATE
-            longest = self._world.delays.message * (_BY if late else 1)
-            self._world.after(longest, self._arrive, worker, me, self._told, request.mark)
-        return None
+        for worker in _others(me, process):
+            late = self._time.random.random() < _LATE
+            longest = self._time.delays.message * (_BY if late else 1)
+            self._time.after(longest, self._arrive, worker, me, self._told, request.mark)
+        return self._workers.reply(me)
+
+    def signals(self, me: WorkerId, process: Process, request: Signals) -> Any:
+        """Perform `Signals`."""
+        known = self._come.get(me, {})
+        marks = {one: known[one][1] if one in known else None for one in _others(me, process)}
+        return self._workers.reply(me, marks)
 
     def _arrive(self, to: WorkerId, worker: WorkerId, number: int, mark: bytes) -> None:
         known = self._come.setdefault(to, {})
         if worker not in known or known[worker][0] < number:
             known[worker] = number, mark
 
-    def _others(self, me: WorkerId) -> list[WorkerId]:
-        process = self._world.processes[me]
-        if process.data is None:
-            return []
-        return [one for one in process.data.members if one not in (me, *process.dead_known)]
+
+def _others(me: WorkerId, process: Process) -> list[WorkerId]:
+    """Return the other members that ``me`` takes for alive."""
+    if process.data is None:
+        return []
+    return [one for one in process.data.members if one not in (me, *process.dead_known)]
 
 
 def _described(array: Buffer) -> tuple[str, tuple[int, ...]]:

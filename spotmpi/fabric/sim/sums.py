@@ -12,7 +12,7 @@ from typing import Any
 
 from spotmpi.arrays.backend import HOST, Buffer, backend_of
 from spotmpi.fabric import AddUp
-from spotmpi.fabric.simulated.data import World
+from spotmpi.fabric.sim.workers import LATER, Process, Workers
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Sums"]
@@ -24,8 +24,8 @@ _Flats = list[Any]
 class Sums:
     """All such sums of one simulation."""
 
-    def __init__(self, world: World, host_of: Callable[[WorkerId], int]) -> None:
-        self._world = world
+    def __init__(self, workers: Workers, host_of: Callable[[WorkerId], int]) -> None:
+        self._time, self._workers = workers.time, workers
         self.host_of = host_of
         """Returns the host of a worker."""
         self._sums: dict[tuple[int, int], _Flats] = {}
@@ -35,18 +35,18 @@ class Sums:
 
     def neighbours(self, me: WorkerId) -> Sequence[WorkerId]:
         """Return the members on this worker's host, itself included."""
-        process = self._world.processes[me]
+        process = self._workers.processes[me]
         assert process.data is not None
         here = self.host_of(me)
         return [one for one in process.data.members if self.host_of(one) == here]
 
-    def add_up(self, me: WorkerId, asked: AddUp) -> None:
-        """Perform `AddUp`. The reply may come later."""
+    def add_up(self, me: WorkerId, process: Process, asked: AddUp) -> Any:
+        """Perform `AddUp`."""
         many = len(set(asked.among) & set(self.neighbours(me)))
         if many < 2:
-            self._world.reply(me, 1)
-            return
-        self._world.after(self._world.delays.message, self._add, me, asked, many, False)
+            return self._workers.reply(me, 1)
+        self._time.after(self._time.delays.message, self._add, me, asked, many, False)
+        return LATER
 
     def move_on(self) -> None:
         """Forget all sums. All are about to begin another training; none adds before all have."""
@@ -54,7 +54,7 @@ class Sums:
         self._within.clear()
 
     def _add(self, me: WorkerId, asked: AddUp, many: int, second: bool) -> None:
-        if me not in self._world.processes:
+        if me not in self._workers.processes:
             return
         place = asked.round, self.host_of(me)
         sums = self._sums.setdefault(place, _zeros(asked.part))
@@ -68,9 +68,9 @@ class Sums:
             target[which] = one[which]
             backend_of(total).from_host(total, target)
         if second:
-            self._world.reply(me, many)
+            self._workers.reply(me, many)
         else:
-            self._world.after(self._world.delays.message, self._add, me, asked, many, True)
+            self._time.after(self._time.delays.message, self._add, me, asked, many, True)
 
 
 def _zeros(flats: Sequence[Buffer]) -> _Flats:

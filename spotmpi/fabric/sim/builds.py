@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
-from spotmpi.fabric import Knock, Rebuild
-from spotmpi.fabric.simulated.data import LATER, Data, Process, World
-from spotmpi.fabric.simulated.models import Models
-from spotmpi.fabric.simulated.newcomers import Newcomers
+from spotmpi.fabric import Depart, Rebuild
+from spotmpi.fabric.sim.collectives import Data, Misuse
+from spotmpi.fabric.sim.control_path import ControlPath
+from spotmpi.fabric.sim.models import Models
+from spotmpi.fabric.sim.newcomers import Newcomers
+from spotmpi.fabric.sim.workers import LATER, Process, Workers
 from spotmpi.protocol.membership import Worker, WorkerId
 from spotmpi.protocol.recovery import Built, Lost, PlannedChange
 
@@ -55,25 +57,25 @@ class _Answer:
     """Workers that have it, and wait until no other may have to ask."""
 
 
-class _World(World, Protocol):
-    """What builds need of the simulation."""
-
-    newcomers: Newcomers
-    models: Models
-    returned: dict[WorkerId, object]
-
-
 class Builds:
     """All builds of one simulation."""
 
-    def __init__(self, world: _World, members: tuple[WorkerId, ...]) -> None:
-        self._world = world
+    def __init__(
+        self,
+        members: tuple[WorkerId, ...],
+        workers: Workers,
+        control: ControlPath,
+        newcomers: Newcomers,
+        models: Models,
+    ) -> None:
+        self._time, self._workers, self._control = workers.time, workers, control
+        self._newcomers, self._models = newcomers, models
+        self._first = Data(members)
+        """The data communicator of the first membership."""
         self.ring = [*members]
         """All workers that ever were members, in the order of admission."""
         self.sealed: Callable[[Seal], None] = lambda seal: None
         """Called with each seal."""
-        self.late = self.unasked = False
-        """True if a revocation came late, or a recovery began for no loss, since the last seal."""
         self._turned_away = 0
         self._here: dict[WorkerId, Rebuild] = {}
         """Requests of the workers that wait in the build, or died in it."""
@@ -82,9 +84,10 @@ class Builds:
         self._answers: dict[WorkerId, _Answer] = {}
         """Answer of the last build that each worker was in."""
 
-    def begin(self) -> None:
-        """Count one more member."""
+    def begin(self) -> Data:
+        """Count one more member of the first membership. Returns its data communicator."""
         self._awaited += 1
+        return self._first
 
     def gone(self, worker: WorkerId, process: Process) -> None:
         """Note that ``worker`` has ended or died."""
@@ -95,14 +98,17 @@ class Builds:
             answer.torn = True
             self._got(worker, answer)
 
-    def come(self, worker: WorkerId, request: Rebuild) -> None:
-        """Let ``worker`` wait in the build for all others alive."""
+    def come(self, worker: WorkerId, process: Process, request: Rebuild) -> Any:
+        """Perform `Rebuild`: ``worker`` waits in the build for all others alive."""
+        if process.under_way:
+            raise Misuse(f"worker {worker} builds with collectives under way")
         self._here[worker] = request
         self._awaited -= 1
         self.attempt()
+        return LATER
 
-    def depart(self, worker: WorkerId) -> object:
-        """Let ``worker`` go on as soon as no other may have to ask it for an answer."""
+    def depart(self, worker: WorkerId, process: Process, request: Depart) -> Any:
+        """Perform `Depart`: ``worker`` goes on when no other may have to ask it for an answer."""
         answer = self._answers.get(worker)
         if answer is None or not answer.due:
             return None
@@ -113,8 +119,7 @@ class Builds:
         """End the build if all are here: seal it, or fail."""
         if not self._here or self._awaited:
             return
-        world, come = self._world, self._here
-        processes = world.processes
+        time, processes, come = self._time, self._workers.processes, self._here
         alive = frozenset(worker for worker in come if worker in processes)
         if not alive:
             return
@@ -122,24 +127,17 @@ class Builds:
         said = {
             (request.members, request.change)
             for worker, request in come.items()
-            if worker in alive or (request.members is None and world.random.random() < 0.5)
+            if worker in alive or (request.members is None and time.random.random() < 0.5)
         }
         change = come[next(iter(alive))].change
         sealed = said == {(alive, change)}
         self._here = {}
         newcomer = change.newcomer
         if newcomer is not None:
-            guest = processes.get(newcomer)
-            sealed = (
-                sealed
-                and guest is not None
-                and guest.sponsor == change.sponsor
-                and not guest.alone
-                and isinstance(guest.waiting, Knock)
-            )
+            sealed = sealed and self._newcomers.knocks(newcomer, change.sponsor)
             if not sealed:
                 self._turned_away += 1
-                world.newcomers.turn_away(newcomer)
+                self._newcomers.turn_away(newcomer)
         admitted = newcomer if sealed else None
         order = [w for w in self.ring if w in alive]
         answer = _Answer(order[0], set(alive))
@@ -159,36 +157,37 @@ class Builds:
             process = processes[worker]
             if sealed:
                 process.data, process.calls, process.revoked = data, 0, False
-            world.models.give_up(worker)
+            self._models.give_up(worker)
             if not sealed or admitted is not None:
                 process.control, process.control_revoked = control, False
                 process.inbox = deque(e for e in process.inbox if isinstance(e, Lost))
             if worker in alive:
                 self._answers[worker] = answer
                 built = Built(sealed, alive, worker_of)
-                world.after(world.delays.collective, self._comes, worker, answer, built)
+                time.after(time.delays.collective, self._comes, worker, answer, built)
 
     def _comes(self, worker: WorkerId, answer: _Answer, built: Built) -> None:
-        if worker not in answer.due or (answer.torn and answer.asked in self._world.returned):
+        if worker not in answer.due or (answer.torn and answer.asked in self._workers.returned):
             return
         self._got(worker, answer)
-        self._world.advance(worker, built)
+        self._workers.advance(worker, built)
 
     def _got(self, worker: WorkerId, answer: _Answer) -> None:
         answer.due.remove(worker)
         if not answer.due:
             for one in answer.departing:
-                self._world.reply(one)
+                self._workers.reply(one)
 
     def _seal(
         self, members: tuple[WorkerId, ...], alive: frozenset[WorkerId], change: PlannedChange
     ) -> None:
-        passage = [self._world.processes[worker] for worker in alive]
+        passage = [self._workers.processes[worker] for worker in alive]
         before = passage[0].data
         assert before is not None
         messages, lost = max(one.sent for one in passage), before.everybody - alive
-        spoilt, unasked = self._turned_away + self.late, self.unasked
-        self._turned_away, self.late, self.unasked = 0, False, False
+        control, spoilt = self._control, self._turned_away + self._control.late
+        unasked, control.late, control.unasked = control.unasked, False, False
+        self._turned_away = 0
         for process in passage:
             process.sent = 0
         self.sealed(Seal(members, lost, change, messages, spoilt, unasked))
