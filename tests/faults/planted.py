@@ -315,9 +315,9 @@ PLANES: list[_Slip] = [
     ),
     (
         "a_newcomer_finds_the_wrong_one_of_two_results",
-        "fabric/planes/shared_arena.py",
-        "            self._header.write(self._entry, OPEN, self._open)\n\n    def show",
-        "            pass\n\n    def show",
+        "fabric/planes/shared_results.py",
+        "            own.write(OPEN, self._open)\n\n    def find",
+        "            pass\n\n    def find",
     ),
     (
         "nan_of_a_contribution_that_does_not_count_gets_into_the_sum",

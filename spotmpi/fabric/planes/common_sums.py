@@ -18,8 +18,8 @@ from collections.abc import Iterator, Sequence
 from spotmpi.arrays.backend import HOST, Buffer, backend_of, fill, in_host_memory
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.published_model import ModelForm, counting
-from spotmpi.fabric.planes.shared_header import DESCRIPTOR, MARK, SharedHeader, key_of
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
+from spotmpi.fabric.planes.shared_header import Entry, SharedHeader, key_of
+from spotmpi.fabric.planes.shared_memory import PAGE, Memory, Segment
 
 __all__ = ["CommonSums"]
 
@@ -73,7 +73,7 @@ class CommonSums:
 
     def __init__(self, header: SharedHeader) -> None:
         self._header = header
-        self._entry: int | None = None
+        self._entry: Entry | None = None
         """The entry of its memory in its header."""
         self._form: ModelForm | None = None
         self._used: _Sums | None = None
@@ -103,7 +103,7 @@ class CommonSums:
     def leave(self) -> None:
         """Forget what was added, and show no memory to others any more."""
         if self._entry is not None:
-            self._header.clear(self._entry)
+            self._entry.clear()
         self._entry = self._used = self._form = None
         self._round = -1
 
@@ -130,9 +130,7 @@ class CommonSums:
         for header in headers:
             if (entry := header.entry(key)) is None:
                 continue
-            there = Found(
-                header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK)
-            )
+            there = entry.segment()
             if self._used is not None and there.mark == self._used.segment.mark:
                 yield self._used
                 continue

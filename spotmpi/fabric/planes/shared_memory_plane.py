@@ -47,7 +47,7 @@ from spotmpi.fabric.planes.process_watch import ProcessWatch
 from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.fabric.planes.rings import MESSAGE, Rings
 from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
-from spotmpi.fabric.planes.shared_header import DESCRIPTOR, MARK, SharedHeader, key_of
+from spotmpi.fabric.planes.shared_header import Entry, SharedHeader, key_of
 from spotmpi.fabric.planes.shared_memory import Found, Segment, bytes_of
 from spotmpi.fabric.planes.sum_thread import SumThread
 from spotmpi.kernels import cpu, moving
@@ -166,7 +166,7 @@ class SharedMemoryPlane(Plane):
         self._arenas: dict[str, _Named] = {}
         """The last arena of each name."""
         self.barrier = HostBarrier(self._hopeless)
-        self._shown: tuple[int, PublishedModel] | None = None
+        self._shown: tuple[Entry, PublishedModel] | None = None
         """The entry of this published model in this worker's header, and the model."""
         self._published: dict[WorkerId, tuple[Found, PublishedModel]] = {}
         """The neighbours' published models that this worker has looked for."""
@@ -530,7 +530,7 @@ class SharedMemoryPlane(Plane):
         if self._own is None:
             return
         if self._shown is not None:
-            self._own.clear(self._shown[0])
+            self._shown[0].clear()
             self._shown = None
         if published is not None:
             entry = self._own.enter(
@@ -551,9 +551,7 @@ class SharedMemoryPlane(Plane):
         if entry is None:
             self._published.pop(worker, None)
             return None
-        found = Found(
-            header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK)
-        )
+        found = entry.segment()
         known = self._published.get(worker)
         if known is None or known[0] != found:
             try:
