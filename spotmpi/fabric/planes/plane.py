@@ -407,30 +407,3 @@ def private_arena(
         return [shape.backend.zeros(shape.dtype, shape.size) for shape in layout]
 
     return Arena(layout, allocate, in_place, state)
-
-
-class InPlacePlane(Plane):
-    """Sums each part at once and in place: the least memory, and what MPI does fastest."""
-
-    def __init__(self, ways: Ways) -> None:
-        self._total = ways.total
-
-    def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
-    ) -> Arena:
-        """Return an arena whose results arrive where the contributions were."""
-        return private_arena(layout, in_place=True)
-
-    def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """Do nothing: nothing depends on who the members are."""
-
-    def start(self, part: Part) -> Handle:
-        """Sum ``part``; return when the result is there."""
-        self._total(part)
-        return 0
-
-    def wait(self, handles: Sequence[Handle]) -> None:
-        """Do nothing: the results are there already."""
-
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Do nothing: no part is under way."""

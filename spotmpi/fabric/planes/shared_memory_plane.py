@@ -132,7 +132,7 @@ class _Call:
 
 
 class SharedMemoryPlane(Plane):
-    """For members that share the memory of their hosts; as `InPlacePlane` for all others."""
+    """For members that share the memory of their hosts; for all others MPI sums in place."""
 
     ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
     """The ways that an array may take between hosts."""
