@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from spotmpi.fabric import Arena, DoubleBuffer, Handle, Part, Shape
 from spotmpi.fabric.planes.devices import Devices
+from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import Plane, Ways, private_arena
 from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.protocol.membership import WorkerId
@@ -21,10 +22,10 @@ class OnHosts(SharedMemoryPlane):
 
     ways_of = staticmethod(in_rings)
 
-    @staticmethod
-    def host() -> int:
+    def __init__(self, ways: Ways) -> None:
         """By the number that mpirun gave this worker."""
-        return HOSTS[int(os.environ["OMPI_COMM_WORLD_RANK"])]
+        super().__init__(ways)
+        self.neighbours.host = HOSTS[int(os.environ["OMPI_COMM_WORLD_RANK"])]
 
 
 def Hosts(ways: Ways) -> Devices:  # noqa: N802 -- it stands for a plane
@@ -36,6 +37,7 @@ class InPlacePlane(Plane):
     """Sums each part at once and in place: the least memory, and what MPI does fastest."""
 
     def __init__(self, ways: Ways) -> None:
+        self.neighbours = Neighbours()
         self._total = ways.total
 
     def arena(
@@ -67,6 +69,7 @@ class Apart(Plane):
     """
 
     def __init__(self, ways: Ways) -> None:
+        self.neighbours = Neighbours()
         self._total = ways.total
         self._started: dict[Handle, Part] = {}
         self._last = 0

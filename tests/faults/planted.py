@@ -274,8 +274,8 @@ PLANES: list[_Slip] = [
     (
         "who_waits_for_a_neighbour_hears_of_no_revocation",
         "fabric/planes/shared_memory_plane.py",
-        "if self._watched.dead or self._ways.broken():",
-        "if self._watched.dead:",
+        "if self.neighbours.dead() or self._ways.broken():",
+        "if self.neighbours.dead():",
     ),
     (
         "a_sum_is_taken_as_whole_before_all_have_added_their_slices",
@@ -291,15 +291,15 @@ PLANES: list[_Slip] = [
     ),
     (
         "headers_of_the_lost_stay_open",
-        "fabric/planes/shared_memory_plane.py",
+        "fabric/planes/neighbours.py",
         "for one, header in self._headers.items() if one in members}",
         "for one, header in self._headers.items()}",
     ),
     (
         "the_lost_are_waited_for_after_a_recovery",
         "fabric/planes/shared_memory_plane.py",
-        "self.barrier.join(self.present)",
-        "self.barrier.join(self.barrier._present or self.present)",
+        "self.barrier.join(self.neighbours.present)",
+        "self.barrier.join(self.barrier._present or self.neighbours.present)",
     ),
     (
         "messages_between_hosts_are_not_given_up",
@@ -310,7 +310,7 @@ PLANES: list[_Slip] = [
     (
         "an_arena_goes_on_with_the_neighbours_that_it_found_first",
         "fabric/planes/shared_arena.py",
-        "        if self._bindings != bindings:\n",
+        "        if self._bindings != node.neighbours.bindings:\n",
         "        if not self._bindings:\n",
     ),
     (

@@ -10,6 +10,7 @@ from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import UsageError
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.host_barrier import HostBarrier
+from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import Arena, Move, Part, Shape
 from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_header import UPDATE, Entry, SharedHeader
@@ -27,13 +28,9 @@ SMALL = 512
 class Node(Protocol):
     """What an arena needs of the plane that it belongs to."""
 
-    present: list[SharedHeader]
+    neighbours: Neighbours
     rings: Rings | None
     barrier: HostBarrier
-
-    @property
-    def place(self) -> int:
-        """This worker's index in `present`."""
 
     def reached(self, found: Found, length: int) -> Segment:
         """Return a member's segment. Raises PeersLost if that member is lost."""
@@ -157,12 +154,12 @@ class SharedArena(Arena):
         there = self._bindings == bindings and self._sources is not None
         return there and (part.move is None or self._shares is None or self._shares.there)
 
-    def reaches_all(self, bindings: int, node: Node, part: Part) -> bool:
+    def reaches_all(self, node: Node, part: Part) -> bool:
         """Return True if all of this host share this arena. All must have started a part before."""
-        if self._bindings != bindings:
+        if self._bindings != node.neighbours.bindings:
             self._sources = None
             self._sources = self._look_around(node)
-            self._bindings = bindings
+            self._bindings = node.neighbours.bindings
         if self._sources is None:
             return False
         if part.move is not None and self._shares is not None and not self._shares.there:
@@ -225,8 +222,9 @@ class SharedArena(Arena):
     def _look_around(self, node: Node) -> _Sources | None:
         """Find the memory of this host's members; None if not all share the arena. All must have
         started a part of it."""
-        members = [one for header in node.present if (one := header.entry(self.key)) is not None]
-        if len(members) < len(node.present):
+        present = node.neighbours.present
+        members = [one for header in present if (one := header.entry(self.key)) is not None]
+        if len(members) < len(present):
             self.unshare()
             return None
         found = [one.segment() for one in members]
@@ -237,7 +235,7 @@ class SharedArena(Arena):
             self._common.find(members, self._entry, reach, node.barrier.publish)
         whole = self.small or node.rings is not None
         slices = [
-            slice(None) if whole else cut(shape.size, node.place, len(members))
+            slice(None) if whole else cut(shape.size, node.neighbours.place, len(members))
             for shape in self.layout
         ]
         told = list[Buffer]()
