@@ -286,8 +286,8 @@ PLANES: list[_Slip] = [
     (
         "parts_are_counted_on_from_where_each_was_when_one_was_lost",
         "fabric/planes/shared_memory_plane.py",
-        "        self._begun = 0\n        self._members",
-        "        self._members",
+        "        self._begun = 0\n        self.neighbours.bind",
+        "        self.neighbours.bind",
     ),
     (
         "headers_of_the_lost_stay_open",

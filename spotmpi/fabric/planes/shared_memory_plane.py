@@ -21,12 +21,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer, possible
 from spotmpi.fabric.planes.host_barrier import HostBarrier
+from spotmpi.fabric.planes.named_arena import NamedArena, ways_of
 from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import (
     Arena,
@@ -38,17 +39,16 @@ from spotmpi.fabric.planes.plane import (
     Ways,
     private_arena,
 )
-from spotmpi.fabric.planes.rings import MESSAGE, Rings
+from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
 from spotmpi.fabric.planes.shared_header import SharedHeader, key_of
-from spotmpi.fabric.planes.shared_memory import Found, Segment, bytes_of
+from spotmpi.fabric.planes.shared_memory import Found, Segment
 from spotmpi.fabric.planes.sum_thread import SumThread
 from spotmpi.kernels import cpu, moving
-from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.protocol.trials import Choice, Trial
+from spotmpi.protocol.trials import Choice
 
-__all__ = ["TRIED", "SharedMemoryPlane", "ways_of"]
+__all__ = ["SharedMemoryPlane"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,51 +58,8 @@ _SUMMED = ("float32", "float64")
 _WORTH_IT = 1024
 """Elements of an array from which on it is worth the time to load Numba, to wait without MPI."""
 
-_LARGE = 4 << 20
-"""Bytes of an array that always goes in rings if there are several hosts."""
-
-_TURNS = 4
-"""Rounds of each way that count in a trial of the fastest way."""
-
-TRIED = 2 * (_TURNS + 1)
-"""Rounds with the same members in which ways are tried; there are never more than two ways."""
-
 _EVIDENCE = 2.0
 """Seconds to wait for news of a loss if memory cannot be reached; without news it is an error."""
-
-
-def ways_of(shape: Shape) -> Sequence[str]:
-    """Return the ways that such an array may take between hosts. Several ways are tried."""
-    size = bytes_of(shape.dtype, shape.size)
-    if shape.size <= SMALL:
-        return (FIRST,)
-    if size >= _LARGE or shape.narrowing is not None:
-        return (RING,)
-    return (FIRST, STRAIGHT) if size <= MESSAGE else (STRAIGHT, RING)
-
-
-@dataclass
-class _Tried:
-    """The trial of an array that may take several ways."""
-
-    trial: Trial
-    begun: int = 0
-    """The number of sums that were started."""
-    seconds: list[float] = field(default_factory=list)
-    """The times of the sums on this worker, until a way is chosen."""
-
-
-@dataclass
-class _Named:
-    """An arena with a name, and what is known of it."""
-
-    arena: Arena
-    agreed: bool | None = None
-    """True if all members share theirs; None: not known yet, or sums stay on this host."""
-    went: dict[int, str] = field(default_factory=dict)
-    """The way by which each array is being summed, or was last."""
-    tried: dict[int, _Tried] = field(default_factory=dict)
-    """The trials of arrays that may take several ways, among these members."""
 
 
 @dataclass
@@ -112,7 +69,7 @@ class _Call:
     part: Part
     number: int = 0
     """Its number in headers; 0 if it stands in no header."""
-    named: _Named | None = None
+    named: NamedArena | None = None
     """What is known of its arena; None if that has no name, or nothing is shared."""
     way: str = ""
     """The way of its sum between hosts; empty if it does not go from host to host."""
@@ -121,7 +78,7 @@ class _Call:
 
 
 class SharedMemoryPlane(Plane):
-    """For members that share the memory of their hosts; for all others MPI sums in place."""
+    """Sums in the memory of hosts. What workers of one host cannot share is summed by MPI."""
 
     ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
     """The ways that an array may take between hosts."""
@@ -131,7 +88,6 @@ class SharedMemoryPlane(Plane):
         self.neighbours = Neighbours(_new_header(), ways.line is not None)
         self.rings: Rings | None = None
         """The rings between hosts, if there are several."""
-        self._members = 0
         self._begun = 0
         self._last: Handle = 0
         self._started: dict[Handle, _Call] = {}
@@ -139,7 +95,7 @@ class SharedMemoryPlane(Plane):
         """The thread that sums while the worker does something else."""
         self._handed: Handle = 0
         """The handle of the last part that the thread was given."""
-        self._arenas: dict[str, _Named] = {}
+        self._arenas: dict[str, NamedArena] = {}
         """The last arena of each name."""
         self.barrier = HostBarrier(self._hopeless)
 
@@ -148,7 +104,6 @@ class SharedMemoryPlane(Plane):
         if self._started:
             raise RuntimeError(f"{len(self._started)} parts are under way among other members")
         self._begun = 0
-        self._members = len(members)
         self.neighbours.bind(members, together)
         self.rings = None
         if together:
@@ -160,7 +115,7 @@ class SharedMemoryPlane(Plane):
         else:
             _LOG.info("%d workers do not share memory", len(members))
         for named in self._arenas.values():
-            named.agreed, named.tried = None, {}
+            named.begin_again()
             if isinstance(named.arena, SharedArena):
                 if not together:
                     named.arena.unshare()
@@ -177,50 +132,16 @@ class SharedMemoryPlane(Plane):
         for part in parts:
             if (named := self._named(part)) is None:
                 return None
-            tried = named.tried.get(part.number)
-            ways.append(named.went.get(part.number, ""))
-            choices.append(None if tried is None else tried.trial.choice)
+            way, choice = named.last(part.number)
+            ways.append(way)
+            choices.append(choice)
         return Between(self.neighbours.by_host(workers), ways, choices) if all(ways) else None
 
-    def _named(self, part: Part) -> _Named | None:
+    def _named(self, part: Part) -> NamedArena | None:
         """Return what is known of a part's arena; None if that has no name, or another arena has it
         by now."""
         named = None if part.arena is None else self._arenas.get(part.arena.name)
         return named if named is not None and named.arena is part.arena else None
-
-    def _way(self, named: _Named, index: int) -> str:
-        """Return the way of an array that is started now; the same on all members."""
-        if self.rings is None or named.agreed is False:
-            return ""
-        ways = self.ways_of(named.arena.layout[index])
-        if len(ways) == 1:
-            return ways[0]
-        if (tried := named.tried.get(index)) is None:
-            tried = named.tried[index] = _Tried(Trial(ways, self.rings.workers, _TURNS))
-        tried.begun += 1
-        return tried.trial.way(tried.begun - 1)
-
-    def _choose(self) -> None:
-        """Choose a way for each array for which all ways were tried. Collective."""
-        # Sorted, as it is collective: members may have made their arenas in different orders.
-        arrays = [
-            (named, index, tried)
-            for _, named in sorted(self._arenas.items())
-            for index, tried in sorted(named.tried.items())
-        ]
-        for named, index, tried in arrays:
-            trial = tried.trial
-            if trial.choice is None and len(tried.seconds) == trial.rounds:
-                assert self.rings is not None
-                members = self._members
-                table = HOST.zeros("float64", members * trial.rounds)
-                table[self.rings.member :: members] = tried.seconds
-                self._ways.total(Part(table, table))
-                times = table.reshape(trial.rounds, members).tolist()
-                size = named.arena.contributions[index].nbytes
-                choice = trial.choose(int(size), times)
-                name = named.arena.name
-                _LOG.info("sums of %r, %d, go between hosts: %s", name, index, choice)
 
     # Rounds.
 
@@ -247,7 +168,7 @@ class SharedMemoryPlane(Plane):
                 moving.warm(shape.dtype)
         made = self._shared(layout, name, state) or private_arena(layout, in_place=True)
         made.name = name
-        self._arenas[name] = _Named(made)
+        self._arenas[name] = NamedArena(made)
         return made
 
     def _shared(
@@ -277,7 +198,8 @@ class SharedMemoryPlane(Plane):
         call = self._started[self._last] = _Call(part)
         if self.neighbours.present and (named := self._named(part)) is not None:
             call.named = named
-            call.way = named.went[part.number] = self._way(named, part.number)
+            ways = () if self.rings is None else self.ways_of(named.arena.layout[part.number])
+            call.way = named.start(part.number, ways, self.rings)
             if self._meets(named.arena):
                 if isinstance(named.arena, SharedArena):
                     named.arena.show(part.weight)
@@ -328,31 +250,25 @@ class SharedMemoryPlane(Plane):
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.end()
-        last, to_take = 0, list[tuple[Arena, int]]()
+        last, to_take = 0, list[tuple[SharedArena, int]]()
         for handle in sorted(handles):
             call = self._started[handle]
-            if call.number:
-                last = call.number
-            if call.summed:
-                continue
-            if call.number:
-                self.barrier.all_ready(last)
-            named = call.named
-            if not (call.number and named is not None and self._sum(named, call)):
-                self._total(call.part)
-                if named is not None and isinstance(named.arena, SharedArena):
-                    named.arena.whole(call.part)
-            elif self.rings is not None and not self.rings.leads:
-                to_take.append((named.arena, call.part.number))
+            last = call.number or last
+            arena = None if call.summed else self._sum(call)
+            if arena is not None and arena.small:
+                to_take.append((arena, call.part.number))
         if last:
             self.barrier.done(self._header, last)
             self.barrier.all_done(last)
-        for arena, number in to_take:
-            if isinstance(arena, SharedArena) and arena.small:
-                arena.take(number)
         for handle in handles:
             del self._started[handle]
-        self._choose()
+        if self.rings is not None:
+            if not self.rings.leads:
+                for arena, number in to_take:
+                    arena.take(number)
+            # Sorted, as it is collective: members may have made their arenas in different orders.
+            for _, named in sorted(self._arenas.items()):
+                named.choose(self.rings, self._ways.total)
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Forget these, and end the thread: nothing else is done outside `wait`. Messages under way
@@ -384,16 +300,32 @@ class SharedMemoryPlane(Plane):
         assert self.neighbours.own is not None
         return self.neighbours.own
 
-    def _sum(self, named: _Named, call: _Call) -> bool:
-        arena = named.arena if isinstance(named.arena, SharedArena) else None
+    def _sum(self, call: _Call) -> SharedArena | None:
+        """Sum a part as soon as all have started it. Return its arena if all share that; None if
+        MPI has summed the part."""
+        named = call.named
+        arena = named.arena if named is not None and isinstance(named.arena, SharedArena) else None
+        if call.number:
+            assert named is not None
+            self.barrier.all_ready(call.number)
+            if self._sum_shared(named, arena, call):
+                return arena
+        if call.part.narrowing is not None:
+            call.part.narrowing.begin([])
+        self._ways.total(call.part)
+        if arena is not None:
+            arena.whole(call.part)
+        return None
+
+    def _sum_shared(self, named: NamedArena, arena: SharedArena | None, call: _Call) -> bool:
+        """Sum a part in memory that all share; return False if not all do."""
         shared = arena is not None and arena.reaches_all(self, call.part)
         if self.rings is not None:
             if named.agreed is None:
-                named.agreed = self._all(shared)
+                named.agreed = self._all(shared, self.rings.members)
             shared = named.agreed
             if not shared:
-                named.went[call.part.number] = ""
-                named.tried.pop(call.part.number, None)
+                named.leave_to_mpi(call.part.number)
         if arena is not None:
             if shared:
                 self._sum_of(named, arena, call)
@@ -401,24 +333,17 @@ class SharedMemoryPlane(Plane):
                 arena.unshare()
         return shared
 
-    def _sum_of(self, named: _Named, arena: SharedArena, call: _Call) -> None:
+    def _sum_of(self, named: NamedArena, arena: SharedArena, call: _Call) -> None:
         began = time.perf_counter()
         arena.sum(call.part.number, self.rings, call.way, call.part)
-        tried = named.tried.get(call.part.number)
-        if tried is not None and tried.trial.choice is None:
-            tried.seconds.append(time.perf_counter() - began)
+        named.took(call.part.number, time.perf_counter() - began)
 
-    def _total(self, part: Part) -> None:
-        if part.narrowing is not None:
-            part.narrowing.begin([])
-        self._ways.total(part)
-
-    def _all(self, flag: bool) -> bool:
-        """Return True if ``flag`` is true on all members. Collective."""
+    def _all(self, flag: bool, members: int) -> bool:
+        """Return True if ``flag`` is true on all; ``members``: how many they are. Collective."""
         word = HOST.zeros("float64", 1)
         word[0] = flag
         self._ways.total(Part(word, word))
-        return int(word[0]) == self._members
+        return int(word[0]) == members
 
     def _hopeless(self) -> bool:
         """Return True if a worker that waits for others must leave off."""
