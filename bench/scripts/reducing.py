@@ -28,7 +28,7 @@ from spotmpi.bench.measuring.copies import COPIED, copying
 from spotmpi.bench.measuring.models import MODELS
 from spotmpi.bench.scripts import gloo
 from spotmpi.fabric import Reduce, Shape
-from spotmpi.fabric.planes.shared_memory_plane import TRIED, ways_of
+from spotmpi.fabric.planes.named_arena import TRIED, ways_of
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 

@@ -155,7 +155,8 @@ class MpiFabric(Fabric):
         self._data_ids: list[WorkerId] = []
         line = MpiLine(lambda: (self._data, self._data_ids))
         self._plane = PLANE(Ways(self._sum, self._broken, line, threads()))
-        self._models = MpiModels(self._plane, lambda: (self._data, self._data_ids), self._others)
+        near = self._plane.neighbours
+        self._models = MpiModels(near, lambda: (self._data, self._data_ids), self._others)
         self._signals = MpiSignals(lambda: (self._control, self._control_ids), self._others)
         self._briefed = 0
         """Prospectuses that this newcomer has received."""
@@ -208,8 +209,10 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Perform ``request``, blocking. Raises `PeersLost` if MPI reports dead peers."""
         match request:
-            case Start() | Proceed() | Wait() | Cancel() | Reduce() | AddUp():
+            case Start() | Proceed() | Wait() | Cancel() | Reduce():
                 return self._plane.perform(request)
+            case AddUp():
+                return self._plane.neighbours.add_up(request)
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:
@@ -343,8 +346,8 @@ class MpiFabric(Fabric):
             self._events.append(ControlRevoked())
 
     def _newly_dead(self) -> frozenset[WorkerId]:
-        # The plane also sees the death of a newcomer that is being connected, and is no member.
-        dead = set(self._plane.dead()) & self._names.keys() - self._known_dead
+        # A newcomer that is being connected may be a neighbour already, and is no member.
+        dead = set(self._plane.neighbours.dead()) & self._names.keys() - self._known_dead
         for worker in dead:
             self._bury(self._names[worker])
         failed = self._control.Get_failed()
@@ -456,12 +459,13 @@ class MpiFabric(Fabric):
 
     def _introduce(self, comm: MPI.Intracomm) -> tuple[list[Row], bool]:
         """Return the members' rows by rank, and True if all can share memory. Collective."""
-        bell, card = self._doorbell.address, self._plane.card()
+        bell, card = self._doorbell.address, self._plane.neighbours.card()
         mine = pack_row(Row(self.me, socket.gethostname(), bell, card, _own_name()))
         everybody = bytearray(len(mine) * comm.Get_size())
         comm.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
         rows = unpack_rows(everybody)
-        together = bytearray([self._plane.reach({row.worker: row.card for row in rows})])
+        cards = {row.worker: row.card for row in rows}
+        together = bytearray([self._plane.neighbours.reach(cards)])
         comm.Allreduce(MPI.IN_PLACE, [together, MPI.UNSIGNED_CHAR], MPI.MIN)
         return rows, bool(together[0])
 
@@ -507,7 +511,7 @@ class MpiFabric(Fabric):
     def move_on(self) -> None:
         """Forget what was published, added up and signalled, and have newcomers briefed again."""
         self._models.move_on()
-        self._plane.move_on()
+        self._plane.neighbours.move_on()
         self._signals.move_on()
         for guest in self._guests.values():
             if guest.stage in (Stage.BRIEFED, Stage.KNOCKING):

@@ -18,7 +18,7 @@ from spotmpi.arrays.backend import HOST, Backend, Buffer, backend_of
 from spotmpi.fabric import Fetched
 from spotmpi.fabric.mpi_asks import Answering, Asking, Came, GivenUp
 from spotmpi.fabric.mpi_calls import MPI, threads
-from spotmpi.fabric.planes.plane import Plane
+from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.protocol.membership import WorkerId
 
@@ -45,9 +45,11 @@ class _Room:
 class MpiModels:
     """One worker's side of publishing and fetching models."""
 
-    def __init__(self, plane: Plane, way: Way, members: Callable[[], Collection[WorkerId]]) -> None:
+    def __init__(
+        self, neighbours: Neighbours, way: Way, members: Callable[[], Collection[WorkerId]]
+    ) -> None:
         """``members`` returns the other members that are not known to be dead."""
-        self._plane = plane
+        self._neighbours = neighbours
         self._way = way
         self._members = members
         self._published_model: PublishedModel | None = None
@@ -92,15 +94,14 @@ class MpiModels:
             came, self._came = self._came, None
             if came is not None:
                 self._replied, self._free = self._free, self._replied
-            if worker in members and not self._plane.is_near(worker):
+            if worker in members and not self._neighbours.is_near(worker):
                 self._wanted = worker
                 self._news.set()
         self._attend()
         if came is not None and came.worker in members:
             return self._reply(*came)
-        if worker not in members or (published := self._plane.model_of(worker, self._form)) is None:
-            return None
-        number = published.read(self._replied.flat)
+        near = self._neighbours.model_of(worker, self._form) if worker in members else None
+        number = None if near is None else near.read(self._replied.flat)
         return None if number is None else self._reply(worker, number)
 
     def move_on(self) -> None:
@@ -108,7 +109,7 @@ class MpiModels:
         with self._turn:
             self._forget()
             self._published_model = None
-        self._plane.show(None)
+        self._neighbours.show(None)
 
     @contextmanager
     def resting(self) -> Iterator[None]:
@@ -130,7 +131,7 @@ class MpiModels:
             before = 0 if self._published_model is None else self._published_model.published
             self._published_model = PublishedModel.new(form, before)
             self._replied, self._free = _room(form, backends), _room(form, backends)
-        self._plane.show(self._published_model)
+        self._neighbours.show(self._published_model)
 
     def _forget(self) -> None:
         """Let asks and replies that are under way not count any more."""
@@ -155,7 +156,7 @@ class MpiModels:
 
     def _attend(self) -> None:
         """Make sure that workers of other hosts get answers."""
-        if self._published_model is None or all(map(self._plane.is_near, self._members())):
+        if self._published_model is None or all(map(self._neighbours.is_near, self._members())):
             return
         if not threads():
             with self._turn:

@@ -14,7 +14,6 @@ from spotmpi.fabric import (
     Depart,
     Fabric,
     Fetch,
-    Part,
     Proceed,
     Publish,
     Rebuild,
@@ -30,7 +29,7 @@ from spotmpi.fabric import (
     Work,
 )
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from spotmpi.fabric.planes.plane import InPlacePlane, Ways
+from spotmpi.fabric.planes.plane import private_arena
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Built
 
@@ -41,21 +40,20 @@ class SoloFabric(Fabric):
     def __init__(self) -> None:
         self.me = 0
         self.membership = Membership.first([socket.gethostname()])
-        self._plane = InPlacePlane(Ways(_alone, lambda: False))
 
     def arena(
         self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
     ) -> Arena:
         """Return an arena in which the contribution is the sum."""
-        return self._plane.arena(layout, name, state)
+        return private_arena(layout, in_place=True)
 
     def perform(self, request: Request) -> Any:
         """Perform ``request`` at once. Training ends with a build, which is sealed at once too."""
         match request:
             case Rebuild(members):
                 return Built(members is not None, frozenset({self.me}))
-            case Start(part):
-                return self._plane.start(part)
+            case Start():
+                return 0
             case Work(work):
                 return work()
             case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel() | Depart():
@@ -73,7 +71,3 @@ class SoloFabric(Fabric):
     def clock(self) -> float:
         """Return monotonic seconds of this host."""
         return time.monotonic()
-
-
-def _alone(part: Part) -> None:
-    """Leave the part as it is: one contribution is the sum already, in place."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.doorbell import ADDRESS_BYTES
-from spotmpi.fabric.planes.plane import CARD_BYTES
+from spotmpi.fabric.planes.neighbours import CARD_BYTES
 from spotmpi.launcher_channel import Name
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import PlannedChange, Survey, Token, TokenKind
@@ -71,7 +71,7 @@ class Row(NamedTuple):
     bell: bytes
     """Address of its doorbell."""
     card: bytes
-    """What the data plane needs to share memory with it, in `CARD_BYTES`."""
+    """What its neighbours need to reach its memory, in `CARD_BYTES`."""
     name: Name
     """MPI's name of its process."""
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 import spotmpi
-from spotmpi.fabric.planes.plane import InPlacePlane
 from spotmpi.optimizers import SGD
 from spotmpi.settings import Settings
 from spotmpi.strategies import SSGD
+from tests.fabric.planes import InPlacePlane
 
 where = sys.argv[1]
 if Settings.from_environ().newcomer is None:  # workers wait for each other in MPI

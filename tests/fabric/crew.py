@@ -119,11 +119,7 @@ class On(SharedMemoryPlane):
 
     def __init__(self, ways: Ways, host: int) -> None:
         super().__init__(ways)
-        self._number = host
-
-    def host(self) -> int:  # type: ignore[override]
-        """It is what it was said to be."""
-        return self._number
+        self.neighbours.host = host
 
 
 class Worker:
@@ -251,8 +247,8 @@ def at_once(workers: Sequence[Worker], what: Callable[[Worker], Any]) -> list[An
 
 def meet(workers: Sequence[Worker]) -> None:
     """As the fabric does it when somebody comes."""
-    cards = {worker.me: worker.plane.card() for worker in workers}
-    reached = [worker.plane.reach(cards) for worker in workers]
+    cards = {worker.me: worker.plane.neighbours.card() for worker in workers}
+    reached = [worker.plane.neighbours.reach(cards) for worker in workers]
     for worker in workers:
         worker.plane.bind(list(cards), all(reached))
 

@@ -132,9 +132,10 @@ def work(me: int, line: Line) -> NoReturn:
     while True:
         match line.hear():
             case ["card"]:
-                line.say(list(plane.card()))
+                line.say(list(plane.neighbours.card()))
             case ["reach", cards]:
-                line.say(plane.reach({int(one): bytes(card) for one, card in cards.items()}))
+                given = {int(one): bytes(card) for one, card in cards.items()}
+                line.say(plane.neighbours.reach(given))
             case ["bind", members, high]:
                 if before and number < high:  # others have committed it: the result is here
                     commit(before, checked=False)

@@ -33,7 +33,7 @@ def add(worker: Member, value: float, number: int = 0, size: int = 9) -> float |
     """What it finds when that is its part; None if it adds up with nobody."""
     total = [np.zeros(size, np.float32)]
     asked = AddUp([np.full(size, value, np.float32)], total, number, EVERYBODY)
-    if worker.plane.add_up(asked) == 1:
+    if worker.plane.neighbours.add_up(asked) == 1:
         assert not total[0].any()
         return None
     (found,) = {*total[0].tolist()}
@@ -150,7 +150,7 @@ def test_a_training_that_begins_finds_nothing_of_the_one_before() -> None:
     workers = first, second = company(2)
     assert (add(first, 1), add(second, 2)) == (1, 3)
     for worker in workers:
-        worker.plane.move_on()
+        worker.plane.neighbours.move_on()
     assert (add(second, 2), add(first, 1)) == (2, 3)
 
 
@@ -168,7 +168,7 @@ def test_memory_that_is_not_used_any_more_is_given_back() -> None:
         add(first, 1, number)
         add(second, 2, number)
     for worker in workers:
-        worker.plane.move_on()
+        worker.plane.neighbours.move_on()
     assert _mapped() == before
 
 

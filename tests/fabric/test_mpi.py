@@ -197,7 +197,7 @@ def test_who_dies_before_it_is_a_member_is_none_that_is_lost(tmp_path: Path) -> 
         "import os\n"
         "from spotmpi.fabric.mpi import MpiFabric\n"
         "fabric = MpiFabric()\n"
-        "fabric._plane.dead = lambda: [7]\n"
+        "fabric._plane.neighbours.dead = lambda: [7]\n"
         "print('LOST', sorted(fabric._newly_dead()), flush=True); os._exit(0)"
     )
     assert over_mpi(tmp_path, 1, "-c", program) == "LOST []\n"

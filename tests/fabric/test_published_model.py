@@ -113,13 +113,13 @@ def published(worker: Member, value: float) -> PublishedModel:
     """It shows a model of this number."""
     board = PublishedModel.new(SMALL, 0)
     board.write([np.full(9, value, np.float32)])
-    worker.plane.show(board)
+    worker.plane.neighbours.show(board)
     return board
 
 
 def seen(reader: Member, worker: Member, form: ModelForm = SMALL) -> float | None:
     """The number that one finds on the other's board."""
-    board = reader.plane.model_of(worker.me, form)
+    board = reader.plane.neighbours.model_of(worker.me, form)
     room = form.room()
     if board is None or board.read(room) is None:
         return None
@@ -128,8 +128,8 @@ def seen(reader: Member, worker: Member, form: ModelForm = SMALL) -> float | Non
 
 def test_neighbours_find_each_other_s_boards_as_long_as_they_are_shown() -> None:
     first, second = workers = company(2)
-    assert first.plane.is_near(1)
-    assert not first.plane.is_near(5)
+    assert first.plane.neighbours.is_near(1)
+    assert not first.plane.neighbours.is_near(5)
     assert seen(first, second) is None
     board = published(second, 4)
     assert seen(first, second) == 4
@@ -140,7 +140,7 @@ def test_neighbours_find_each_other_s_boards_as_long_as_they_are_shown() -> None
     published(second, 6)
     assert seen(first, second) == 6, "in place of the one before"
     check(workers, 0)
-    second.plane.show(None)
+    second.plane.neighbours.show(None)
     assert seen(first, second) is None
     check(workers, 1)
 
@@ -154,7 +154,7 @@ def test_boards_stay_through_losses_and_newcomers_have_theirs() -> None:
     assert seen(first, third) == 12
     go_on(workers)
     assert seen(first, third) == 12
-    assert first.plane.model_of(1, SMALL) is None
+    assert first.plane.neighbours.model_of(1, SMALL) is None
     newcomer = Member(9)
     newcomer.furnish()
     workers.append(newcomer)
@@ -169,7 +169,7 @@ def test_those_that_do_not_share_memory_are_not_near() -> None:
     published(second, 1)
     for worker in workers:
         worker.plane.bind([0, 1], False)
-    assert not first.plane.is_near(1)
+    assert not first.plane.neighbours.is_near(1)
     assert seen(first, second) is None
 
 
@@ -180,7 +180,7 @@ def test_what_is_shown_no_more_leaves_no_memory_behind() -> None:
     for number in range(5):
         published(second, number)
         assert seen(first, second) == number
-    second.plane.show(None)
+    second.plane.neighbours.show(None)
     assert seen(first, second) is None
     assert _mapped() == before
 

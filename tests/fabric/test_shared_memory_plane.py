@@ -21,7 +21,7 @@ from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Part, Shape
 from spotmpi.fabric.planes.plane import Ways, private_arena
 from spotmpi.fabric.planes.shared_memory import Segment
-from spotmpi.fabric.planes.shared_memory_plane import _CARD, SharedMemoryPlane
+from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.kernels import cpu
 from tests.fabric.crew import (
     DATA,
@@ -184,8 +184,8 @@ def test_members_that_cannot_reach_each_other_go_by_mpi() -> None:
     before = workers[0].record()
     stranger = Worker(2)
     stranger.furnish()
-    cards = {worker.me: worker.plane.card() for worker in workers}
-    assert not stranger.plane.reach({**cards, 5: bytes(len(cards[0]))})
+    cards = {worker.me: worker.plane.neighbours.card() for worker in workers}
+    assert not stranger.plane.neighbours.reach({**cards, 5: bytes(len(cards[0]))})
     for worker in workers:
         worker.plane.bind([0, 1, 2], False)
     for worker in workers:
@@ -195,20 +195,6 @@ def test_members_that_cannot_reach_each_other_go_by_mpi() -> None:
         assert len(worker.by_mpi_instead) == len(DATA) + len(WORD)
     workers[0].data.record[0][5] = 77
     assert workers[1].data.record[0][5] == -1
-
-
-def test_a_process_that_only_has_a_worker_s_number_is_not_taken_for_it() -> None:
-    """As where the worker runs in a container that numbers its processes by itself."""
-    one, other = company(2)
-    with subprocess.Popen(
-        [sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE
-    ) as process:
-        _, *rest = _CARD.unpack(other.plane.card())
-        card = _CARD.pack(process.pid, *rest)
-        assert not one.plane.reach({one.me: one.plane.card(), 7: card})
-        process.kill()
-        process.wait()
-    assert list(one.plane.dead()) == []
 
 
 def test_if_one_has_no_memory_to_share_all_go_by_mpi(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +296,7 @@ def test_arrays_that_no_kernel_sums_and_those_without_a_name_go_by_mpi() -> None
 def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi() -> None:
     by_mpi = list[Part]()
     plane = SharedMemoryPlane(Ways(by_mpi.append, lambda: False))
-    assert plane.reach({0: plane.card()})
+    assert plane.neighbours.reach({0: plane.neighbours.card()})
     plane.bind([0], True)
     first = plane.arena([Shape("float32", 4096)], "data")
     second = plane.arena([Shape("float32", 4096)], "data")

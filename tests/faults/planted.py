@@ -274,8 +274,8 @@ PLANES: list[_Slip] = [
     (
         "who_waits_for_a_neighbour_hears_of_no_revocation",
         "fabric/planes/shared_memory_plane.py",
-        "if self._watched.dead or self._ways.broken():",
-        "if self._watched.dead:",
+        "if self.neighbours.dead() or self._ways.broken():",
+        "if self.neighbours.dead():",
     ),
     (
         "a_sum_is_taken_as_whole_before_all_have_added_their_slices",
@@ -286,20 +286,20 @@ PLANES: list[_Slip] = [
     (
         "parts_are_counted_on_from_where_each_was_when_one_was_lost",
         "fabric/planes/shared_memory_plane.py",
-        "        self._begun = 0\n        self._members",
-        "        self._members",
+        "        self._begun = 0\n        self.neighbours.bind",
+        "        self.neighbours.bind",
     ),
     (
         "headers_of_the_lost_stay_open",
-        "fabric/planes/shared_memory_plane.py",
+        "fabric/planes/neighbours.py",
         "for one, header in self._headers.items() if one in members}",
         "for one, header in self._headers.items()}",
     ),
     (
         "the_lost_are_waited_for_after_a_recovery",
         "fabric/planes/shared_memory_plane.py",
-        "self.barrier.join(self.present)",
-        "self.barrier.join(self.barrier._present or self.present)",
+        "self.barrier.join(self.neighbours.present)",
+        "self.barrier.join(self.barrier._present or self.neighbours.present)",
     ),
     (
         "messages_between_hosts_are_not_given_up",
@@ -310,14 +310,14 @@ PLANES: list[_Slip] = [
     (
         "an_arena_goes_on_with_the_neighbours_that_it_found_first",
         "fabric/planes/shared_arena.py",
-        "        if self._bindings != bindings:\n",
+        "        if self._bindings != node.neighbours.bindings:\n",
         "        if not self._bindings:\n",
     ),
     (
         "a_newcomer_finds_the_wrong_one_of_two_results",
-        "fabric/planes/shared_arena.py",
-        "            self._header.write(self._entry, OPEN, self._open)\n\n    def show",
-        "            pass\n\n    def show",
+        "fabric/planes/shared_results.py",
+        "            own.write(OPEN, self._open)\n\n    def find",
+        "            pass\n\n    def find",
     ),
     (
         "nan_of_a_contribution_that_does_not_count_gets_into_the_sum",

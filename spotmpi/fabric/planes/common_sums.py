@@ -14,20 +14,47 @@ its part out of one and puts it into the other. All users keep it open, so it ou
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Buffer, backend_of, fill, in_host_memory
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.published_model import ModelForm, counting
-from spotmpi.fabric.planes.shared_header import DESCRIPTOR, MARK, SharedHeader, key_of
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
+from spotmpi.fabric.planes.shared_header import Entry, SharedHeader, key_of
+from spotmpi.fabric.planes.shared_memory import PAGE, Memory, Segment
+from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["CommonSums"]
+__all__ = ["AddUp", "CommonSums"]
 
 _ROUNDS = 64
 """Where the numbers of the two sums' rounds begin in the first page, a cache line each. The number
 is one more than the round; 0: no round."""
 
 _SETS = 2
+
+
+@dataclass(frozen=True)
+class AddUp:
+    """Add ``part`` to a sum of this worker and its neighbours, and copy that sum to ``total``.
+
+    ``part`` replaces what this worker had in the sum before. ``total`` gets the sum as it is at
+    that moment. Local; waits for nobody.
+
+    Replies how many of the workers ``among`` make up the sum: this one and its neighbours, which
+    share memory with it. If this worker is the only one, nothing is done.
+
+    There are no locks: all add to the same memory, element by element, at any time. If two workers
+    add to an element at once, one addition may be lost, and ``total`` may hold part of what is
+    being added. What a worker has in the sum stays there when it dies; if it dies while it adds,
+    some elements have it and others do not. So use the sum for nothing that must be right. Each
+    ``round`` has a sum of its own, which begins with zeros: no worker comes to a round before all
+    are done with the round before.
+    """
+
+    part: Sequence[Buffer]
+    total: Sequence[Buffer]
+    """Arrays of the same dtypes and sizes."""
+    round: int
+    among: Sequence[WorkerId]
 
 
 class _Sums:
@@ -73,7 +100,7 @@ class CommonSums:
 
     def __init__(self, header: SharedHeader) -> None:
         self._header = header
-        self._entry: int | None = None
+        self._entry: Entry | None = None
         """The entry of its memory in its header."""
         self._form: ModelForm | None = None
         self._used: _Sums | None = None
@@ -103,7 +130,7 @@ class CommonSums:
     def leave(self) -> None:
         """Forget what was added, and show no memory to others any more."""
         if self._entry is not None:
-            self._header.clear(self._entry)
+            self._entry.clear()
         self._entry = self._used = self._form = None
         self._round = -1
 
@@ -130,9 +157,7 @@ class CommonSums:
         for header in headers:
             if (entry := header.entry(key)) is None:
                 continue
-            there = Found(
-                header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK)
-            )
+            there = entry.segment()
             if self._used is not None and there.mark == self._used.segment.mark:
                 yield self._used
                 continue

@@ -65,7 +65,7 @@ class HostTalk:
         """Tell all members these numbers; return the numbers of each, in the order of members. All
         tell equally many. Waits first for all that was started before. Raises PeersLost."""
         node, width = self._node, len(numbers)
-        count, place = len(node.present), node.place
+        count, place = len(node.neighbours.present), node.neighbours.place
         size = max(_ENOUGH, count * width)
         if self._arena is None or self._arena.layout[0].size < size:
             self._arena = node.arena([Shape("float64", size)], "devices")
@@ -140,10 +140,10 @@ class DeviceSums:
     def reaches_all(self, arena: DeviceArena) -> bool:
         """Return True if all members can open each other's memory. Collective. Raises PeersLost."""
         arena.others = []
-        if not self._node.present or self._node.rings is not None:
+        if not self._node.neighbours.present or self._node.rings is not None:
             arena.close()
             return False
-        if len(self._node.present) == 1:
+        if len(self._node.neighbours.present) == 1:
             arena.close()
             arena.others = [(None, 0)]
             return True
@@ -154,7 +154,7 @@ class DeviceSums:
             if not all(row[0] for row in told):
                 raise OSError("a worker's memory has no handle")
             for place, (row, its) in enumerate(zip(told, handles, strict=True)):
-                if place == self._node.place:
+                if place == self._node.neighbours.place:
                     arena.others.append((None, 0))
                     continue
                 if its not in arena.opened:
@@ -181,7 +181,7 @@ class DeviceSums:
         for which, part in enumerate(parts):
             if part.narrowing is not None:
                 part.narrowing.begin([])
-            mine = self._slice(part, self._node.place)
+            mine = self._slice(part, self._node.neighbours.place)
             brought = [
                 (self._set_of(arena, place, 2, part.contribution, part.number)[mine], row[which])
                 for place, row in enumerate(weights)
@@ -198,7 +198,7 @@ class DeviceSums:
         self._meet(stream)
         for part in parts:
             for place, (_, other) in enumerate(arena.others):
-                if place == self._node.place:
+                if place == self._node.neighbours.place:
                     continue
                 theirs = self._slice(part, place)
                 which = arena.open ^ other
@@ -222,7 +222,7 @@ class DeviceSums:
 
     def _slice(self, part: Part, place: int) -> slice:
         _, (size,) = DEVICE.describe(part.result)
-        return cut(size, place, len(self._node.present))
+        return cut(size, place, len(self._node.neighbours.present))
 
     @staticmethod
     def _set_of(arena: DeviceArena, place: int, which: int, own: Buffer, index: int) -> Buffer:

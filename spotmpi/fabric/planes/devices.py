@@ -8,14 +8,13 @@ While one array travels, the next one is copied. `wait` copies the sum back to t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spotmpi.arrays.backend import DEVICE, HOST, Buffer
 from spotmpi.fabric.planes.device_sums import DeviceArena, DeviceSums
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from spotmpi.fabric.planes.plane import AddUp, Arena, Between, Handle, Part, Plane, Shape, Ways
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.planes.plane import Arena, Between, Handle, Part, Plane, Shape, Ways
 from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.fabric.planes.staging import Staging
 from spotmpi.protocol.membership import WorkerId
@@ -37,6 +36,7 @@ class Devices(Plane):
         self, ways: Ways, node: Callable[[Ways], SharedMemoryPlane] = SharedMemoryPlane
     ) -> None:
         self.node = node(ways)
+        self.neighbours = self.node.neighbours
         self._arenas: dict[str, DeviceArena] = {}
         """The last arena of each name."""
         self._landings: dict[Handle, _Landing] = {}
@@ -46,14 +46,6 @@ class Devices(Plane):
         self._last_near: Handle = 0
         self._device_sums = DeviceSums(self.node)
         self._made: Staging | None = None
-
-    def card(self) -> bytes:
-        """Return the node's card."""
-        return self.node.card()
-
-    def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """Return the node's answer: see `SharedMemoryPlane.reach`. Local."""
-        return self.node.reach(cards)
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Sum over these members from now on."""
@@ -157,30 +149,6 @@ class Devices(Plane):
     def is_everywhere(self, buffer: Buffer) -> bool:
         """Return True if ``buffer`` is the same memory for all members: never on a device."""
         return self.node.is_everywhere(buffer)
-
-    def dead(self) -> Collection[WorkerId]:
-        """Return the members that the node has seen die."""
-        return self.node.dead()
-
-    def show(self, published: PublishedModel | None) -> None:
-        """Show this worker's model, in the memory of the host."""
-        self.node.show(published)
-
-    def is_near(self, worker: WorkerId) -> bool:
-        """Return the node's answer."""
-        return self.node.is_near(worker)
-
-    def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """Return the node's answer."""
-        return self.node.model_of(worker, form)
-
-    def add_up(self, asked: AddUp) -> int:
-        """Add up in the memory of the host."""
-        return self.node.add_up(asked)
-
-    def move_on(self) -> None:
-        """Have the node forget what was added up."""
-        self.node.move_on()
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Return how these parts were summed last: None if on the device, else as the node says."""

@@ -11,7 +11,7 @@ from functools import cache
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.shared_memory import Place, Segment, bytes_of
+from spotmpi.fabric.planes.shared_memory import Arrangement, Place, Segment, bytes_of
 
 __all__ = ["DoubleBuffer", "possible"]
 
@@ -21,16 +21,15 @@ class DoubleBuffer:
 
     def __init__(self, layout: Sequence[tuple[str, int]]) -> None:
         """Allocate zeros of these dtypes and sizes, in memory of this worker's own."""
-        sizes = [bytes_of(dtype, size) for dtype, size in layout]
-        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        self.bytes = sum(sizes)
+        arrangement = Arrangement(layout)
+        self.bytes = arrangement.bytes
         self._live, self._spare, self._between = (Place(self.bytes) for _ in range(3))
         self._live.use()
         self.shared = False
         self._stands = False
-        self.live = self._buffers(layout, self._live)
+        self.live: list[Buffer] = arrangement.arrays_in(self._live)
         """The state that counts; always the same arrays."""
-        self.next = self._buffers(layout, self._spare)
+        self.next: list[Buffer] = arrangement.arrays_in(self._spare)
         """Room for the next state, which counts after `exchange`; always the same arrays. Do not
         touch them before there is room (`stand`, `share`)."""
 
@@ -70,12 +69,6 @@ class DoubleBuffer:
         there = Place(self.bytes)
         there.use(segment, at)
         there.copy(self._live)
-
-    def _buffers(self, layout: Sequence[tuple[str, int]], place: Place) -> list[Buffer]:
-        return [
-            place.array(dtype, size, start)
-            for (dtype, size), start in zip(layout, self._starts, strict=True)
-        ]
 
 
 @cache

@@ -10,7 +10,7 @@ failure the contribution must be made again. Nothing else above the plane depend
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,11 +18,9 @@ from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Choice
-
-CARD_BYTES = 40
 
 Handle = int
 """The number of a part that was started, until it is waited for or given up."""
@@ -205,31 +203,6 @@ class Reduce:
     parts: Sequence[Part]
 
 
-@dataclass(frozen=True)
-class AddUp:
-    """Add ``part`` to a sum of this worker and its neighbours, and copy that sum to ``total``.
-
-    ``part`` replaces what this worker had in the sum before. ``total`` gets the sum as it is at
-    that moment. Local; waits for nobody.
-
-    Replies how many of the workers ``among`` make up the sum: this one and its neighbours, which
-    share memory with it. If this worker is the only one, nothing is done.
-
-    There are no locks: all add to the same memory, element by element, at any time. If two workers
-    add to an element at once, one addition may be lost, and ``total`` may hold part of what is
-    being added. What a worker has in the sum stays there when it dies; if it dies while it adds,
-    some elements have it and others do not. So use the sum for nothing that must be right. Each
-    ``round`` has a sum of its own, which begins with zeros: no worker comes to a round before all
-    are done with the round before.
-    """
-
-    part: Sequence[Buffer]
-    total: Sequence[Buffer]
-    """Arrays of the same dtypes and sizes."""
-    round: int
-    among: Sequence[WorkerId]
-
-
 Sum = Callable[[Part], None]
 """Sums one part over all members, blocking; raises `PeersLost`."""
 
@@ -283,19 +256,14 @@ class Between(NamedTuple):
 class Plane(ABC):
     """One way to sum over all members. It is told the members, and finds out where they are."""
 
-    def card(self) -> bytes:
-        """Return what others must know to share memory with this worker: `CARD_BYTES` at most."""
-        return b""
-
-    def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """Return True if this worker can share memory with all of these. Local."""
-        return False
+    neighbours: Neighbours
+    """Who shares memory with this worker."""
 
     @abstractmethod
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Sum over these members from now on, in this order. Nothing may be under way. Local.
 
-        ``together``: all of them have said, when they came, that they can reach all others.
+        ``together``: all of them have said, when they came, that they can reach their neighbours.
         """
 
     @abstractmethod
@@ -326,10 +294,6 @@ class Plane(ABC):
         Local, returns at once; `start` or `wait` raises what goes wrong."""
         return
 
-    def dead(self) -> Collection[WorkerId]:
-        """Return members that are dead for certain, as far as this plane itself sees. Local."""
-        return ()
-
     def interrupt(self) -> None:
         """Have others look at once if the data path is revoked. Local."""
         return
@@ -344,34 +308,8 @@ class Plane(ABC):
         of the workers, or as MPI does it. Local."""
         return None
 
-    # Published models.
-
-    def show(self, published: PublishedModel | None) -> None:
-        """Show this worker's model to its neighbours there; None: show none. Local."""
-        return
-
-    def is_near(self, worker: WorkerId) -> bool:
-        """Return True if this worker and that one can read each other's published models. Local;
-        both find the same."""
-        return False
-
-    def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """Return a near worker's published model; None if it has none of this form, or is dead.
-        Local."""
-        return None
-
-    # Sums without locks.
-
-    def add_up(self, asked: AddUp) -> int:
-        """Do an `AddUp`. A plane that shares no memory does nothing and returns 1."""
-        return 1
-
-    def move_on(self) -> None:
-        """Forget what was added up: the members are in another training from now on."""
-        return
-
-    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce | AddUp) -> int | None:
-        """Do what is asked. Return the handle of a started part, or how many workers add up."""
+    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce) -> Handle | None:
+        """Do what is asked. Return the handle of a started part."""
         match request:
             case Start(part):
                 return self.start(part)
@@ -383,8 +321,6 @@ class Plane(ABC):
                 self.cancel(handles)
             case Reduce(parts):
                 self._reduce(parts)
-            case AddUp():
-                return self.add_up(request)
         return None
 
     def _reduce(self, parts: Sequence[Part]) -> None:
@@ -407,30 +343,3 @@ def private_arena(
         return [shape.backend.zeros(shape.dtype, shape.size) for shape in layout]
 
     return Arena(layout, allocate, in_place, state)
-
-
-class InPlacePlane(Plane):
-    """Sums each part at once and in place: the least memory, and what MPI does fastest."""
-
-    def __init__(self, ways: Ways) -> None:
-        self._total = ways.total
-
-    def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
-    ) -> Arena:
-        """Return an arena whose results arrive where the contributions were."""
-        return private_arena(layout, in_place=True)
-
-    def bind(self, members: Sequence[WorkerId], together: bool) -> None:
-        """Do nothing: nothing depends on who the members are."""
-
-    def start(self, part: Part) -> Handle:
-        """Sum ``part``; return when the result is there."""
-        self._total(part)
-        return 0
-
-    def wait(self, handles: Sequence[Handle]) -> None:
-        """Do nothing: the results are there already."""
-
-    def cancel(self, handles: Sequence[Handle]) -> None:
-        """Do nothing: no part is under way."""

@@ -65,6 +65,11 @@ class Rings:
         return sum(self.workers[: self._host]) + self._place
 
     @property
+    def members(self) -> int:
+        """The number of workers of all hosts."""
+        return sum(self.workers)
+
+    @property
     def leads(self) -> bool:
         """True if this worker is the first of its host."""
         return self._place == 0

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import UsageError
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.host_barrier import HostBarrier
+from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import Arena, Move, Part, Shape
 from spotmpi.fabric.planes.rings import Rings
-from spotmpi.fabric.planes.shared_header import (
-    DESCRIPTOR,
-    HOME,
-    HOME_MARK,
-    MARK,
-    OPEN,
-    UPDATE,
-    SharedHeader,
-)
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
+from spotmpi.fabric.planes.shared_header import UPDATE, Entry, SharedHeader
+from spotmpi.fabric.planes.shared_memory import PAGE, Arrangement, Found, Memory, Segment
+from spotmpi.fabric.planes.shared_results import SharedResults
 from spotmpi.fabric.planes.shared_state import SharedState
 from spotmpi.protocol.host_ring import RING, STRAIGHT, cut
 
@@ -31,10 +25,10 @@ SMALL = 512
 """Elements of an array that each worker, or with several hosts the first of each, sums alone."""
 
 
-class Neighbours(Protocol):
+class Node(Protocol):
     """What an arena needs of the plane that it belongs to."""
 
-    present: list[SharedHeader]
+    neighbours: Neighbours
     rings: Rings | None
     barrier: HostBarrier
 
@@ -42,12 +36,25 @@ class Neighbours(Protocol):
         """Return a member's segment. Raises PeersLost if that member is lost."""
 
 
+class _Sources(NamedTuple):
+    """What an arena sums, if all of this host share it."""
+
+    members: list[Entry]
+    """Each member's entry of the arena."""
+    inputs: list[list[Buffer]]
+    """The slices of all members, for each array."""
+    slices: list[slice]
+    """The slice of each array that this worker sums."""
+    told: list[Buffer]
+    """Where the first worker of this host leaves the sums of small arrays over all hosts."""
+
+
 class SharedArena(Arena):
     """An arena that neighbours can read. Its segment holds contributions; room for two results or,
     if its arrays are small, for the sums over all hosts; and room for two copies of ``state``.
 
-    The results of large arrays lie in one worker's segment, the home. All users keep it open, so it
-    outlives that worker. Results are private before there is a home, and once nothing is shared.
+    The results of large arrays lie in one worker's segment (`SharedResults`). They are private
+    before that is found, and once nothing is shared.
     """
 
     def __init__(
@@ -58,21 +65,16 @@ class SharedArena(Arena):
         state: DoubleBuffer | None = None,
     ) -> None:
         self.key = key
-        self.layout = layout
-        sizes = [bytes_of(shape.dtype, shape.size) for shape in layout]
-        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
-        self._bytes = sum(sizes)
+        self._arrangement = Arrangement([(shape.dtype, shape.size) for shape in layout])
+        size = self._arrangement.bytes
         self.small = max(shape.size for shape in layout) <= SMALL
-        beside = PAGE + self._bytes * (2 if self.small else 3)
+        beside = PAGE + size * (2 if self.small else 3)
         self._length = beside + (0 if state is None else 2 * state.bytes)
         self._segment = Segment(self._length)
-        own = Memory(self._bytes, self._segment, PAGE)
-        self._regions = [Memory(self._bytes), Memory(self._bytes)]
-        """The memory of the open round's results, and of the record's."""
+        own = Memory(size, self._segment, PAGE)
+        self._common = SharedResults(self._segment, size)
         self._peers: dict[Found, Memory] = {self._segment.here: own}
-        self._header = header
-        self._entry: int | None = header.enter(key, self._segment)
-        self._home: Segment | None = None
+        self._entry: Entry | None = header.enter(key, self._segment)
         self.alone = False
         """True if all members are on this host."""
         self.first = False
@@ -80,25 +82,18 @@ class SharedArena(Arena):
         self._update = 0
         self._shares: SharedState | None = None
         if state is not None and not self.small:
-            self._shares = SharedState(state, self._segment, beside, header, self._entry)
-        self._open = 0
+            self._shares = SharedState(state, self._segment, beside, self._entry)
         self._bindings = 0
-        """The number of times the plane was bound when the fields below were found."""
-        self._inputs: list[list[Buffer]] | None = None
-        """The slices of all members, for each array; None if not all share the arena."""
-        self._members: list[tuple[SharedHeader, int]] = []
-        """The header of each member, and the arena's entry there."""
-        self._slices: list[slice] = []
-        self._told: list[Buffer] = []
-        """Where the first worker of this host leaves the sums of small arrays over all hosts."""
-        places = iter([*self._regions, own])
-        super().__init__(layout, lambda: self._arrays(next(places)), in_place=False, state=state)
+        """The number of times the plane was bound when the sources were looked for."""
+        self._sources: _Sources | None = None
+        places = map(self._arrangement.arrays_in, [*self._common.memory, own])
+        super().__init__(layout, lambda: next(places), in_place=False, state=state)
         self.weighs = not self.small
 
     @property
     def common(self) -> list[Buffer]:
         """The arrays that are the same memory for all members."""
-        return [] if self._home is None else [*self.results, *self.record]
+        return [*self.results, *self.record] if self._common.there else []
 
     @property
     def shared(self) -> bool:
@@ -108,16 +103,13 @@ class SharedArena(Arena):
     def turn(self) -> None:
         """Make the open round's sums the record: the round is committed."""
         super().turn()
-        self._regions.reverse()
-        self._open = 1 - self._open
-        if self._entry is not None:
-            self._header.write(self._entry, OPEN, self._open)
+        self._common.turn(self._entry)
 
     def show(self, weight: float) -> None:
         """Show the weight of this worker's contributions, and its mark of the update, to others."""
         if self._entry is not None:
-            self._header.weigh(self._entry, weight)
-            self._header.write(self._entry, UPDATE, self._update)
+            self._entry.weight = weight
+            self._entry.write(UPDATE, self._update)
 
     @property
     def fuses(self) -> bool:
@@ -159,32 +151,34 @@ class SharedArena(Arena):
 
     def reached(self, bindings: int, part: Part) -> bool:
         """Return True if all of this host are known to share this arena and what ``part`` needs."""
-        there = self._bindings == bindings and self._inputs is not None
+        there = self._bindings == bindings and self._sources is not None
         return there and (part.move is None or self._shares is None or self._shares.there)
 
-    def reaches_all(self, bindings: int, node: Neighbours, part: Part) -> bool:
+    def reaches_all(self, node: Node, part: Part) -> bool:
         """Return True if all of this host share this arena. All must have started a part before."""
-        if self._bindings != bindings:
-            self._look_around(node)
-            self._bindings = bindings
-        if self._inputs is None:
+        if self._bindings != node.neighbours.bindings:
+            self._sources = None
+            self._sources = self._look_around(node)
+            self._bindings = node.neighbours.bindings
+        if self._sources is None:
             return False
         if part.move is not None and self._shares is not None and not self._shares.there:
             reach, publish = partial(self._reach, node), node.barrier.publish
-            self._shares.find(self._members, reach, publish)
+            self._shares.find(self._sources.members, reach, publish)
         return True
 
     def sum(self, number: int, rings: Rings | None, way: str, part: Part) -> None:
         """Do this worker's share of array ``number``, whose contributions are all there. ``way``:
         its way between hosts, if there are several."""
-        assert self._inputs is not None
-        if not self._is_one_update():
+        assert self._sources is not None
+        members, inputs, slices, told = self._sources
+        if not _is_one_update(members):
             return
-        result = self.results[number][self._slices[number]]
-        weights = [header.weight(entry) for header, entry in self._members]
+        result = self.results[number][slices[number]]
+        weights = [member.weight for member in members]
         brought = [
             (one, weight)
-            for one, weight in zip(self._inputs[number], weights, strict=True)
+            for one, weight in zip(inputs[number], weights, strict=True)
             if weight  # what does not count may be anything, NaN too
         ]
         narrowing = part.narrowing
@@ -198,103 +192,69 @@ class SharedArena(Arena):
         elif rings is not None:
             rings.by_firsts(brought, result)
             if self.small and rings.leads:
-                self._told[number][:] = result
+                told[number][:] = result
         elif part.move is not None:
             if result.size:
-                part.move(self._slices[number], *map(list, zip(*brought, strict=True)))
+                part.move(slices[number], *map(list, zip(*brought, strict=True)))
         elif result.size and brought:
             HOST.kernels.scaled_sum(result, *map(list, zip(*brought, strict=True)))
         elif result.size:
             result.fill(0)
 
-    def _is_one_update(self) -> bool:
-        """Return True if all members do the same with the sum; False if some are in no step: then
-        the round comes to nothing, and the control word says why. In a step it is a UsageError."""
-        updates = {header.read(entry, UPDATE) for header, entry in self._members}
-        if len(updates) == 1:
-            return True
-        if 0 in updates:
-            return False
-        raise UsageError(
-            "two workers update the parameters that they share in different ways: give the "
-            "optimizer the same learning rate on all workers in every step"
-        )
-
     def take(self, number: int) -> None:
         """Copy a small array's sum, which the first worker of this host has left."""
-        self.results[number][:] = self._told[number]
+        assert self._sources is not None
+        self.results[number][:] = self._sources.told[number]
 
     def unshare(self) -> None:
         """Share no contributions and results any more, now and later. A state that is shared stays
         so until `leave`."""
         if self._entry is not None:
-            self._header.clear(self._entry)
+            self._entry.clear()
             self._entry = None
             if self._shares is not None:
                 self._shares.hide()
-        if self._home is not None:
-            for region in self._regions:
-                region.unshare()
-            self._home = None
+        self._common.unshare()
 
-    def _reach(self, node: Neighbours, found: Found) -> Segment:
+    def _reach(self, node: Node, found: Found) -> Segment:
         return node.reached(found, self._length)
 
-    def _look_around(self, node: Neighbours) -> None:
-        """Find the memory of this host's members. All must have started a part of this arena."""
-        entries = [header.entry(self.key) for header in node.present]
-        known = [entry for entry in entries if entry is not None]
-        self._inputs = None
-        if len(known) < len(entries):
+    def _look_around(self, node: Node) -> _Sources | None:
+        """Find the memory of this host's members; None if not all share the arena. All must have
+        started a part of it."""
+        present = node.neighbours.present
+        members = [one for header in present if (one := header.entry(self.key)) is not None]
+        if len(members) < len(present):
             self.unshare()
-            return
-        members = self._members = list(zip(node.present, known, strict=True))
-        found = [
-            Found(header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK))
-            for header, entry in members
-        ]
-        self._peers = {
-            one: self._peers.get(one) or Memory(self._bytes, node.reached(one, self._length), PAGE)
-            for one in found
-        }
-        if not self.small and self._home is None:
-            self._find_home(members, found, node)
-        me, count = node.present.index(self._header), len(members)
+            return None
+        found = [one.segment() for one in members]
+        reach, size = partial(self._reach, node), self._arrangement.bytes
+        self._peers = {one: self._peers.get(one) or Memory(size, reach(one), PAGE) for one in found}
+        if not self.small and not self._common.there:
+            assert self._entry is not None
+            self._common.find(members, self._entry, reach, node.barrier.publish)
         whole = self.small or node.rings is not None
-        self._slices = [
-            slice(None) if whole else cut(shape.size, me, count) for shape in self.layout
+        slices = [
+            slice(None) if whole else cut(shape.size, node.neighbours.place, len(members))
+            for shape in self.layout
         ]
+        told = list[Buffer]()
         if self.small and node.rings is not None:
-            first = node.reached(found[0], self._length)
-            self._told = self._arrays(Memory(self._bytes, first, PAGE + self._bytes))
-        arrays = [self._arrays(self._peers[one]) for one in found]
-        self._inputs = [
-            [flats[number][part] for flats in arrays] for number, part in enumerate(self._slices)
-        ]
+            told = self._arrangement.arrays_in(Memory(size, reach(found[0]), PAGE + size))
+        arrays = [self._arrangement.arrays_in(self._peers[one]) for one in found]
+        inputs = [[flats[number][part] for flats in arrays] for number, part in enumerate(slices)]
+        return _Sources(members, inputs, slices, told)
 
-    def _find_home(
-        self, members: Sequence[tuple[SharedHeader, int]], found: Sequence[Found], node: Neighbours
-    ) -> None:
-        """Find the home: where any member has it already, else with the first member."""
-        home, turn = found[0], members[0]
-        for header, entry in members:
-            if mark := header.read(entry, HOME_MARK):
-                home = Found(header.found.process, header.read(entry, HOME), mark)
-                turn = header, entry
-                break
-        self._open = turn[0].read(turn[1], OPEN)
-        own = home == self._segment.here
-        self._home = self._segment if own else node.reached(home, self._length)
-        for region, result in zip(self._regions, (self._open, 1 - self._open), strict=True):
-            region.show(self._home, PAGE + self._bytes * (1 + result))
-        assert self._entry is not None
-        self._header.write(self._entry, OPEN, self._open)
-        self._header.write(self._entry, HOME, self._home.descriptor)
-        # A worker that reads this number finds those before it.
-        node.barrier.publish(self._header.address(self._entry, HOME_MARK), self._home.mark)
 
-    def _arrays(self, memory: Memory) -> list[Buffer]:
-        return [
-            memory.array(shape.dtype, shape.size, start)
-            for shape, start in zip(self.layout, self._starts, strict=True)
-        ]
+def _is_one_update(members: Sequence[Entry]) -> bool:
+    """Return True if all members do the same with the sum; False if some are in no step: then the
+    round comes to nothing, and the control word says why. In a step it is a UsageError."""
+    updates = {member.read(UPDATE) for member in members}
+    if len(updates) == 1:
+        return True
+    if 0 in updates:
+        return False
+    raise UsageError(
+        "two workers update the parameters that they share in different ways: give the "
+        "optimizer the same learning rate on all workers in every step"
+    )

@@ -1,4 +1,8 @@
-"""Headers: two pages of numbers of each worker, which all workers of its host can read."""
+"""Headers: two pages of numbers of each worker, which all workers of its host can read.
+
+A worker shows pieces of its memory in its header: arenas, a published model, sums without locks.
+Each has an entry there, by which others find it.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,7 @@ __all__ = [
     "STATE_HOME",
     "STATE_MARK",
     "UPDATE",
+    "Entry",
     "SharedHeader",
     "key_of",
 ]
@@ -24,19 +29,58 @@ __all__ = [
 _BYTES = 2 * PAGE
 _READY, _DONE, _BELL, _TABLE = 64, 128, 192, 1024
 """Bytes of a header at which these lie: how many parts its worker has started; how many it has
-summed; the bell by which all sleep, if it is the first of them; the table of its arenas."""
+summed; the bell by which all sleep, if it is the first of them; the table of entries."""
 
 _ENTRY = 12
-"""Numbers of one arena in that table."""
+"""Numbers of one entry."""
 _KEY, DESCRIPTOR, MARK, OPEN, HOME, HOME_MARK, _WEIGHT = range(7)
-"""Places of these numbers: the arena's key; its segment (descriptor, mark); which of its two
-results is the open round's; the segment of all workers' results (descriptor, mark), whose mark is 0
+"""Places of these numbers: the key; the segment (descriptor, mark); which of an arena's two results
+is the open round's; the segment of all workers' results (descriptor, mark), whose mark is 0
 until this worker has found it; the weight of this worker's contributions."""
 STATE, STATE_HOME, STATE_MARK, UPDATE = range(7, 11)
 """Places of more of these numbers: which of two copies of the state counts; the segment in which
 they lie (descriptor, mark), whose mark is 0 while this worker's are its own; the mark of the update
 by which sums go into the next state, or 0."""
 _ENTRIES = (_BYTES - _TABLE) // (8 * _ENTRY)
+
+
+class Entry:
+    """What a worker shows of one piece of its memory: some numbers in its header."""
+
+    def __init__(self, header: SharedHeader, at: int) -> None:
+        self._process = header.found.process
+        self._numbers = header.numbers[at : at + _ENTRY]
+        self._reals = self._numbers.view("float64")
+        self._address = header.address + 8 * at
+
+    def read(self, what: int) -> int:
+        """Return one number."""
+        return int(self._numbers[what])
+
+    def write(self, what: int, number: int) -> None:
+        """Set one number."""
+        self._numbers[what] = number
+
+    def segment(self, descriptor: int = DESCRIPTOR, mark: int = MARK) -> Found:
+        """Return how to find the segment whose descriptor and mark are these two numbers."""
+        return Found(self._process, self.read(descriptor), self.read(mark))
+
+    @property
+    def weight(self) -> float:
+        """The weight of the worker's contributions to the open round of the arena."""
+        return float(self._reals[_WEIGHT])
+
+    @weight.setter
+    def weight(self, weight: float) -> None:
+        self._reals[_WEIGHT] = weight
+
+    def address(self, what: int) -> int:
+        """Return the address of one number."""
+        return self._address + 8 * what
+
+    def clear(self) -> None:
+        """Show the memory no more."""
+        self._numbers[:] = 0
 
 
 class SharedHeader:
@@ -46,10 +90,9 @@ class SharedHeader:
     def __init__(self, found: Found, segment: Segment) -> None:
         self.found = found
         self._segment = segment
-        self._memory = Memory(_BYTES, segment)
-        self._numbers = self._memory.array("uint64", _BYTES // 8)
-        self._reals = self._memory.array("float64", _BYTES // 8)
-        base = self._memory.address
+        memory = Memory(_BYTES, segment)
+        self.numbers = memory.array("uint64", _BYTES // 8)
+        self.address = base = memory.address
         self.ready, self.done, self.bell = base + _READY, base + _DONE, base + _BELL
 
     @classmethod
@@ -63,49 +106,23 @@ class SharedHeader:
         """Return another worker's header. OSError if it cannot be reached."""
         return cls(found, Segment.reach(found, _BYTES))
 
-    def entry(self, key: int) -> int | None:
-        """Return the entry of the arena of this key; None if the worker shares no such arena."""
+    def entry(self, key: int) -> Entry | None:
+        """Return the entry of this key; None if the worker shows nothing by this key."""
         for at in range(_TABLE // 8, _TABLE // 8 + _ENTRY * _ENTRIES, _ENTRY):
-            if self._numbers[at + _KEY] == key:
-                return at
+            if self.numbers[at + _KEY] == key:
+                return Entry(self, at)
         return None
 
-    def read(self, entry: int, what: int) -> int:
-        """Return one number of an entry."""
-        return int(self._numbers[entry + what])
-
-    def write(self, entry: int, what: int, number: int) -> None:
-        """Set one number of an entry."""
-        self._numbers[entry + what] = number
-
-    def weight(self, entry: int) -> float:
-        """Return the weight of the worker's contributions to the open round of that arena."""
-        return float(self._reals[entry + _WEIGHT])
-
-    def weigh(self, entry: int, weight: float) -> None:
-        """Set that weight."""
-        self._reals[entry + _WEIGHT] = weight
-
-    def address(self, entry: int, what: int) -> int:
-        """Return the address of one number of an entry."""
-        return self._memory.address + 8 * (entry + what)
-
-    def enter(self, key: int, segment: Segment) -> int:
-        """Show an arena, in place of the last one of this key; return its entry."""
-        entry = self.entry(key)
-        if entry is None:
-            entry = self.entry(0)
+    def enter(self, key: int, segment: Segment) -> Entry:
+        """Show a segment, in place of the last one of this key; return its entry."""
+        entry = self.entry(key) or self.entry(0)
         if entry is None:
             raise SpotmpiError(f"{_ENTRIES} arenas are shared already")
-        self.clear(entry)
-        self.write(entry, DESCRIPTOR, segment.descriptor)
-        self.write(entry, MARK, segment.mark)
-        self.write(entry, _KEY, key)
+        entry.clear()
+        entry.write(DESCRIPTOR, segment.descriptor)
+        entry.write(MARK, segment.mark)
+        entry.write(_KEY, key)
         return entry
-
-    def clear(self, entry: int) -> None:
-        """Show the arena no more."""
-        self._numbers[entry : entry + _ENTRY] = 0
 
 
 def key_of(*what: object) -> int:

@@ -14,13 +14,14 @@ import mmap
 import os
 import secrets
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from spotmpi.errors import SpotmpiError
 
-__all__ = ["PAGE", "Found", "Memory", "Place", "Segment", "bytes_of"]
+__all__ = ["PAGE", "Arrangement", "Found", "Memory", "Place", "Segment", "bytes_of"]
 
 PAGE = mmap.PAGESIZE
 _NAME = "spotmpi"
@@ -182,6 +183,24 @@ class _Elements:
             "shape": (size,),
             "typestr": dtype.str,
         }
+
+
+class Arrangement:
+    """Where some arrays lie in memory: one after the other, each on pages of its own."""
+
+    def __init__(self, arrays: Sequence[tuple[str, int]]) -> None:
+        """Arrange arrays of these dtypes and sizes."""
+        self._arrays = arrays
+        sizes = [bytes_of(dtype, size) for dtype, size in arrays]
+        self._starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        self.bytes = sum(sizes)
+
+    def arrays_in(self, memory: Memory | Place) -> list[Any]:
+        """Return the arrays that lie in this memory."""
+        return [
+            memory.array(dtype, size, start)
+            for (dtype, size), start in zip(self._arrays, self._starts, strict=True)
+        ]
 
 
 def bytes_of(dtype: str, size: int) -> int:

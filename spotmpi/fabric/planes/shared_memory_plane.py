@@ -18,22 +18,18 @@ name and tiny models go by MPI; so does everything if workers of one host cannot
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
-import struct
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
-from spotmpi.fabric.planes.common_sums import CommonSums
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer, possible
 from spotmpi.fabric.planes.host_barrier import HostBarrier
+from spotmpi.fabric.planes.named_arena import NamedArena, ways_of
+from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import (
-    AddUp,
     Arena,
     Between,
     Handle,
@@ -43,19 +39,16 @@ from spotmpi.fabric.planes.plane import (
     Ways,
     private_arena,
 )
-from spotmpi.fabric.planes.process_watch import ProcessWatch
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
-from spotmpi.fabric.planes.rings import MESSAGE, Rings
+from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
-from spotmpi.fabric.planes.shared_header import DESCRIPTOR, MARK, SharedHeader, key_of
-from spotmpi.fabric.planes.shared_memory import Found, Segment, bytes_of
+from spotmpi.fabric.planes.shared_header import SharedHeader, key_of
+from spotmpi.fabric.planes.shared_memory import Found, Segment
 from spotmpi.fabric.planes.sum_thread import SumThread
 from spotmpi.kernels import cpu, moving
-from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.protocol.trials import Choice, Trial
+from spotmpi.protocol.trials import Choice
 
-__all__ = ["TRIED", "SharedMemoryPlane", "ways_of"]
+__all__ = ["SharedMemoryPlane"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -65,55 +58,8 @@ _SUMMED = ("float32", "float64")
 _WORTH_IT = 1024
 """Elements of an array from which on it is worth the time to load Numba, to wait without MPI."""
 
-_LARGE = 4 << 20
-"""Bytes of an array that always goes in rings if there are several hosts."""
-
-_TURNS = 4
-"""Rounds of each way that count in a trial of the fastest way."""
-
-TRIED = 2 * (_TURNS + 1)
-"""Rounds with the same members in which ways are tried; there are never more than two ways."""
-
 _EVIDENCE = 2.0
 """Seconds to wait for news of a loss if memory cannot be reached; without news it is an error."""
-
-_CARD = struct.Struct("<qqqqq")
-"""A worker's process, the descriptor and mark of its header, its host, and how often it was
-bound."""
-
-
-def ways_of(shape: Shape) -> Sequence[str]:
-    """Return the ways that such an array may take between hosts. Several ways are tried."""
-    size = bytes_of(shape.dtype, shape.size)
-    if shape.size <= SMALL:
-        return (FIRST,)
-    if size >= _LARGE or shape.narrowing is not None:
-        return (RING,)
-    return (FIRST, STRAIGHT) if size <= MESSAGE else (STRAIGHT, RING)
-
-
-@dataclass
-class _Tried:
-    """The trial of an array that may take several ways."""
-
-    trial: Trial
-    begun: int = 0
-    """The number of sums that were started."""
-    seconds: list[float] = field(default_factory=list)
-    """The times of the sums on this worker, until a way is chosen."""
-
-
-@dataclass
-class _Named:
-    """An arena with a name, and what is known of it."""
-
-    arena: Arena
-    agreed: bool | None = None
-    """True if all members share theirs; None: not known yet, or sums stay on this host."""
-    went: dict[int, str] = field(default_factory=dict)
-    """The way by which each array is being summed, or was last."""
-    tried: dict[int, _Tried] = field(default_factory=dict)
-    """The trials of arrays that may take several ways, among these members."""
 
 
 @dataclass
@@ -123,7 +69,7 @@ class _Call:
     part: Part
     number: int = 0
     """Its number in headers; 0 if it stands in no header."""
-    named: _Named | None = None
+    named: NamedArena | None = None
     """What is known of its arena; None if that has no name, or nothing is shared."""
     way: str = ""
     """The way of its sum between hosts; empty if it does not go from host to host."""
@@ -132,30 +78,16 @@ class _Call:
 
 
 class SharedMemoryPlane(Plane):
-    """For members that share the memory of their hosts; as `InPlacePlane` for all others."""
+    """Sums in the memory of hosts. What workers of one host cannot share is summed by MPI."""
 
     ways_of: Callable[[Shape], Sequence[str]] = staticmethod(ways_of)
     """The ways that an array may take between hosts."""
 
     def __init__(self, ways: Ways) -> None:
         self._ways = ways
-        self._own: SharedHeader | None = None
-        try:
-            self._own = SharedHeader.new()
-        except (OSError, SpotmpiError) as error:
-            _LOG.info("no memory is shared with other workers: %s", error)
-        self._headers: dict[WorkerId, SharedHeader] = {}
-        """The headers (`SharedHeader`) that this worker can reach, its own too."""
-        self._watched = ProcessWatch()
-        self._marks: dict[WorkerId, int] = {}
-        """The numbers that tell hosts apart, for all workers ever met."""
-        self.present: list[SharedHeader] = []
-        """The headers of this host's members; empty unless all members reach their neighbours."""
+        self.neighbours = Neighbours(_new_header(), ways.line is not None)
         self.rings: Rings | None = None
         """The rings between hosts, if there are several."""
-        self._members = 0
-        self._bindings = 0
-        """How often members were bound: the higher half of all numbers in headers."""
         self._begun = 0
         self._last: Handle = 0
         self._started: dict[Handle, _Call] = {}
@@ -163,102 +95,36 @@ class SharedMemoryPlane(Plane):
         """The thread that sums while the worker does something else."""
         self._handed: Handle = 0
         """The handle of the last part that the thread was given."""
-        self._arenas: dict[str, _Named] = {}
+        self._arenas: dict[str, NamedArena] = {}
         """The last arena of each name."""
         self.barrier = HostBarrier(self._hopeless)
-        self._shown: tuple[int, PublishedModel] | None = None
-        """The entry of this published model in this worker's header, and the model."""
-        self._published: dict[WorkerId, tuple[Found, PublishedModel]] = {}
-        """The neighbours' published models that this worker has looked for."""
-        self._sums = None if self._own is None else CommonSums(self._own)
-
-    # Who is there.
-
-    def card(self) -> bytes:
-        """Return how others reach this worker's header."""
-        found = Found(0, 0, 0) if self._own is None else self._own.found
-        return _CARD.pack(*found, self.host(), self._bindings)
-
-    @staticmethod
-    def host() -> int:
-        """Return the number that tells this worker's host from others. A network namespace counts
-        as a host of its own: a worker whose line is cut must not go on by shared memory."""
-        boot = Path("/proc/sys/kernel/random/boot_id").read_bytes()
-        network = os.stat("/proc/self/ns/net").st_ino
-        digest = hashlib.blake2b(boot + network.to_bytes(8, "little"), digest_size=7).digest()
-        return int.from_bytes(digest, "little")
-
-    def reach(self, cards: Mapping[WorkerId, bytes]) -> bool:
-        """Return True if this worker can reach the memory of all these that are on its host, and
-        has lines to all others. Local."""
-        read = {worker: _CARD.unpack_from(card) for worker, card in cards.items()}
-        self._bindings = max(self._bindings, *(bindings for *_, bindings in read.values()))
-        here = self.host()
-        for worker, (*numbers, host, _) in read.items():
-            found = Found(*numbers)
-            self._marks[worker] = host
-            if host != here:
-                if self._ways.line is None:
-                    return False
-                continue
-            known = self._headers.get(worker)
-            if known is not None and known.found == found:
-                continue
-            try:
-                own = self._own
-                if own is not None and own.found == found:
-                    self._headers[worker] = own
-                else:  # watched first, so what is found then is this process's
-                    self._watched.follow(worker, found.process)
-                    self._headers[worker] = SharedHeader.of(found)
-            except (OSError, SpotmpiError) as error:
-                # The worker may run where processes have other numbers: here another one may have
-                # its number.
-                self._watched.forget([worker])
-                _LOG.info("the memory of worker %d cannot be reached: %s", worker, error)
-                return False
-        return HostBarrier.possible
 
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:
         """Sum over these members from now on."""
         if self._started:
             raise RuntimeError(f"{len(self._started)} parts are under way among other members")
-        self._bindings += 1
         self._begun = 0
-        self._members = len(members)
-        self._headers = {one: header for one, header in self._headers.items() if one in members}
-        self._published = {
-            one: published for one, published in self._published.items() if one in members
-        }
-        self._watched.keep(members)
-        self.present, self.rings = [], None
+        self.neighbours.bind(members, together)
+        self.rings = None
         if together:
-            hosts = self._by_host(members)
-            me = next(one for one, header in self._headers.items() if header is self._own)
-            self.present = [self._headers[one] for host in hosts if me in host for one in host]
+            hosts = self.neighbours.by_host(members)
             if len(hosts) > 1:
                 assert self._ways.line is not None
-                self.rings = Rings(hosts, me, self._ways.line)
+                self.rings = Rings(hosts, self.neighbours.me, self._ways.line)
             _LOG.info("%d workers share the memory of %d hosts", len(members), len(hosts))
         else:
             _LOG.info("%d workers do not share memory", len(members))
         for named in self._arenas.values():
-            named.agreed, named.tried = None, {}
+            named.begin_again()
             if isinstance(named.arena, SharedArena):
                 if not together:
                     named.arena.unshare()
                 self._tell_place(named.arena)
-        self.barrier.join(self.present)
+        self.barrier.join(self.neighbours.present)
 
     def _tell_place(self, arena: SharedArena) -> None:
-        arena.alone = bool(self.present) and self.rings is None
-        arena.first = arena.alone and self.present[0] is self._own
-
-    def _by_host(self, workers: Sequence[WorkerId]) -> list[list[WorkerId]]:
-        hosts: dict[int, list[WorkerId]] = {}
-        for one in workers:
-            hosts.setdefault(self._marks[one], []).append(one)
-        return list(hosts.values())
+        arena.alone = bool(self.neighbours.present) and self.rings is None
+        arena.first = arena.alone and self.neighbours.place == 0
 
     def between(self, workers: Sequence[WorkerId], parts: Sequence[Part]) -> Between | None:
         """Return how these parts were summed last, also if workers were lost since then."""
@@ -266,50 +132,16 @@ class SharedMemoryPlane(Plane):
         for part in parts:
             if (named := self._named(part)) is None:
                 return None
-            tried = named.tried.get(part.number)
-            ways.append(named.went.get(part.number, ""))
-            choices.append(None if tried is None else tried.trial.choice)
-        return Between(self._by_host(workers), ways, choices) if all(ways) else None
+            way, choice = named.last(part.number)
+            ways.append(way)
+            choices.append(choice)
+        return Between(self.neighbours.by_host(workers), ways, choices) if all(ways) else None
 
-    def _named(self, part: Part) -> _Named | None:
+    def _named(self, part: Part) -> NamedArena | None:
         """Return what is known of a part's arena; None if that has no name, or another arena has it
         by now."""
         named = None if part.arena is None else self._arenas.get(part.arena.name)
         return named if named is not None and named.arena is part.arena else None
-
-    def _way(self, named: _Named, index: int) -> str:
-        """Return the way of an array that is started now; the same on all members."""
-        if self.rings is None or named.agreed is False:
-            return ""
-        ways = self.ways_of(named.arena.layout[index])
-        if len(ways) == 1:
-            return ways[0]
-        if (tried := named.tried.get(index)) is None:
-            tried = named.tried[index] = _Tried(Trial(ways, self.rings.workers, _TURNS))
-        tried.begun += 1
-        return tried.trial.way(tried.begun - 1)
-
-    def _choose(self) -> None:
-        """Choose a way for each array for which all ways were tried. Collective."""
-        # Sorted, as it is collective: members may have made their arenas in different orders.
-        arrays = [
-            (named, index, tried)
-            for _, named in sorted(self._arenas.items())
-            for index, tried in sorted(named.tried.items())
-        ]
-        for named, index, tried in arrays:
-            trial = tried.trial
-            if trial.choice is None and len(tried.seconds) == trial.rounds:
-                assert self.rings is not None
-                members = self._members
-                table = HOST.zeros("float64", members * trial.rounds)
-                table[self.rings.member :: members] = tried.seconds
-                self._ways.total(Part(table, table))
-                times = table.reshape(trial.rounds, members).tolist()
-                size = named.arena.contributions[index].nbytes
-                choice = trial.choose(int(size), times)
-                name = named.arena.name
-                _LOG.info("sums of %r, %d, go between hosts: %s", name, index, choice)
 
     # Rounds.
 
@@ -336,21 +168,22 @@ class SharedMemoryPlane(Plane):
                 moving.warm(shape.dtype)
         made = self._shared(layout, name, state) or private_arena(layout, in_place=True)
         made.name = name
-        self._arenas[name] = _Named(made)
+        self._arenas[name] = NamedArena(made)
         return made
 
     def _shared(
         self, layout: Sequence[Shape], name: str, state: DoubleBuffer | None
     ) -> Arena | None:
         """Return a shared arena; None: nobody shares this one, as the others will see."""
-        if self._own is None or (self._headers and not self.present):
+        own = self.neighbours.own
+        if own is None or self.neighbours.apart:
             return None
         if state is not None and not possible():
             state = None  # others that can exchange pages have another key for the arena
         size = 0 if state is None else state.bytes
         key = key_of(name, [(shape.dtype, shape.size) for shape in layout], size)
         try:
-            made = SharedArena(self._own, key, layout, state)
+            made = SharedArena(own, key, layout, state)
         except (OSError, SpotmpiError) as error:
             _LOG.warning("sums of %r go by MPI and are slower: %s", name, error)
             return None
@@ -363,15 +196,16 @@ class SharedMemoryPlane(Plane):
             raise self._thread.failure
         self._last += 1
         call = self._started[self._last] = _Call(part)
-        if self.present and (named := self._named(part)) is not None:
+        if self.neighbours.present and (named := self._named(part)) is not None:
             call.named = named
-            call.way = named.went[part.number] = self._way(named, part.number)
+            ways = () if self.rings is None else self.ways_of(named.arena.layout[part.number])
+            call.way = named.start(part.number, ways, self.rings)
             if self._meets(named.arena):
                 if isinstance(named.arena, SharedArena):
                     named.arena.show(part.weight)
                 self._begun += 1
-                call.number = self._bindings << 32 | self._begun
-                self.barrier.ready(self._own_header, call.number)
+                call.number = self.neighbours.bindings << 32 | self._begun
+                self.barrier.ready(self._header, call.number)
         return self._last
 
     def _meets(self, arena: Arena) -> bool:
@@ -402,7 +236,7 @@ class SharedMemoryPlane(Plane):
             call.number
             and isinstance(arena, SharedArena)
             and not arena.small
-            and arena.reached(self._bindings, call.part)
+            and arena.reached(self.neighbours.bindings, call.part)
             and (self.rings is None or named.agreed)
         ):
             return False
@@ -416,31 +250,25 @@ class SharedMemoryPlane(Plane):
         if self._thread is not None:
             thread, self._thread = self._thread, None
             thread.end()
-        last, to_take = 0, list[tuple[Arena, int]]()
+        last, to_take = 0, list[tuple[SharedArena, int]]()
         for handle in sorted(handles):
             call = self._started[handle]
-            if call.number:
-                last = call.number
-            if call.summed:
-                continue
-            if call.number:
-                self.barrier.all_ready(last)
-            named = call.named
-            if not (call.number and named is not None and self._sum(named, call)):
-                self._total(call.part)
-                if named is not None and isinstance(named.arena, SharedArena):
-                    named.arena.whole(call.part)
-            elif self.rings is not None and not self.rings.leads:
-                to_take.append((named.arena, call.part.number))
+            last = call.number or last
+            arena = None if call.summed else self._sum(call)
+            if arena is not None and arena.small:
+                to_take.append((arena, call.part.number))
         if last:
-            self.barrier.done(self._own_header, last)
+            self.barrier.done(self._header, last)
             self.barrier.all_done(last)
-        for arena, number in to_take:
-            if isinstance(arena, SharedArena) and arena.small:
-                arena.take(number)
         for handle in handles:
             del self._started[handle]
-        self._choose()
+        if self.rings is not None:
+            if not self.rings.leads:
+                for arena, number in to_take:
+                    arena.take(number)
+            # Sorted, as it is collective: members may have made their arenas in different orders.
+            for _, named in sorted(self._arenas.items()):
+                named.choose(self.rings, self._ways.total)
 
     def cancel(self, handles: Sequence[Handle]) -> None:
         """Forget these, and end the thread: nothing else is done outside `wait`. Messages under way
@@ -455,10 +283,6 @@ class SharedMemoryPlane(Plane):
         if self._ways.line is not None:
             self._ways.line.give_up()
 
-    def dead(self) -> Collection[WorkerId]:
-        """Return the neighbours that are dead."""
-        return self._watched.dead
-
     def interrupt(self) -> None:
         """Wake workers that sleep, so that they see that the data path is revoked."""
         self.barrier.wake()
@@ -472,25 +296,36 @@ class SharedMemoryPlane(Plane):
         return any(buffer is one for arena in shared for one in arena.common)
 
     @property
-    def place(self) -> int:
-        """This worker's index in `present`."""
-        return self.present.index(self._own_header)
+    def _header(self) -> SharedHeader:
+        assert self.neighbours.own is not None
+        return self.neighbours.own
 
-    @property
-    def _own_header(self) -> SharedHeader:
-        assert self._own is not None
-        return self._own
+    def _sum(self, call: _Call) -> SharedArena | None:
+        """Sum a part as soon as all have started it. Return its arena if all share that; None if
+        MPI has summed the part."""
+        named = call.named
+        arena = named.arena if named is not None and isinstance(named.arena, SharedArena) else None
+        if call.number:
+            assert named is not None
+            self.barrier.all_ready(call.number)
+            if self._sum_shared(named, arena, call):
+                return arena
+        if call.part.narrowing is not None:
+            call.part.narrowing.begin([])
+        self._ways.total(call.part)
+        if arena is not None:
+            arena.whole(call.part)
+        return None
 
-    def _sum(self, named: _Named, call: _Call) -> bool:
-        arena = named.arena if isinstance(named.arena, SharedArena) else None
-        shared = arena is not None and arena.reaches_all(self._bindings, self, call.part)
+    def _sum_shared(self, named: NamedArena, arena: SharedArena | None, call: _Call) -> bool:
+        """Sum a part in memory that all share; return False if not all do."""
+        shared = arena is not None and arena.reaches_all(self, call.part)
         if self.rings is not None:
             if named.agreed is None:
-                named.agreed = self._all(shared)
+                named.agreed = self._all(shared, self.rings.members)
             shared = named.agreed
             if not shared:
-                named.went[call.part.number] = ""
-                named.tried.pop(call.part.number, None)
+                named.leave_to_mpi(call.part.number)
         if arena is not None:
             if shared:
                 self._sum_of(named, arena, call)
@@ -498,84 +333,23 @@ class SharedMemoryPlane(Plane):
                 arena.unshare()
         return shared
 
-    def _sum_of(self, named: _Named, arena: SharedArena, call: _Call) -> None:
+    def _sum_of(self, named: NamedArena, arena: SharedArena, call: _Call) -> None:
         began = time.perf_counter()
         arena.sum(call.part.number, self.rings, call.way, call.part)
-        tried = named.tried.get(call.part.number)
-        if tried is not None and tried.trial.choice is None:
-            tried.seconds.append(time.perf_counter() - began)
+        named.took(call.part.number, time.perf_counter() - began)
 
-    def _total(self, part: Part) -> None:
-        if part.narrowing is not None:
-            part.narrowing.begin([])
-        self._ways.total(part)
-
-    def _all(self, flag: bool) -> bool:
-        """Return True if ``flag`` is true on all members. Collective."""
+    def _all(self, flag: bool, members: int) -> bool:
+        """Return True if ``flag`` is true on all; ``members``: how many they are. Collective."""
         word = HOST.zeros("float64", 1)
         word[0] = flag
         self._ways.total(Part(word, word))
-        return int(word[0]) == self._members
+        return int(word[0]) == members
 
     def _hopeless(self) -> bool:
         """Return True if a worker that waits for others must leave off."""
-        if self._watched.dead or self._ways.broken():
+        if self.neighbours.dead() or self._ways.broken():
             return True
         return self._thread is not None and self._thread.halted
-
-    # Published models.
-
-    def show(self, published: PublishedModel | None) -> None:
-        """Show the published model in this worker's header, as an arena is; None: show none."""
-        if self._own is None:
-            return
-        if self._shown is not None:
-            self._own.clear(self._shown[0])
-            self._shown = None
-        if published is not None:
-            entry = self._own.enter(
-                key_of("a published model", published.form.arrays), published.segment
-            )
-            self._shown = entry, published
-
-    def is_near(self, worker: WorkerId) -> bool:
-        """Return True if this worker shares memory with that one."""
-        return self._headers.get(worker) in self.present
-
-    def model_of(self, worker: WorkerId, form: ModelForm) -> PublishedModel | None:
-        """Return the model that the worker's header shows now."""
-        if not self.is_near(worker) or worker in self._watched.dead:
-            return None
-        header = self._headers[worker]
-        entry = header.entry(key_of("a published model", form.arrays))
-        if entry is None:
-            self._published.pop(worker, None)
-            return None
-        found = Found(
-            header.found.process, header.read(entry, DESCRIPTOR), header.read(entry, MARK)
-        )
-        known = self._published.get(worker)
-        if known is None or known[0] != found:
-            try:
-                known = self._published[worker] = found, PublishedModel.of(found, form)
-            except OSError:  # it is gone, or its entry is being changed
-                return None
-        return known[1]
-
-    # Sums without locks.
-
-    def add_up(self, asked: AddUp) -> int:
-        """Add up with the workers whose memory is shared."""
-        near = sum(self.is_near(worker) for worker in asked.among)
-        if near < 2 or self._sums is None:
-            return 1
-        self._sums.add(asked.part, asked.total, asked.round, self.present)
-        return near
-
-    def move_on(self) -> None:
-        """Forget what was added up: this training has added nothing yet."""
-        if self._sums is not None:
-            self._sums.leave()
 
     # For arenas.
 
@@ -591,6 +365,17 @@ class SharedMemoryPlane(Plane):
                 if time.monotonic() > until:
                     raise SpotmpiError(f"memory for rounds cannot be shared: {error}") from error
                 time.sleep(1e-3)
+
+
+def _new_header() -> SharedHeader | None:
+    """Return a header for this worker; None if it cannot share memory."""
+    if not HostBarrier.possible:
+        return None
+    try:
+        return SharedHeader.new()
+    except (OSError, SpotmpiError) as error:
+        _LOG.info("no memory is shared with other workers: %s", error)
+        return None
 
 
 def _is_small(buffers: Sequence[Buffer]) -> bool:

@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.shared_header import (
-    DESCRIPTOR,
-    MARK,
     STATE,
     STATE_HOME,
     STATE_MARK,
-    SharedHeader,
+    Entry,
 )
 from spotmpi.fabric.planes.shared_memory import Found, Segment
 
@@ -26,15 +24,12 @@ __all__ = ["SharedState"]
 class SharedState:
     """One worker's view of the state that all workers of a host share."""
 
-    def __init__(
-        self, state: DoubleBuffer, segment: Segment, place: int, header: SharedHeader, entry: int
-    ) -> None:
+    def __init__(self, state: DoubleBuffer, segment: Segment, place: int, entry: Entry) -> None:
         """Begin with this worker's own state. ``place``: the byte of a segment for the state."""
         self._state = state
         self._segment = segment
         self._place = place
-        self._header = header
-        self._entry: int | None = entry
+        self._entry: Entry | None = entry
         self.home: Segment | None = None
         """The segment of the state; None while this worker's state is its own."""
         self._counts = 0
@@ -54,34 +49,32 @@ class SharedState:
 
     def find(
         self,
-        members: Sequence[tuple[SharedHeader, int]],
+        members: Sequence[Entry],
         reach: Callable[[Found], Segment],
         publish: Callable[[int, int], None],
     ) -> None:
         """Find the state and use it, after all ``members`` have started a part and before any can
         be done. ``publish``: writes a number to an address after all that was written before."""
         assert self._entry is not None
-        header, entry = members[0]
-        home, counts = Found(header.found.process, *_own(header, entry)), 0
-        for header, entry in members:
-            if mark := header.read(entry, STATE_MARK):
-                home = Found(header.found.process, header.read(entry, STATE_HOME), mark)
-                counts = header.read(entry, STATE)
+        home, counts = members[0].segment(), 0
+        for one in members:
+            if one.read(STATE_MARK):
+                home, counts = one.segment(STATE_HOME, STATE_MARK), one.read(STATE)
                 break
         there = self._segment if home == self._segment.here else reach(home)
         size = self._state.bytes
         self._state.share(there, self._place + counts * size, self._place + (1 - counts) * size)
         self.home, self._counts = there, counts
-        self._header.write(self._entry, STATE, counts)
-        self._header.write(self._entry, STATE_HOME, there.descriptor)
-        publish(self._header.address(self._entry, STATE_MARK), there.mark)
+        self._entry.write(STATE, counts)
+        self._entry.write(STATE_HOME, there.descriptor)
+        publish(self._entry.address(STATE_MARK), there.mark)
 
     def advance(self) -> None:
         """Make the next state count here. Others may do so a moment earlier or later."""
         self._state.exchange()
         self._counts = 1 - self._counts
         if self._entry is not None:
-            self._header.write(self._entry, STATE, self._counts)
+            self._entry.write(STATE, self._counts)
 
     def hide(self) -> None:
         """Forget the entry in the header: others find nothing by it any more."""
@@ -90,10 +83,6 @@ class SharedState:
     def leave(self) -> None:
         """Keep the state in memory of this worker's own again."""
         if self._entry is not None:
-            self._header.write(self._entry, STATE_MARK, 0)
+            self._entry.write(STATE_MARK, 0)
         self._state.unshare()
         self.home = None
-
-
-def _own(header: SharedHeader, entry: int) -> tuple[int, int]:
-    return header.read(entry, DESCRIPTOR), header.read(entry, MARK)
