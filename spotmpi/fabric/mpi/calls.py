@@ -23,6 +23,7 @@ __all__ = [
     "MPI",
     "PAUSE",
     "Sent",
+    "abort",
     "collective",
     "done",
     "duplicate",
@@ -54,6 +55,11 @@ _FEW = 1024
 
 Sent = tuple[MPI.Request, bytes, MPI.Comm]
 """A message that may be under way. Its bytes must live until MPI says that they have left."""
+
+
+def abort() -> None:
+    """End every process of the MPI job, this one included, with code 1. Does not return."""
+    MPI.COMM_WORLD.Abort(1)
 
 
 def threads() -> bool:

@@ -10,7 +10,7 @@ from itertools import chain
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.mpi_calls import MPI, PAUSE, has_left, is_broken, peers_lost
+from spotmpi.fabric.mpi.calls import MPI, PAUSE, has_left, is_broken, peers_lost
 from spotmpi.fabric.planes.plane import Handle, Line
 from spotmpi.protocol.membership import WorkerId
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from spotmpi.fabric.mpi_calls import MPI, PAUSE, Sent, peers_lost, take
+from spotmpi.fabric.mpi.calls import MPI, PAUSE, Sent, peers_lost, take
 from spotmpi.protocol.joining import Stage
 
 __all__ = ["BRIDGE", "CHARTER", "COME", "PROSPECTUS", "READY", "Guest", "cross", "spawn"]

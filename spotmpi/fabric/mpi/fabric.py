@@ -53,8 +53,7 @@ from spotmpi.fabric import (
     Work,
 )
 from spotmpi.fabric.doorbell import Doorbell
-from spotmpi.fabric.half_made import guard
-from spotmpi.fabric.mpi_calls import (
+from spotmpi.fabric.mpi.calls import (
     EVIDENCE,
     MPI,
     PAUSE,
@@ -71,8 +70,8 @@ from spotmpi.fabric.mpi_calls import (
     take,
     threads,
 )
-from spotmpi.fabric.mpi_departure import Departure
-from spotmpi.fabric.mpi_guests import (
+from spotmpi.fabric.mpi.departure import Departure
+from spotmpi.fabric.mpi.guests import (
     BRIDGE,
     CHARTER,
     COME,
@@ -82,9 +81,10 @@ from spotmpi.fabric.mpi_guests import (
     cross,
     spawn,
 )
-from spotmpi.fabric.mpi_line import MpiLine
-from spotmpi.fabric.mpi_models import MpiModels
-from spotmpi.fabric.mpi_signals import MpiSignals
+from spotmpi.fabric.mpi.half_made import guard
+from spotmpi.fabric.mpi.line import MpiLine
+from spotmpi.fabric.mpi.models import MpiModels
+from spotmpi.fabric.mpi.signals import MpiSignals
 from spotmpi.fabric.planes.devices import Devices
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import Plane, Ways
@@ -113,11 +113,6 @@ _FEW_THREADS = "MPI was not started with MPI_THREAD_MULTIPLE, without which no w
 
 PLANE: Callable[[Ways], Plane] = Devices
 """The data plane of this process."""
-
-
-def abort() -> None:
-    """End every process of the MPI job, this one included, with code 1. Does not return."""
-    MPI.COMM_WORLD.Abort(1)
 
 
 class MpiFabric(Fabric):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from spotmpi.fabric import MARK
-from spotmpi.fabric.mpi_calls import MPI, Sent, done, peers_lost
+from spotmpi.fabric.mpi.calls import MPI, Sent, done, peers_lost
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiSignals"]
@@ -21,7 +21,7 @@ Path = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
 class MpiSignals:
     """One worker's side of the marks.
 
-    Each mark goes straight to each of the others, by Issend as models do (`mpi_asks`). So a mark
+    Each mark goes straight to each of the others, by Issend as models do (`asks`). So a mark
     that is not taken yet stays at its sender. That is no more than a mark or two, as every worker
     takes what has come when it sends or reads marks.
     """

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer, backend_of
 from spotmpi.fabric import Fetched
-from spotmpi.fabric.mpi_asks import Answering, Asking, Came, GivenUp
-from spotmpi.fabric.mpi_calls import MPI, threads
+from spotmpi.fabric.mpi.asks import Answering, Asking, Came, GivenUp
+from spotmpi.fabric.mpi.calls import MPI, threads
 from spotmpi.fabric.planes.plane import Plane
 from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.protocol.membership import WorkerId
