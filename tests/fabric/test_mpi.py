@@ -200,7 +200,7 @@ def test_who_dies_before_it_is_a_member_is_none_that_is_lost(tmp_path: Path) -> 
         "from spotmpi.fabric.mpi.fabric import MpiFabric\n"
         "fabric = MpiFabric()\n"
         "fabric._plane.dead = lambda: [7]\n"
-        "print('LOST', sorted(fabric._newly_dead()), flush=True); os._exit(0)"
+        "print('LOST', sorted(fabric._paths.control._newly_dead()), flush=True); os._exit(0)"
     )
     assert over_mpi(tmp_path, 1, "-c", program) == "LOST []\n"
 
@@ -218,15 +218,16 @@ def test_no_newcomer_is_brought_in_if_mpi_was_not_started_for_threads(tmp_path: 
 GUEST = """
 import os, sys
 from spotmpi.fabric import Welcome
-from spotmpi.fabric.mpi import fabric as mpi
+from spotmpi.fabric.mpi import guests
 from spotmpi.fabric.mpi.calls import MPI, take, peers_lost
+from spotmpi.fabric.mpi.fabric import MpiFabric
 
-fabric = mpi.MpiFabric(("stand-in",))
+fabric = MpiFabric(("stand-in",))
 bridge, both = (MPI.COMM_WORLD.Dup() for _ in range(2))
 bridge.Set_errhandler(MPI.ERRORS_RETURN)
 me, (what,) = fabric.me, sys.argv[1:]
 # The sponsor's thread, once MPI has brought the newcomer in.
-mpi.spawn = lambda guest, program, known: setattr(guest, "bridge", bridge)
+guests.spawn = lambda guest, program, known: setattr(guest, "bridge", bridge)
 
 def until(call):
     while not (found := call()):
@@ -266,23 +267,23 @@ if me == 0:  # the sponsor
         print("SAID", fabric.sponsor(7), flush=True)
         os._exit(0)
     if what == "is another":
-        mpi.spawn = lambda guest, program, known: None
+        guests.spawn = lambda guest, program, known: None
         assert fabric.sponsor(8) is None
         assert briefed() == [7], "nobody is there yet"
     else:
         fabric.sponsor(None)
     assert fabric.guest() is None
 else:
-    print("HEARD", heard(mpi.PROSPECTUS), flush=True)
+    print("HEARD", heard(guests.PROSPECTUS), flush=True)
     both.Barrier()
     if what in ("comes in", "is told of the next training"):
-        bridge.Send([b"1", MPI.BYTE], 0, mpi.READY)  # to the first briefing
+        bridge.Send([b"1", MPI.BYTE], 0, guests.READY)  # to the first briefing
     if what == "is told of the next training":
-        print("HEARD", heard(mpi.PROSPECTUS), flush=True)
-        bridge.Send([b"2", MPI.BYTE], 0, mpi.READY)
+        print("HEARD", heard(guests.PROSPECTUS), flush=True)
+        bridge.Send([b"2", MPI.BYTE], 0, guests.READY)
     if what == "is gone":
         os.kill(os.getpid(), 9)
-    print("HEARD", heard(mpi.CHARTER), flush=True)
+    print("HEARD", heard(guests.CHARTER), flush=True)
 both.Barrier()
 print("REVOKED", bridge.Is_revoked(), flush=True)
 both.Barrier()

@@ -3,19 +3,16 @@ waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from spotmpi.fabric import MARK
-from spotmpi.fabric.mpi.calls import MPI, Sent, done, peers_lost
+from spotmpi.fabric.mpi.calls import MPI, Path, Sent, done, peers_lost
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiSignals"]
 
 _TAG = 2
 """The tag of marks. Tokens have another one."""
-
-Path = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
-"""Returns the present communicator, and its members by rank."""
 
 
 class MpiSignals:
@@ -26,7 +23,9 @@ class MpiSignals:
     takes what has come when it sends or reads marks.
     """
 
-    def __init__(self, path: Path, others: Callable[[], Collection[WorkerId]]) -> None:
+    def __init__(
+        self, path: Callable[[], Path], others: Callable[[], Collection[WorkerId]]
+    ) -> None:
         """``others`` returns the other members that are not known to be dead."""
         self._path = path
         self._others = others
