@@ -65,7 +65,7 @@ def main(file: Path, count: int, bucket_mb: float, seconds: float, kinds: list[s
         params, optimizer=Momentum(lr=1e-4), strategy=SSGD(), bucket_mb=bucket_mb
     ) as trainer:
         # Only now: entering has initialised MPI as spotmpi needs it.
-        from spotmpi.fabric.mpi_calls import MPI
+        from spotmpi.fabric.mpi.calls import MPI
 
         comm, clock = MPI.COMM_WORLD, turns.together(MPI.COMM_WORLD)
         grads = [np.full(array.shape, 1e-3, np.float32) for array in resnet50()]

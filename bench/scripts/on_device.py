@@ -78,7 +78,7 @@ def main(file: Path, count: int, size: int) -> None:
         weights, optimizer=Momentum(lr=RATE, beta=BETA), strategy=SSGD()
     ) as trainer:
         # Only now: entering has initialised MPI as spotmpi needs it.
-        from spotmpi.fabric.mpi_calls import MPI
+        from spotmpi.fabric.mpi.calls import MPI
 
         comm = MPI.COMM_WORLD
         rank, workers = comm.Get_rank(), comm.Get_size()

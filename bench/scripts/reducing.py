@@ -58,8 +58,8 @@ def main(file: Path, here: bool, count: int, what: str, formats: list[str]) -> N
     """One worker of the job, to its end."""
     with spotmpi.Trainer([np.zeros(1)], optimizer=SGD(lr=0.1), strategy=SSGD()):
         # Only now: entering has initialised MPI as spotmpi needs it.
-        from spotmpi.fabric.mpi import MpiFabric
-        from spotmpi.fabric.mpi_calls import MPI
+        from spotmpi.fabric.mpi.calls import MPI
+        from spotmpi.fabric.mpi.fabric import MpiFabric
 
         fabric, comm, sizes = MpiFabric(), MPI.COMM_WORLD, buckets(what)
         me, workers = comm.Get_rank(), comm.Get_size()

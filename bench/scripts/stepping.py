@@ -79,8 +79,8 @@ def main(file: Path, count: int, what: str) -> None:
     with spotmpi.Trainer(weights, optimizer=optimizer, strategy=SSGD()) as trainer:
         del weights  # the trainer has its own
         # Only now: entering has initialised MPI as spotmpi needs it.
-        from spotmpi.fabric.mpi import MpiFabric
-        from spotmpi.fabric.mpi_calls import MPI
+        from spotmpi.fabric.mpi.calls import MPI
+        from spotmpi.fabric.mpi.fabric import MpiFabric
 
         comm, fabric, layout = MPI.COMM_WORLD, MpiFabric(), Layout.of(gradients)
         workers = comm.Get_size()

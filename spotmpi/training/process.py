@@ -135,7 +135,7 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
 
     with unnamed():
         from spotmpi.fabric.deaths import Deaths, Listener
-        from spotmpi.fabric.mpi import MpiFabric  # this starts MPI, which `Deaths` needs
+        from spotmpi.fabric.mpi.fabric import MpiFabric  # this starts MPI, which `Deaths` needs
 
         me = given.rank if given.newcomer is None else given.newcomer
         # On one host mpirun has started all workers together, and tells them of deaths.
@@ -159,7 +159,7 @@ def _end_job(error: BaseException, given: Settings) -> None:
     traceback.print_exception(error)
     print(f"spotmpi: worker {worker} raised the error above; the job ends", file=sys.stderr)
     sys.stderr.flush()
-    from spotmpi.fabric.mpi import abort  # this worker may not have connected yet
+    from spotmpi.fabric.mpi.calls import abort  # this worker may not have connected yet
 
     # Often all workers come here at once. mpirun (5.0.11) hung forever in 1 of 17 jobs of 3
     # workers, when several asked it to abort within a millisecond. So one goes first.

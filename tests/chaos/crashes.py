@@ -20,9 +20,9 @@ from tests.fabric.planes import InPlacePlane
 
 where = sys.argv[1]
 if Settings.from_environ().newcomer is None:  # workers wait for each other in MPI
-    from spotmpi.fabric import mpi
+    from spotmpi.fabric.mpi import fabric
 
-    mpi.PLANE = InPlacePlane
+    fabric.PLANE = InPlacePlane
 main = threading.get_ident()
 
 

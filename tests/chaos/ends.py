@@ -17,7 +17,7 @@ import numpy as np
 
 import spotmpi
 from spotmpi.fabric import Rebuild
-from spotmpi.fabric.mpi import MpiFabric
+from spotmpi.fabric.mpi.fabric import MpiFabric
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import named
 

@@ -34,7 +34,7 @@ def die_at(worker: int, moment: str) -> None:
 
 
 if deaths:
-    from spotmpi.fabric import mpi  # which starts MPI: a newcomer must not, yet
+    from spotmpi.fabric.mpi import fabric as mpi  # which starts MPI: a newcomer must not, yet
 
     perform = mpi.MpiFabric.perform
 

@@ -6,20 +6,20 @@ import model
 import numpy as np
 
 import spotmpi
-from spotmpi.fabric import mpi_calls
+from spotmpi.fabric.mpi import calls
 from spotmpi.fabric.planes import shared_memory_plane
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
 
 mistake = sys.argv[1]
-collective = mpi_calls.collective
+collective = calls.collective
 if mistake == "network":  # MPI has nothing to do in a step where all share memory
     shared_memory_plane.possible = lambda: False
 
 
 def fail():
     """MPI fails, and nobody is lost."""
-    raise mpi_calls.MPI.Exception(mpi_calls.MPI.ERR_OTHER)
+    raise calls.MPI.Exception(calls.MPI.ERR_OTHER)
 
 
 params = model.params()
@@ -56,7 +56,7 @@ with spotmpi.Trainer(
                 case "exit":
                     sys.exit(0)
                 case "network":
-                    mpi_calls.collective = lambda comm, call, *its: collective(comm, fail)
+                    calls.collective = lambda comm, call, *its: collective(comm, fail)
                 case "write":
                     trainer.params["w"][0] += 1
         if mistake == "everybody" and trainer.steps == 5:

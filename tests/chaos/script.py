@@ -33,7 +33,8 @@ import others
 from arrays import LIBRARIES, Library
 
 import spotmpi
-from spotmpi.fabric import mpi, mpi_calls
+from spotmpi.fabric.mpi import calls
+from spotmpi.fabric.mpi import fabric as mpi
 from spotmpi.fabric.planes import common_sums
 from spotmpi.optimizers import Momentum
 from spotmpi.policies import StragglerAware
@@ -154,7 +155,7 @@ if arguments.late:
     FaultInjection.hold = lambda rehearsal: None
     FaultInjection.reduced = lambda rehearsal, seconds: hold(rehearsal)
 if arguments.vague:
-    mpi_calls._FAILURES = frozenset()  # so that each of its classes looks like any other
+    calls._FAILURES = frozenset()  # so that each of its classes looks like any other
 
 
 def keep(moment):

@@ -15,8 +15,8 @@ import time
 
 import numpy as np
 
-from spotmpi.fabric import half_made
-from spotmpi.fabric.mpi_calls import MPI
+from spotmpi.fabric.mpi import half_made
+from spotmpi.fabric.mpi.calls import MPI
 
 moment, guarded, *seed = sys.argv[1:]
 if guarded == "guarded":

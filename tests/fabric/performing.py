@@ -40,12 +40,13 @@ def await_all(folder: Path, me: int) -> None:
 
 def main() -> None:
     """Perform over MPI what the command line names."""
-    from spotmpi.fabric import mpi, mpi_asks
+    from spotmpi.fabric.mpi import asks
+    from spotmpi.fabric.mpi import fabric as mpi
     from tests.fabric.planes import PLANES
 
     folder, plane, *names = sys.argv[1:]
     mpi.PLANE = PLANES[plane]
-    mpi_asks.PIECE = 8 << 10  # models here are small
+    asks.PIECE = 8 << 10  # models here are small
     fabric = mpi.MpiFabric()
     contract.arena_of = partial(fabric.arena, name="of the scenario")
     fabric.arena([Shape("float32", 1 << 16)], "so large that planes do their best")

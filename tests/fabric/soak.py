@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from spotmpi.fabric import Part, Rebuild, Reduce, Revoke, retired
-from spotmpi.fabric.mpi import MpiFabric
-from spotmpi.fabric.mpi_calls import MPI
+from spotmpi.fabric.mpi.calls import MPI
+from spotmpi.fabric.mpi.fabric import MpiFabric
 
 generations, first = int(sys.argv[1]), 20
 retired.QUIET = 0.0  # as if each generation lasted for long

@@ -18,7 +18,7 @@ def test_a_communicator_that_is_being_made_may_be_revoked(tmp_path: Path, lacks:
 
 @pytest.mark.parametrize("lacks", ["collectives", "messages"])
 def test_this_mpi_crashes_if_it_is_not_guarded(tmp_path: Path, lacks: str) -> None:
-    """Once it does not any more, `spotmpi.fabric.half_made` has had its time."""
+    """Once it does not any more, `spotmpi.fabric.mpi.half_made` has had its time."""
     said = over_mpi(tmp_path, 1, DYING, lacks, "bare", code=None)
     assert "SURVIVED" not in said
     assert "Signal: Segmentation fault" in said

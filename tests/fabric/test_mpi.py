@@ -64,7 +64,8 @@ def test_workers_of_several_hosts_are_killed_in_the_middle_of_sums(
 ELSEWHERE = """
 import os, sys
 import numpy as np
-from spotmpi.fabric import Reduce, Shape, Share, mpi
+from spotmpi.fabric import Reduce, Shape, Share
+from spotmpi.fabric.mpi import fabric as mpi
 from tests.boxed import BOXED, boxes, unbox
 from tests.fabric.planes import PLANES
 mpi.PLANE = PLANES[sys.argv[1]]
@@ -99,8 +100,8 @@ import os, signal
 import numpy as np
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.deaths import Deaths
-from spotmpi.fabric.mpi_calls import MPI, done
-from spotmpi.fabric.mpi_line import MpiLine
+from spotmpi.fabric.mpi.calls import MPI, done
+from spotmpi.fabric.mpi.line import MpiLine
 from spotmpi.fabric.planes.rings import MESSAGE
 from spotmpi.launcher_channel import Name
 
@@ -150,7 +151,8 @@ def test_what_waits_for_the_line_to_a_lost_worker_ends_nobody_when_the_line_brea
 NEIGHBOURS = """
 import os, signal, sys
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Cancel, Poll, Rebuild, Reduce, Revoke, Shape, mpi
+from spotmpi.fabric import Cancel, Poll, Rebuild, Reduce, Revoke, Shape
+from spotmpi.fabric.mpi import fabric as mpi
 from spotmpi.fabric.deaths import Deaths
 from spotmpi.protocol.recovery import NO_PLAN, Lost
 
@@ -195,10 +197,10 @@ def test_who_dies_before_it_is_a_member_is_none_that_is_lost(tmp_path: Path) -> 
     """A newcomer's neighbours have reached its memory when it dies, and are not connected yet."""
     program = (
         "import os\n"
-        "from spotmpi.fabric.mpi import MpiFabric\n"
+        "from spotmpi.fabric.mpi.fabric import MpiFabric\n"
         "fabric = MpiFabric()\n"
         "fabric._plane.neighbours.dead = lambda: [7]\n"
-        "print('LOST', sorted(fabric._newly_dead()), flush=True); os._exit(0)"
+        "print('LOST', sorted(fabric._paths.control._newly_dead()), flush=True); os._exit(0)"
     )
     assert over_mpi(tmp_path, 1, "-c", program) == "LOST []\n"
 
@@ -207,7 +209,7 @@ def test_no_newcomer_is_brought_in_if_mpi_was_not_started_for_threads(tmp_path: 
     """The thread that spawns it would call MPI beside the others."""
     program = (
         "import mpi4py, os; mpi4py.rc.thread_level = 'funneled'\n"
-        "from spotmpi.fabric.mpi import MpiFabric\n"
+        "from spotmpi.fabric.mpi.fabric import MpiFabric\n"
         "print(MpiFabric(('/bin/false',)).sponsor(7), flush=True); os._exit(0)"
     )
     assert "MPI was not started with MPI_THREAD_MULTIPLE" in over_mpi(tmp_path, 1, "-c", program)
@@ -215,15 +217,17 @@ def test_no_newcomer_is_brought_in_if_mpi_was_not_started_for_threads(tmp_path: 
 
 GUEST = """
 import os, sys
-from spotmpi.fabric import Welcome, mpi
-from spotmpi.fabric.mpi_calls import MPI, take, peers_lost
+from spotmpi.fabric import Welcome
+from spotmpi.fabric.mpi import guests
+from spotmpi.fabric.mpi.calls import MPI, take, peers_lost
+from spotmpi.fabric.mpi.fabric import MpiFabric
 
-fabric = mpi.MpiFabric(("stand-in",))
+fabric = MpiFabric(("stand-in",))
 bridge, both = (MPI.COMM_WORLD.Dup() for _ in range(2))
 bridge.Set_errhandler(MPI.ERRORS_RETURN)
 me, (what,) = fabric.me, sys.argv[1:]
 # The sponsor's thread, once MPI has brought the newcomer in.
-mpi.spawn = lambda guest, program, known: setattr(guest, "bridge", bridge)
+guests.spawn = lambda guest, program, known: setattr(guest, "bridge", bridge)
 
 def until(call):
     while not (found := call()):
@@ -263,23 +267,23 @@ if me == 0:  # the sponsor
         print("SAID", fabric.sponsor(7), flush=True)
         os._exit(0)
     if what == "is another":
-        mpi.spawn = lambda guest, program, known: None
+        guests.spawn = lambda guest, program, known: None
         assert fabric.sponsor(8) is None
         assert briefed() == [7], "nobody is there yet"
     else:
         fabric.sponsor(None)
     assert fabric.guest() is None
 else:
-    print("HEARD", heard(mpi.PROSPECTUS), flush=True)
+    print("HEARD", heard(guests.PROSPECTUS), flush=True)
     both.Barrier()
     if what in ("comes in", "is told of the next training"):
-        bridge.Send([b"1", MPI.BYTE], 0, mpi.READY)  # to the first briefing
+        bridge.Send([b"1", MPI.BYTE], 0, guests.READY)  # to the first briefing
     if what == "is told of the next training":
-        print("HEARD", heard(mpi.PROSPECTUS), flush=True)
-        bridge.Send([b"2", MPI.BYTE], 0, mpi.READY)
+        print("HEARD", heard(guests.PROSPECTUS), flush=True)
+        bridge.Send([b"2", MPI.BYTE], 0, guests.READY)
     if what == "is gone":
         os.kill(os.getpid(), 9)
-    print("HEARD", heard(mpi.CHARTER), flush=True)
+    print("HEARD", heard(guests.CHARTER), flush=True)
 both.Barrier()
 print("REVOKED", bridge.Is_revoked(), flush=True)
 both.Barrier()
@@ -315,12 +319,13 @@ from pathlib import Path
 import numpy as np
 
 atexit.register(lambda: print("LEFT", *(one.name for one in threading.enumerate()), flush=True))
-from spotmpi.fabric import Fetch, Publish, Rebuild, mpi, mpi_asks, mpi_models
+from spotmpi.fabric import Fetch, Publish, Rebuild
+from spotmpi.fabric.mpi import asks, models, fabric as mpi
 from tests.fabric.planes import PLANES
 if sys.argv[1] == "False":
-    mpi_models.threads = lambda: False
+    models.threads = lambda: False
 mpi.PLANE = PLANES["Hosts"]  # worker 0 is alone on its host, and the others are neighbours
-mpi_asks.PIECE = 8 << 10
+asks.PIECE = 8 << 10
 fabric = mpi.MpiFabric()
 model = np.zeros(100_000)
 last = {}

@@ -21,7 +21,8 @@ import numpy as np
 from spotmpi.arrays.narrowing import FORMATS, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Cancel, Proceed, Rebuild, Reduce, Revoke, Shape, Start, Wait, mpi
+from spotmpi.fabric import Cancel, Proceed, Rebuild, Reduce, Revoke, Shape, Start, Wait
+from spotmpi.fabric.mpi import fabric as mpi
 from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
 from tests.fabric.planes import HOSTS, Hosts, OnHosts
 

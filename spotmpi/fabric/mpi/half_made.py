@@ -17,7 +17,7 @@ from functools import cache
 from typing import Any
 
 from spotmpi.fabric.libraries import loaded
-from spotmpi.fabric.mpi_calls import MPI
+from spotmpi.fabric.mpi.calls import MPI
 
 __all__ = ["guard"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import chain
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.mpi_calls import MPI, PAUSE, has_left, is_broken, peers_lost
+from spotmpi.fabric.mpi.calls import MPI, PAUSE, Path, has_left, is_broken, peers_lost
 from spotmpi.fabric.planes.plane import Handle, Line
 from spotmpi.protocol.membership import WorkerId
 
@@ -25,9 +25,6 @@ wait so far. The kernel's buffers keep the line busy meanwhile, and a core is fr
 
 _FRUITLESS = 10 * PAUSE
 """Seconds without a message after which `through` checks whether a worker is lost."""
-
-Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
-"""Returns the present communicator, and its members by rank."""
 
 
 @dataclass
@@ -50,7 +47,7 @@ class _Message:
 class MpiLine(Line):
     """A line on the communicator that the data path has when a message begins."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Callable[[], Path]) -> None:
         self._way = way
         self._last: Handle = 0
         self._coming: dict[Handle, _Message] = {}

@@ -3,10 +3,10 @@ waits for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 
 from spotmpi.fabric import MARK
-from spotmpi.fabric.mpi_calls import MPI, Sent, done, peers_lost
+from spotmpi.fabric.mpi.calls import MPI, Path, Sent, done, peers_lost
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiSignals"]
@@ -14,19 +14,18 @@ __all__ = ["MpiSignals"]
 _TAG = 2
 """The tag of marks. Tokens have another one."""
 
-Path = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
-"""Returns the present communicator, and its members by rank."""
-
 
 class MpiSignals:
     """One worker's side of the marks.
 
-    Each mark goes straight to each of the others, by Issend as models do (`mpi_asks`). So a mark
+    Each mark goes straight to each of the others, by Issend as models do (`asks`). So a mark
     that is not taken yet stays at its sender. That is no more than a mark or two, as every worker
     takes what has come when it sends or reads marks.
     """
 
-    def __init__(self, path: Path, others: Callable[[], Collection[WorkerId]]) -> None:
+    def __init__(
+        self, path: Callable[[], Path], others: Callable[[], Collection[WorkerId]]
+    ) -> None:
         """``others`` returns the other members that are not known to be dead."""
         self._path = path
         self._others = others

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import mpi4py
 
@@ -17,12 +17,15 @@ from mpi4py import MPI  # noqa: E402 - the setting above must come first
 from spotmpi.arrays.backend import HOST, Buffer  # noqa: E402
 from spotmpi.arrays.sums_of_hosts import add_up  # noqa: E402
 from spotmpi.errors import PeersLost, SpotmpiError  # noqa: E402
+from spotmpi.protocol.membership import WorkerId  # noqa: E402
 
 __all__ = [
     "EVIDENCE",
     "MPI",
     "PAUSE",
+    "Path",
     "Sent",
+    "abort",
     "collective",
     "done",
     "duplicate",
@@ -54,6 +57,18 @@ _FEW = 1024
 
 Sent = tuple[MPI.Request, bytes, MPI.Comm]
 """A message that may be under way. Its bytes must live until MPI says that they have left."""
+
+
+class Path(NamedTuple):
+    """A communicator, and the workers in it by rank."""
+
+    comm: MPI.Intracomm
+    workers: Sequence[WorkerId]
+
+
+def abort() -> None:
+    """End every process of the MPI job, this one included, with code 1. Does not return."""
+    MPI.COMM_WORLD.Abort(1)
 
 
 def threads() -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from spotmpi.fabric.mpi_calls import MPI, Sent, done, peers_lost, take
+from spotmpi.fabric.mpi.calls import MPI, Sent, done, peers_lost, take
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["Departure"]

@@ -7,29 +7,21 @@ answers, even while its script is busy.
 
 from __future__ import annotations
 
-import atexit
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer, backend_of
 from spotmpi.fabric import Fetched
-from spotmpi.fabric.mpi_asks import Answering, Asking, Came, GivenUp
-from spotmpi.fabric.mpi_calls import MPI, threads
+from spotmpi.fabric.mpi.asks import Answering, Asking, Came, GivenUp
+from spotmpi.fabric.mpi.calls import Path, threads
+from spotmpi.fabric.mpi.messenger import Messenger
 from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiModels"]
-
-_NAP, _NAP_UNDER_WAY, _NAP_IDLE = 5e-5, 1e-3, 5e-3
-"""Limits of the pause between two looks for messages, in seconds. A pause is a tenth of the wait so
-far: at least the first, and at most the second if anything is under way, else the third."""
-
-Way = Callable[[], tuple[MPI.Intracomm, Sequence[WorkerId]]]
-"""Returns the present communicator, and its members by rank."""
 
 
 @dataclass
@@ -46,9 +38,13 @@ class MpiModels:
     """One worker's side of publishing and fetching models."""
 
     def __init__(
-        self, neighbours: Neighbours, way: Way, members: Callable[[], Collection[WorkerId]]
+        self,
+        neighbours: Neighbours,
+        way: Callable[[], Path],
+        members: Callable[[], Collection[WorkerId]],
     ) -> None:
-        """``members`` returns the other members that are not known to be dead."""
+        """``way`` returns the present data path. ``members`` returns the other members that are
+        not known to be dead."""
         self._neighbours = neighbours
         self._way = way
         self._members = members
@@ -67,16 +63,11 @@ class MpiModels:
         """Worker to ask next, if any."""
         self._came: Came | None = None
         """Model that has come to ``_free`` and was not fetched yet, if any."""
-        self._thread: threading.Thread | None = None
-        self._news = threading.Event()
-        """Makes the thread look at once."""
-        self._ends = False
-        self._failure: Exception | None = None
-        """Error that has ended the thread, if any."""
+        self._messenger = Messenger("spotmpi models", self._look_for_messages)
 
     def publish(self, model: Sequence[Buffer]) -> None:
         """Perform `Publish`."""
-        self._check()
+        self._messenger.check()
         form = ModelForm.of(model)
         if self._published_model is None or self._published_model.form != form:
             self._furnish(form, [backend_of(array) for array in model])
@@ -86,7 +77,7 @@ class MpiModels:
 
     def fetch(self, worker: WorkerId) -> Fetched | None:
         """Perform `Fetch`."""
-        self._check()
+        self._messenger.check()
         if self._published_model is None:
             return None
         members = self._members()
@@ -96,7 +87,7 @@ class MpiModels:
                 self._replied, self._free = self._free, self._replied
             if worker in members and not self._neighbours.is_near(worker):
                 self._wanted = worker
-                self._news.set()
+                self._messenger.wake()
         self._attend()
         if came is not None and came.worker in members:
             return self._reply(*came)
@@ -158,39 +149,15 @@ class MpiModels:
         """Make sure that workers of other hosts get answers."""
         if self._published_model is None or all(map(self._neighbours.is_near, self._members())):
             return
-        if not threads():
-            with self._turn:
-                self._proceed()
-        elif self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="spotmpi models", daemon=True)
-            self._thread.start()
-            atexit.register(self._end)
+        if threads():
+            self._messenger.start()
+        else:
+            self._look_for_messages()
 
-    def _end(self) -> None:
-        self._ends = True
-        self._news.set()
-        assert self._thread is not None
-        self._thread.join()
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
-    def _run(self) -> None:
-        idle_since = time.monotonic()
-        try:
-            while not self._ends:
-                with self._turn:
-                    moved = self._proceed()
-                    busy = self._asking.busy or self._answering.busy
-                now = time.monotonic()
-                if moved:
-                    idle_since = now
-                longest = _NAP_UNDER_WAY if busy else _NAP_IDLE
-                self._news.wait(min(max(_NAP, 0.1 * (now - idle_since)), longest))
-                self._news.clear()
-        except Exception as failure:  # noqa: BLE001 -- the next request raises it
-            self._failure = failure
+    def _look_for_messages(self) -> tuple[bool, bool]:
+        """Return True if anything could be done, and True if anything is under way."""
+        with self._turn:
+            return self._proceed(), self._asking.busy or self._answering.busy
 
     def _proceed(self) -> bool:
         """Do what can be done now. Returns True if that was anything."""

@@ -1,0 +1,1 @@
+"""The fabric over MPI with ULFM (`fabric` has it whole). Importing this starts nothing."""

@@ -1,0 +1,70 @@
+"""The data path, which carries collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from spotmpi.arrays.backend import HOST, Buffer, backend_of
+from spotmpi.fabric.mpi.calls import MPI, Path, collective, is_broken, sum_in_place, threads
+from spotmpi.fabric.mpi.line import MpiLine
+from spotmpi.fabric.planes.plane import Part, Plane, Ways
+from spotmpi.protocol.membership import WorkerId
+
+
+class DataPath:
+    """This worker's side of the data path, and the plane that sums there."""
+
+    def __init__(self, me: WorkerId, plane: Callable[[Ways], Plane]) -> None:
+        self.path = Path(MPI.COMM_SELF, [me])
+        """Communicator of the members. A newcomer is alone as long as it is no member."""
+        line = MpiLine(lambda: self.path)
+        self.plane = plane(Ways(self._sum, self._broken, line, threads()))
+        self._together = False
+        """True if members of one host share memory."""
+
+    def enter(self, path: Path, together: bool) -> None:
+        """Use ``path`` from now on. ``together``: members of one host share memory."""
+        self._together = together
+        self.go_on(path)
+
+    def go_on(self, path: Path) -> None:
+        """Use ``path`` from now on, to those of the members that remain."""
+        self.path = path
+        self.plane.bind(path.workers, self._together)
+
+    def revoke(self) -> None:
+        """Interrupt this path for all members."""
+        self.path.comm.Revoke()
+        self.plane.interrupt()
+
+    def share(self, source: WorkerId, buffers: Sequence[Buffer]) -> None:
+        """Copy ``buffers`` of worker ``source`` to all others. Collective."""
+        comm, workers = self.path
+        root = workers.index(source)
+        for buffer in buffers:
+            if self.plane.is_everywhere(buffer):
+                continue
+            backend = backend_of(buffer)
+            here = buffer if backend is HOST else backend.to_host(buffer)
+            collective(comm, comm.Bcast, here, root)
+            if backend is not HOST:
+                backend.from_host(buffer, here)
+
+    def _sum(self, part: Part) -> None:
+        brought, result, weight = part.contribution, part.result, part.weight
+        backend = backend_of(result)
+        if backend is not HOST:  # this MPI may not know the device's memory
+            brought = result = backend.to_host(brought)
+        if not weight:
+            HOST.fill(result, 0)
+        elif weight != 1.0:
+            HOST.kernels.scaled_sum(result, [brought], [weight])
+        elif brought is not result:
+            HOST.from_host(result, brought)  # MPI would copy too, and always works in place
+        sum_in_place(self.path.comm, result)
+        if backend is not HOST:
+            backend.from_host(part.result, result)
+
+    def _broken(self) -> bool:
+        MPI.COMM_SELF.Iprobe()  # MPI learns of losses only while it is called
+        return is_broken(self.path.comm)
