@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, TypeVar
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import PeersLost
 from spotmpi.fabric.background import Background, InThread
-from spotmpi.fabric.planes.common_sums import AddUp
+from spotmpi.fabric.neighbours.common_sums import AddUp
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import (
     Arena,

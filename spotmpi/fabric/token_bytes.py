@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.doorbell import ADDRESS_BYTES
-from spotmpi.fabric.planes.neighbours import CARD_BYTES
+from spotmpi.fabric.neighbours.neighbours import CARD_BYTES
 from spotmpi.launcher_channel import Name
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.recovery import PlannedChange, Survey, Token, TokenKind

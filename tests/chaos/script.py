@@ -35,7 +35,7 @@ from arrays import LIBRARIES, Library
 import spotmpi
 from spotmpi.fabric.mpi import calls
 from spotmpi.fabric.mpi import fabric as mpi
-from spotmpi.fabric.planes import common_sums
+from spotmpi.fabric.neighbours import common_sums
 from spotmpi.optimizers import Momentum
 from spotmpi.policies import StragglerAware
 from spotmpi.strategies import SSGD, named

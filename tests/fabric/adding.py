@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from spotmpi.fabric.planes import common_sums
-from spotmpi.fabric.planes.common_sums import CommonSums
-from spotmpi.fabric.planes.shared_header import SharedHeader
-from spotmpi.fabric.planes.shared_memory import Found
+from spotmpi.fabric.neighbours import common_sums
+from spotmpi.fabric.neighbours.common_sums import CommonSums
+from spotmpi.fabric.neighbours.shared_header import SharedHeader
+from spotmpi.fabric.neighbours.shared_memory import Found
 
 __all__ = ["arrays"]
 

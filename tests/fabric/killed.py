@@ -25,7 +25,7 @@ import numpy as np
 
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import Shape
-from spotmpi.fabric.planes import barrier_loops
+from spotmpi.fabric.neighbours import barrier_loops
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.plane import Ways
 from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane

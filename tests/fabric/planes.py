@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 
 from spotmpi.fabric import Arena, DoubleBuffer, Handle, Part, Shape
+from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.planes.devices import Devices
-from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import Plane, Ways, private_arena
 from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.protocol.membership import WorkerId

@@ -15,9 +15,9 @@ from functools import partial
 import numpy as np
 
 from spotmpi.arrays.backend import in_host_memory
-from spotmpi.fabric.planes import published_model
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
-from spotmpi.fabric.planes.shared_memory import Found
+from spotmpi.fabric.neighbours import published_model
+from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.neighbours.shared_memory import Found
 
 MODEL = [np.zeros(300_007, np.float32), np.zeros(5, np.float64), np.zeros(0, np.float32)]
 FORM = ModelForm.of(MODEL)

@@ -1,4 +1,4 @@
-"""`spotmpi.fabric.planes.common_sums`: workers of a host add to the same memory, without locks."""
+"""`fabric.neighbours.common_sums`: workers of a host add to the same memory, without locks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import pytest
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import AddUp
-from spotmpi.fabric.planes.common_sums import CommonSums, _Sums
-from spotmpi.fabric.planes.published_model import ModelForm
-from spotmpi.fabric.planes.shared_header import SharedHeader
-from spotmpi.fabric.planes.shared_memory import Found
+from spotmpi.fabric.neighbours.common_sums import CommonSums, _Sums
+from spotmpi.fabric.neighbours.published_model import ModelForm
+from spotmpi.fabric.neighbours.shared_header import SharedHeader
+from spotmpi.fabric.neighbours.shared_memory import Found
 from tests.boxed import BOXED, boxes
 from tests.fabric import adding
 from tests.fabric.adding import arrays

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from spotmpi.fabric.neighbours.shared_memory import PAGE, Segment
 from spotmpi.fabric.planes import double_buffer
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from spotmpi.fabric.planes.shared_memory import PAGE, Segment
 
 LAYOUT = [("float32", 5000), ("float64", 3)]
 

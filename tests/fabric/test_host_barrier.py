@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.neighbours.shared_header import SharedHeader
 from spotmpi.fabric.planes import host_barrier
 from spotmpi.fabric.planes.host_barrier import HostBarrier
-from spotmpi.fabric.planes.shared_header import SharedHeader
 
 Looked = list[tuple[int, int]]
 

@@ -1,12 +1,12 @@
-"""`spotmpi.fabric.planes.neighbours`: what workers of a host know of each other."""
+"""`spotmpi.fabric.neighbours.neighbours`: what workers of a host know of each other."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from spotmpi.fabric.planes.neighbours import _CARD, CARD_BYTES, Neighbours
-from spotmpi.fabric.planes.shared_header import SharedHeader
+from spotmpi.fabric.neighbours.neighbours import _CARD, CARD_BYTES, Neighbours
+from spotmpi.fabric.neighbours.shared_header import SharedHeader
 from tests.fabric.crew import company
 
 

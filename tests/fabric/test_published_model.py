@@ -1,4 +1,4 @@
-"""`spotmpi.fabric.planes.published_model`: readers find one publication whole, and never wait."""
+"""`fabric.neighbours.published_model`: readers find one publication whole, and never wait."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import SpotmpiError
+from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel, counting
+from spotmpi.fabric.neighbours.shared_memory import Found
 from spotmpi.fabric.planes.host_barrier import HostBarrier
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel, counting
-from spotmpi.fabric.planes.shared_memory import Found
 from tests.boxed import BOXED, boxes
 from tests.fabric import shown
 from tests.fabric.crew import LIMIT, check, company, go_on, lose, meet

@@ -12,9 +12,9 @@ from spotmpi.arrays.backend import in_host_memory
 from spotmpi.arrays.narrowing import FORMATS, NARROWED, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
 from spotmpi.fabric import Shape
+from spotmpi.fabric.neighbours.shared_memory import Segment
 from spotmpi.fabric.planes import rings
 from spotmpi.fabric.planes.shared_arena import SMALL
-from spotmpi.fabric.planes.shared_memory import Segment
 from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
 from tests.fabric import crew
 from tests.fabric.crew import (

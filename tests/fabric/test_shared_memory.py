@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment, bytes_of
+from spotmpi.fabric.neighbours.shared_memory import PAGE, Found, Memory, Segment, bytes_of
 
 LENGTH = 3 * PAGE
 
 ANOTHER = """
 import os, sys
-from spotmpi.fabric.planes.shared_memory import Found, Memory, Segment
+from spotmpi.fabric.neighbours.shared_memory import Found, Memory, Segment
 user, length, *found = map(int, sys.argv[1:])
 if user:
     os.setgroups([]); os.setgid(user); os.setuid(user)

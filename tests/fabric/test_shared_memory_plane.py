@@ -19,8 +19,8 @@ import pytest
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric import Arena, Part, Shape
+from spotmpi.fabric.neighbours.shared_memory import Segment
 from spotmpi.fabric.planes.plane import Ways, private_arena
-from spotmpi.fabric.planes.shared_memory import Segment
 from spotmpi.fabric.planes.shared_memory_plane import SharedMemoryPlane
 from spotmpi.kernels import cpu
 from tests.fabric.crew import (

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from spotmpi.errors import PeersLost, UsageError
+from spotmpi.fabric.neighbours.shared_memory import PAGE, bytes_of
 from spotmpi.fabric.planes import shared_memory_plane
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from spotmpi.fabric.planes.shared_memory import PAGE, bytes_of
 from tests.fabric.crew import DATA, WORD, Post, Worker, at_once, brought, go_on, lose, meet, same
 
 

@@ -291,7 +291,7 @@ PLANES: list[_Slip] = [
     ),
     (
         "headers_of_the_lost_stay_open",
-        "fabric/planes/neighbours.py",
+        "fabric/neighbours/neighbours.py",
         "for one, header in self._headers.items() if one in members}",
         "for one, header in self._headers.items()}",
     ),
@@ -339,13 +339,13 @@ PLANES: list[_Slip] = [
     ),
     (
         "a_model_that_is_being_written_over_is_taken_as_whole",
-        "fabric/planes/published_model.py",
+        "fabric/neighbours/published_model.py",
         "if self._loops.look(self._begun) < count + 2:",
         "if self._loops.look(self._begun) < count + 3:",
     ),
     (
         "what_was_in_the_last_common_sum_is_taken_out_of_the_next",
-        "fabric/planes/common_sums.py",
+        "fabric/neighbours/common_sums.py",
         "            fill(self._within, 0)\n            used.begin",
         "            used.begin",
     ),

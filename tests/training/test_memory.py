@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.fabric.planes import barrier_loops
+from spotmpi.fabric.neighbours import barrier_loops
 from spotmpi.kernels import cpu, moving
 
 SCRIPT = Path(__file__).with_name("sized.py")

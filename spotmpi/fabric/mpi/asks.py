@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
 from spotmpi.fabric.mpi.calls import MPI, is_failure, peers_lost
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
 from spotmpi.fabric.retired import QUIET
 from spotmpi.protocol.membership import WorkerId
 

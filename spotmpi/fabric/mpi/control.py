@@ -20,7 +20,7 @@ from spotmpi.fabric.mpi.calls import (
     peers_lost,
     ranks_of,
 )
-from spotmpi.fabric.planes.neighbours import Neighbours
+from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.token_bytes import Row, decode, encode
 from spotmpi.launcher_channel import Name
 from spotmpi.protocol.membership import WorkerId

@@ -1,7 +1,7 @@
 """Models that workers publish and fetch, over MPI.
 
 Neighbours (workers that share memory) read each other's published models
-(`planes.published_model`). Any other worker is asked for its model, and a thread of that worker
+(`neighbours.published_model`). Any other worker is asked for its model, and a thread of that worker
 answers, even while its script is busy.
 """
 
@@ -17,8 +17,8 @@ from spotmpi.fabric import Fetched
 from spotmpi.fabric.mpi.asks import Answering, Asking, Came, GivenUp
 from spotmpi.fabric.mpi.calls import Path, threads
 from spotmpi.fabric.mpi.messenger import Messenger
-from spotmpi.fabric.planes.neighbours import Neighbours
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.neighbours.neighbours import Neighbours
+from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["MpiModels"]

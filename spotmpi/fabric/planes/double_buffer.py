@@ -11,7 +11,7 @@ from functools import cache
 
 from spotmpi.arrays.backend import Buffer
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.shared_memory import Arrangement, Place, Segment, bytes_of
+from spotmpi.fabric.neighbours.shared_memory import Arrangement, Place, Segment, bytes_of
 
 __all__ = ["DoubleBuffer", "possible"]
 

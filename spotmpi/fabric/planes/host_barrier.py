@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost
-from spotmpi.fabric.planes.shared_header import SharedHeader
+from spotmpi.fabric.neighbours.shared_header import SharedHeader
 
 __all__ = ["HostBarrier"]
 
@@ -51,7 +51,7 @@ class HostBarrier:
     def load(self) -> None:
         """Load Numba, if it is not loaded yet. Takes as long as Numba does."""
         if self._loops is None:
-            from spotmpi.fabric.planes import barrier_loops
+            from spotmpi.fabric.neighbours import barrier_loops
 
             self._loops = barrier_loops.compiled()
             self.join(self._present)

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from spotmpi.arrays.backend import HOST
+from spotmpi.fabric.neighbours.shared_memory import bytes_of
 from spotmpi.fabric.planes.plane import Arena, Part, Shape, Sum
 from spotmpi.fabric.planes.rings import MESSAGE, Rings
 from spotmpi.fabric.planes.shared_arena import SMALL
-from spotmpi.fabric.planes.shared_memory import bytes_of
 from spotmpi.protocol.host_ring import FIRST, RING, STRAIGHT
 from spotmpi.protocol.trials import Choice, Trial
 

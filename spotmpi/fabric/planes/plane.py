@@ -17,8 +17,8 @@ from typing import NamedTuple
 from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.trials import Choice
 

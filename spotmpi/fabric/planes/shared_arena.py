@@ -8,13 +8,13 @@ from typing import NamedTuple, Protocol
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import UsageError
+from spotmpi.fabric.neighbours.neighbours import Neighbours
+from spotmpi.fabric.neighbours.shared_header import UPDATE, Entry, SharedHeader
+from spotmpi.fabric.neighbours.shared_memory import PAGE, Arrangement, Found, Memory, Segment
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.host_barrier import HostBarrier
-from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import Arena, Move, Part, Shape
 from spotmpi.fabric.planes.rings import Rings
-from spotmpi.fabric.planes.shared_header import UPDATE, Entry, SharedHeader
-from spotmpi.fabric.planes.shared_memory import PAGE, Arrangement, Found, Memory, Segment
 from spotmpi.fabric.planes.shared_results import SharedResults
 from spotmpi.fabric.planes.shared_state import SharedState
 from spotmpi.protocol.host_ring import RING, STRAIGHT, cut

@@ -25,10 +25,12 @@ from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Buffer
 from spotmpi.errors import PeersLost, SpotmpiError
+from spotmpi.fabric.neighbours.neighbours import Neighbours
+from spotmpi.fabric.neighbours.shared_header import SharedHeader, key_of
+from spotmpi.fabric.neighbours.shared_memory import Found, Segment
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer, possible
 from spotmpi.fabric.planes.host_barrier import HostBarrier
 from spotmpi.fabric.planes.named_arena import NamedArena, ways_of
-from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.fabric.planes.plane import (
     Arena,
     Between,
@@ -41,8 +43,6 @@ from spotmpi.fabric.planes.plane import (
 )
 from spotmpi.fabric.planes.rings import Rings
 from spotmpi.fabric.planes.shared_arena import SMALL, SharedArena
-from spotmpi.fabric.planes.shared_header import SharedHeader, key_of
-from spotmpi.fabric.planes.shared_memory import Found, Segment
 from spotmpi.fabric.planes.sum_thread import SumThread
 from spotmpi.kernels import cpu, moving
 from spotmpi.protocol.membership import WorkerId

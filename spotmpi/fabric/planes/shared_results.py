@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spotmpi.fabric.planes.shared_header import HOME, HOME_MARK, OPEN, Entry
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
+from spotmpi.fabric.neighbours.shared_header import HOME, HOME_MARK, OPEN, Entry
+from spotmpi.fabric.neighbours.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = ["SharedResults"]
 

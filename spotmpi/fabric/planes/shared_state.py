@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from spotmpi.fabric.planes.double_buffer import DoubleBuffer
-from spotmpi.fabric.planes.shared_header import (
+from spotmpi.fabric.neighbours.shared_header import (
     STATE,
     STATE_HOME,
     STATE_MARK,
     Entry,
 )
-from spotmpi.fabric.planes.shared_memory import Found, Segment
+from spotmpi.fabric.neighbours.shared_memory import Found, Segment
+from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 
 __all__ = ["SharedState"]
 

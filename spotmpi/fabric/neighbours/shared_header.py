@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
+from spotmpi.fabric.neighbours.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = [
     "DESCRIPTOR",

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 from spotmpi.arrays.backend import HOST, Buffer, backend_of, in_host_memory
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.shared_memory import PAGE, Found, Memory, Segment
+from spotmpi.fabric.neighbours.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = ["PublishedModel", "ModelForm", "counting"]
 
@@ -138,6 +138,6 @@ def _length(form: ModelForm) -> int:
 
 def counting() -> SimpleNamespace:
     """Return the loops to write and read numbers that other processes read and write."""
-    from spotmpi.fabric.planes import barrier_loops  # takes as long as Numba does
+    from spotmpi.fabric.neighbours import barrier_loops  # takes as long as Numba does
 
     return barrier_loops.compiled()

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 
 from spotmpi.arrays.backend import HOST, Buffer, backend_of, fill, in_host_memory
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.published_model import ModelForm, counting
-from spotmpi.fabric.planes.shared_header import Entry, SharedHeader, key_of
-from spotmpi.fabric.planes.shared_memory import PAGE, Memory, Segment
+from spotmpi.fabric.neighbours.published_model import ModelForm, counting
+from spotmpi.fabric.neighbours.shared_header import Entry, SharedHeader, key_of
+from spotmpi.fabric.neighbours.shared_memory import PAGE, Memory, Segment
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["AddUp", "CommonSums"]

@@ -16,11 +16,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from spotmpi.errors import SpotmpiError
-from spotmpi.fabric.planes.common_sums import AddUp, CommonSums
-from spotmpi.fabric.planes.process_watch import ProcessWatch
-from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
-from spotmpi.fabric.planes.shared_header import Entry, SharedHeader, key_of
-from spotmpi.fabric.planes.shared_memory import Found
+from spotmpi.fabric.neighbours.common_sums import AddUp, CommonSums
+from spotmpi.fabric.neighbours.process_watch import ProcessWatch
+from spotmpi.fabric.neighbours.published_model import ModelForm, PublishedModel
+from spotmpi.fabric.neighbours.shared_header import Entry, SharedHeader, key_of
+from spotmpi.fabric.neighbours.shared_memory import Found
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["CARD_BYTES", "Neighbours"]
