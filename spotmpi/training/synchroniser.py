@@ -60,7 +60,7 @@ class Synchroniser(Generic[P]):
     """One strategy at work on a model.
 
     If the data plane works in place, a retry packs the contribution again from the script's arrays.
-    They are unchanged, as the script waits (docs/adr/0005).
+    They are unchanged, as the script waits (docs/adr/0011).
     """
 
     def __init__(
