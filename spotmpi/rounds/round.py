@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
-from spotmpi.protocol.control_word import ControlSum, ControlWord
+from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.rounds.memory import RoundMemory
 
@@ -56,9 +56,9 @@ class Round:
     def prepare(self, membership: Membership, me: WorkerId) -> None:
         """Prepare for the start among these members."""
 
-    def word(self, word: ControlWord) -> ControlWord:
-        """Return the control word with what only this round says."""
-        return word
+    def says(self) -> dict[str, Any]:
+        """Return what only this round says in the control word, by `ControlWord`'s names."""
+        return {}
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
         """Return what a newcomer needs to apply the result as all do; None: it needs nothing."""
@@ -127,9 +127,9 @@ class MeanRound(Round):
         else:
             super().bring()
 
-    def word(self, word: ControlWord) -> ControlWord:
-        """Add how many numbers there are."""
-        return word._replace(numbers=self._asked)
+    def says(self) -> dict[str, Any]:
+        """Return how many numbers there are."""
+        return {"numbers": self._asked}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
@@ -164,9 +164,9 @@ class OnceRound(Round):
         else:
             super().bring()
 
-    def word(self, word: ControlWord) -> ControlWord:
-        """Add how large the value is."""
-        return word._replace(numbers=0 if self.mine is None else len(self.mine))
+    def says(self) -> dict[str, Any]:
+        """Return how large the value is."""
+        return {"numbers": 0 if self.mine is None else len(self.mine)}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any

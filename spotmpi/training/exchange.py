@@ -55,17 +55,19 @@ class TrainingExchange:
         self.context = context
         self.training = training
         fabric, given, channel = context.fabric, context.settings, context.channel
+        self.me = fabric.me
         registry = training.registry
-        transfer = StateTransfer(self.me, registry.words(), fabric.arena, training.model.ends)
+        self.transfer = StateTransfer(self.me, registry.words(), fabric.arena, training.model.ends)
+        """The pages from which newcomers learn."""
         self.tables = WorkerTables(fabric.arena, training)
-        self.memory = RoundMemory(fabric.arena, self._usual, transfer)
+        self.memory = RoundMemory(fabric.arena, self._usual, self.transfer)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         journal = Journal(context.trace, channel, self.me, lambda: training.sync.strategy.called)
         self.records = StepRecords(context, journal, self.memory, self.turns)
         self.compare = DigestCheck(registry, journal)
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
-        self.switching = Switching(training, transfer, journal, survey, self.tables)
+        self.switching = Switching(training, self.transfer, journal, survey, self.tables)
         self.orders = LauncherOrders(context, training, self.me)
         known = training.finite.holds, context.save, context.trace, channel, fabric
         self.keeper = Checkpoints(
@@ -81,16 +83,6 @@ class TrainingExchange:
         self.boundary = START
         """What the last round has led to."""
         self.ending = Ending()
-
-    @property
-    def me(self) -> WorkerId:
-        """This worker."""
-        return self.context.fabric.me
-
-    @property
-    def transfer(self) -> StateTransfer:
-        """The pages from which newcomers learn."""
-        return self.memory.transfer
 
     # The driver's exchange.
 
@@ -154,8 +146,9 @@ class TrainingExchange:
             newcomer=level and self.context.fabric.guest() is not None,
             strategy=self.switching.wish if self.leads else None,
             digest=self.compare.said,
+            **what.says(),
         )
-        self.memory.speak(what.word(word))
+        self.memory.speak(word)
 
     def commit(self, contributors: Sequence[WorkerId]) -> None:
         """Commit the round, as every other worker does with the same numbers: all is there."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from spotmpi.errors import UsageError
 from spotmpi.protocol import control_word
-from spotmpi.protocol.control_word import ControlSum, ControlWord
+from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.paces import Pace
 from spotmpi.rounds.memory import RoundMemory
@@ -78,8 +78,9 @@ class StepRound(Round):
             sync.count(
                 self._turn.first_dealt(self.memory.transfer.full(membership.ids)) == self._me
             )
-        pace, known = self._training.meter.pace(me), sync.lengths.known
-        self._tables.tell_survey(pace, known, membership.ids.index(me))
+        if self._tables.asks:
+            pace, known = self._training.meter.pace(me), sync.lengths.known
+            self._tables.tell_survey(pace, known, membership.ids.index(me))
         self.memory.unfuse()
         if self.memory.transfer.teaching:
             sync.leave()
@@ -88,14 +89,14 @@ class StepRound(Round):
         if result.weight:
             sync.fuse_update(result.rate, result.weight)
 
-    def word(self, word: ControlWord) -> ControlWord:
-        """Add the loss. A worker is late only without a lease: it may end before its script."""
+    def says(self) -> dict[str, Any]:
+        """Return the loss. A worker is late only without a lease: it may end before its script."""
         so_far = self._turn.so_far
         late = self._training.joined and self._turn.lease is None
         if not so_far.loss_weight:
-            return word._replace(late=late)
+            return {"late": late}
         mean = so_far.loss / so_far.loss_weight
-        return word._replace(late=late, loss=mean, loss_weight=so_far.loss_weight)
+        return {"late": late, "loss": mean, "loss_weight": so_far.loss_weight}
 
     def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
         """Return what all know of the round, how often the optimizer has moved, and the loss that

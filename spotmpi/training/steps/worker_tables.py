@@ -30,12 +30,12 @@ class WorkerTables:
         if any(strategy.asynchronous for strategy in training.choice.strategies):
             self._paces = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._survey: Arena | None = None
-        self._asks = False
+        self.asks = False
         """True if the survey goes with the open round, or went with the last one."""
 
     def open(self) -> Sequence[Arena]:
         """Return the arenas of the tables that go with the next round."""
-        self._asks = self._training.sync.surveys
+        self.asks = self._training.sync.surveys
         return [*self._pace_tables, *self._survey_tables]
 
     @property
@@ -57,7 +57,7 @@ class WorkerTables:
 
     @property
     def _survey_tables(self) -> list[Arena]:
-        if not self._asks:
+        if not self.asks:
             return []
         if self._survey is None:
             sizes = paces.WORDS, gradient_noise.WORDS
