@@ -55,19 +55,17 @@ class TrainingExchange:
         self.context = context
         self.training = training
         fabric, given, channel = context.fabric, context.settings, context.channel
-        self.me = fabric.me
         registry = training.registry
-        self.transfer = StateTransfer(self.me, registry.words(), fabric.arena, training.model.ends)
-        """The pages from which newcomers learn."""
+        transfer = StateTransfer(self.me, registry.words(), fabric.arena, training.model.ends)
         self.tables = WorkerTables(fabric.arena, training)
-        self.memory = RoundMemory(fabric.arena, self._usual, self.transfer)
+        self.memory = RoundMemory(fabric.arena, self._usual, transfer)
         self.driver = Driver(self.me, membership, self, fabric.clock, ledger)
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         journal = Journal(context.trace, channel, self.me, lambda: training.sync.strategy.called)
         self.records = StepRecords(context, journal, self.memory, self.turns)
         self.compare = DigestCheck(registry, journal)
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
-        self.switching = Switching(training, self.transfer, journal, survey, self.tables)
+        self.switching = Switching(training, transfer, journal, survey, self.tables)
         self.orders = LauncherOrders(context, training, self.me)
         known = training.finite.holds, context.save, context.trace, channel, fabric
         self.keeper = Checkpoints(
@@ -83,6 +81,16 @@ class TrainingExchange:
         self.boundary = START
         """What the last round has led to."""
         self.ending = Ending()
+
+    @property
+    def me(self) -> WorkerId:
+        """This worker."""
+        return self.context.fabric.me
+
+    @property
+    def transfer(self) -> StateTransfer:
+        """The pages from which newcomers learn."""
+        return self.memory.transfer
 
     # The driver's exchange.
 
@@ -156,28 +164,29 @@ class TrainingExchange:
         self.context.faults.reduced(self.records.seconds(now))
         number = self.driver.ledger.committed - 1
         self.memory.turn()
-        page = self.transfer.turn()
-        learner, full = self.transfer.learns, self.transfer.full(contributors)
+        transfer = self.transfer
+        page = transfer.turn()
+        learner, full = transfer.learns, transfer.full(contributors)
         word = self.memory.heard(len(full))
         if not learner:
             self._check(number, word)
         taken = self.round.commit(number, full, word, page)
         if taken:
             self._taken(number, contributors, full, taken, word, now)
-        graduates = self.transfer.given(page)
-        if self.me in graduates:
-            self.round.graduate(page["rest"], full)
-            self.training.model.settle()
-            self.keeper.joins(number)
-        if graduates and not self.transfer.learns:
-            self.compare.follow(number)
+        if graduates := transfer.given(page):
+            if self.me in graduates:
+                self.round.graduate(page["rest"], full)
+                self.training.model.settle()
+                self.keeper.joins(number)
+            if not transfer.learns:
+                self.compare.follow(number)
         after = follow(self.ending, word, self.memory.payload, len(full), len(graduates))
         self.boundary = after
         self.memory.follow(after.payload)
         traced = self.records.over(self.round.kind, taken, now)
         self.compare.committed(number, traced, self.round.levels, self.turns.level)
         # After the last round all wait for each other again.
-        doing = IN_ROUND if after.over or self.transfer.learns else IN_SCRIPT
+        doing = IN_ROUND if after.over or transfer.learns else IN_SCRIPT
         steps = self.training.progress.steps
         self.tell_progress(number + 1, doing)
         if not learner and not after.over:
