@@ -26,8 +26,9 @@ from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.bench.measuring import turns
 from spotmpi.bench.measuring.copies import COPIED, copying
 from spotmpi.bench.measuring.models import MODELS
+from spotmpi.bench.measuring.sums import summed
 from spotmpi.bench.scripts import gloo
-from spotmpi.fabric import Reduce, Shape
+from spotmpi.fabric import Shape
 from spotmpi.fabric.planes.named_arena import TRIED, ways_of
 from spotmpi.optimizers import SGD
 from spotmpi.strategies import SSGD
@@ -140,7 +141,8 @@ def _spotmpi(fabric: Any, sizes: Sequence[int], form: str | None) -> Side:
         shapes.append(Shape("float32", size, narrowing=narrowing))
     arena = fabric.arena(shapes, form or "float32")
     fill(arena.contributions, 1 + fabric.me)
-    return Side(partial(fabric.perform, Reduce(arena.parts)), arena.results, _OFF[form])
+    parts = arena.parts
+    return Side(lambda: fabric.run(summed(parts)), arena.results, _OFF[form])
 
 
 if __name__ == "__main__":

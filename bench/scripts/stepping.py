@@ -27,9 +27,9 @@ import numpy.typing as npt
 
 import spotmpi
 from spotmpi.arrays.layout import Layout
-from spotmpi.bench.measuring import turns
+from spotmpi.bench.measuring import sums, turns
 from spotmpi.bench.measuring.models import MODELS
-from spotmpi.fabric import DoubleBuffer, Move, Reduce, Shape
+from spotmpi.fabric import DoubleBuffer, Move, Shape
 from spotmpi.kernels import cpu
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD
@@ -110,7 +110,7 @@ def main(file: Path, count: int, what: str) -> None:
         def summed() -> None:
             if fuses := arena.fuses:
                 arena.fuse_update(moves, 1)
-            fabric.perform(Reduce(arena.parts))
+            fabric.run(sums.summed(arena.parts))
             arena.turn()
             if fuses:
                 arena.advance()

@@ -7,7 +7,7 @@ request. So the simulator checks exactly the code that must survive real revocat
 
 Every fabric guarantees the following, and one suite of contract tests checks it:
 
-- ``Start``, ``Wait``, ``Reduce`` and ``Share`` raise `PeersLost` if a member is dead or the fabric
+- ``Start``, ``Wait`` and ``Share`` raise `PeersLost` if a member is dead or the fabric
   was revoked. They may raise it on some members and succeed on others. They never block for ever
   while a member is dead, provided that each worker that learns of it revokes.
 - All members start the same parts in the same order, each at its own time. After a failure a
@@ -50,7 +50,6 @@ from spotmpi.fabric.planes.plane import (
     Move,
     Part,
     Proceed,
-    Reduce,
     Shape,
     Start,
     Wait,
@@ -79,7 +78,6 @@ __all__ = [
     "Proceed",
     "Publish",
     "Rebuild",
-    "Reduce",
     "Request",
     "Revoke",
     "Shape",
@@ -229,7 +227,6 @@ Request = (
     | Proceed
     | Wait
     | Cancel
-    | Reduce
     | Share
     | Revoke
     | Poll

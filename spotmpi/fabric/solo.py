@@ -17,7 +17,6 @@ from spotmpi.fabric import (
     Proceed,
     Publish,
     Rebuild,
-    Reduce,
     Request,
     Revoke,
     Shape,
@@ -56,7 +55,7 @@ class SoloFabric(Fabric):
                 return 0
             case Work(work):
                 return work()
-            case Proceed() | Reduce() | Share() | Revoke() | Wait() | Cancel() | Depart():
+            case Proceed() | Share() | Revoke() | Wait() | Cancel() | Depart():
                 pass
             case Publish() | Fetch() | Signal():
                 pass  # there is nobody to show, ask or tell anything

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from spotmpi.bench.measuring.sums import summed as sum_over_all
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Arena,
@@ -22,7 +23,6 @@ from spotmpi.fabric import (
     Poll,
     Proceed,
     Rebuild,
-    Reduce,
     Request,
     Revoke,
     Shape,
@@ -95,15 +95,20 @@ def arena(*brought: Any) -> Arena:
     return made
 
 
-def ones() -> Request:
+def ones() -> Steps[None]:
     """An all-reduce of which only matters whether it comes through."""
-    return Reduce(arena(np.ones(8)).parts)
+    return sum_over_all(arena(np.ones(8)).parts)
 
 
-def attempt(request: Request) -> Steps[str]:
+def ask(request: Request) -> Steps[Any]:
+    """One request."""
+    return (yield request)
+
+
+def attempt(steps: Steps[Any]) -> Steps[str]:
     """Whether a collective came through on this worker."""
     try:
-        yield request
+        yield from steps
     except PeersLost:
         return "lost"
     return "done"
@@ -112,7 +117,7 @@ def attempt(request: Request) -> Steps[str]:
 def summed(me: int) -> Steps[list[float]]:
     """An all-reduce of 10 ** me, in both of the types that are trained."""
     both = arena(np.full(3, 10.0**me, np.float32), np.full(1_500, 10.0**me, np.float64))
-    yield Reduce(both.parts)
+    yield from sum_over_all(both.parts)
     first, second = both.results
     assert (first == first[0]).all()
     assert (second == first[0]).all()
@@ -166,7 +171,7 @@ def what_is_small_is_summed_in_the_order_of_the_members(me: int) -> Steps[Any]:
         orders = np.array([*permutations((0, large, -large, 1))], large.dtype).T
         every += [np.tile(orders, times) for times in (1, 4, 20)]
     several = arena(*(one[me] for one in every))
-    yield Reduce(several.parts)
+    yield from sum_over_all(several.parts)
     for (a, b, c, d), result in zip(every, several.results, strict=True):
         orders = ((a + b) + c) + d, (a + (b + c)) + d
         assert any((result == one).all() for one in orders), result
@@ -402,7 +407,7 @@ def a_share_whose_source_is_dead_fails_on_all(me: int) -> Steps[Any]:
     """It had nothing sent."""
     if me == 1:
         raise Die
-    said = yield from attempt(Share(1, [np.ones(1 << 16)]))
+    said = yield from attempt(ask(Share(1, [np.ones(1 << 16)])))
     yield Revoke()
     return said
 

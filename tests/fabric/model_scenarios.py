@@ -96,7 +96,7 @@ def a_model_that_is_published_is_fetched_by_all_others(me: int) -> Steps[Any]:
     """Whole."""
     yield from publish(me, 0)
     found = yield from from_all(others_than(me), 0)
-    yield ones()
+    yield from ones()
     return found
 
 
@@ -110,7 +110,7 @@ def a_later_model_takes_the_place_of_an_earlier_one(me: int) -> Steps[Any]:
             assert told(found) >= 1000 * found.worker + last[found.worker]
             last[found.worker] = found.number
     found_last = yield from from_all(others_than(me), 40)
-    yield ones()
+    yield from ones()
     return found_last
 
 
@@ -120,12 +120,12 @@ def what_was_fetched_stays_as_it_is_until_the_next_fetch(me: int) -> Steps[Any]:
     yield from publish(me, 0)
     found = yield from fetched((me + 1) % WORKERS)
     before = told(found)
-    yield ones()
+    yield from ones()
     for number in range(1, 6):
         yield from publish(me, number)
-    yield ones()
+    yield from ones()
     assert told(found) == before
-    yield ones()
+    yield from ones()
     return "as it was"
 
 
@@ -135,7 +135,7 @@ def nothing_is_fetched_of_who_has_published_nothing_nor_by_it(me: int) -> Steps[
     if me:
         yield from publish(me, 0)
         yield from publish(me, 1)
-    yield ones()
+    yield from ones()
     if me:
         assert (yield from nothing(0)) == "nothing"
         assert (yield from nothing(me)) == "nothing", "its own"
@@ -143,7 +143,7 @@ def nothing_is_fetched_of_who_has_published_nothing_nor_by_it(me: int) -> Steps[
         seen = yield from until(me % 3 + 1, 1)
     else:
         seen = yield from nothing(1)
-    yield ones()
+    yield from ones()
     return seen
 
 
@@ -162,7 +162,7 @@ def models_are_fetched_again_after_a_revocation_and_a_build(me: int) -> Steps[An
     while not built[0]:
         built = yield from build(ALL)
     again = yield from from_all(others_than(me), 1)
-    yield ones()
+    yield from ones()
     return [first, built, again]
 
 
@@ -191,7 +191,7 @@ def the_others_go_on_fetching_past_a_death_and_after_the_build(me: int) -> Steps
     built = yield from build(ALL - {1})
     yield from publish(me, 2)
     after = yield from from_all(others, 2)
-    yield ones()
+    yield from ones()
     return [gone, before, built, after]
 
 
@@ -199,12 +199,12 @@ def the_others_go_on_fetching_past_a_death_and_after_the_build(me: int) -> Steps
 def of_who_has_left_nothing_is_fetched_any_more(me: int) -> Steps[Any]:
     """Of the others as ever."""
     yield from publish(me, 0)
-    yield ones()
+    yield from ones()
     left = yield from build(ALL, LEAVE_3)
     if me == 3:
         raise Go
     yield from publish(me, 1)
     found = yield from from_all([(me + 1) % 3, (me + 2) % 3], 1)
     gone = yield from nothing(3)
-    yield ones()
+    yield from ones()
     return [left, found, gone]

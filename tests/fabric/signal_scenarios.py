@@ -53,10 +53,10 @@ def until(me: int, number: int, *workers: int) -> Steps[int]:
 def a_mark_comes_to_all_others(me: int) -> Steps[Any]:
     """None before it was told."""
     nothing = yield from seen(me, *ALL)
-    yield ones()
+    yield from ones()
     yield from tell(me, 1)
     found = yield from until(me, 1, *ALL)
-    yield ones()
+    yield from ones()
     return [nothing, found]
 
 
@@ -68,7 +68,7 @@ def a_later_mark_takes_the_place_of_an_earlier_one(me: int) -> Steps[Any]:
         if number % (me + 2) == 0:
             yield from seen(me, *ALL)
     found = yield from until(me, 40, *ALL)
-    yield ones()
+    yield from ones()
     return found
 
 
@@ -80,7 +80,7 @@ def nobody_waits_for_who_does_not_look(me: int) -> Steps[Any]:
         for _ in range(20):
             yield from tell(me, 1)
     found = "told" if me % 2 else (yield from until(me, 1, *ALL))
-    yield ones()
+    yield from ones()
     return found
 
 
@@ -96,7 +96,7 @@ def marks_come_again_after_a_revocation_and_a_build(me: int) -> Steps[Any]:
     built = yield from build(ALL)
     yield from tell(me, 2)
     again = yield from until(me, 2, *ALL)
-    yield ones()
+    yield from ones()
     return [first, built, again]
 
 
@@ -120,7 +120,7 @@ def the_others_hear_each_other_past_a_death_and_after_the_build(me: int) -> Step
     built = yield from build(ALL - {1})
     yield from tell(me, 3)
     after = yield from until(me, 3, 0, 2, 3)
-    yield ones()
+    yield from ones()
     return [before, built, after]
 
 
@@ -128,11 +128,11 @@ def the_others_hear_each_other_past_a_death_and_after_the_build(me: int) -> Step
 def who_has_left_is_not_among_those_who_are_heard(me: int) -> Steps[Any]:
     """Nor told anything."""
     yield from tell(me, 1)
-    yield ones()
+    yield from ones()
     left = yield from build(ALL, LEAVE_3)
     if me == 3:
         raise Go
     yield from tell(me, 2)
     found = yield from until(me, 2, 0, 1, 2)
-    yield ones()
+    yield from ones()
     return [left, found]

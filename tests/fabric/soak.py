@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from spotmpi.fabric import Part, Rebuild, Reduce, Revoke, retired
+from spotmpi.bench.measuring.sums import summed
+from spotmpi.fabric import Part, Rebuild, Revoke, retired
 from spotmpi.fabric.mpi.calls import MPI
 from spotmpi.fabric.mpi.fabric import MpiFabric
 
@@ -32,14 +33,14 @@ before = 0
 for number in range(generations):
     for _ in range(2):
         total = np.ones(100)
-        fabric.perform(Reduce([Part(total, total)]))
+        fabric.run(summed([Part(total, total)]))
     MPI.COMM_WORLD.Barrier()
     fabric.perform(Revoke())
     assert fabric.perform(Rebuild(members)).sealed
     if number == first:
         before = size()
 total = np.ones(100)
-fabric.perform(Reduce([Part(total, total)]))
+fabric.run(summed([Part(total, total)]))
 assert total[0] == len(members)
 print("GREW", round((size() - before) / (generations - 1 - first), 2), flush=True)
 os._exit(0)

@@ -38,7 +38,7 @@ def near(me: int, members: list[int]) -> Steps[list[int]]:
         many, _ = yield from add(0.0, 0, [me, one] if one != me else [me])
         if one == me or many == 2:
             found.append(one)
-    yield ones()
+    yield from ones()
     return found
 
 
@@ -49,7 +49,7 @@ def in_turn(
     for one in members:
         if one == me:
             seen = yield from add(value, number, members)
-        yield ones()
+        yield from ones()
     return seen
 
 
@@ -85,7 +85,7 @@ def what_a_dead_worker_has_added_is_there_until_the_round(me: int) -> Steps[Any]
     for one in (1, 0, 2, 3):
         if one == me:
             yield from add(parts[me], 0, members)
-        yield ones()
+        yield from ones()
     if me == 1:
         yield from heard(tokens=3)
         raise Die

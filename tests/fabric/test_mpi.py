@@ -64,7 +64,8 @@ def test_workers_of_several_hosts_are_killed_in_the_middle_of_sums(
 ELSEWHERE = """
 import os, sys
 import numpy as np
-from spotmpi.fabric import Reduce, Shape, Share
+from spotmpi.bench.measuring.sums import summed
+from spotmpi.fabric import Shape, Share
 from spotmpi.fabric.mpi import fabric as mpi
 from tests.boxed import BOXED, boxes, unbox
 from tests.fabric.planes import PLANES
@@ -75,7 +76,7 @@ with boxes():
     ours, hosts = arena.contributions
     BOXED.from_host(ours, np.full(3, 10.0**fabric.me, np.float32))
     hosts[...] = fabric.me
-    fabric.perform(Reduce(arena.parts))
+    fabric.run(summed(arena.parts))
     print("SUM", *unbox(arena.results[0]).tolist(), arena.results[1].sum(), flush=True)
     BOXED.fill(arena.results[0], fabric.me)
     fabric.perform(Share(2, arena.results))
@@ -151,7 +152,8 @@ def test_what_waits_for_the_line_to_a_lost_worker_ends_nobody_when_the_line_brea
 NEIGHBOURS = """
 import os, signal, sys
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Cancel, Poll, Rebuild, Reduce, Revoke, Shape
+from spotmpi.bench.measuring.sums import summed
+from spotmpi.fabric import Cancel, Poll, Rebuild, Revoke, Shape
 from spotmpi.fabric.mpi import fabric as mpi
 from spotmpi.fabric.deaths import Deaths
 from spotmpi.protocol.recovery import NO_PLAN, Lost
@@ -161,7 +163,7 @@ arena = fabric.arena([Shape("float32", 5000)], "model")
 
 def total():
     arena.contributions[0][:] = 1
-    fabric.perform(Reduce(arena.parts))
+    fabric.run(summed(arena.parts))
     found = arena.results[0].sum()
     arena.turn()
     return found

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spotmpi.bench.measuring.sums import summed
 from spotmpi.errors import PeersLost
 from spotmpi.fabric import (
     Cancel,
@@ -17,7 +18,6 @@ from spotmpi.fabric import (
     Poll,
     Publish,
     Rebuild,
-    Reduce,
     Revoke,
     Shape,
     Share,
@@ -54,7 +54,7 @@ def part(value: float, in_place: bool = False) -> Part:
 def reducing(me: int) -> Steps[str]:
     """One all-reduce; whoever fails revokes."""
     try:
-        yield Reduce([part(me)])
+        yield from summed([part(me)])
     except PeersLost:
         yield Revoke()
         return "lost"
@@ -96,7 +96,7 @@ def test_sums_are_taken_in_ring_order() -> None:
 
     def worker(me: int) -> Steps[None]:
         mine = part(values[me])
-        yield Reduce([mine])
+        yield from summed([mine])
         sums.add(float(mine.result[0]))
 
     for seed in range(20):
@@ -185,7 +185,7 @@ def test_the_transcript_has_all_that_workers_do() -> None:
     transcript = simulate(reducing, 2, 3, Kill(1, 2)).workers.transcript
     assert transcript is not None
     said = {line.split(": ")[1] for line in transcript}
-    assert said == {"reduce", "dies", "revoke", "returns"}
+    assert said == {"start", "wait", "cancel", "dies", "revoke", "returns"}
 
 
 def test_a_model_is_fetched_at_once_or_comes_later_as_it_was_after_it_was_asked_for() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spotmpi.bench.measuring.sums import summed
 from spotmpi.fabric import (
     Fetch,
     Poll,
     Publish,
     Rebuild,
-    Reduce,
     Revoke,
     Shape,
     Share,
@@ -28,7 +28,7 @@ def test_the_sum_over_one_is_what_it_brings() -> None:
     arena = fabric.arena([Shape("float64", 3), Shape("float32", 1)])
     arena.contributions[0][...] = [0, 1, 2]
     arena.contributions[1][...] = 1
-    fabric.perform(Reduce(arena.parts[:1]))
+    fabric.run(summed(arena.parts[:1]))
     fabric.perform(Wait([fabric.perform(Start(arena.parts[1]))]))
     np.testing.assert_array_equal(arena.results[0], [0, 1, 2])
     assert arena.results[1][0] == 1

@@ -20,8 +20,9 @@ import numpy as np
 
 from spotmpi.arrays.narrowing import FORMATS, Narrowing, narrowed_sum
 from spotmpi.arrays.sums_of_hosts import sum_of_hosts
+from spotmpi.bench.measuring.sums import summed
 from spotmpi.errors import PeersLost
-from spotmpi.fabric import Cancel, Proceed, Rebuild, Reduce, Revoke, Shape, Start, Wait
+from spotmpi.fabric import Cancel, Proceed, Rebuild, Revoke, Shape, Start, Wait
 from spotmpi.fabric.mpi import fabric as mpi
 from spotmpi.protocol.host_ring import RING, STRAIGHT, orders
 from tests.fabric.planes import HOSTS, Hosts, OnHosts
@@ -131,7 +132,7 @@ def main(folder: Path, deaths: int, seed: str, how: str) -> None:
                 pass
             word = fabric.arena([Shape("float64", 3)])
             word.contributions[0][:] = through
-            fabric.perform(Reduce(word.parts))
+            fabric.run(summed(word.parts))
             if narrowing is not None and word.results[0].any() and not through.any():
                 # Somebody has the sum: so all have written what follows.
                 truth.expected(before, number)
@@ -140,7 +141,7 @@ def main(folder: Path, deaths: int, seed: str, how: str) -> None:
             flats = (*arena.record, *arena.contributions)
             as_they_were = [flat.copy() for flat in flats]
             for _ in range(20):
-                fabric.perform(Reduce(fabric.arena([Shape("float64", 3)]).parts))
+                fabric.run(summed(fabric.arena([Shape("float64", 3)]).parts))
             assert all(map(np.array_equal, as_they_were, flats)), "memory is not at peace"
     Path(folder, f"{fabric.me}.done").write_text(f"{sums}")
     while len(list(folder.glob("*.done"))) < len(members):

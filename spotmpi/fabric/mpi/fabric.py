@@ -28,7 +28,6 @@ from spotmpi.fabric import (
     Proceed,
     Publish,
     Rebuild,
-    Reduce,
     Request,
     Revoke,
     Shape,
@@ -109,7 +108,7 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Perform ``request``, blocking. Raises `PeersLost` if MPI reports dead peers."""
         match request:
-            case Start() | Proceed() | Wait() | Cancel() | Reduce():
+            case Start() | Proceed() | Wait() | Cancel():
                 return self._plane.perform(request)
             case AddUp():
                 return self._plane.neighbours.add_up(request)

@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
-from spotmpi.errors import PeersLost
 from spotmpi.fabric.neighbours.neighbours import Neighbours
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.protocol.membership import WorkerId
@@ -196,13 +195,6 @@ class Cancel:
     handles: Sequence[Handle]
 
 
-@dataclass(frozen=True)
-class Reduce:
-    """Start ``parts`` and wait for them, with nothing to do meanwhile. Collective."""
-
-    parts: Sequence[Part]
-
-
 Sum = Callable[[Part], None]
 """Sums one part over all members, blocking; raises `PeersLost`."""
 
@@ -308,7 +300,7 @@ class Plane(ABC):
         of the workers, or as MPI does it. Local."""
         return None
 
-    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce) -> Handle | None:
+    def perform(self, request: Start | Proceed | Wait | Cancel) -> Handle | None:
         """Do what is asked. Return the handle of a started part."""
         match request:
             case Start(part):
@@ -319,19 +311,7 @@ class Plane(ABC):
                 self.wait(handles)
             case Cancel(handles):
                 self.cancel(handles)
-            case Reduce(parts):
-                self._reduce(parts)
         return None
-
-    def _reduce(self, parts: Sequence[Part]) -> None:
-        started: list[Handle] = []
-        try:
-            for part in parts:
-                started.append(self.start(part))
-            self.wait(started)
-        except PeersLost:
-            self.cancel(started)
-            raise
 
 
 def private_arena(

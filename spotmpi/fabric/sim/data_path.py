@@ -19,7 +19,6 @@ from spotmpi.fabric import (
     Handle,
     Part,
     Proceed,
-    Reduce,
     Revoke,
     Shape,
     Share,
@@ -82,12 +81,6 @@ class DataPath:
                 call.spoil()
                 call.spoil_rests()
         return None
-
-    def reduce(self, worker: WorkerId, process: Process, request: Reduce) -> Any:
-        """Perform `Reduce`."""
-        process.unnamed = True
-        process.waiting = Wait([self._call(worker, process, part) for part in request.parts])
-        return LATER
 
     def share(self, worker: WorkerId, process: Process, request: Share) -> Any:
         """Perform `Share`."""

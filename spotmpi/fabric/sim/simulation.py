@@ -78,7 +78,6 @@ class Simulation:
             fabric.Proceed: data.proceed,
             fabric.Publish: models.publish,
             fabric.Rebuild: builds.come,
-            fabric.Reduce: data.reduce,
             fabric.Revoke: data.revoke,
             RevokeControl: control.revoke,
             Send: control.send,
