@@ -6,7 +6,7 @@ silent resets no connection, and the others would wait for it for ever. So the l
 worker of each death (`launcher_channel.Obituaries`), and each worker tells its own MPI, by a PMIx
 event that does not leave the process. MPI ignores an event that it has already heard.
 
-A worker also sees other workers of its host die (`planes.process_watch`), some milliseconds before
+A worker also sees other workers of its host die (`process_watch`), some milliseconds before
 mpirun reports it, and tells its MPI in the same way.
 """
 

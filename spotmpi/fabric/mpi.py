@@ -108,7 +108,6 @@ from spotmpi.protocol.recovery import (
 _LOG = logging.getLogger(__name__)
 
 _TAG = 1
-
 _FEW_THREADS = "MPI was not started with MPI_THREAD_MULTIPLE, without which no worker can join"
 
 PLANE: Callable[[Ways], Plane] = Devices
@@ -209,10 +208,8 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Perform ``request``, blocking. Raises `PeersLost` if MPI reports dead peers."""
         match request:
-            case Start() | Proceed() | Wait() | Cancel() | Reduce():
+            case Start() | Proceed() | Wait() | Cancel() | Reduce() | AddUp():
                 return self._plane.perform(request)
-            case AddUp():
-                return self._plane.neighbours.add_up(request)
             case Share(source, buffers):
                 root = self._data_ids.index(source)
                 for buffer in buffers:
@@ -464,8 +461,7 @@ class MpiFabric(Fabric):
         everybody = bytearray(len(mine) * comm.Get_size())
         comm.Allgather([mine, MPI.BYTE], [everybody, MPI.BYTE])
         rows = unpack_rows(everybody)
-        cards = {row.worker: row.card for row in rows}
-        together = bytearray([self._plane.neighbours.reach(cards)])
+        together = bytearray([self._plane.neighbours.reach({row.worker: row.card for row in rows})])
         comm.Allreduce(MPI.IN_PLACE, [together, MPI.UNSIGNED_CHAR], MPI.MIN)
         return rows, bool(together[0])
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spotmpi.fabric.planes.process_watch import ProcessWatch
+from spotmpi.fabric.process_watch import ProcessWatch
 
 LIMIT = 60.0
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.planes.common_sums import AddUp, CommonSums
-from spotmpi.fabric.planes.process_watch import ProcessWatch
 from spotmpi.fabric.planes.published_model import ModelForm, PublishedModel
 from spotmpi.fabric.planes.shared_header import Entry, SharedHeader, key_of
 from spotmpi.fabric.planes.shared_memory import Found
+from spotmpi.fabric.process_watch import ProcessWatch
 from spotmpi.protocol.membership import WorkerId
 
 __all__ = ["CARD_BYTES", "Neighbours"]

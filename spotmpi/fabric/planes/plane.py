@@ -17,6 +17,7 @@ from typing import NamedTuple
 from spotmpi.arrays.backend import HOST, Backend, Buffer, fill
 from spotmpi.arrays.narrowing import Narrowing
 from spotmpi.errors import PeersLost
+from spotmpi.fabric.planes.common_sums import AddUp
 from spotmpi.fabric.planes.double_buffer import DoubleBuffer
 from spotmpi.fabric.planes.neighbours import Neighbours
 from spotmpi.protocol.membership import WorkerId
@@ -308,8 +309,8 @@ class Plane(ABC):
         of the workers, or as MPI does it. Local."""
         return None
 
-    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce) -> Handle | None:
-        """Do what is asked. Return the handle of a started part."""
+    def perform(self, request: Start | Proceed | Wait | Cancel | Reduce | AddUp) -> int | None:
+        """Do what is asked. Return the handle of a started part, or how many workers add up."""
         match request:
             case Start(part):
                 return self.start(part)
@@ -321,6 +322,8 @@ class Plane(ABC):
                 self.cancel(handles)
             case Reduce(parts):
                 self._reduce(parts)
+            case AddUp():
+                return self.neighbours.add_up(request)
         return None
 
     def _reduce(self, parts: Sequence[Part]) -> None:
