@@ -64,9 +64,9 @@ class Seat(Fabric):
         """The simulation's."""
         return self._simulation.newcomers.guest(self.me)
 
-    def brief(self, prospectus: Callable[[], bytes]) -> None:
+    def brief(self, briefing: Callable[[], bytes]) -> None:
         """The simulation's."""
-        self._simulation.newcomers.brief(self.me, prospectus)
+        self._simulation.newcomers.brief(self.me, briefing)
 
     def move_on(self) -> None:
         """The simulation's."""

@@ -137,21 +137,21 @@ class Depart:
 
 @dataclass(frozen=True)
 class Welcome:
-    """Send the ``charter`` to the newcomer that was admitted. For its sponsor; returns at once."""
+    """Send the ``briefing`` to the newcomer that was admitted. For its sponsor; returns at once."""
 
     newcomer: WorkerId
-    charter: bytes
+    briefing: bytes
 
 
 @dataclass(frozen=True)
 class Meet:
-    """Wait for the sponsor's prospectus, as a newcomer. Replies with its bytes."""
+    """Wait for the sponsor's briefing, as a newcomer. Replies with its bytes."""
 
 
 @dataclass(frozen=True)
 class Knock:
-    """Wait to be admitted, as a newcomer. Replies with the bytes of the charter, or of another
-    prospectus if the members have moved on to another training."""
+    """Wait to be admitted, as a newcomer. Replies with the bytes of the briefing on its admission.
+    If the members have moved on to another training, it replies with a briefing for that one."""
 
 
 @dataclass(frozen=True)
@@ -283,8 +283,8 @@ class Fabric(ABC):
         """
         return None
 
-    def brief(self, prospectus: Callable[[], bytes]) -> None:
-        """Send the prospectus to a newcomer that waits for it, if there is one."""
+    def brief(self, briefing: Callable[[], bytes]) -> None:
+        """Send the briefing to a newcomer that waits for it, if there is one."""
         return
 
     def move_on(self) -> None:

@@ -116,7 +116,7 @@ class Exchange(Protocol):
         rounds from here on. Raises `Left` if there is nothing left for this worker to do.
         """
 
-    def charter(self) -> bytes:
+    def admission(self) -> bytes:
         """Return what a newcomer must know at this boundary to take part in the next round."""
 
     def confirm(self, lost: Collection[WorkerId]) -> None:
@@ -320,7 +320,7 @@ class Driver:
             yield Depart()
             raise
         if change.newcomer is not None and change.sponsor == me:
-            yield Welcome(change.newcomer, exchange.charter())
+            yield Welcome(change.newcomer, exchange.admission())
 
     def _door(self, recovered: Recovered, plan: PlannedChange | None) -> Steps[Verdict]:
         """Reconcile, accept and restart, until a verdict is sealed. Return the verdict."""

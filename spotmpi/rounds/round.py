@@ -60,7 +60,7 @@ class Round:
         """Return what only this round says in the control word, by `ControlWord`'s names."""
         return {}
 
-    def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
+    def page(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
         """Return what a newcomer needs to apply the result as all do; None: it needs nothing."""
         return None
 

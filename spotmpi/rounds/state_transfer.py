@@ -60,7 +60,7 @@ class StateTransfer:
         # An even number, as some elements are two words long.
         self._slices = cut(self._set, max(_LEAST, share + share % 2), ends)
         """Words of each set that a page holds: begin and end of each slice."""
-        self._lessons = PageOrder(len(self._slices))
+        self._pages = PageOrder(len(self._slices))
 
     @property
     def idle(self) -> bool:
@@ -70,7 +70,7 @@ class StateTransfer:
     @property
     def learns(self) -> bool:
         """True if this worker learns."""
-        return self.me in self._lessons.learning
+        return self.me in self._pages.learning
 
     @property
     def teaching(self) -> bool:
@@ -80,11 +80,11 @@ class StateTransfer:
     @property
     def rest_due(self) -> bool:
         """True if all other state should go with the page: a newcomer gets its last slice."""
-        return self._lessons.last_due
+        return self._pages.last_due
 
     def full(self, workers: Iterable[WorkerId]) -> tuple[WorkerId, ...]:
         """Return those of ``workers`` that do not learn: they know everything."""
-        learning = self._lessons.learning
+        learning = self._pages.learning
         if not learning:  # as in almost every round
             return tuple(workers)
         return tuple(worker for worker in workers if worker not in learning)
@@ -93,20 +93,20 @@ class StateTransfer:
 
     def admit(self, worker: WorkerId) -> None:
         """Begin to teach a newcomer, which takes part from the next round on."""
-        self._lessons.admit(worker)
+        self._pages.admit(worker)
         self._begin()
 
     def forget(self, workers: Collection[WorkerId]) -> None:
         """Drop workers that are no members any more."""
-        self._lessons.forget(workers)
+        self._pages.forget(workers)
 
-    def charter(self) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """Return plain values that let a newcomer count pages like the others."""
-        return self._lessons.state()
+        return self._pages.state()
 
-    def enrol(self, charter: dict[str, Any]) -> None:
-        """Begin to learn, with the `charter` of a worker that knows the state."""
-        self._lessons.restore(**charter)
+    def enrol(self, pages: dict[str, Any]) -> None:
+        """Begin to learn, with the `state` of a worker that knows everything."""
+        self._pages.restore(**pages)
         self._begin()
 
     def _begin(self) -> None:
@@ -173,15 +173,15 @@ class StateTransfer:
 
     def given(self, values: dict[str, Any]) -> tuple[WorkerId, ...]:
         """Return who knows everything now. Called after `turn`, with what that returned."""
-        done = self._lessons.given("rest" in values) if self._last else ()
-        self._teaches = bool(self._lessons.learning)
+        done = self._pages.given("rest" in values) if self._last else ()
+        self._teaches = bool(self._pages.learning)
         if not self._teaches and not self._last:
             self._arena = None
         return done
 
     def _parts(self, page: Buffer) -> Iterator[tuple[int, Buffer]]:
         """Yield for each set where the slice begins in the state, and its place on the page."""
-        begin, end = self._slices[self._lessons.part]
+        begin, end = self._slices[self._pages.part]
         size = end - begin
         for number in range(self._words.sets):
             place = HEAD + number * size

@@ -23,6 +23,7 @@ from spotmpi.rounds.memory import RoundMemory
 from spotmpi.rounds.recovered import Recovered
 from spotmpi.rounds.round import EndRound, Round, Taken
 from spotmpi.rounds.state_transfer import StateTransfer
+from spotmpi.training.briefing import Admission
 from spotmpi.training.journal import Journal
 from spotmpi.training.keeping.checkpoint_writer import CheckpointWriter
 from spotmpi.training.keeping.checkpoints import Checkpoints
@@ -238,10 +239,12 @@ class TrainingExchange:
         self.records.journal.recovered(recovered)
         self.compare.follow(survey.high)
 
-    def charter(self) -> bytes:
+    def admission(self) -> bytes:
         """Return what a newcomer must know to take part in the next round."""
-        known = self.transfer.charter(), self.memory.numbers
-        return self.orders.charter(self.driver.membership, self.driver.ledger, *known)
+        ledger = self.driver.ledger
+        known = self.transfer.state(), self.memory.numbers
+        how = Admission(ledger.last, ledger.committed, *known)
+        return self.orders.briefing(self.driver.membership, how).encode()
 
     def confirm(self, lost: Collection[WorkerId]) -> None:
         """Wait until the launcher, if there is one, says that these are dead. Blocking."""
@@ -286,7 +289,7 @@ class TrainingExchange:
 
     def _teach(self, full: Sequence[WorkerId]) -> None:
         """Bring this worker's part of the page, and what a step's result is to be applied with."""
-        values = self.round.lesson(full) if full[0] == self.me else None
+        values = self.round.page(full) if full[0] == self.me else None
         rest: dict[str, Any] = {}
         if values is not None and self.transfer.rest_due and self.round.graduates:
             rest = self.training.registry.snapshot(full)

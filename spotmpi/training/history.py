@@ -6,6 +6,7 @@ from typing import Any
 
 from spotmpi.errors import UsageError
 from spotmpi.protocol.membership import Membership
+from spotmpi.training.briefing import Briefing
 
 __all__ = ["History"]
 
@@ -22,7 +23,7 @@ class History:
         """Number of workers that the job began with, for which learning rates are meant."""
         self.past: list[dict[str, Any]] = []
         """For each training that is over: what a newcomer needs to come through it by itself."""
-        self.prospectus: dict[str, Any] | None = None
+        self.briefing: Briefing | None = None
         """For a newcomer: what it was told last of the training that the others are in."""
         self._inside = False
 
@@ -52,12 +53,8 @@ class History:
         """Note that this process has come through a training that was over before."""
         self._inside = False
 
-    def follow(self, prospectus: dict[str, Any]) -> None:
-        """Take from ``prospectus`` which training the others are in. Those before it are over."""
-        self.prospectus = prospectus
-        self.past = list(prospectus["past"])
-        self.workers = int(prospectus["workers"])
-
-    def told(self) -> dict[str, Any]:
-        """Return what a newcomer needs beside the state of this training."""
-        return {"training": self.number, "past": self.past, "workers": self.workers}
+    def follow(self, briefing: Briefing) -> None:
+        """Take from ``briefing`` which training the others are in. Those before it are over."""
+        self.briefing = briefing
+        self.past = list(briefing.past)
+        self.workers = briefing.workers

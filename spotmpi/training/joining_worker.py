@@ -8,7 +8,6 @@ scripts are, and rehearses a batch. At its first step it joins and learns the st
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from collections.abc import Callable
@@ -21,13 +20,12 @@ from spotmpi.fabric import Steps as Asks
 from spotmpi.optimizers import Schedule
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
-from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
-from spotmpi.protocol.state_pages import unpack
 from spotmpi.rounds.handshake import Compare, Facts, Tell, check_facts
 from spotmpi.rounds.round import BeginRound
 from spotmpi.settings import Settings
+from spotmpi.training.briefing import Admission, Briefing
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Outsider, Participant, turned_away
@@ -53,7 +51,7 @@ def enter(context: WorkerContext, training: TrainingState[P]) -> Asks[Participan
         return (
             yield from _begin(context, training, history.membership or context.fabric.membership)
         )
-    if history.prospectus is None:
+    if history.briefing is None:
         yield from _look_around(context)
     if history.number < len(history.past):
         return PastTraining(context, training)
@@ -63,7 +61,7 @@ def enter(context: WorkerContext, training: TrainingState[P]) -> Asks[Participan
 def _look_around(context: WorkerContext) -> Asks[None]:
     """Hear from a member how far its script has come. Raises Left if that member is gone."""
     try:
-        context.history.follow(json.loads((yield Meet())))
+        context.history.follow(Briefing.decode((yield Meet())))
     except PeersLost:
         raise turned_away(context, _GONE) from None
 
@@ -167,10 +165,10 @@ class JoiningWorker(Outsider[P]):
 
     def __init__(self, context: WorkerContext, training: TrainingState[P]) -> None:
         super().__init__(context, training)
-        told, facts = context.history.prospectus, training.facts(context.settings)
-        assert told is not None
-        check_facts(self.me, self.membership.ids[0], facts, told["facts"])
-        training.registry.restore(told["rest"])
+        briefing, facts = context.history.briefing, training.facts(context.settings)
+        assert briefing is not None
+        check_facts(self.me, self.membership.ids[0], facts, briefing.facts)
+        training.registry.restore(briefing.rest)
         self._check_followed()
         context.channel.tell("ready")
         found, steps = self.membership.generation, training.progress.steps
@@ -186,22 +184,22 @@ class JoiningWorker(Outsider[P]):
         self.training.sync.rehearse(grads)
         self.context.channel.tell("knocks")
         try:
-            charter = json.loads((yield Knock()))
+            briefing = Briefing.decode((yield Knock()))
         except PeersLost:
             raise turned_away(self.context, _GONE) from None
-        if "training" in charter:
-            self.context.history.follow(charter)
+        self.context.history.follow(briefing)
+        if (admission := briefing.admission) is None:  # the others have begun another training
             self.training.batch = None
             return PastTraining(self.context, self.training)
-        membership = unpack(charter["membership"])
-        ledger = Ledger(membership, charter["committed"], unpack(charter["before"]))
-        self.training.follow(charter["strategy"])
+        membership = briefing.membership
+        self.training.registry.restore(briefing.rest)
         self.training.joined = True
+        ledger = admission.ledger(membership)
         exchange = TrainingExchange(self.context, self.training, membership, ledger)
         runner = RoundRunner(exchange)
         self.context.channel.tell("admitted", generation=membership.generation)
         _LOG.info("generation %d: newcomer %d is admitted", membership.generation, self.me)
-        yield from self._learn(exchange, runner, charter)
+        yield from self._learn(exchange, runner, admission)
         self._check_followed()
         self.training.batch = None
         _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
@@ -210,14 +208,13 @@ class JoiningWorker(Outsider[P]):
         return Session(exchange, runner)
 
     def _learn(
-        self, exchange: TrainingExchange, runner: RoundRunner, charter: dict[str, Any]
+        self, exchange: TrainingExchange, runner: RoundRunner, admission: Admission
     ) -> Asks[None]:
         """Do the first rounds, until this worker is level with the others after a step. Raises Left
         if the training is over before."""
-        exchange.transfer.enrol(charter["lessons"])
-        words = charter["numbers"]
-        exchange.memory.follow(Payload(control_word.MEAN, words) if words else None)
-        self.training.progress.rounds = charter["rounds"]
+        exchange.transfer.enrol(admission.pages)
+        alone = admission.alone
+        exchange.memory.follow(Payload(control_word.MEAN, alone) if alone else None)
         while exchange.transfer.learns:
             known = self.training, exchange.tables, exchange.reached
             exchange.round = LearnRound(exchange.memory, *known)

@@ -3,12 +3,10 @@ tells them to all workers. Also what a sponsor tells its newcomer."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from spotmpi.protocol.ledger import Ledger
 from spotmpi.protocol.membership import Membership, WorkerId
-from spotmpi.protocol.state_pages import pack
+from spotmpi.training.briefing import Admission, Briefing
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
@@ -38,7 +36,7 @@ class LauncherOrders:
             channel.tell_once("gave_up", order.newcomer, why=failure)
         # In no other round: there an answer may be missing that the newcomer's script needs.
         if in_step and self._training.position.answers.tellable:
-            fabric.brief(lambda: self._prospectus(membership))
+            fabric.brief(lambda: self.briefing(membership).encode())
 
     def why_to_stop(self, remain: int) -> str:
         """Return why all workers stop, if ``remain`` remain, and what is kept. For the user."""
@@ -51,25 +49,16 @@ class LauncherOrders:
         step = self._training.progress.steps
         return f"{why}; a checkpoint of step {step} is in {given.checkpoint}"
 
-    def _prospectus(self, membership: Membership) -> bytes:
-        """Return what a newcomer's script needs to get to where the others are."""
-        fields = {
-            **self._context.history.told(),
-            "membership": pack(membership),
-            "facts": [value for _, value in self._training.facts(self._context.settings)],
-            "rest": self._training.registry.snapshot(None),
-        }
-        return json.dumps(fields).encode()
-
-    def charter(self, membership: Membership, ledger: Ledger, lessons: Any, numbers: int) -> bytes:
-        """Return what a newcomer must know to take part in the next round."""
-        fields = {
-            "membership": pack(membership),
-            "before": pack(ledger.last),
-            "committed": ledger.committed,
-            "lessons": lessons,
-            "numbers": numbers,
-            "rounds": self._training.progress.rounds,
-            "strategy": self._training.number,
-        }
-        return json.dumps(fields).encode()
+    def briefing(self, membership: Membership, admission: Admission | None = None) -> Briefing:
+        """Return what a newcomer is told now. ``admission``: it is a member of ``membership``."""
+        history, training = self._context.history, self._training
+        assert history.workers is not None
+        return Briefing(
+            training=history.number,
+            past=history.past,
+            workers=history.workers,
+            membership=membership,
+            facts=[value for _, value in training.facts(self._context.settings)],
+            rest=training.registry.snapshot(None),
+            admission=admission,
+        )

@@ -11,7 +11,6 @@ from spotmpi.fabric import Steps as Asks
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
-from spotmpi.protocol.state_pages import unpack
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
@@ -75,9 +74,9 @@ class Outsider(Generic[P]):
     def __init__(self, context: WorkerContext, training: TrainingState[P]) -> None:
         self.context = context
         self.training = training
-        prospectus = context.history.prospectus
-        assert prospectus is not None
-        self.membership = unpack(prospectus["membership"])
+        briefing = context.history.briefing
+        assert briefing is not None
+        self.membership = briefing.membership
         """The others' membership, as far as it is known."""
 
     @property

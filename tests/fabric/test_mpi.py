@@ -255,14 +255,14 @@ if me == 0:  # the sponsor
     both.Barrier()
     if what == "comes in":
         assert until(fabric.guest) == fabric.guest() == 7
-        fabric.perform(Welcome(7, b"charter"))
+        fabric.perform(Welcome(7, b"briefing"))
         assert fabric.guest() is None, "it is one of the others now"
     if what == "is told of the next training":
         fabric.move_on()
         assert fabric.guest() is None, "it has knocked at the last one"
         assert briefed() == [7, 7]
         assert until(fabric.guest) == 7
-        fabric.perform(Welcome(7, b"charter"))
+        fabric.perform(Welcome(7, b"briefing"))
     if what == "is gone":
         until(lambda: fabric.guest() or fabric.sponsor(7))
         assert fabric.guest() is None
@@ -276,16 +276,16 @@ if me == 0:  # the sponsor
         fabric.sponsor(None)
     assert fabric.guest() is None
 else:
-    print("HEARD", heard(guests.PROSPECTUS), flush=True)
+    print("HEARD", heard(guests.BRIEFING), flush=True)
     both.Barrier()
     if what in ("comes in", "is told of the next training"):
         bridge.Send([b"1", MPI.BYTE], 0, guests.READY)  # to the first briefing
     if what == "is told of the next training":
-        print("HEARD", heard(guests.PROSPECTUS), flush=True)
+        print("HEARD", heard(guests.BRIEFING), flush=True)
         bridge.Send([b"2", MPI.BYTE], 0, guests.READY)
     if what == "is gone":
         os.kill(os.getpid(), 9)
-    print("HEARD", heard(guests.CHARTER), flush=True)
+    print("HEARD", heard(guests.ADMITTED), flush=True)
 both.Barrier()
 print("REVOKED", bridge.Is_revoked(), flush=True)
 both.Barrier()
@@ -296,8 +296,8 @@ os._exit(0)
 @pytest.mark.parametrize(
     ("what", "heard", "revoked"),
     [
-        ("comes in", ["the way", "charter"], False),
-        ("is told of the next training", ["the way", "the way", "charter"], False),
+        ("comes in", ["the way", "briefing"], False),
+        ("is told of the next training", ["the way", "the way", "briefing"], False),
         ("is given up", ["the way", "PeersLost"], True),
         ("is another", ["the way", "PeersLost"], True),
     ],

@@ -77,7 +77,7 @@ SESSION: list[_Slip] = [
     (
         "a_newcomer_trains_from_where_it_was_before_it_learnt",
         "training/exchange.py",
-        "            self.training.model.settle()\n            self.keeper.joins(number)",
+        "                self.training.model.settle()\n                self.keeper.joins(number)",
         "            self.keeper.joins(number)",
     ),
     (
@@ -210,7 +210,7 @@ DRIVER: list[_Slip] = [
         (
             "        me, change = self._recovery.me, verdict.change\n"
             "        if change.sponsor == me:\n"
-            "            yield Welcome(change.newcomer, exchange.charter())\n"
+            "            yield Welcome(change.newcomer, exchange.admission())\n"
             "            change = NO_PLAN\n"
         ),
     ),

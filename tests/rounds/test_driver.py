@@ -71,9 +71,9 @@ class Exchange:
     def open(self) -> None:
         """A round begins."""
 
-    def charter(self) -> bytes:
+    def admission(self) -> bytes:
         """For a newcomer."""
-        return b"charter"
+        return b"admission"
 
     def confirm(self, lost: Collection[int]) -> None:
         """They are dead."""
@@ -373,7 +373,7 @@ def test_a_sponsor_welcomes_its_newcomer_before_the_round_that_both_take_part_in
     driver, exchange, steps, request = planning(0, 1, plan)
     assert request == Rebuild(frozenset({0}), plan)
     built = Built(True, frozenset({0}), Worker(7, "far"))
-    assert steps.send(built) == Welcome(7, b"charter")
+    assert steps.send(built) == Welcome(7, b"admission")
     assert exchange.diary == [("resume", (0, 7), Settlement.RETRY)]
     started(steps, exchange, steps.send(None))
     over(steps)

@@ -49,12 +49,12 @@ class Class:
 
     def come(self, worker: int) -> None:
         """A newcomer is admitted, and enrols with what another one says."""
-        charter = next(one for one in self.schools.values() if not one.learns).charter()
+        state = next(one for one in self.schools.values() if not one.learns).state()
         self.add(worker)
         for one in self.schools.values():
             if one.me != worker:
                 one.admit(worker)
-        self.schools[worker].enrol(charter)
+        self.schools[worker].enrol(state)
         self.schools[worker].admit(worker)
 
     def round(self, seed: int, rest: bool = True) -> tuple[int, ...]:

@@ -252,7 +252,7 @@ def a_part_is_not_what_it_was_before_the_round(patch: Patch) -> None:
 
 def a_page_goes_with_a_round_as_long_as_somebody_learns(patch: Patch) -> None:
     def open_now(self: StateTransfer) -> None:
-        self._open = bool(self._lessons.learning)
+        self._open = bool(self._pages.learning)
 
     patch.setattr(StateTransfer, "open", open_now)
 
@@ -441,7 +441,7 @@ def the_last_one_is_tried_once(patch: Patch) -> None:
 
 
 def a_sponsor_shows_nobody_the_way(patch: Patch) -> None:
-    patch.setattr(Newcomers, "brief", lambda self, sponsor, prospectus: None)
+    patch.setattr(Newcomers, "brief", lambda self, sponsor, briefing: None)
 
 
 def whoever_knocks_is_not_in_the_plan(patch: Patch) -> None:

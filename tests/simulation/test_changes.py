@@ -11,7 +11,6 @@ import pytest
 from spotmpi.rounds.state_transfer import StateTransfer
 from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import Outcome, length, search, shrink
-from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.journal import Journal
 from spotmpi.training.model import Model
 from spotmpi.training.state.training_state import Followed, TrainingState
@@ -107,12 +106,6 @@ def turns_are_as_long_as_before(patch: Patch) -> None:
 
 def a_newcomer_follows_what_the_job_began_with(patch: Patch) -> None:
     patch.setattr(Followed, "restore", lambda self, told: None)
-    true = TrainingExchange.charter
-
-    def charter(self: TrainingExchange) -> bytes:
-        return true(self).replace(b'"strategy": 1', b'"strategy": 0')
-
-    patch.setattr(TrainingExchange, "charter", charter)
 
 
 def the_trace_says_it_late(patch: Patch) -> None:

@@ -146,8 +146,8 @@ class MpiFabric(Fabric):
                     return self._build.rebuild(members, change)
             case Depart():
                 self._build.depart()
-            case Welcome(newcomer, charter):
-                self._guests.welcome(newcomer, charter)
+            case Welcome(newcomer, briefing):
+                self._guests.welcome(newcomer, briefing)
             case Meet():
                 return self._arrival.meet()
             case Knock():
@@ -158,9 +158,9 @@ class MpiFabric(Fabric):
         """Have a thread spawn the newcomer."""
         return self._guests.sponsor(newcomer)
 
-    def brief(self, prospectus: Callable[[], bytes]) -> None:
-        """Send the prospectus to newcomers that wait for it. Called in rounds of steps."""
-        self._guests.brief(prospectus)
+    def brief(self, briefing: Callable[[], bytes]) -> None:
+        """Send the briefing to newcomers that wait for it. Called in rounds of steps."""
+        self._guests.brief(briefing)
 
     def move_on(self) -> None:
         """Forget what was published, added up and signalled, and have newcomers briefed again."""

@@ -32,7 +32,7 @@ from spotmpi.protocol.membership import WorkerId
 
 _LOG = logging.getLogger(__name__)
 
-CONNECT, HELLO, PROSPECTUS, READY, COME, CHARTER = range(1, 7)
+CONNECT, HELLO, BRIEFING, READY, COME, ADMITTED = range(1, 7)
 """Tags on the bridge. MPI itself has the first one, when it connects the newcomer to all members.
 The others are those of messages between the two, in the order in which they are sent."""
 BRIDGE = 1
@@ -49,7 +49,7 @@ class Guest:
     failure: str | None = None
     stage: Stage = Stage.SPAWNED
     briefed: int = 0
-    """Prospectuses that were sent to it."""
+    """Briefings that were sent to it."""
     sent: list[Sent] = field(default_factory=list)
 
     def send(self, data: bytes, tag: int) -> None:
@@ -61,7 +61,7 @@ class Guest:
             self.failure = error.Get_error_string()
 
     def listen(self) -> None:
-        """See whether the newcomer has knocked, after its last prospectus."""
+        """See whether the newcomer has knocked, after its last briefing."""
         assert self.bridge is not None
         try:
             said = take(self.bridge, BRIDGE, READY)
@@ -99,7 +99,7 @@ class Guests:
         for worker in self._guests.keys() - {newcomer}:
             (guest := self._guests.pop(worker)).let_go("it is to be given up")
             self._leaving = [one for one in self._leaving if not done(one)]
-            self._leaving += guest.sent  # such as its charter, which may be under way
+            self._leaving += guest.sent  # such as its briefing, which may be under way
             self._retired.add(guest.bridge)
         if newcomer is None:
             return None
@@ -114,14 +114,14 @@ class Guests:
             thread.start()
         return self._guests[newcomer].failure
 
-    def brief(self, prospectus: Callable[[], bytes]) -> None:
-        """Send the prospectus to newcomers that wait for it."""
+    def brief(self, briefing: Callable[[], bytes]) -> None:
+        """Send the briefing to newcomers that wait for it."""
         for guest in self._guests.values():
             spawned = guest.stage is Stage.SPAWNED and guest.failure is None
             if spawned and guest.bridge is not None:
                 guest.stage = after(guest.stage, "ready")
                 guest.briefed += 1
-                guest.send(prospectus(), PROSPECTUS)
+                guest.send(briefing(), BRIEFING)
 
     def move_on(self) -> None:
         """Have newcomers briefed again."""
@@ -149,11 +149,11 @@ class Guests:
         """Give up the newcomer, which could not come."""
         self._guests[newcomer].let_go("it could not be connected to all workers")
 
-    def welcome(self, newcomer: WorkerId, charter: bytes) -> None:
-        """Send the charter to the newcomer, which was admitted."""
+    def welcome(self, newcomer: WorkerId, briefing: bytes) -> None:
+        """Send the briefing to the newcomer, which was admitted."""
         guest = self._guests[newcomer]
         guest.stage = after(guest.stage, "admitted")
-        guest.send(charter, CHARTER)
+        guest.send(briefing, ADMITTED)
 
 
 def spawn(guest: Guest, program: list[str], known: Callable[[], None]) -> None:
@@ -196,12 +196,12 @@ class Arrival:
         except MPI.Exception as error:
             raise peers_lost(error, parent) from error
         self._briefed = 0
-        """Prospectuses that have come."""
+        """Briefings that have come."""
 
     def meet(self) -> bytes:
         """Perform `Meet`."""
         self._briefed += 1
-        return self._await(PROSPECTUS)[1]
+        return self._await(BRIEFING)[1]
 
     def knock(self) -> bytes:
         """Perform `Knock`."""
@@ -209,8 +209,8 @@ class Arrival:
             self._bridge.Send([str(self._briefed).encode(), MPI.BYTE], 0, READY)
         except MPI.Exception as error:
             raise peers_lost(error, self._bridge) from error
-        tag, said = self._await(COME, PROSPECTUS)
-        if tag == PROSPECTUS:
+        tag, said = self._await(COME, BRIEFING)
+        if tag == BRIEFING:
             self._briefed += 1
             return said
         alone, bridge = MPI.COMM_SELF, self._bridge
@@ -219,9 +219,9 @@ class Arrival:
         data = collective(between, lambda: between.Merge(high=True))
         data.Set_errhandler(MPI.ERRORS_RETURN)
         self._paths.enter(collective(data, lambda: self._paths.furnish(data)))
-        _, charter = self._await(CHARTER)
+        _, briefing = self._await(ADMITTED)
         self._retired.add(between, bridge)
-        return charter
+        return briefing
 
     def _await(self, *tags: int) -> tuple[int, bytes]:
         """Return the first message that comes with one of ``tags``, after its tag. Blocks."""

@@ -23,12 +23,12 @@ _SPAWNS_THAT_HANG = 0.08
 
 @dataclass(eq=False)
 class _Newcomer:
-    """A worker that has no charter yet."""
+    """A worker that has no briefing yet."""
 
     process: Process
     sponsor: WorkerId | None
     briefed: bool = False
-    """True if it has had a prospectus."""
+    """True if it has had a briefing."""
     behind: bool = False
     """True if it was briefed for an earlier training than the members' present one."""
     alone: bool = False
@@ -50,7 +50,7 @@ class _Guest:
 
 
 class Newcomers:
-    """All newcomers of one simulation that have no charter yet."""
+    """All newcomers of one simulation that have no briefing yet."""
 
     def __init__(self, workers: Workers) -> None:
         self._time, self._workers = workers.time, workers
@@ -130,14 +130,14 @@ class Newcomers:
             if one.sponsor == sponsor and one.briefed:
                 one.behind = True
 
-    def brief(self, sponsor: WorkerId, prospectus: Callable[[], bytes]) -> None:
-        """Send the prospectus to the newcomers of ``sponsor`` that wait for it."""
+    def brief(self, sponsor: WorkerId, briefing: Callable[[], bytes]) -> None:
+        """Send the briefing to the newcomers of ``sponsor`` that wait for it."""
         for newcomer, waiting in [*self.waiting_at(sponsor)]:
             one = self._all[newcomer]
             if isinstance(waiting, Meet) or one.behind:
                 one.briefed, one.behind = True, False
                 one.process.waiting = None
-                self._workers.reply(newcomer, prospectus(), self._time.delays.message)
+                self._workers.reply(newcomer, briefing(), self._time.delays.message)
 
     def welcome(self, sponsor: WorkerId, process: Process, request: Welcome) -> Any:
         """Perform `Welcome`."""
@@ -145,15 +145,15 @@ class Newcomers:
         guest = self._guests.get(sponsor, {}).get(newcomer)
         if guest is not None:
             guest.admitted = True
-        self._time.after(self._time.delays.message, self._welcomed, newcomer, request.charter)
+        self._time.after(self._time.delays.message, self._welcomed, newcomer, request.briefing)
         return self._workers.reply(sponsor)
 
-    def _welcomed(self, newcomer: WorkerId, charter: bytes) -> None:
+    def _welcomed(self, newcomer: WorkerId, briefing: bytes) -> None:
         one = self._all.get(newcomer)
         if one is not None and isinstance(one.waiting, Knock) and not one.alone:
             one.process.waiting = None
             del self._all[newcomer]
-            self._workers.reply(newcomer, charter)
+            self._workers.reply(newcomer, briefing)
 
     # The newcomer's side.
 

@@ -39,9 +39,9 @@ class SimulatedFabric(Fabric):
         """Return the newcomer that waits to be admitted, or None."""
         return self.simulation.newcomers.guest(self.me)
 
-    def brief(self, prospectus: Callable[[], bytes]) -> None:
-        """Send the prospectus to newcomers that wait for it."""
-        self.simulation.newcomers.brief(self.me, prospectus)
+    def brief(self, briefing: Callable[[], bytes]) -> None:
+        """Send the briefing to newcomers that wait for it."""
+        self.simulation.newcomers.brief(self.me, briefing)
 
     def move_on(self) -> None:
         """Begin another training."""

@@ -98,7 +98,7 @@ class StepRound(Round):
         mean = so_far.loss / so_far.loss_weight
         return {"late": late, "loss": mean, "loss_weight": so_far.loss_weight}
 
-    def lesson(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
+    def page(self, full: Sequence[WorkerId]) -> dict[str, Any] | None:
         """Return what all know of the round, how often the optimizer has moved, and the loss that
         stays if the round moves nothing."""
         numbers = self._training.registry.numbers()
@@ -176,10 +176,10 @@ class LearnRound(Round):
         self._told: Sequence[Pace] = ()
         """What the others have told of their steps."""
         self._beyond = 0
-        """Steps that the others took beyond the number in the lesson."""
+        """Steps that the others took beyond the number on the page."""
 
     def graduate(self, rest: Any, full: Sequence[WorkerId]) -> None:
-        """Take all the rest, and add the steps that its lesson did not know of."""
+        """Take all the rest, and add the steps that the page did not know of."""
         training = self._training
         training.registry.restore(rest)
         training.progress.steps += self._beyond
@@ -193,11 +193,11 @@ class LearnRound(Round):
         if word.kind == control_word.STEP:
             self._training.sync.moved = False
             self._training.registry.put_numbers(page["numbers"])
-            lesson = result = Result(*page["result"])
+            paged = result = Result(*page["result"])
             if (told := self._tables.told_paces) is not None:
-                result = lesson.told(told, self._training.sync.strategy)
+                result = paged.told(told, self._training.sync.strategy)
                 self._training.sync.paces = self._told = told
-            self._beyond = result.after - lesson.after
+            self._beyond = result.after - paged.after
             if result.weight:
                 self._training.sync.follow(result)
             self._training.progress.rounds += 1
