@@ -12,7 +12,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LIBRARY = ("spotmpi", "kernels", "bench", "jobs")
 FOLDERS = (*LIBRARY, "tests", "docs", ".ci")
-MAX_LINES = 600
+CORE = [f"spotmpi/{room}" for room in ("fabric", "operators", "rounds", "strategies", "training")]
+MAX_LINES, MAX_LINES_OF_THE_CORE = 600, 400
+MAX_FIELDS, MAX_METHODS = 15, 25
+"""Of a class of the core."""
 
 
 def files(*folders: str, suffixes: tuple[str, ...] = (".py",)) -> Iterator[Path]:
@@ -64,6 +67,46 @@ def test_the_rules_see_the_project() -> None:
 def test_a_file_holds_one_idea() -> None:
     lengths = {name(p): len(p.read_text(encoding="utf-8").splitlines()) for p in files(*FOLDERS)}
     assert {file: lines for file, lines in lengths.items() if lines > MAX_LINES} == {}
+    core = {name(path) for path in files(*CORE)}
+    assert [file for file in core if lengths[file] > MAX_LINES_OF_THE_CORE] == []
+
+
+def test_a_class_of_the_core_can_be_held_in_the_head() -> None:
+    found = {
+        f"{name(path)}: {one.name}": (len(fields(one)), len(methods(one)))
+        for path in files(*CORE)
+        for one in ast.walk(parse(path))
+        if isinstance(one, ast.ClassDef)
+    }
+    assert len(found) > 200
+    assert {
+        one: counts
+        for one, counts in found.items()
+        if counts[0] > MAX_FIELDS or counts[1] > MAX_METHODS
+    } == {}
+
+
+def fields(one: ast.ClassDef) -> set[str]:
+    """What an object of this class holds: what is declared, and what a method sets."""
+    declared = {
+        line.target.id
+        for line in one.body
+        if isinstance(line, ast.AnnAssign)
+        and isinstance(line.target, ast.Name)
+        and "ClassVar" not in ast.unparse(line.annotation)
+    }
+    return declared | {
+        place.attr
+        for place in ast.walk(one)
+        if isinstance(place, ast.Attribute)
+        and isinstance(place.ctx, ast.Store)
+        and isinstance(place.value, ast.Name)
+        and place.value.id == "self"
+    }
+
+
+def methods(one: ast.ClassDef) -> list[ast.FunctionDef]:
+    return [line for line in one.body if isinstance(line, ast.FunctionDef)]
 
 
 def test_a_module_is_named_after_what_it_does() -> None:
