@@ -199,8 +199,15 @@ class Driver:
         while self.ledger.open:
             exchange.prepare(self.membership)
             entered = self._clock()
+            started = self._started
             try:
-                yield from self._reduce()
+                if self._met_loss:
+                    raise PeersLost("a peer was lost after the round had begun")
+                for part in exchange.memory.parts[self.started :]:
+                    started.append((yield Start(part)))
+                exchange.speak(self.membership)
+                started.append((yield Start(exchange.memory.word)))
+                yield Wait(started)
             except PeersLost:
                 yield from self._recover(entered, self._let_go())
             else:
@@ -211,16 +218,6 @@ class Driver:
     def abandon(self) -> Steps[None]:
         """Give up what is under way: this worker takes no further part. Local."""
         yield Cancel(self._let_go())
-
-    def _reduce(self) -> Steps[None]:
-        exchange, started = self._exchange, self._started
-        if self._met_loss:
-            raise PeersLost("a peer was lost after the round had begun")
-        for part in exchange.memory.parts[self.started :]:
-            started.append((yield Start(part)))
-        exchange.speak(self.membership)
-        started.append((yield Start(exchange.memory.word)))
-        yield Wait(started)
 
     def _let_go(self) -> list[Handle]:
         started, self._started, self._met_loss = self._started, [], False

@@ -36,14 +36,22 @@ class RoundRunner:
         if not self._driver.ledger.open:
             yield from self._enter(what)
         self.needs_others()
-        yield from self._unless_left(self._driver.round())
+        try:
+            yield from self._driver.round()
+        except Left:
+            self._part()
+            raise
         yield from self.after_round()
 
     def open_early(self, what: Round) -> Asks[None]:
         """Open this round before all contributions to it are there."""
         self.needs_others()
         yield from self._enter(what)
-        yield from self._unless_left(self._driver.open())
+        try:
+            yield from self._driver.open()
+        except Left:
+            self._part()
+            raise
         self._goes_on()
 
     def start(self, parts: int) -> Asks[None]:
@@ -60,15 +68,12 @@ class RoundRunner:
             yield from self._stop()
         self._exchange.round = what
 
-    def _unless_left(self, steps: Asks[None]) -> Asks[None]:
-        try:
-            yield from steps
-        except Left:
-            self._exchange.records.close()
-            self._exchange.keeper.wait()
-            self._context.channel.tell("parted")
-            self._context.channel.close()
-            raise
+    def _part(self) -> None:
+        """Write what is left: this worker has left the others."""
+        self._exchange.records.close()
+        self._exchange.keeper.wait()
+        self._context.channel.tell("parted")
+        self._context.channel.close()
 
     def needs_others(self) -> None:
         """Report that this worker waits for others, also for a change of the membership."""

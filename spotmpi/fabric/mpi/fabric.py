@@ -108,8 +108,14 @@ class MpiFabric(Fabric):
     def perform(self, request: Request) -> Any:
         """Perform ``request``, blocking. Raises `PeersLost` if MPI reports dead peers."""
         match request:
-            case Start() | Proceed() | Wait() | Cancel():
-                return self._plane.perform(request)
+            case Start(part):
+                return self._plane.start(part)
+            case Wait(handles):
+                self._plane.wait(handles)
+            case Proceed():
+                self._plane.proceed()
+            case Cancel(handles):
+                self._plane.cancel(handles)
             case AddUp():
                 return self._plane.neighbours.add_up(request)
             case Signal(mark):
@@ -123,8 +129,6 @@ class MpiFabric(Fabric):
                 return self._models.fetch(worker)
             case Work(work):
                 return work()
-            case Share(source, buffers):
-                self._paths.data.share(source, buffers)
             case _:
                 return self._change(request)
         return None
@@ -132,6 +136,8 @@ class MpiFabric(Fabric):
     def _change(self, request: Request) -> Any:
         """Perform a request that serves a change of the membership."""
         match request:
+            case Share(source, buffers):
+                self._paths.data.share(source, buffers)
             case Revoke():
                 self._paths.data.revoke()
             case Send(to, token):

@@ -70,29 +70,25 @@ class Devices(Plane):
 
     def start(self, part: Part) -> Handle:
         """Begin to sum ``part``. Blocks until it is in the memory of the host, if it goes there."""
-        arena = part.arena
-        if not isinstance(arena, DeviceArena) or self._arenas.get(arena.name) is not arena:
-            return self._given(part)
-        if arena.near is None:
-            arena.near = self._device_sums.reaches_all(arena)
-        arena.went_near = arena.near
-        if arena.near:
-            if not self._near:
-                self._device_sums.talk.announce()
-            self._last_near -= 1
-            self._near[self._last_near] = part
-            return self._last_near
-        there = self._there(part)._replace(weight=part.weight, narrowing=part.narrowing)
-        if part.weight:  # else it does not count
-            self._staging.to_host(part.contribution, there.contribution)
-        handle = self._given(there)
-        self._landings[handle] = _Landing(there.result, part.result)
-        return handle
-
-    def _given(self, part: Part) -> Handle:
-        """Start a part with the node."""
+        arena, landing = part.arena, None
+        if isinstance(arena, DeviceArena) and self._arenas.get(arena.name) is arena:
+            if arena.near is None:
+                arena.near = self._device_sums.reaches_all(arena)
+            arena.went_near = arena.near
+            if arena.near:
+                if not self._near:
+                    self._device_sums.talk.announce()
+                self._last_near -= 1
+                self._near[self._last_near] = part
+                return self._last_near
+            there = self._there(part)._replace(weight=part.weight, narrowing=part.narrowing)
+            if part.weight:  # else it does not count
+                self._staging.to_host(part.contribution, there.contribution)
+            part, landing = there, _Landing(there.result, part.result)
         handle = self.node.start(part)
         self._device_sums.talk.outstanding[handle] = None
+        if landing is not None:
+            self._landings[handle] = landing
         return handle
 
     def proceed(self) -> None:

@@ -300,19 +300,6 @@ class Plane(ABC):
         of the workers, or as MPI does it. Local."""
         return None
 
-    def perform(self, request: Start | Proceed | Wait | Cancel) -> Handle | None:
-        """Do what is asked. Return the handle of a started part."""
-        match request:
-            case Start(part):
-                return self.start(part)
-            case Proceed():
-                self.proceed()
-            case Wait(handles):
-                self.wait(handles)
-            case Cancel(handles):
-                self.cancel(handles)
-        return None
-
 
 def private_arena(
     layout: Sequence[Shape], in_place: bool, state: DoubleBuffer | None = None
