@@ -17,7 +17,8 @@ from spotmpi.bench import adaptive, exposed, switches
 from spotmpi.bench.convergence import against, aims
 from spotmpi.bench.stragglers import Run, gaps, speeds
 from spotmpi.optimizers import SGD
-from spotmpi.strategies import NAMES, named
+from spotmpi.policies import Metrics
+from spotmpi.strategies import NAMES, Strategy, named
 from tests.docs.pages import ROOT, blocks, table
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
@@ -109,18 +110,18 @@ def test_the_command_names_a_strategy() -> None:
     assert named(given).every == 64
 
 
-def shown(name: str) -> Any:
-    """The strategy with an operator of this name that the page shows."""
+def shown(name: str) -> dict[str, Any]:
+    """What the page's code with a class of this name defines."""
     (code,) = (one for one in blocks(PAGE, "python") if f"class {name}" in one)
     assert sum(bool(line) for line in code.splitlines()) <= 15
     found: dict[str, Any] = {}
     exec(code, found)  # noqa: S102 - the page's own
-    return found["strategy"]
+    return found
 
 
 def test_the_stage_that_it_shows_does_what_it_says() -> None:
     with spotmpi.Trainer(
-        [np.full(3, 2.0)], optimizer=SGD(lr=0.5), strategy=shown("Decay")
+        [np.full(3, 2.0)], optimizer=SGD(lr=0.5), strategy=shown("Decay")["strategy"]
     ) as trainer:
         trainer.step([np.ones(3)])
         np.testing.assert_allclose(trainer.params[0], (2.0 - 0.5) * (1 - 0.1 * 0.5))
@@ -128,10 +129,31 @@ def test_the_stage_that_it_shows_does_what_it_says() -> None:
 
 def test_the_round_that_it_shows_does_what_it_says() -> None:
     with spotmpi.Trainer(
-        [np.zeros(3)], optimizer=SGD(lr=0.5), strategy=shown("SignVote")
+        [np.zeros(3)], optimizer=SGD(lr=0.5), strategy=shown("SignVote")["strategy"]
     ) as trainer:
         trainer.step([np.array([3.0, 0.0, -0.25])])
         assert trainer.params[0].tolist() == [-0.5, 0.0, 0.5]
+
+
+def test_the_policy_that_it_shows_decides_as_it_says() -> None:
+    policy = shown("ByHosts")["ByHosts"]()
+    often, seldom = policy.strategies
+    known = {"steps": 100, "since": 50, "workers": 4}
+    speeds = {"seconds": 5.0, "throughput": 90.0, "slowest": 1.0}
+
+    def decided(hosts: int, share: float, now: Strategy) -> Strategy | None:
+        found: Strategy | None = policy.decide(
+            Metrics(now, hosts=hosts, share=share, **known, **speeds)
+        )
+        return found
+
+    assert decided(1, 0.5, seldom) is often
+    assert decided(2, 0.5, often) is seldom
+    assert decided(2, 0.9, often) is decided(2, 0.9, seldom) is None
+    with spotmpi.Trainer([np.zeros(3)], optimizer=SGD(lr=0.5), policy=policy) as trainer:
+        for _ in range(40):
+            trainer.step([np.ones(3)])
+        assert trainer.strategy is often
 
 
 def measured() -> dict[tuple[str, str], Any]:
