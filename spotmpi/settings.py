@@ -11,6 +11,7 @@ SPOTMPI_CHECKPOINT_EVERY steps between two checkpoints
 SPOTMPI_RESUME           1: go on from the newest usable checkpoint
 SPOTMPI_MIN_WORKERS      with fewer workers than this, write a checkpoint and stop with code 75
 SPOTMPI_STRATEGY         how workers synchronise, in the place of what the script says
+SPOTMPI_POLICY           what chooses how workers synchronise, in the place of what the script says
 SPOTMPI_REVOKE           rehearsed revocations, as in ``2,5@40;1@60``: workers @ step
 SPOTMPI_DETECT_MS        milliseconds after which what is silent or stopped counts as lost; without
                          it that is found out (``--detect-ms auto``)
@@ -86,6 +87,8 @@ class Settings:
     min_workers: int = 1
     strategy: str | None = None
     """By its name and options."""
+    policy: str | None = None
+    """By its name, its options and its strategies."""
     revoke: tuple[Revocation, ...] = ()
     detect_ms: int | None = None
     """None: found out by trying, link by link."""
@@ -113,6 +116,7 @@ class Settings:
             resume=_flag(found, "SPOTMPI_RESUME"),
             min_workers=_integer(found, "SPOTMPI_MIN_WORKERS", least=1) or 1,
             strategy=found.get("SPOTMPI_STRATEGY"),
+            policy=found.get("SPOTMPI_POLICY"),
             revoke=_revocations(found, "SPOTMPI_REVOKE"),
             detect_ms=_integer(found, "SPOTMPI_DETECT_MS", least=1),
             world_size=_integer(found, "OMPI_COMM_WORLD_SIZE", least=1),
@@ -149,6 +153,7 @@ class Settings:
             "SPOTMPI_MIN_WORKERS": self.min_workers if self.min_workers > 1 else None,
             "SPOTMPI_DETECT_MS": self.detect_ms,
             "SPOTMPI_STRATEGY": self.strategy,
+            "SPOTMPI_POLICY": self.policy,
             "SPOTMPI_REVOKE": ";".join(map(str, self.revoke)) or None,
         }
         return {name: str(value) for name, value in values.items() if value is not None}

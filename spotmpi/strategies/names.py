@@ -22,7 +22,7 @@ from spotmpi.strategies.shipped import (
 )
 from spotmpi.strategies.strategy import Strategy
 
-__all__ = ["NAMES", "named"]
+__all__ = ["NAMES", "named", "numbers_of", "options_of"]
 
 _SHIPPED = (
     *(SSGD, Lookahead, LocalSGD, SMA, EASGD, DiLoCo),
@@ -40,14 +40,11 @@ def named(text: str) -> Strategy:
     name, _, said = text.partition(":")
     if name not in NAMES:
         raise UsageError(f"there is no strategy {name!r}; there are {', '.join(NAMES)}")
-    given: dict[str, str] = {}
-    for option, value in [_option(name, one) for one in said.split(",") if said]:
-        if option in given:
-            raise UsageError(f"--strategy {name} has the option {option} twice: give it once")
-        given[option] = value
-    form = given.pop(_NARROW, None)
     usual = {one.name: one.default for one in inspect.signature(NAMES[name]).parameters.values()}
-    options = {key: _number(name, key, value, usual) for key, value in given.items()}
+    given = options_of(f"--strategy {name}", said)
+    form = given.pop(_NARROW, None)
+    more = f"{_NARROW}={'|'.join(FORMATS)}"
+    options = numbers_of(f"the strategy {name}", given, usual, more)
     try:
         strategy = NAMES[name](**options)
         return strategy if form is None else Narrow(form) >> strategy
@@ -55,22 +52,39 @@ def named(text: str) -> Strategy:
         raise UsageError(f"--strategy {text}: {error}") from None
 
 
-def _option(name: str, text: str) -> tuple[str, str]:
-    option, equals, value = text.partition("=")
-    if not equals:
-        raise UsageError(f"--strategy {name} has the option {text!r}, expected one like h=8")
-    return option, value
+def options_of(what: str, said: str) -> dict[str, str]:
+    """Return the options in a text such as "h=8,outer=0.7". UsageError if one is no option, or is
+    there twice; ``what`` has them."""
+    given: dict[str, str] = {}
+    for one in said.split(",") if said else ():
+        option, equals, value = one.partition("=")
+        if not equals:
+            raise UsageError(f"{what} has the option {one!r}, expected one like h=8")
+        if option in given:
+            raise UsageError(f"{what} has the option {option} twice: give it once")
+        given[option] = value
+    return given
 
 
-def _number(name: str, option: str, value: str, usual: dict[str, float]) -> float:
+def numbers_of(
+    what: str, given: Mapping[str, str], usual: Mapping[str, float], more: str = ""
+) -> dict[str, float]:
+    """Return these options as numbers of the kinds that ``usual`` has. UsageError if one is unknown
+    or no number. ``what`` has them, and ``more`` besides."""
+    return {option: _number(what, option, value, usual, more) for option, value in given.items()}
+
+
+def _number(what: str, option: str, value: str, usual: Mapping[str, float], more: str) -> float:
     if option not in usual:
-        there = ", ".join(f"{known}={default}" for known, default in usual.items())
-        there += (", " if there else "") + f"{_NARROW}={'|'.join(FORMATS)}"
-        raise UsageError(f"the strategy {name} has no option {option!r}; it has {there}")
+        there = [f"{known}={default}" for known, default in usual.items()] + [more] * bool(more)
+        said = f"it has {', '.join(there)}" if there else "it has none"
+        raise UsageError(f"{what} has no option {option!r}; {said}")
     kind = type(usual[option])
     try:
         return kind(value)
     except ValueError:
-        what = "a whole number" if kind is int else "a number"
-        said = f"the option {option} of the strategy {name} is {value!r}, expected {what}"
-        raise UsageError(f"{said} such as {usual[option]}") from None
+        expected = "a whole number" if kind is int else "a number"
+        raise UsageError(
+            f"the option {option} of {what} is {value!r}, expected {expected} such as "
+            f"{usual[option]}"
+        ) from None

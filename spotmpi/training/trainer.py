@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from spotmpi import policies
 from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import Optimizer
@@ -32,7 +33,8 @@ class Trainer(Elastic[P]):
         start, or for ``lr_reference`` workers.
     ``strategy``: how workers synchronise; `SSGD` if not given. ``--strategy`` replaces it.
     ``strategies``: other strategies that workers may change to; see `strategy`.
-    ``policy``: decides on such changes; one of `spotmpi.policies`. ``--strategy`` turns it off.
+    ``policy``: decides on such changes; one of `spotmpi.policies`. ``--policy`` replaces it, and
+        ``--strategy`` turns it off.
     ``seed``: decides the order of samples.
     ``scale_lr``: how the learning rate follows the number of workers in each step's average:
         "linear", "sqrt" (with its square root) or "none".
@@ -241,19 +243,26 @@ def _chosen(
     strategy: Strategy | None, strategies: Sequence[Strategy], policy: Policy | None
 ) -> tuple[list[Strategy], Policy | None, bool]:
     """Return the strategies of a training, the first one first, and the policy that chooses.
-    ``--strategy`` replaces both; then the third value is True if there was a policy. Raises
-    UsageError."""
+    ``--policy`` replaces the policy, and ``--strategy`` both; then the third value is True if there
+    was a policy. Raises UsageError."""
     if not isinstance(policy, Policy | None):
         raise UsageError(f"policy must be one of spotmpi.policies, not {policy!r}")
     if isinstance(strategies, Strategy):
         raise UsageError("strategies is one strategy, expected a list, as [LocalSGD()]")
+    given = Settings.from_environ()
+    if given.policy is not None:
+        if given.strategy is not None:
+            raise UsageError("SPOTMPI_POLICY and SPOTMPI_STRATEGY are both set: set one of them")
+        if strategies:  # the script may want to go on with its own
+            strategies = [*strategies, SSGD() if strategy is None else strategy]
+        strategy, policy = None, policies.named(given.policy)
     if policy is not None:
         if not (decides := list(policy.strategies)):
             raise UsageError(f"{policy} has no strategies: name all that it may decide for")
         strategies = [*strategies, *decides]
         strategy = strategy or decides[0]
     insists = False
-    if (asked := Settings.from_environ().strategy) is not None:
+    if (asked := given.strategy) is not None:
         insists = policy is not None
         if strategies:  # the script may want to go on with its own
             strategies = [*strategies, SSGD() if strategy is None else strategy]

@@ -37,7 +37,6 @@ from spotmpi.fabric.mpi import calls
 from spotmpi.fabric.mpi import fabric as mpi
 from spotmpi.fabric.neighbours import common_sums
 from spotmpi.optimizers import Momentum
-from spotmpi.policies import StragglerAware
 from spotmpi.strategies import SSGD, named
 from spotmpi.testing import slowed
 from spotmpi.training.fault_injection import FaultInjection
@@ -62,7 +61,6 @@ parser.add_argument("--arrays", default="numpy", choices=LIBRARIES)
 parser.add_argument("--slow", type=int, help="this worker is ten times slower than it is")
 parser.add_argument("--most", type=int, help="steps after which the loop is left")
 parser.add_argument("--change", nargs="+", default=[], help="after every third step, in turn")
-parser.add_argument("--aware", action="store_true", help="of slow workers, with a policy")
 parser.add_argument("--once", choices=["loop", "end"], help="something is done once")
 arguments = parser.parse_args()
 library = Library(arguments.arrays)
@@ -186,7 +184,6 @@ with spotmpi.Trainer(
     optimizer=Momentum(lr=0.02),
     strategy=others.STRATEGIES.get(arguments.strategy, SSGD)(),
     strategies=changes,
-    policy=StragglerAware(then=named("adpsgd:control=5"), settle=0.05) if arguments.aware else None,
     seed=7,
     bucket_mb=1e-9 if arguments.pieces else 25.0,
 ) as trainer:

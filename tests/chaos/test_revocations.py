@@ -476,8 +476,8 @@ def test_workers_at_their_own_pace_change_to_steps_together_and_back(run) -> Non
 
 def test_a_policy_sees_a_slow_worker_and_whoever_leads_decides(run) -> None:
     """The leader dies before there is much to decide by; the slow one later on."""
-    args = ["--aware", "--slow", "2"]
-    job = run(4, "--revoke", "0@6", "--revoke", "2@150", script_args=args, passes=24)
+    options = ["--policy", f"straggleraware:settle=0.05/{PAIRS}", "--revoke", "0@6"]
+    job = run(4, *options, "--revoke", "2@150", script_args=["--slow", "2"], passes=24)
     job.check_promises()
     assert job.survivors == {1, 3}
     there, *_ = job.of("strategy")

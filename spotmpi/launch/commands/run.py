@@ -103,6 +103,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "diloco:h=64,outer=0.7,narrow=int8, ...",
     )
     parser.add_argument(
+        "--policy",
+        metavar="NAME[:OPTION=N,..][/STRATEGY..]",
+        help="what chooses the strategy meanwhile, in the place of what the script says: "
+        "best, best:again=60/ssgd/diloco:h=16, throughputbelow:least=0.4/adpsgd, "
+        "straggleraware, schedule/0=ssgd/1000=localsgd:h=8",
+    )
+    parser.add_argument(
         "--revoke",
         metavar="W[,W..]@STEP",
         action="append",
@@ -194,6 +201,7 @@ def main(options: argparse.Namespace, limits: Limits = _USUAL) -> int:
         resume=options.resume,
         min_workers=_whole("--min-workers", options.min_workers, "workers"),
         strategy=_strategy(options.strategy),
+        policy=_policy(options.policy, options.strategy),
         revoke=tuple(map(parse_revocation, options.revoke)),
         log=options.verbose or options.log_dir is not None,
         detect_ms=(
@@ -391,6 +399,19 @@ def _strategy(text: str | None) -> str | None:
     if text is None:
         return None
     from spotmpi.strategies import named  # NumPy: only for those who name one
+
+    named(text)
+    return text
+
+
+def _policy(text: str | None, strategy: str | None) -> str | None:
+    """By its name, its options and its strategies. Raises UsageError if there is none such, or if a
+    ``strategy`` was asked for as well."""
+    if text is None:
+        return None
+    if strategy is not None:
+        raise UsageError(f"--policy {text} and --strategy {strategy}: give one of them")
+    from spotmpi.policies import named  # NumPy: only for those who name one
 
     named(text)
     return text
