@@ -73,14 +73,24 @@ class Metrics:
             name: round(getattr(self, name), _DIGITS)
             for name in ("seconds", "throughput", "share", "communication", "slowest")
         }
-        known |= {name: getattr(self, name) for name in ("since", "workers", "hosts", "loss")}
+        whole = ("steps", "since", "workers", "hosts", "loss")
+        known |= {name: getattr(self, name) for name in whole}
         known["noise"] = None if self.noise is None else round(self.noise, _DIGITS)
         known["tried"] = {
             name: {
                 "progress": round(one.progress, _DIGITS),
                 "workers": one.workers,
                 "ago": round(one.ago, _DIGITS),
+                "period": round(one.period, _DIGITS),
             }
             for name, one in self.tried.items()
         }
         return known
+
+    @classmethod
+    def of(cls, strategy: Strategy, figures: Mapping[str, Any]) -> Metrics:
+        """Return the metrics that had these `figures` while ``strategy`` was followed. Raises
+        KeyError or TypeError if they are not such figures."""
+        known = {name: value for name, value in figures.items() if name != "communication"}
+        tried = {name: Tried(**one) for name, one in known.pop("tried").items()}
+        return cls(strategy, tried=tried, **known)

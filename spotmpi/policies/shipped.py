@@ -122,7 +122,7 @@ class Schedule(Policy):
 
     def __str__(self) -> str:
         """Return a text with the steps: the policies of all workers are compared by it."""
-        said = (f"{step}: {self.begins[step]}" for step in sorted(self.begins))
+        said = (f"{step}: {self.begins[step].called}" for step in sorted(self.begins))
         return f"Schedule({', '.join(said)})"
 
 

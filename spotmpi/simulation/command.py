@@ -7,7 +7,7 @@ import argparse
 from spotmpi import subcommands
 from spotmpi.bench.papers import reproduce
 from spotmpi.economy.plan import cluster_simulation, deadline_simulation
-from spotmpi.simulation import protocol
+from spotmpi.simulation import policy, protocol
 from spotmpi.subcommands import run as main
 
 __all__ = ["add_arguments", "main"]
@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 deadline_simulation,
             ),
             "reproduce": ("a paper's figures beside those of the models here", reproduce),
+            "policy": ("what another policy would have decided in a training", policy),
             "protocol": ("search for faults that break what a training promises", protocol),
         },
     )

@@ -18,6 +18,7 @@ __all__ = ["alone", "of_file", "printable", "split"]
 _Types = tuple[type, ...]
 _NUMBER: _Types = (int, float)
 _WHOLE: _Types = (int,)
+_TEXT: _Types = (str, type(None))
 _MAYBE: _Types = (int, float, type(None))
 _LIST: _Types = (list, tuple)
 
@@ -55,13 +56,13 @@ _NEEDED: dict[str, dict[str, _Types]] = {
     },
     "resume": {"step": _WHOLE},
     "strategy": {"step": _WHOLE},
+    "survey": {"step": _WHOLE, "strategy": (str,), "decides": _TEXT, "figures": (dict,)},
     "batches": {"step": _WHOLE, "loop": _WHOLE, "n": _WHOLE, "passes": _WHOLE},
     "gap": {"step": _WHOLE, "steps": _WHOLE},
     "end": {"step": _WHOLE, "workers": _LIST, "outcome": (str,)},
 }
 """Of each event: the fields that are used without asking, and what they may be."""
 
-_TEXT: _Types = (str, type(None))
 _IF_THERE: dict[str, _Types] = {
     "at": _MAYBE,
     "began": _MAYBE,

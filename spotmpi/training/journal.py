@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spotmpi.launcher_channel import LauncherChannel
+from spotmpi.policies import Metrics
 from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import WorkerId
 from spotmpi.protocol.sampler import Lease
@@ -134,6 +135,16 @@ class Journal:
         self._changed = step, strategy
         self._choices.clear()  # the data plane may have other arrays now
         self._chosen.append(("strategy", told))
+
+    def surveyed(self, metrics: Metrics, decides: Strategy | None) -> None:
+        """Note the figures of a survey, and what the policy decides for by them; None: it stays."""
+        told = {
+            "step": metrics.steps,
+            "strategy": metrics.strategy.called,
+            "decides": None if decides is None else decides.called,
+            "figures": metrics.figures(),
+        }
+        self._chosen.append(("survey", told))
 
     def batches(self, step: int, loop: int, planned: Mapping[str, int]) -> None:
         """Note that the script goes through these batches from this step on, if that is new."""

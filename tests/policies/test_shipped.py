@@ -155,7 +155,7 @@ def test_a_policy_says_what_it_is() -> None:
     figures = measured(SLOW, 0.25).figures()
     assert figures["share"] == 0.25
     assert figures["communication"] == 0.75
-    assert figures["tried"] == {"ssgd": {"progress": 10.0, "workers": 4, "ago": 0.0}}
+    assert figures["tried"]["ssgd"] == {"progress": 10.0, "workers": 4, "ago": 0.0, "period": 0.0}
 
 
 def test_schedules_that_differ_have_different_texts() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from spotmpi.policies import Metrics, ThroughputBelow
 from spotmpi.strategies import ADPSGD, SSGD, LocalSGD
 from spotmpi.training.state.strategy_choice import StrategyChoice
 
@@ -9,12 +12,38 @@ from spotmpi.training.state.strategy_choice import StrategyChoice
 def test_a_wish_lasts_until_workers_follow_it() -> None:
     choice = StrategyChoice([SSGD(), LocalSGD(h=2)], None)
     assert choice.wanted(0) is None
-    choice.wish, choice.why = choice.number_of(LocalSGD(h=2)), {"why": "to send less"}
+    choice.wish = choice.number_of(LocalSGD(h=2))
     assert choice.wanted(0) == 1
     assert choice.wanted(1) is None, "workers follow it already"
-    assert choice.come_to(0) == {}, "others wished that"
-    assert choice.come_to(1) == {"why": "to send less"}
+    assert choice.come_to(1) == {}, "no policy has decided it"
     assert choice.wanted(0) is None
+
+
+def measured(share: float) -> Metrics:
+    known = {"steps": 100, "since": 50, "workers": 4, "hosts": 2}
+    return Metrics(SSGD(), seconds=5.0, throughput=9.0, slowest=1.0, share=share, **known)
+
+
+@pytest.mark.parametrize("leads", [True, False])
+def test_every_worker_knows_why_and_only_the_leader_wishes(leads: bool) -> None:
+    """The leader may be lost before it can tell."""
+    policy = ThroughputBelow(0.4, then=LocalSGD(h=2))
+    choice = StrategyChoice(policy.strategies, policy)
+    assert choice.decide(measured(0.5), leads) is None
+    assert choice.decide(measured(0.3), leads) is policy.then
+    assert choice.wanted(0) == (1 if leads else None)
+    why = choice.come_to(1)
+    assert "each worker does 0.30 of what it would do alone" in why["why"]
+    assert why["figures"]["share"] == 0.3
+    assert choice.come_to(1) == {}, "it is told once"
+
+
+def test_a_script_s_own_wish_has_no_reason_of_the_policy() -> None:
+    policy = ThroughputBelow(0.4, then=LocalSGD(h=2))
+    choice = StrategyChoice([*policy.strategies, ADPSGD()], policy)
+    choice.decide(measured(0.3), leads=True)
+    choice.wish = 2
+    assert choice.come_to(2) == {}
 
 
 def test_rounds_carry_tables_if_any_strategy_is_asynchronous() -> None:

@@ -22,8 +22,10 @@ class StrategyChoice:
         self.policy = policy
         self.wish: int | None = None
         """Number of the strategy that this worker's script or policy wants, if any."""
-        self.why: Mapping[str, Any] = {}
-        """What the policy's wish was decided by, for the trace."""
+        self._decided: int | None = None
+        """Number of the strategy that the policy decided for last, on this worker."""
+        self._why: Mapping[str, Any] = {}
+        """What it decided by, for the trace."""
 
     @property
     def tells(self) -> bool:
@@ -38,26 +40,32 @@ class StrategyChoice:
         """Return the number of the strategy that this worker wants, unless it is this one."""
         return None if self.wish == number else self.wish
 
-    def decide(self, metrics: Metrics) -> None:
-        """Wish for what the policy, if there is one, decides by these metrics. Raises UsageError if
-        it is not among the strategies."""
+    def decide(self, metrics: Metrics, leads: bool) -> Strategy | None:
+        """Return what the policy, if there is one, decides for by these metrics; None: it stays.
+        Wish for that, if this worker ``leads``: all others decide in case that the leader is lost
+        before it can tell why. Raises UsageError if it is not among the strategies."""
         wanted = None if self.policy is None else self.policy.decide(metrics)
         if wanted is None or str(wanted) == str(metrics.strategy):
-            return
+            return None
         try:
-            self.wish = self.number_of(wanted)
+            self._decided = self.number_of(wanted)
         except ValueError:
             raise UsageError(
                 f"{self.policy} has decided for {wanted}, expected one of its strategies, "
                 f"or None: {', '.join(map(str, self.strategies))}"
             ) from None
-        self.why = {"why": _decided(self.policy, metrics), "figures": metrics.figures()}
+        self._why = {"why": _reason(self.policy, metrics), "figures": metrics.figures()}
+        if leads:
+            self.wish = self._decided
+        return wanted
 
     def come_to(self, number: int) -> Mapping[str, Any]:
-        """Note that workers follow this strategy from now on. Return why this worker wished it."""
-        if self.wish != number:
-            return {}
-        why, self.wish, self.why = self.why, None, {}
+        """Note that workers follow this strategy from now on. Return why, if the policy decided so
+        on this worker."""
+        why = self._why if self._decided == number else {}
+        if self.wish == number:
+            self.wish = None
+        self._decided, self._why = None, {}
         return why
 
     def said(self, optimizer: Optimizer | None) -> str:
@@ -67,7 +75,7 @@ class StrategyChoice:
         return known + ("" if self.policy is None else f" {self.policy}")
 
 
-def _decided(policy: Policy | None, metrics: Metrics) -> str:
+def _reason(policy: Policy | None, metrics: Metrics) -> str:
     """Return the reason for a decision, as text for people."""
     there = f"{metrics.workers} workers on {metrics.hosts} host" + "s" * (metrics.hosts != 1)
     return (

@@ -56,8 +56,9 @@ class Switching:
         if (told := self._tables.told_survey) is not None:
             self._training.meter.reset()
             metrics = self._survey.metrics(*told, full)
-            if metrics is not None and leads and self.wish is None:
-                self._training.choice.decide(metrics)
+            if metrics is not None:
+                decides = self._training.choice.decide(metrics, leads and self.wish is None)
+                self._journal.surveyed(metrics, decides)
         if self._transfer.idle and word.strategy != self._training.number:
             self._agreed = word.strategy
 
