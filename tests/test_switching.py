@@ -129,6 +129,14 @@ def test_all_change_to_it_after_the_same_round(tmp_path: Path, seed: int) -> Non
     assert {one["strategy"] for one in result.of("strategy")} <= set(job.seen)
 
 
+def test_a_script_may_want_another_one_in_every_step(tmp_path: Path) -> None:
+    """Each is followed for a round at least: that is when the next wish is heard."""
+    results = campaign(Changing(tmp_path / "calm", 3, every=1), runs=6, holds=check)
+    for result in results:
+        assert len(result.of("strategy")) > len(steps(result.records)) // 8
+    assert any(result.of("recovery") for result in results)
+
+
 @pytest.mark.parametrize("optimizer", [Momentum, Adam])
 @pytest.mark.first("Adam")
 def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, optimizer: Any) -> None:
