@@ -25,6 +25,8 @@ class Tried:
     """Seconds since the measurement; 0 for the strategy that is followed."""
     period: float = 0.0
     """Seconds between surveys at the time of the measurement: a trial ends with a survey."""
+    behind: float = 0.0
+    """How far it is behind the best one that was measured with as many workers, as a share."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Metrics:
                 "workers": one.workers,
                 "ago": round(one.ago, _DIGITS),
                 "period": round(one.period, _DIGITS),
+                "behind": round(one.behind, _DIGITS),
             }
             for name, one in self.tried.items()
         }

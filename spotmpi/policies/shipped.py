@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from spotmpi.errors import UsageError
 from spotmpi.optimizers.numbers import finite, whole
-from spotmpi.policies.metrics import Metrics, Tried
+from spotmpi.policies.metrics import Metrics
 from spotmpi.policies.policy import Policy
 from spotmpi.strategies import ADPSGD, SSGD, Strategy
 
@@ -131,10 +131,10 @@ class Best(Policy):
     """Follows the one of ``candidates`` with which all workers together use most samples a second.
 
     It tries each for ``settle`` seconds, and on to the next survey: at first, when the number of
-    workers changes, and again after ``again`` seconds. It tries a candidate that is far behind less
-    often, so that this costs no more than the share ``cost`` of the time. It goes to another one
-    only if that is better by the share ``better``. It cannot know what a sample is worth with each
-    strategy: name only strategies that you trust.
+    workers changes, and again after ``again`` seconds. It tries a candidate that was far behind
+    less often, also when workers come and go, so that each costs no more than the share ``cost`` of
+    the time. It goes to another one only if that is better by the share ``better``. It cannot know
+    what a sample is worth with each strategy: name only strategies that you trust.
     """
 
     candidates: Sequence[Strategy]
@@ -160,24 +160,25 @@ class Best(Policy):
         """Return a candidate that is to be tried, or the best one."""
         if metrics.seconds < self.settle:
             return None
-        known = metrics.tried
-        valid = [one for one in known.values() if one.workers == metrics.workers]
-        most = max((one.progress for one in valid), default=0.0)
         for one in self.candidates:
-            if self._is_old(known.get(one.called), metrics.workers, most):
+            if self._is_due(one, metrics):
                 return one
-        best = max(self.candidates, key=lambda one: known[one.called].progress)
+        known = {name: one for name, one in metrics.tried.items() if one.workers == metrics.workers}
         now = known.get(metrics.strategy.called)
-        if now is None or known[best.called].progress > (1 + self.better) * now.progress:
-            return best
-        return None
+        least = 0.0 if now is None else (1 + self.better) * now.progress
+        there = [one for one in self.candidates if one.called in known]
+        best = max(there, key=lambda one: known[one.called].progress, default=None)
+        return best if best is not None and known[best.called].progress > least else None
 
-    def _is_old(self, known: Tried | None, workers: int, most: float) -> bool:
-        if known is None or known.workers != workers:
+    def _is_due(self, candidate: Strategy, metrics: Metrics) -> bool:
+        """Return True if the candidate is to be tried: what is known of it is too old, or is of
+        another number of workers. One that was behind has to wait, as it may be behind again."""
+        known = metrics.tried.get(candidate.called)
+        if known is None:
             return True
-        took = self.settle + known.period
-        loses = took * (1.0 - known.progress / most) if most else 0.0
-        return known.ago > max(self.again, loses / self.cost)
+        loses = (self.settle + known.period) * known.behind
+        usual = self.again if known.workers == metrics.workers else 0.0
+        return known.ago > max(usual, loses / self.cost)
 
 
 def _is(one: Strategy, other: Strategy) -> bool:

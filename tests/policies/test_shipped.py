@@ -107,16 +107,26 @@ def test_best_tries_again_when_the_workers_change_and_after_a_while() -> None:
     assert policy.decide(measured(FAST, 0.4, tried=old)) is SLOW
     assert policy.decide(measured(FAST, 0.4, tried=tried, workers=5)) is SLOW
     # One that is ten times slower costs 1.8 s each time: at most 2 % of the time go there.
-    far = {"ssgd": Tried(4.0, 4, 85.0)}
+    far = {"ssgd": Tried(4.0, 4, 85.0, behind=0.9)}
     assert policy.decide(measured(FAST, 1.0, tried=far)) is None
-    assert policy.decide(measured(FAST, 1.0, tried={"ssgd": Tried(4.0, 4, 91.0)})) is SLOW
+    later = {"ssgd": Tried(4.0, 4, 91.0, behind=0.9)}
+    assert policy.decide(measured(FAST, 1.0, tried=later)) is SLOW
+
+
+def test_best_does_not_pay_more_where_workers_come_and_go() -> None:
+    """The same for one that was far behind with another number of them."""
+    policy = Best([SLOW, FAST], cost=0.02, settle=2.0)
+    for workers in (3, 5):
+        for ago, wanted in (85.0, None), (91.0, SLOW):
+            tried = {"ssgd": Tried(4.0, 4, ago, behind=0.9)}
+            assert policy.decide(measured(FAST, 1.0, tried=tried, workers=workers)) is wanted
 
 
 def test_best_counts_that_a_trial_ends_with_a_survey() -> None:
     """With its own numbers: 14 s, of which nine tenths are lost, are 2 % of 630."""
     policy = Best([SLOW, FAST])
     for ago, wanted in (625.0, None), (635.0, SLOW):
-        tried = {"ssgd": Tried(4.0, 4, ago, period=12.0)}
+        tried = {"ssgd": Tried(4.0, 4, ago, period=12.0, behind=0.9)}
         assert policy.decide(measured(FAST, 1.0, tried=tried)) is wanted
 
 
@@ -155,7 +165,13 @@ def test_a_policy_says_what_it_is() -> None:
     figures = measured(SLOW, 0.25).figures()
     assert figures["share"] == 0.25
     assert figures["communication"] == 0.75
-    assert figures["tried"]["ssgd"] == {"progress": 10.0, "workers": 4, "ago": 0.0, "period": 0.0}
+    assert figures["tried"]["ssgd"] == {
+        "progress": 10.0,
+        "workers": 4,
+        "ago": 0.0,
+        "period": 0.0,
+        "behind": 0.0,
+    }
 
 
 def test_schedules_that_differ_have_different_texts() -> None:

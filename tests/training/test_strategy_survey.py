@@ -8,7 +8,7 @@ from spotmpi.optimizers import SGD
 from spotmpi.policies import Fixed, Metrics, ThroughputBelow
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.paces import Pace
-from spotmpi.strategies import ADPSGD, SSGD
+from spotmpi.strategies import ADPSGD, SSGD, LocalSGD
 from spotmpi.training.model import Model
 from spotmpi.training.state.rate import Rate
 from spotmpi.training.state.training_state import TrainingState
@@ -78,3 +78,25 @@ def test_workers_that_come_between_two_surveys_count_from_then_on(survey: Strate
     assert found is not None
     assert found.share == pytest.approx(COMPUTES)
     assert (found.workers, found.throughput, found.progress) == (4, 4.0, 16.0)
+
+
+def test_how_far_a_strategy_is_behind_is_known_of_as_many_workers(survey: StrategySurvey) -> None:
+    training = survey._training
+    found = _rounds(survey, 1.0, 15)
+    assert found is not None
+    assert found.tried["ssgd"].behind == 0.0
+    training.sync.strategy = LocalSGD(h=2)
+    survey.reset()
+    assert isinstance(survey._clock, Clock)
+    for _ in range(9):
+        survey._clock.now += 0.25
+        survey.committed(4 * WORKERS, WORKERS)
+    found = survey.metrics([Pace(0, 8, 8, 32, 1.0)], (), range(WORKERS))
+    assert found is not None
+    assert (found.tried["ssgd"].behind, found.tried["localsgd:h=2"].behind) == (0.75, 0.0)
+    for _ in range(9):
+        survey._clock.now += 0.125
+        survey.committed(4 * 3, 3)
+    found = survey.metrics([Pace(0, 8, 8, 32, 1.0)], (), range(3))
+    assert found is not None
+    assert found.tried["ssgd"].behind == 0.75, "of two workers, as it was measured"

@@ -35,8 +35,10 @@ class StrategySurvey:
         self._training = training
         self._membership = membership
         self._clock = clock
-        self._tried: dict[str, tuple[float, int, float, float]] = {}
-        """Progress, workers, time and seconds of the last survey of each strategy, by its name."""
+        self._tried: dict[str, tuple[int, float, float]] = {}
+        """Workers, time and seconds of the last survey of each strategy, by its name."""
+        self._progress: dict[int, dict[str, float]] = {}
+        """Samples a second of each strategy, in its last survey with this number of workers."""
         self._noise: Noise | None = None
         self.reset()
 
@@ -76,7 +78,8 @@ class StrategySurvey:
             return None
         strategy, workers = training.sync.strategy, len(full)
         throughput = samples / worked
-        self._tried[strategy.called] = throughput * workers, workers, now, seconds
+        self._tried[strategy.called] = workers, now, seconds
+        self._progress.setdefault(workers, {})[strategy.called] = throughput * workers
         members = {one.id: one.host for one in self._membership()}
         return Metrics(
             strategy=strategy,
@@ -91,7 +94,12 @@ class StrategySurvey:
             loss=training.progress.loss,
             noise=None if self._noise is None else self._noise.scale,
             tried={
-                name: Tried(known, many, now - at, period)
-                for name, (known, many, at, period) in self._tried.items()
+                name: self._known(name, many, now - at, period)
+                for name, (many, at, period) in self._tried.items()
             },
         )
+
+    def _known(self, name: str, workers: int, ago: float, period: float) -> Tried:
+        found = self._progress[workers]
+        behind = 1.0 - found[name] / max(found.values())
+        return Tried(found[name], workers, ago, period, behind)
