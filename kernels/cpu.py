@@ -258,10 +258,10 @@ def widen(out: Array, wire: Array, form: str) -> None:
         _NARROW.loops.widen(FORMATS.index(form), *_seen(wire, out.size, form), out)
 
 
-def check(*arrays: Array, written: int = 1) -> None:
-    """Raise TypeError or ValueError for arrays that compiled code would not survive. The first
-    ``written`` are written to."""
-    _checked(*arrays, written=written)
+def addresses(*arrays: Array, written: int = 1) -> list[int]:
+    """Return where each array begins. Raises TypeError or ValueError for arrays that compiled code
+    would not survive. The first ``written`` are written to."""
+    return list(map(_checked(*arrays, written=written).address, arrays))
 
 
 def _check_wire(flat: Array, wire: Array, form: str, written: bool = False) -> None:

@@ -28,13 +28,14 @@ def sgd(
     scale: float,
 ) -> None:
     """out = params - rate * (scale * the sum of all scales[i] * inputs[i])"""
-    if _are_few((out,), params, *inputs):
+    brought = _brought((out,), (params,), inputs, scales)
+    if brought is None:
         total = np.empty_like(out)
         cpu.scaled_sum(total, inputs, scales)
         out[...] = params
         cpu.sgd(out, total, rate, scale)
         return
-    past, brought = int(out.nbytes >= cpu.PAST_CACHE), _brought(inputs, scales)
+    past = int(out.nbytes >= cpu.PAST_CACHE)
     _loops(out.dtype.name).sgd_of(past, out, params, *brought, rate, scale)
 
 
@@ -51,13 +52,14 @@ def momentum(
 ) -> None:
     """velocity_out = beta * velocity + scale * the sum of all scales[i] * inputs[i];
     out = params - rate * velocity_out"""
-    if _are_few((out, velocity_out), params, velocity, *inputs):
+    brought = _brought((out, velocity_out), (params, velocity), inputs, scales)
+    if brought is None:
         total = np.empty_like(out)
         cpu.scaled_sum(total, inputs, scales)
         out[...], velocity_out[...] = params, velocity
         cpu.momentum(out, velocity_out, total, rate, beta, scale)
         return
-    past, brought = int(out.nbytes >= cpu.PAST_CACHE), _brought(inputs, scales)
+    past = int(out.nbytes >= cpu.PAST_CACHE)
     _loops(out.dtype.name).momentum_of(
         past, out, velocity_out, params, velocity, *brought, rate, beta, scale
     )
@@ -84,13 +86,14 @@ def adam(
     """Write what `reference.adam` makes of the parameters and their moments. The gradients are the
     sum of all scales[i] * inputs[i]."""
     scalars = rate, beta1, beta2, first, second, eps, decay, scale
-    if _are_few((out, mean_out, square_out), params, mean, square, *inputs):
+    brought = _brought((out, mean_out, square_out), (params, mean, square), inputs, scales)
+    if brought is None:
         total = np.empty_like(out)
         cpu.scaled_sum(total, inputs, scales)
         out[...], mean_out[...], square_out[...] = params, mean, square
         cpu.adam(out, mean_out, square_out, total, *scalars)
         return
-    past, brought = int(out.nbytes >= cpu.PAST_CACHE), _brought(inputs, scales)
+    past = int(out.nbytes >= cpu.PAST_CACHE)
     _loops(out.dtype.name).adam_of(
         past, out, mean_out, square_out, params, mean, square, *brought, *scalars
     )
@@ -108,22 +111,25 @@ def _loops(dtype: str) -> SimpleNamespace:
     return moving_loops.compiled(np.dtype(dtype))
 
 
-def _are_few(written: tuple[Array, ...], *read: Array) -> bool:
-    """Return True if there are too few elements for compiled code to be worth it. Raises TypeError
-    or ValueError for arrays that it would not survive."""
-    cpu.check(*written, *read, written=len(written))
-    mine = [int(x.ctypes.data) for x in written]
-    for i, address in enumerate(mine):
-        others = [*mine[:i], *(int(x.ctypes.data) for x in read)]
-        if written[i].nbytes and any(abs(address - one) < written[i].nbytes for one in others):
+def _brought(
+    written: tuple[Array, ...],
+    before: tuple[Array, ...],
+    inputs: Sequence[Array],
+    scales: Sequence[float],
+) -> tuple[Array, Array] | None:
+    """Return the addresses and the scales of the inputs, for compiled code; None: there are too few
+    elements for it to be worth it. Raises TypeError or ValueError for arrays that it would not
+    survive."""
+    starts = cpu.addresses(*written, *before, *inputs, written=len(written))
+    size = written[0].nbytes
+    for number, mine in enumerate(starts[: len(written)]):
+        others = (one for other, one in enumerate(starts) if other != number)
+        if size and any(abs(mine - one) < size for one in others):
             raise ValueError("what is written overlaps what is read: give it an array of its own")
-    if len(read) == len(written):
+    if not inputs:
         raise ValueError("got no inputs; give one or more")
-    return bool(written[0].size < cpu.FEW)
-
-
-def _brought(inputs: Sequence[Array], scales: Sequence[float]) -> tuple[Array, Array]:
+    if written[0].size < cpu.FEW:
+        return None
     if len(inputs) != len(scales):
         raise ValueError(f"got {len(inputs)} inputs and {len(scales)} scales; each input needs one")
-    addresses = [int(x.ctypes.data) for x in inputs]
-    return np.array(addresses, np.uintp), np.array(scales, np.float64)
+    return np.array(starts[-len(inputs) :], np.uintp), np.array(scales, np.float64)

@@ -42,6 +42,7 @@ class HostBarrier:
         self._bell = self._looks = self._yields = 0
         self._nap = HOST.zeros("int64", 2)
         """The limit of a sleep, in seconds and nanoseconds."""
+        self._nap_at = int(self._nap.ctypes.data)  # NumPy takes a microsecond to tell
 
     @property
     def loaded(self) -> bool:
@@ -103,7 +104,7 @@ class HostBarrier:
 
     def _meet(self, everybody: Buffer, number: int) -> None:
         assert self._loops is not None
-        meet, bell, nap = self._loops.meet, self._bell, self._nap.ctypes.data
+        meet, bell, nap = self._loops.meet, self._bell, self._nap_at
         looks, yields = self._looks, self._yields
         while not meet(everybody, number, bell, looks, yields, nap, _FUTEX):
             if self._hopeless():
