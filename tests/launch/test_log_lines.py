@@ -218,7 +218,7 @@ def test_a_job_tells_what_all_its_processes_do(
         rf"^agent on localhost: {STAMP} spotmpi\.launch\.host\.agent: the head says Start\(worker",
         rf"^worker 1 on localhost: {STAMP} spotmpi\.launch\.host\.wrapper: worker 1 is process",
         rf"^worker 0 on localhost: {STAMP} spotmpi\.training\.exchange: step [56]: generation 1: 2",
-        rf"^worker 2 on localhost: {STAMP} spotmpi\.training\.round_runner: step 10: training has fin",
+        rf"^worker 2 on localhost: {STAMP} spotmpi\.training\.round_runner: step 10: training has",
     ):
         assert re.search(pattern, text, re.MULTILINE), f"{pattern}\n{text}"
         assert re.search(pattern, running.output, re.MULTILINE), f"{pattern}\n{running.output}"
