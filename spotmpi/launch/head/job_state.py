@@ -355,7 +355,13 @@ class JobState:
         self.lines.append(f"{self._named(worker)} was revoked ({how}); {self._remaining(rest)}")
 
     def runtime_gave_up(self) -> None:
-        """Take the news that mpirun ended the job without being asked to."""
+        """Take the news that mpirun ended the job without being asked to.
+
+        It does so when a newcomer's start fails, as one does when the others end MPI meanwhile.
+        Once all have ended their training that harms nobody: what remains are their scripts.
+        """
+        if self._started and all(one.done or one.end for one in self._members):
+            return
         if self._started:
             self._bug("Open MPI ended the job, as it does when a script calls Abort", runtime=True)
         else:

@@ -198,6 +198,26 @@ def test_mpirun_that_gives_up_later_was_told_to_by_the_script() -> None:
     assert code(verdict) == 1
 
 
+def test_mpirun_that_gives_up_after_the_training_ends_no_script() -> None:
+    """As it does when the start of a newcomer fails because the others have ended MPI."""
+    verdict = started(2)
+    verdict.told(0, said("done"))
+    verdict.told(1, said("done"))
+    verdict.runtime_gave_up()
+    assert verdict.ending is None
+    verdict.ended(0, exited(0))
+    verdict.ended(1, exited(0))
+    assert verdict.complete
+    assert (verdict.conclude().code, verdict.conclude().sentence) == (0, "")
+
+
+def test_mpirun_that_gives_up_while_somebody_trains_ends_the_job() -> None:
+    verdict = started(2)
+    verdict.told(0, said("done"))
+    verdict.runtime_gave_up()
+    assert code(verdict) == 1
+
+
 @pytest.mark.parametrize(("verdict", "expected"), [(expecting(2), 71), (started(2), 69)])
 def test_mpirun_that_is_killed_takes_everybody_along(verdict: JobState, expected: int) -> None:
     verdict.runtime_killed("SIGKILL")
