@@ -100,7 +100,9 @@ def _train(trainer: spotmpi.Trainer[dict[str, np.ndarray]], steps: int) -> None:
 @pytest.mark.parametrize(("wants", "named"), [(LOOKING, str(LOOKING)), ("localsgd", "localsgd")])
 def test_what_a_policy_decides_must_be_one_of_its_strategies(wants: object, named: str) -> None:
     trainer = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), policy=Odd(wants))
-    said = re.escape(f"Odd() has decided for {named}, expected one of its strategies, or None: ")
+    said = re.escape(
+        f"Odd(ssgd or localsgd:h=3) has decided for {named}, expected one of its strategies, or None: "
+    )
     with pytest.raises(spotmpi.UsageError, match=f"{said}GradientAverage"):
         _train(trainer, 40)
 

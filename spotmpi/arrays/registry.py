@@ -167,11 +167,18 @@ class Registry:
 
     # Newcomers.
 
-    def snapshot(self, contributors: Sequence[WorkerId] | None) -> dict[str, Any]:
-        """Return the plain values, for a newcomer."""
-        return {name: values.snapshot(contributors) for name, values in self._values.items()}
+    def snapshot(
+        self, contributors: Sequence[WorkerId] | None, names: Sequence[str] | None = None
+    ) -> dict[str, Any]:
+        """Return the plain values, for a newcomer: all, or those of these names."""
+        return {
+            name: values.snapshot(contributors)
+            for name, values in self._values.items()
+            if names is None or name in names
+        }
 
     def restore(self, told: Mapping[str, Any]) -> None:
-        """Go on with the values of a `snapshot`."""
+        """Go on with the values of a `snapshot`, in the order in which they were registered."""
         for name, values in self._values.items():
-            values.restore(told[name])
+            if name in told:
+                values.restore(told[name])

@@ -93,7 +93,7 @@ class Metrics:
     @classmethod
     def of(cls, strategy: Strategy, figures: Mapping[str, Any]) -> Metrics:
         """Return the metrics that had these `figures` while ``strategy`` was followed. Raises
-        KeyError or TypeError if they are not such figures."""
+        KeyError, TypeError or AttributeError if they are not such figures."""
         known = {name: value for name, value in figures.items() if name != "communication"}
         tried = {name: Tried(**one) for name, one in known.pop("tried").items()}
         return cls(strategy, tried=tried, **known)

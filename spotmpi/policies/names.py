@@ -33,7 +33,7 @@ def named(text: str) -> Policy:
         for one in fields(kind)  # type: ignore[arg-type]  # all of them are dataclasses
         if isinstance(one.default, int | float)
     }
-    options = numbers_of(f"the policy {name}", options_of(f"--policy {name}", said), usual)
+    options = numbers_of(f"the policy {name}", options_of(f"the policy {name}", said, usual), usual)
     try:
         return _made(kind, rest, options)
     except UsageError as error:
@@ -43,15 +43,19 @@ def named(text: str) -> Policy:
 def _made(kind: Callable[..., Policy], rest: Sequence[str], options: Mapping[str, float]) -> Policy:
     """Return a policy that decides among these strategies; each may decide without some of them."""
     if kind is Schedule:
-        return Schedule(dict(map(_step, rest)))
+        begins = dict(steps := list(map(_step, rest)))
+        if len(begins) < len(steps):
+            raise UsageError("it names a step twice")
+        return Schedule(begins)
     follows = [strategy_named(one) for one in rest]
     if kind is Best:
         return Best(follows or [SSGD(), LocalSGD(), DiLoCo()], **options)
-    names = ("strategy",) if kind is Fixed else ("then", "first")
+    names = ("strategy",) if kind is Fixed else ("first", "then")
     if len(follows) > len(names):
         most = "one strategy" if len(names) == 1 else f"{len(names)} strategies"
         raise UsageError(f"it takes {most} at most, not {len(follows)}")
-    return kind(**dict(zip(names, follows, strict=False)), **options)
+    # One alone is what it goes to: it begins with what it usually begins with.
+    return kind(**dict(zip(names[-len(follows) :], follows, strict=False)), **options)
 
 
 def _step(text: str) -> tuple[int, Strategy]:

@@ -14,8 +14,8 @@ __all__ = ["Policy"]
 
 
 class Policy(ABC):
-    """Decides during the training how workers synchronise. It remembers nothing and decides by the
-    figures alone, so a new leader decides as the one before would have."""
+    """Decides during the training how workers synchronise, by the figures alone. It remembers
+    nothing, so a new leader decides as the one before would have."""
 
     @property
     @abstractmethod
@@ -24,14 +24,21 @@ class Policy(ABC):
 
     @abstractmethod
     def decide(self, metrics: Metrics) -> Strategy | None:
-        """Return the strategy to go on with; None, or the one that is followed, if that stays."""
+        """Return the strategy to go on with; None, or the one that is followed, if that stays.
+
+        It is called on every worker at every survey, and only the leader's decision counts. So it
+        must be quick and have no side effects.
+        """
 
     def __str__(self) -> str:
-        """Return a text for people. It must be the same for the policies of all workers."""
+        """Return a text for people: its numbers, and the strategies that it may decide for. It must
+        be the same for the policies of all workers."""
         values: tuple[Field[Any], ...] = fields(self) if is_dataclass(self) else ()
-        said = ", ".join(
+        numbers = [
             f"{one.name}={getattr(self, one.name)}"
             for one in values
             if isinstance(getattr(self, one.name), int | float)
-        )
-        return f"{type(self).__name__}({said})"
+        ]
+        said = [", ".join(numbers)] * bool(numbers)
+        said.append(" or ".join(getattr(one, "called", repr(one)) for one in self.strategies))
+        return f"{type(self).__name__}({': '.join(said)})"

@@ -265,14 +265,11 @@ class Driver:
             recovered.after = self.membership
             if not self.ledger.ending:  # a worker that leaves at the end says so until it is gone
                 plan = None
-            try:
-                yield from self._settle(recovered)
-            except PeersLost:
-                broken = ()
-                recovered.earlier |= recovered.verdict.lost
-            else:
+            if (yield from self._settle(recovered)):
                 yield from self._go_on(recovered)
                 return recovered
+            broken = ()
+            recovered.earlier |= recovered.verdict.lost
 
     def _interrupt(self, recovered: Recovered, broken: Sequence[Handle]) -> Steps[None]:
         """Interrupt what all have started, and give up what this worker has started."""
@@ -284,24 +281,30 @@ class Driver:
         if self._exchange.memory.in_place:
             self._exchange.bring()
 
-    def _settle(self, recovered: Recovered) -> Steps[None]:
-        """Get or give the record that some lack, if any do. Raises PeersLost: another passage
-        through the door is due."""
+    def _settle(self, recovered: Recovered) -> Steps[bool]:
+        """Get or give the record that some lack, if any do. Returns False if a peer was lost
+        meanwhile: another passage through the door is due."""
         exchange, memory, verdict = self._exchange, self._exchange.memory, recovered.verdict
         recovered.settlement = settlement = self.ledger.settle(verdict)
         if settlement is Settlement.RETRY:
-            return
-        source = verdict.survey.source
-        if source == self._recovery.me:
-            yield Share(source, memory.record)
+            return True
+        giving = verdict.survey.source == self._recovery.me
+        if giving:
+            buffers = memory.record
         elif settlement is Settlement.GIVE:
-            yield Share(source, memory.room)
-            if memory.in_place:
-                exchange.bring()  # the record has overwritten the contributions
+            buffers = memory.room
         else:
-            yield Share(source, [part.result for part in (*memory.parts, memory.word)])
+            buffers = [part.result for part in (*memory.parts, memory.word)]
+        try:
+            yield Share(verdict.survey.source, buffers)
+        except PeersLost:
+            return False
+        if settlement is Settlement.RECEIVE:
             self.ledger.repair(verdict)
             exchange.commit(self.ledger.contributors)
+        elif not giving and memory.in_place:
+            exchange.bring()  # the record has overwritten the contributions
+        return True
 
     def _go_on(self, recovered: Recovered) -> Steps[None]:
         """Go on with the sealed membership. Raises `Left` if this worker has no place in it."""

@@ -41,7 +41,7 @@ def named(text: str) -> Strategy:
     if name not in NAMES:
         raise UsageError(f"there is no strategy {name!r}; there are {', '.join(NAMES)}")
     usual = {one.name: one.default for one in inspect.signature(NAMES[name]).parameters.values()}
-    given = options_of(f"--strategy {name}", said)
+    given = options_of(f"the strategy {name}", said, usual)
     form = given.pop(_NARROW, None)
     more = f"{_NARROW}={'|'.join(FORMATS)}"
     options = numbers_of(f"the strategy {name}", given, usual, more)
@@ -52,14 +52,15 @@ def named(text: str) -> Strategy:
         raise UsageError(f"--strategy {text}: {error}") from None
 
 
-def options_of(what: str, said: str) -> dict[str, str]:
+def options_of(what: str, said: str, usual: Mapping[str, float]) -> dict[str, str]:
     """Return the options in a text such as "h=8,outer=0.7". UsageError if one is no option, or is
-    there twice; ``what`` has them."""
+    there twice. ``what`` has them, and ``usual`` says what they are if not given."""
+    like = next((f"{name}={value}" for name, value in usual.items()), f"{_NARROW}={FORMATS[0]}")
     given: dict[str, str] = {}
     for one in said.split(",") if said else ():
         option, equals, value = one.partition("=")
         if not equals:
-            raise UsageError(f"{what} has the option {one!r}, expected one like h=8")
+            raise UsageError(f"{what} has the option {one!r}, expected one like {like}")
         if option in given:
             raise UsageError(f"{what} has the option {option} twice: give it once")
         given[option] = value

@@ -54,10 +54,11 @@ resume      step, path; training goes on *with* this step, and what the trace sa
             step and later ones is void
 strategy    step, generation, strategy, strategy_name (null for one that does not come with
             spotmpi), before (the name of the one before, or its chain), why and figures (null where
-            the script asked for it): from this step on all go on with it
+            the script asked for it, or a policy on a leader that was lost): from this step on all
+            go on with it
 survey      step, strategy (its name, or its chain), decides (the one that the policy decided for;
-            null: it stayed), figures: what the leader's policy was told before this step, about
-            every 16 steps
+            null: it stayed, or a change was asked for already), figures: what the leader's policy
+            was told before this step, about every 16 steps
 gap         step, steps, strategy_name; this many steps from this one on were trained and are in no
             record: all workers who had taken part in them were lost before they could be written.
             What is followed after them has this name

@@ -13,7 +13,7 @@ from typing import Any
 from spotmpi.errors import TraceError
 from spotmpi.trace.records import Record, read
 
-__all__ = ["alone", "of_file", "printable", "split"]
+__all__ = ["alone", "is_number", "of_file", "printable", "split"]
 
 _Types = tuple[type, ...]
 _NUMBER: _Types = (int, float)
@@ -167,6 +167,11 @@ def _wrong(record: Record) -> str:
     if not all(type(one) is int for one in record.get("messages_sent", {}).values()):
         return f"messages_sent of {_shown(event)} is {_shown(record['messages_sent'])}"
     return ""
+
+
+def is_number(value: Any) -> bool:
+    """True if the value of a field is a number that can be counted with."""
+    return isinstance(value, int | float) and _sane(value)
 
 
 def _sane(value: Any) -> bool:

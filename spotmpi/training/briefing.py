@@ -23,7 +23,7 @@ class Admission(NamedTuple):
     pages: dict[str, Any]
     """Which pages of the state the newcomers have had, as plain values (`PageOrder.state`)."""
     alone: int
-    """Numbers of a mean that the next round carries alone; 0: it is as large as the model asks."""
+    """Words of a mean that the next round carries alone; 0: it is as large as the model asks."""
 
     def ledger(self, membership: Membership) -> Ledger:
         """Return the ledger with which the newcomer goes on."""
@@ -36,14 +36,15 @@ class Briefing(NamedTuple):
     training: int
     """Number of the training that the others are in; those before it are over."""
     past: list[dict[str, Any]]
-    """For each training that is over: what a newcomer needs to come through it by itself."""
+    """For each training that is over: what a newcomer needs to come through it by itself. Empty on
+    its admission."""
     workers: int
     """Number of workers that the job began with."""
     membership: Membership
     facts: list[str]
     """What must be equal on all workers, as the sponsor has it."""
     rest: dict[str, Any]
-    """The plain values of the sponsor's registry."""
+    """The plain values of the sponsor's registry; on an admission those that pages depend on."""
     admission: Admission | None = None
     """None as long as the newcomer is no member."""
 

@@ -117,8 +117,7 @@ class Elastic(Generic[P]):
         and their gradient does not count.
         """
         participant, training = self._connected("batches()"), self._training
-        if self.worker in self.workers:  # an outsider's rehearsal counts as no step
-            self._run(participant.round_off())  # the last loop may have been left within a round
+        self._run(participant.round_off())  # the last loop may have been left within a round
         number = training.position.open(n, batch_size, passes, self.seed)
         if training.position.repeats and self.leader:
             warnings.warn(_REPEATS.format(self._call, self.steps), RuntimeWarning, stacklevel=2)
@@ -135,6 +134,7 @@ class Elastic(Generic[P]):
                 participant = self._connected("batches()")
         finally:
             training.gradient.micro_batches.clear()
+            training.batch = None  # the script may have left with one in its hands
             participant.leave_batches(number)
 
     def passes(self, n: int) -> Iterator[int]:

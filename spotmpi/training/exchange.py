@@ -227,7 +227,9 @@ class TrainingExchange:
         survey = recovered.verdict.survey
         _LOG.info("step %d: %s", self.training.progress.steps, recovered)
         self.boundary = self.boundary._replace(changes=False)
-        self.training.meter.stalls(recovered.settled - recovered.detected)
+        stalled = recovered.settled - recovered.detected
+        self.training.meter.stalls(stalled)
+        self.switching.stalls(stalled)
         self.transfer.forget(recovered.gone)
         if not self.transfer.full(recovered.after.ids):
             raise Left(f"worker {self.me}: all workers that it could learn from are lost")

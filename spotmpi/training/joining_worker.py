@@ -187,8 +187,8 @@ class JoiningWorker(Outsider[P]):
             briefing = Briefing.decode((yield Knock()))
         except PeersLost:
             raise turned_away(self.context, _GONE) from None
-        self.context.history.follow(briefing)
         if (admission := briefing.admission) is None:  # the others have begun another training
+            self.context.history.follow(briefing)
             self.training.batch = None
             return PastTraining(self.context, self.training)
         membership = briefing.membership
@@ -202,6 +202,7 @@ class JoiningWorker(Outsider[P]):
         yield from self._learn(exchange, runner, admission)
         self._check_followed()
         self.training.batch = None
+        self.training.meter.reset()  # what it has computed so far was a rehearsal
         _LOG.info("step %d: worker %d has learnt", self.training.progress.steps, self.me)
         self.context.channel.tell("trains", step=self.training.progress.steps)
         yield from runner.after_round()

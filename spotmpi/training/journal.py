@@ -62,9 +62,9 @@ class Journal:
         self._choices: dict[int, Choice] = {}
         """Last known choice of a way for the sums of each array, by the array's number."""
         self._chosen: list[Record] = []
-        """Lines that wait for the next step: ways, strategies, and loops over batches."""
-        self._changed: tuple[int, Strategy] | None = None
-        """The last change of the strategy: from which step on, and to which strategy."""
+        """Lines that wait for the next step: ways, surveys, strategies, loops over batches."""
+        self._changed: tuple[int, Strategy, str | None] | None = None
+        """The last change of the strategy: from which step on, to which strategy, and why."""
         self._unexplained: set[WorkerId] = set()
         """Workers that are gone, and for which this worker has not written the cause."""
         self._loops: set[int] = set()
@@ -132,12 +132,15 @@ class Journal:
             "why": known.get("why"),
             "figures": known.get("figures"),
         }
-        self._changed = step, strategy
+        self._changed = step, strategy, known.get("why")
         self._choices.clear()  # the data plane may have other arrays now
         self._chosen.append(("strategy", told))
 
     def surveyed(self, metrics: Metrics, decides: Strategy | None) -> None:
-        """Note the figures of a survey, and what the policy decides for by them; None: it stays."""
+        """Note the figures of a survey for the trace, and what the policy decides for by them;
+        None: it stays."""
+        if not self.trace.active:
+            return
         told = {
             "step": metrics.steps,
             "strategy": metrics.strategy.called,

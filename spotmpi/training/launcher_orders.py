@@ -7,7 +7,7 @@ from typing import Any
 
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.training.briefing import Admission, Briefing
-from spotmpi.training.state.training_state import TrainingState
+from spotmpi.training.state.training_state import BEFORE_PAGES, TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
 __all__ = ["LauncherOrders"]
@@ -50,15 +50,17 @@ class LauncherOrders:
         return f"{why}; a checkpoint of step {step} is in {given.checkpoint}"
 
     def briefing(self, membership: Membership, admission: Admission | None = None) -> Briefing:
-        """Return what a newcomer is told now. ``admission``: it is a member of ``membership``."""
+        """Return what a newcomer is told now. ``admission``: it is a member of ``membership``. It
+        is where the others are by then, and gets the rest of their state with its last page."""
         history, training = self._context.history, self._training
         assert history.workers is not None
+        names = None if admission is None else BEFORE_PAGES
         return Briefing(
             training=history.number,
-            past=history.past,
+            past=history.past if admission is None else [],
             workers=history.workers,
             membership=membership,
             facts=[value for _, value in training.facts(self._context.settings)],
-            rest=training.registry.snapshot(None),
+            rest=training.registry.snapshot(None, names),
             admission=admission,
         )

@@ -35,7 +35,6 @@ class Session:
         self.training = training = exchange.training
         self._driver = exchange.driver
         self.turns = exchange.turns
-        """This worker's steps on the way to a round."""
         self._gathering = Gathering(context, training, exchange.transfer, lambda: self.membership)
 
     @property

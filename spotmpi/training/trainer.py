@@ -31,7 +31,8 @@ class Trainer(Elastic[P]):
         have names such as "encoder/w1". All workers begin with those of the first worker.
     ``optimizer``: one of `spotmpi.optimizers`. Its ``lr`` is meant for the number of workers at the
         start, or for ``lr_reference`` workers.
-    ``strategy``: how workers synchronise; `SSGD` if not given. ``--strategy`` replaces it.
+    ``strategy``: how workers synchronise; `SSGD` if not given. ``--strategy`` and ``--policy``
+        replace it.
     ``strategies``: other strategies that workers may change to; see `strategy`.
     ``policy``: decides on such changes; one of `spotmpi.policies`. ``--policy`` replaces it, and
         ``--strategy`` turns it off.
@@ -99,7 +100,7 @@ class Trainer(Elastic[P]):
     def strategy(self, wanted: Strategy) -> None:
         choice = self._training.choice
         try:
-            choice.wish = choice.number_of(wanted)
+            choice.ask(wanted)
         except ValueError:
             raise UsageError(
                 f"worker {self.worker}, step {self.steps}: the training may not change to "
@@ -250,11 +251,11 @@ def _chosen(
     if isinstance(strategies, Strategy):
         raise UsageError("strategies is one strategy, expected a list, as [LocalSGD()]")
     given = Settings.from_environ()
+    if given.policy is not None and given.strategy is not None:
+        raise UsageError("SPOTMPI_POLICY and SPOTMPI_STRATEGY are both set: set one of them")
+    if strategies and (given.policy or given.strategy):  # the script may want to go on with its own
+        strategies = [*strategies, SSGD() if strategy is None else strategy]
     if given.policy is not None:
-        if given.strategy is not None:
-            raise UsageError("SPOTMPI_POLICY and SPOTMPI_STRATEGY are both set: set one of them")
-        if strategies:  # the script may want to go on with its own
-            strategies = [*strategies, SSGD() if strategy is None else strategy]
         strategy, policy = None, policies.named(given.policy)
     if policy is not None:
         if not (decides := list(policy.strategies)):
@@ -264,8 +265,6 @@ def _chosen(
     insists = False
     if (asked := given.strategy) is not None:
         insists = policy is not None
-        if strategies:  # the script may want to go on with its own
-            strategies = [*strategies, SSGD() if strategy is None else strategy]
         strategy, policy = named(asked), None
     if strategy is None:
         strategy = SSGD()

@@ -158,13 +158,13 @@ DRIVER: list[_Slip] = [
     (
         "a_loss_while_a_record_is_shared_is_told_to_nobody",
         "rounds/driver.py",
-        "                broken = ()\n",
-        "                broken = None\n",
+        "            broken = ()\n",
+        "            broken = None\n",
     ),
     (
         "who_was_lost_before_an_interrupted_repair_is_forgotten",
         "rounds/driver.py",
-        "                recovered.earlier |= recovered.verdict.lost\n",
+        "            recovered.earlier |= recovered.verdict.lost\n",
         "",
     ),
     (

@@ -32,7 +32,7 @@ from spotmpi.strategies import ADPSGD, SSGD, DiLoCo, LocalSGD
         ("fixed/localsgd:h=4", Fixed(LocalSGD(h=4))),
         ("throughputbelow", ThroughputBelow()),
         ("throughputbelow:least=0.5/diloco:h=8", ThroughputBelow(0.5, then=DiLoCo(h=8))),
-        ("straggleraware:ratio=2/adpsgd/localsgd", StragglerAware(2.0, ADPSGD(), LocalSGD())),
+        ("straggleraware:ratio=2/adpsgd/localsgd", StragglerAware(2.0, LocalSGD(), ADPSGD())),
         ("schedule/0=ssgd/1000=localsgd:h=8", Schedule({0: SSGD(), 1000: LocalSGD(h=8)})),
     ],
 )
@@ -51,8 +51,8 @@ def test_a_name_stands_for_a_policy(text: str, meant: Policy) -> None:
             "there is no policy 'fastest'; there are best, fixed, schedule, straggler",
         ),
         ("best:worst=1", "the policy best has no option 'worst'; it has settle=2.0, again=120.0"),
-        ("best:again", "--policy best has the option 'again', expected one like h=8"),
-        ("best:again=1,again=2", "--policy best has the option again twice"),
+        ("best:again", "the policy best has the option 'again', expected one like settle=2.0"),
+        ("best:again=1,again=2", "the policy best has the option again twice"),
         ("best:again=soon", "the option again of the policy best is 'soon', expected a number"),
         ("best:cost=2", "--policy best:cost=2: Best: cost is 2.0, expected a share"),
         ("best/fastest", "--policy best/fastest: there is no strategy 'fastest'"),
@@ -62,6 +62,7 @@ def test_a_name_stands_for_a_policy(text: str, meant: Policy) -> None:
         ("schedule", "--policy schedule: Schedule begins at the steps [], expected 0"),
         ("schedule/ssgd", "'ssgd' has no first step and strategy, expected one like 1000=ssgd"),
         ("schedule/-1=ssgd", "'-1=ssgd' has no first step"),
+        ("schedule/0=ssgd/0=localsgd", "it names a step twice"),
         ("schedule:settle=1/0=ssgd", "the policy schedule has no option 'settle'; it has none"),
     ],
 )
@@ -82,7 +83,7 @@ def test_the_environment_chooses_in_the_place_of_the_script(
     monkeypatch.setenv("SPOTMPI_POLICY", "throughputbelow:least=0.5/localsgd:h=4")
     for known in ({}, {"policy": Fixed(DiLoCo())}, {"strategy": DiLoCo()}):
         choice = trainer(**known)._training.choice
-        assert str(choice.policy) == str(ThroughputBelow(0.5))
+        assert str(choice.policy) == str(ThroughputBelow(0.5, then=LocalSGD(h=4)))
         assert [*map(str, choice.strategies)] == [str(SSGD()), str(LocalSGD(h=4))]
     # A script that changes by itself may go on with all that it has named.
     mine = trainer(strategy=DiLoCo(), strategies=[LocalSGD(h=9)])._training.choice

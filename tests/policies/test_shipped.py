@@ -161,7 +161,8 @@ def test_what_cannot_be_is_refused(make, said: str) -> None:  # type: ignore[no-
 
 
 def test_a_policy_says_what_it_is() -> None:
-    assert str(ThroughputBelow(0.3)) == "ThroughputBelow(least=0.3, settle=2.0, again=600.0)"
+    said = "ThroughputBelow(least=0.3, settle=2.0, again=600.0: ssgd or adpsgd:control=64)"
+    assert str(ThroughputBelow(0.3)) == said
     figures = measured(SLOW, 0.25).figures()
     assert figures["share"] == 0.25
     assert figures["communication"] == 0.75

@@ -29,11 +29,11 @@ MEASURED = Metrics(
 )
 
 
-def survey(share: Any, decides: str | None, **figures: Any) -> dict[str, Any]:
+def survey(share: Any, decides: str | None, step: int = 128, **figures: Any) -> dict[str, Any]:
     known = MEASURED.figures() | {"share": share} | figures
     return {
         "event": "survey",
-        "step": 128,
+        "step": step,
         "strategy": "ssgd",
         "decides": decides,
         "figures": known,
@@ -52,16 +52,42 @@ def test_figures_are_read_as_they_were_written() -> None:
     assert Metrics.of(MEASURED.strategy, figures) == MEASURED
 
 
-def test_each_survey_has_both_decisions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = trace(tmp_path, survey(0.45, None), survey(0.35, "localsgd:h=8"))
-    asked = ["simulate", "policy", path, "--policy"]
-    assert main([*asked, "throughputbelow:least=0.4/localsgd:h=8"]) == 0
-    assert "would have decided otherwise in 0 of 2 surveys, as it did." in capsys.readouterr().out
-    assert main([*asked, "throughputbelow:least=0.5/localsgd:h=8"]) == 0
-    _, first, second, _, last = capsys.readouterr().out.splitlines()
-    assert first.split("|")[1:] == [" ssgd ", " localsgd:h=8"]
-    assert second.split("|")[1:] == [" ssgd -> localsgd:h=8 ", " localsgd:h=8"]
-    assert last.endswith("would have decided otherwise in 1 of 2 surveys.")
+def shown(
+    capsys: pytest.CaptureFixture[str], path: str, policy: str
+) -> tuple[list[list[str]], str]:
+    """The steps of the lines, with what was and what would have been decided; and the last line."""
+    assert main(["simulate", "policy", path, "--policy", policy]) == 0
+    _, *lines, empty, last = capsys.readouterr().out.splitlines()
+    assert empty == ""
+    return [[one.split()[0], *map(str.strip, one.split("|")[1:])] for one in lines], last
+
+
+def test_each_survey_in_which_one_of_them_changes_has_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = survey(0.7, None, 112), survey(0.45, None, 128), survey(0.35, "localsgd:h=8", 144)
+    path = trace(tmp_path, *told)
+    did = ["144", "ssgd -> localsgd:h=8", "localsgd:h=8"]
+    lines, last = shown(capsys, path, "throughputbelow:least=0.4/localsgd:h=8")
+    assert lines == [did]
+    assert last.endswith("would have decided the same in all 3 surveys; no line: both stayed.")
+    lines, last = shown(capsys, path, "throughputbelow:least=0.5/localsgd:h=8")
+    assert lines == [["128", "ssgd -> stays", "localsgd:h=8"], did]
+    assert last.endswith("would have decided otherwise in 1 of 3 surveys; no line: both stayed.")
+    lines, last = shown(capsys, path, "fixed")
+    assert lines == [["144", "ssgd -> localsgd:h=8", "stays"]]
+
+
+def test_what_a_resume_made_void_does_not_count(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does what a new leader tells again."""
+    resume = {"event": "resume", "step": 130, "path": "x"}
+    before = survey(0.45, None, 112), survey(0.45, "localsgd:h=8", 128), survey(0.2, None, 144)
+    path = trace(tmp_path, *before, resume, survey(0.7, None, 144), survey(0.7, None, 144))
+    lines, last = shown(capsys, path, "throughputbelow:least=0.4/localsgd:h=8")
+    assert [one[0] for one in lines] == ["128"]
+    assert last.endswith("otherwise in 1 of 3 surveys; no line: both stayed.")
 
 
 def test_it_knows_what_was_tried() -> None:
@@ -79,6 +105,8 @@ def test_it_knows_what_was_tried() -> None:
             "follows Mine() >> ?[2J in step 128",
         ),
         ([survey("0.4", None)], "the survey of step 128 lacks figures"),
+        ([survey(float("inf"), None)], "step 128"),
+        ([survey(0.4, None, workers=10**400)], "step 128"),
         ([survey(0.4, None, tried={"ssgd": 3})], "the figures of the survey of step 128 are none"),
         ([survey(0.4, None, more=3)], "the figures of the survey of step 128 are none"),
         ([{"event": "survey", "step": 128}], "strategy"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from spotmpi.policies import Metrics, ThroughputBelow
+from spotmpi.policies import Metrics, Schedule, ThroughputBelow
 from spotmpi.strategies import ADPSGD, SSGD, LocalSGD
 from spotmpi.training.state.strategy_choice import StrategyChoice
 
@@ -29,8 +31,8 @@ def test_every_worker_knows_why_and_only_the_leader_wishes(leads: bool) -> None:
     """The leader may be lost before it can tell."""
     policy = ThroughputBelow(0.4, then=LocalSGD(h=2))
     choice = StrategyChoice(policy.strategies, policy)
-    assert choice.decide(measured(0.5), leads) is None
-    assert choice.decide(measured(0.3), leads) is policy.then
+    assert choice.decide(policy, measured(0.5), leads) is None
+    assert choice.decide(policy, measured(0.3), leads) is policy.then
     assert choice.wanted(0) == (1 if leads else None)
     why = choice.come_to(1)
     assert "each worker does 0.30 of what it would do alone" in why["why"]
@@ -41,9 +43,44 @@ def test_every_worker_knows_why_and_only_the_leader_wishes(leads: bool) -> None:
 def test_a_script_s_own_wish_has_no_reason_of_the_policy() -> None:
     policy = ThroughputBelow(0.4, then=LocalSGD(h=2))
     choice = StrategyChoice([*policy.strategies, ADPSGD()], policy)
-    choice.decide(measured(0.3), leads=True)
-    choice.wish = 2
+    choice.decide(policy, measured(0.3), leads=True)
+    choice.ask(ADPSGD())
+    assert choice.wanted(0) == 2
+    assert choice.come_to(1) == {}, "the script has changed its mind since"
     assert choice.come_to(2) == {}
+
+
+def test_a_policy_is_not_asked_while_a_wish_waits() -> None:
+    policy = ThroughputBelow(0.4, then=LocalSGD(h=2))
+    choice = StrategyChoice([*policy.strategies, ADPSGD()], policy)
+    choice.ask(ADPSGD())
+    assert choice.decide(policy, measured(0.3), leads=True) is None
+    assert choice.wanted(0) == 2
+
+
+def test_a_decision_holds_until_the_policy_stays() -> None:
+    """A leader that is lost may have told of a decision which it has taken back since."""
+    policy = ThroughputBelow(0.4, then=LocalSGD(h=2))
+    choice = StrategyChoice(policy.strategies, policy)
+    choice.decide(policy, measured(0.3), leads=False)
+    choice.decide(policy, measured(0.5), leads=False)
+    assert choice.come_to(1) == {}
+
+
+def test_each_strategy_decided_for_keeps_its_own_reason() -> None:
+    """The one that a lost leader decided for may be carried out after another decision."""
+    policy = Schedule({0: SSGD(), 90: LocalSGD(h=2), 110: LocalSGD(h=4)})
+    choice = StrategyChoice(policy.strategies, policy)
+    choice.decide(policy, measured(0.9), leads=False)
+    choice.decide(policy, replace(measured(0.8), steps=120), leads=False)
+    assert choice.come_to(1)["figures"]["share"] == 0.9
+
+
+def test_what_may_not_be_followed_is_not_asked_for() -> None:
+    choice = StrategyChoice([SSGD()], None)
+    with pytest.raises(ValueError, match="LocalSGD|localsgd|ModelAverage"):
+        choice.ask(LocalSGD())
+    assert choice.wanted(0) is None
 
 
 def test_rounds_carry_tables_if_any_strategy_is_asynchronous() -> None:

@@ -105,9 +105,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="NAME[:OPTION=N,..][/STRATEGY..]",
-        help="what chooses the strategy meanwhile, in the place of what the script says: "
-        "best, best:again=60/ssgd/diloco:h=16, throughputbelow:least=0.4/adpsgd, "
-        "straggleraware, schedule/0=ssgd/1000=localsgd:h=8",
+        help="what chooses the strategy during the training, in the place of what the script "
+        "says: best/ssgd/diloco:h=16 (the quickest of these), throughputbelow:least=0.4/adpsgd "
+        "and straggleraware/ssgd/adpsgd (from the first to the last), "
+        "schedule/0=ssgd/900=localsgd:h=8, fixed/ssgd",
     )
     parser.add_argument(
         "--revoke",

@@ -20,6 +20,12 @@ from spotmpi.protocol.sampler import Dealer, Lease, PacesOf, Sampler, pool_of
 from spotmpi.training.script.answers import A, Answer, Answers, Of
 from spotmpi.training.script.pass_loops import PassLoops, Place
 
+_NONSENSE = (
+    *(ValueError, TypeError, LookupError, AttributeError),
+    *(RecursionError, ArithmeticError, struct.error),
+)
+"""What a file raises that spotmpi has not written."""
+
 
 class ScriptPosition:
     """The position of one worker's script. Local, all of it."""
@@ -199,7 +205,7 @@ class ScriptPosition:
             self.answers.check()
             opened = self.loops.opened
             fits = opened <= len(found) and found.keys() >= {*range(opened)}
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error):
+        except _NONSENSE:
             fits = False
         if not fits:
             raise CheckpointError(

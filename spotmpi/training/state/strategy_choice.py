@@ -22,10 +22,9 @@ class StrategyChoice:
         self.policy = policy
         self.wish: int | None = None
         """Number of the strategy that this worker's script or policy wants, if any."""
-        self._decided: int | None = None
-        """Number of the strategy that the policy decided for last, on this worker."""
-        self._why: Mapping[str, Any] = {}
-        """What it decided by, for the trace."""
+        self._reasons: dict[int, Mapping[str, Any]] = {}
+        """What the policy has decided by on this worker, for the trace, by the number of the
+        strategy that it decided for. No decision is older than the last one to stay."""
 
     @property
     def tells(self) -> bool:
@@ -40,32 +39,41 @@ class StrategyChoice:
         """Return the number of the strategy that this worker wants, unless it is this one."""
         return None if self.wish == number else self.wish
 
-    def decide(self, metrics: Metrics, leads: bool) -> Strategy | None:
-        """Return what the policy, if there is one, decides for by these metrics; None: it stays.
-        Wish for that, if this worker ``leads``: all others decide in case that the leader is lost
-        before it can tell why. Raises UsageError if it is not among the strategies."""
-        wanted = None if self.policy is None else self.policy.decide(metrics)
+    def ask(self, strategy: Strategy) -> None:
+        """Wish for this strategy, as the script does. Raises ValueError if it may not be
+        followed."""
+        self.wish = self.number_of(strategy)
+        self._reasons.clear()
+
+    def decide(self, policy: Policy, metrics: Metrics, leads: bool) -> Strategy | None:
+        """Return what the policy decides for by these metrics; None: it stays, or a wish is still
+        to be heard. Wish for that, if this worker ``leads``. All others decide as well: the leader
+        may be lost before it can tell why. Raises UsageError if it is not among the strategies."""
+        if self.wanted(self.number_of(metrics.strategy)) is not None:
+            return None
+        wanted = policy.decide(metrics)
         if wanted is None or str(wanted) == str(metrics.strategy):
+            self._reasons.clear()
             return None
         try:
-            self._decided = self.number_of(wanted)
+            number = self.number_of(wanted)
         except ValueError:
             raise UsageError(
-                f"{self.policy} has decided for {wanted}, expected one of its strategies, "
+                f"{policy} has decided for {wanted}, expected one of its strategies, "
                 f"or None: {', '.join(map(str, self.strategies))}"
             ) from None
-        self._why = {"why": _reason(self.policy, metrics), "figures": metrics.figures()}
+        self._reasons[number] = {"why": _reason(policy, metrics), "figures": metrics.figures()}
         if leads:
-            self.wish = self._decided
+            self.wish = number
         return wanted
 
     def come_to(self, number: int) -> Mapping[str, Any]:
         """Note that workers follow this strategy from now on. Return why, if the policy decided so
         on this worker."""
-        why = self._why if self._decided == number else {}
+        why = self._reasons.get(number, {})
         if self.wish == number:
             self.wish = None
-        self._decided, self._why = None, {}
+        self._reasons.clear()
         return why
 
     def said(self, optimizer: Optimizer | None) -> str:
@@ -75,7 +83,7 @@ class StrategyChoice:
         return known + ("" if self.policy is None else f" {self.policy}")
 
 
-def _reason(policy: Policy | None, metrics: Metrics) -> str:
+def _reason(policy: Policy, metrics: Metrics) -> str:
     """Return the reason for a decision, as text for people."""
     there = f"{metrics.workers} workers on {metrics.hosts} host" + "s" * (metrics.hosts != 1)
     return (

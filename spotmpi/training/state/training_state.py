@@ -29,6 +29,9 @@ from spotmpi.training.synchroniser import Synchroniser
 
 P = TypeVar("P")
 
+BEFORE_PAGES = ("strategy", "progress")
+"""Names of the values that a newcomer must know before it can learn the others page by page."""
+
 
 class Followed:
     """Keeps the strategy that workers follow."""

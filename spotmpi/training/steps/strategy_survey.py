@@ -62,6 +62,10 @@ class StrategySurvey:
             self._worker_seconds += workers * (now - self._last)
         self._last = now
 
+    def stalls(self, seconds: float) -> None:
+        """Leave these seconds out: workers were brought together again in them."""
+        self._last += seconds
+
     def metrics(
         self, told: Sequence[Pace], known: Sequence[Lengths], full: Sequence[WorkerId]
     ) -> Metrics | None:

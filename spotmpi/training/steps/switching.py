@@ -51,20 +51,25 @@ class Switching:
 
     def heard(self, word: ControlSum, taken: Taken, full: Sequence[WorkerId], leads: bool) -> None:
         """Read the control word of a committed round of steps. ``full``: its workers."""
-        if self._training.choice.policy is not None:
+        choice = self._training.choice
+        if choice.policy is not None:
             self._survey.committed(taken.samples, len(full))
-        if (told := self._tables.told_survey) is not None:
-            self._training.meter.reset()
-            metrics = self._survey.metrics(*told, full)
-            if metrics is not None:
-                decides = self._training.choice.decide(metrics, leads and self.wish is None)
-                self._journal.surveyed(metrics, decides)
+            if (told := self._tables.told_survey) is not None:
+                self._training.meter.reset()
+                metrics = self._survey.metrics(*told, full)
+                if metrics is not None:
+                    decides = choice.decide(choice.policy, metrics, leads)
+                    self._journal.surveyed(metrics, decides)
         if self._transfer.idle and word.strategy != self._training.number:
             self._agreed = word.strategy
 
+    def stalls(self, seconds: float) -> None:
+        """Leave a recovery of so many ``seconds`` out of the survey: no strategy is to blame."""
+        self._survey.stalls(seconds)
+
     def carry_out(self, generation: int, leads: bool) -> None:
-        """Change to the strategy agreed on, if there is one. Call it right after that
-        round, before the next turn begins."""
+        """Change to the strategy agreed on, if there is one. Call it right after that round. The
+        turn that is over has the old strategy: begin the next one right after."""
         if self._agreed is None:
             return
         training, number = self._training, self._agreed

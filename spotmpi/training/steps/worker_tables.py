@@ -22,7 +22,6 @@ class WorkerTables:
     """The tables of the open round of steps, or of the last one."""
 
     def __init__(self, arena_of: Callable[..., Arena], training: TrainingState[Any]) -> None:
-        self._arena_of = arena_of
         self._training = training
         self._paces: Arena | None = None
         """None if no strategy here is asynchronous. It is there from the beginning, so that nobody
@@ -30,6 +29,11 @@ class WorkerTables:
         if any(strategy.asynchronous for strategy in training.choice.strategies):
             self._paces = arena_of([Shape("float64", paces.WORDS)], "paces")
         self._survey: Arena | None = None
+        """None without a policy. Else it is there from the beginning, too: a survey is not to
+        measure how long it takes to make it."""
+        if training.choice.policy is not None:
+            sizes = paces.WORDS, gradient_noise.WORDS
+            self._survey = arena_of([Shape("float64", size) for size in sizes], "survey")
         self.asks = False
         """True if the survey goes with the open round, or went with the last one."""
 
@@ -57,12 +61,7 @@ class WorkerTables:
 
     @property
     def _survey_tables(self) -> list[Arena]:
-        if not self.asks:
-            return []
-        if self._survey is None:
-            sizes = paces.WORDS, gradient_noise.WORDS
-            self._survey = self._arena_of([Shape("float64", size) for size in sizes], "survey")
-        return [self._survey]
+        return [] if self._survey is None or not self.asks else [self._survey]
 
     def tell_survey(self, pace: Pace, lengths: Lengths | None, place: int) -> None:
         """Bring how this worker does, if the open round asks. No two workers have one place."""
