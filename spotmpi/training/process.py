@@ -131,7 +131,7 @@ def _connect(given: Settings, channel: LauncherChannel) -> Fabric:
         # All that needs no other worker is done. Now the launcher may have a sponsor connect this
         # worker to MPI. It then says as which process MPI will know the worker.
         os.environ.update(channel.admission(given.newcomer))
-    from spotmpi.fabric.neighbours.segments import unnamed
+    from spotmpi.fabric.mpi.unnamed_files import unnamed
 
     with unnamed():
         from spotmpi.fabric.deaths import Deaths, Listener

@@ -40,14 +40,14 @@ _BROKEN, _UNDER_WAY = 0, 1
 """What MPI would know in every process, that somebody is lost; and that a round came through."""
 
 
-def aimed(number: int) -> bool:
+def fused(number: int) -> bool:
     """Whether that round's sums go into the state."""
     return number % 4 != 3
 
 
 def counted(number: int) -> float:
     """Such rounds before that one."""
-    return float(sum(map(aimed, range(number))))
+    return float(sum(map(fused, range(number))))
 
 
 def brought(me: int, number: int, size: int) -> Any:
@@ -97,9 +97,9 @@ def work(me: int, line: Line) -> NoReturn:
         for flat in range(index, 2 * len(SIZES), len(SIZES)):
             state.next[flat][part] = state.live[flat][part] + (total - must + 1)
 
-    def aim() -> None:
+    def fuse() -> None:
         data.unfuse()
-        if aimed(number):
+        if fused(number):
             moves = [partial(move, index) for index in range(len(SIZES))]
             assert data.fuses
             data.fuse_update(moves, 1 + number)
@@ -111,7 +111,7 @@ def work(me: int, line: Line) -> NoReturn:
 
     def commit(workers: list[int], checked: bool = True) -> None:
         nonlocal number, fresh
-        for size, flat in zip(SIZES, () if aimed(number) else data.results, strict=False):
+        for size, flat in zip(SIZES, () if fused(number) else data.results, strict=False):
             total = brought(workers[0], number, size)
             for worker in workers[1:]:
                 total = total + brought(worker, number, size)
@@ -121,7 +121,7 @@ def work(me: int, line: Line) -> NoReturn:
             assert (word.results[0] == expected).all(), f"worker {me}, round {number}: the word"
         data.turn()
         word.turn()
-        if aimed(number):
+        if fused(number):
             data.advance()
         number += 1
         for flat in state.live:
@@ -154,7 +154,7 @@ def work(me: int, line: Line) -> NoReturn:
                 try:
                     while True:
                         handles = []
-                        aim()
+                        fuse()
                         for part in (*data.parts, *word.parts):
                             handles.append(plane.start(part))
                             if me % 2:  # it does something else meanwhile

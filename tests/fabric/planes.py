@@ -34,10 +34,11 @@ def Hosts(ways: Ways) -> Devices:  # noqa: N802 -- it stands for a plane
 
 
 class InPlacePlane(Plane):
-    """Sums each part at once and in place: the least memory, and what MPI does fastest."""
+    """Stands for a plane that sums at `start` and in place, as arenas without a name do. It exists
+    in tests only."""
 
     def __init__(self, ways: Ways) -> None:
-        self.neighbours = Neighbours()
+        self.neighbours = Neighbours(None, lines=False)
         self._total = ways.total
 
     def arena(
@@ -69,7 +70,7 @@ class Apart(Plane):
     """
 
     def __init__(self, ways: Ways) -> None:
-        self.neighbours = Neighbours()
+        self.neighbours = Neighbours(None, lines=False)
         self._total = ways.total
         self._started: dict[Handle, Part] = {}
         self._last = 0

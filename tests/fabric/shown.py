@@ -1,8 +1,8 @@
-"""A process with a board: ``shown.py HOW``, or one that reads such: ``shown.py read FOUND...``
+"""A process that publishes its model: ``shown.py HOW``; or a reader: ``shown.py read FOUND...``
 
-It says where its board is, publishes models of one number each, and ends as it is told: "on" goes
-on, "killed" and "stopped" signal themselves in the middle of the fourth. A reader reads boards of
-others until it has so many models of each, and holds each against its number.
+It says where its published model is, publishes models of one number each, and ends as it is told:
+"on" goes on, "killed" and "stopped" signal themselves in the middle of the fourth. A reader reads
+others' published models until it has `TO_READ` of each, and holds each against its number.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ FOURTH = 3
 
 def publish(how: str) -> None:
     """One model after the other."""
-    board = PublishedModel.new(FORM, 0)
-    print(*board.segment.here, flush=True)
+    model = PublishedModel.new(FORM, 0)
+    print(*model.segment.here, flush=True)
     while True:
         for array in MODEL:
-            array[...] = board.published
-        if how in WAYS and board.published == FOURTH:
+            array[...] = model.published
+        if how in WAYS and model.published == FOURTH:
             published_model.in_host_memory = partial(_end_in, WAYS[how])
-        board.write(MODEL)
+        model.write(MODEL)
 
 
 def _end_in(how: signal.Signals, array: np.ndarray) -> np.ndarray:
@@ -45,9 +45,9 @@ def _end_in(how: signal.Signals, array: np.ndarray) -> np.ndarray:
     return in_host_memory(array)
 
 
-def whole(board: PublishedModel, room: np.ndarray) -> int | None:
+def whole(model: PublishedModel, room: np.ndarray) -> int | None:
     """The number of what it shows; every element says it."""
-    number = board.read(room)
+    number = model.read(room)
     if number is not None:
         for array in FORM.arrays_in(room):
             assert (array == number).all(), f"publication {number} is not whole"
@@ -58,8 +58,8 @@ def read(*shown: PublishedModel) -> None:
     """Of each in turn."""
     room, last, left = FORM.room(), [-1] * len(shown), [TO_READ] * len(shown)
     while any(left):
-        for index, board in enumerate(shown):
-            if (number := whole(board, room)) is not None:
+        for index, model in enumerate(shown):
+            if (number := whole(model, room)) is not None:
                 assert number >= last[index], "an older one than before"
                 left[index] = max(0, left[index] - (number > last[index]))
                 last[index] = number

@@ -220,6 +220,19 @@ def test_mpi_never_sees_an_array_of_a_device() -> None:
         plane.wait([plane.start(part) for part in arena.parts])
 
 
+def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi() -> None:
+    by_mpi = list[Part]()
+    plane = Devices(Ways(by_mpi.append, lambda: False))
+    assert plane.neighbours.reach({0: plane.neighbours.card()})
+    plane.bind([0], True)
+    first = plane.arena([Shape("float32", 4096, DEVICE)], "data")
+    second = plane.arena([Shape("float32", 4096, DEVICE)], "data")
+    for arena, many in ((second, 0), (first, 1)):
+        plane.wait([plane.start(part) for part in arena.parts])
+        assert len(by_mpi) == many
+    assert plane.between([0], first.parts) is None
+
+
 def test_arrays_of_both_kinds_and_without_a_name_go_as_ever() -> None:
     plane = Devices(Ways(lambda part: None, lambda: False))
     plane.bind([0], False)

@@ -26,14 +26,14 @@ def test_all_of_a_host_are_present_in_the_order_of_the_members() -> None:
 
 
 def test_without_a_line_nobody_of_another_host_is_reached() -> None:
-    one, other = (Neighbours(SharedHeader.new()) for _ in range(2))
+    one, other = (Neighbours(SharedHeader.new(), lines=False) for _ in range(2))
     assert one.reach({0: one.card(), 1: other.card()})
     other.host = 1
     assert not one.reach({0: one.card(), 1: other.card()})
 
 
 def test_who_shares_nothing_is_reached_by_nobody() -> None:
-    one, other = Neighbours(SharedHeader.new()), Neighbours()
+    one, other = (Neighbours(own, lines=False) for own in (SharedHeader.new(), None))
     cards = {0: one.card(), 1: other.card()}
     assert not one.reach(cards)
     assert not other.reach(cards)

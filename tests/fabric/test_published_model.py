@@ -55,8 +55,8 @@ def line(process: subprocess.Popen[str]) -> str:
 @pytest.mark.matrix
 def test_what_is_read_is_never_of_two_publications_and_never_older(start: Start) -> None:
     """Two publish as fast as they can, and two read."""
-    boards = [line(start("on")) for _ in range(2)]
-    readers = [start("read", *boards) for _ in range(2)]
+    models = [line(start("on")) for _ in range(2)]
+    readers = [start("read", *models) for _ in range(2)]
     assert [line(reader) for reader in readers] == ["read", "read"]
 
 
@@ -64,24 +64,24 @@ def test_what_is_read_is_never_of_two_publications_and_never_older(start: Start)
 @pytest.mark.first("killed")
 def test_who_ends_in_the_middle_leaves_the_publication_before_it(start: Start, how: str) -> None:
     process = start(how)
-    board = PublishedModel.of(Found(*map(int, line(process).split())), FORM)
+    model = PublishedModel.of(Found(*map(int, line(process).split())), FORM)
     signalled = os.WEXITED if how == "killed" else os.WSTOPPED
     os.waitid(os.P_PID, process.pid, signalled | os.WNOWAIT)
     room = FORM.room()
     for _ in range(3):
-        assert whole(board, room) == FOURTH - 1
+        assert whole(model, room) == FOURTH - 1
 
 
-def test_a_board_on_which_nothing_is_yet_shows_nothing() -> None:
-    board = PublishedModel.new(FORM, 7)
-    assert board.read(FORM.room()) is None
-    assert board.published == 7
-    board.write(shown.MODEL)
-    assert board.read(FORM.room()) == 7
-    assert board.published == 8
+def test_a_published_model_that_was_never_written_shows_nothing() -> None:
+    model = PublishedModel.new(FORM, 7)
+    assert model.read(FORM.room()) is None
+    assert model.published == 7
+    model.write(shown.MODEL)
+    assert model.read(FORM.room()) == 7
+    assert model.published == 8
 
 
-def test_who_has_met_others_loads_nothing_more_for_a_board() -> None:
+def test_who_has_met_others_loads_nothing_more_for_a_published_model() -> None:
     barrier = HostBarrier(lambda: False)
     barrier.load()
     assert barrier._loops is counting()
@@ -92,10 +92,10 @@ def test_arrays_of_another_library_are_shown_from_the_memory_of_the_host() -> No
         boxed = BOXED.zeros("float32", 5)
         BOXED.fill(boxed, 3)
         form = ModelForm.of([boxed])
-        board = PublishedModel.new(form, 0)
-        board.write([boxed])
+        model = PublishedModel.new(form, 0)
+        model.write([boxed])
         room = form.room()
-        assert board.read(room) == 0
+        assert model.read(room) == 0
         (array,) = form.arrays_in(room)
         assert array.tolist() == [3.0] * 5
 
@@ -111,29 +111,29 @@ SMALL = ModelForm.of(MODEL)
 
 def published(worker: Member, value: float) -> PublishedModel:
     """It shows a model of this number."""
-    board = PublishedModel.new(SMALL, 0)
-    board.write([np.full(9, value, np.float32)])
-    worker.plane.neighbours.show(board)
-    return board
+    model = PublishedModel.new(SMALL, 0)
+    model.write([np.full(9, value, np.float32)])
+    worker.plane.neighbours.show(model)
+    return model
 
 
 def seen(reader: Member, worker: Member, form: ModelForm = SMALL) -> float | None:
-    """The number that one finds on the other's board."""
-    board = reader.plane.neighbours.model_of(worker.me, form)
+    """The number that one finds in the other's published model."""
+    model = reader.plane.neighbours.model_of(worker.me, form)
     room = form.room()
-    if board is None or board.read(room) is None:
+    if model is None or model.read(room) is None:
         return None
     return float(form.arrays_in(room)[0][0])
 
 
-def test_neighbours_find_each_other_s_boards_as_long_as_they_are_shown() -> None:
+def test_neighbours_find_each_other_s_published_models_as_long_as_they_are_shown() -> None:
     first, second = workers = company(2)
     assert first.plane.neighbours.is_near(1)
     assert not first.plane.neighbours.is_near(5)
     assert seen(first, second) is None
-    board = published(second, 4)
+    model = published(second, 4)
     assert seen(first, second) == 4
-    board.write([np.full(9, 5, np.float32)])
+    model.write([np.full(9, 5, np.float32)])
     assert seen(first, second) == 5
     other = ModelForm((("float32", 10),))
     assert seen(first, second, other) is None, "of another form"
@@ -145,9 +145,9 @@ def test_neighbours_find_each_other_s_boards_as_long_as_they_are_shown() -> None
     check(workers, 1)
 
 
-def test_boards_stay_through_losses_and_newcomers_have_theirs() -> None:
+def test_published_models_stay_through_losses_and_newcomers_have_theirs() -> None:
     workers = company(3)
-    boards = [published(worker, 10 + worker.me) for worker in workers]
+    models = [published(worker, 10 + worker.me) for worker in workers]
     first, _, third = workers
     assert seen(first, third) == 12
     lose(workers, 1)
@@ -160,7 +160,7 @@ def test_boards_stay_through_losses_and_newcomers_have_theirs() -> None:
     workers.append(newcomer)
     meet(workers)
     assert seen(first, newcomer) is None
-    boards.append(published(newcomer, 19))
+    models.append(published(newcomer, 19))
     assert (seen(first, newcomer), seen(newcomer, third)) == (19, 12)
 
 
@@ -194,15 +194,15 @@ def test_a_reader_that_is_overtaken_tries_again_and_at_last_gives_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Overtaken twice, or each time: between its copying and its last look, two are published."""
-    board = PublishedModel.new(SMALL, 0)
-    board.write(MODEL)
-    reader = PublishedModel.of(board.segment.here, SMALL)
+    model = PublishedModel.new(SMALL, 0)
+    model.write(MODEL)
+    reader = PublishedModel.of(model.segment.here, SMALL)
     looks, until = reader._loops.look, 1
 
     def look(address: int) -> int:
-        if address == reader._begun and board.published < until:
+        if address == reader._begun and model.published < until:
             for _ in range(2):
-                board.write([np.full(9, board.published, np.float32)])
+                model.write([np.full(9, model.published, np.float32)])
         return int(looks(address))
 
     monkeypatch.setattr(reader, "_loops", SimpleNamespace(look=look))

@@ -293,14 +293,17 @@ def test_arrays_that_no_kernel_sums_and_those_without_a_name_go_by_mpi() -> None
         assert len(worker.by_mpi_instead) == 2
 
 
-def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi() -> None:
+@pytest.mark.parametrize("dtype", ["float32", "int64"])
+def test_a_part_of_an_arena_whose_name_another_one_has_goes_by_mpi(dtype: str) -> None:
+    """Also if the other one cannot be shared, and goes by MPI itself."""
     by_mpi = list[Part]()
     plane = SharedMemoryPlane(Ways(by_mpi.append, lambda: False))
     assert plane.neighbours.reach({0: plane.neighbours.card()})
     plane.bind([0], True)
     first = plane.arena([Shape("float32", 4096)], "data")
-    second = plane.arena([Shape("float32", 4096)], "data")
-    for arena, many in ((second, 0), (first, 1)):
+    second = plane.arena([Shape(dtype, 4096)], "data")
+    for arena, many in ((second, int(dtype == "int64")), (first, 1)):
+        by_mpi.clear()
         plane.wait([plane.start(part) for part in arena.parts])
         assert len(by_mpi) == many
     assert plane.between([0], first.parts) is None

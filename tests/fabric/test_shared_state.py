@@ -228,7 +228,7 @@ def test_who_has_a_state_of_its_own_finds_the_others_again() -> None:
     assert len({place(worker) for worker in everybody}) == 1
 
 
-def test_rounds_that_are_not_aimed_leave_the_state_where_it_is() -> None:
+def test_rounds_that_are_not_fused_leave_the_state_where_it_is() -> None:
     workers = movers(2)
     rounds(workers, [0])
     held = workers[0].held()

@@ -96,9 +96,10 @@ class Guests:
 
     def sponsor(self, newcomer: WorkerId | None) -> str | None:
         """Have a thread spawn the newcomer: that blocks until it is there. See `Fabric.sponsor`."""
+        # At each call: `done` asks their bridge, which is freed some time after it is retired.
+        self._leaving = [one for one in self._leaving if not done(one)]
         for worker in self._guests.keys() - {newcomer}:
             (guest := self._guests.pop(worker)).let_go("it is to be given up")
-            self._leaving = [one for one in self._leaving if not done(one)]
             self._leaving += guest.sent  # such as its briefing, which may be under way
             self._retired.add(guest.bridge)
         if newcomer is None:

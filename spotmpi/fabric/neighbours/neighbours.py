@@ -37,7 +37,7 @@ CARD_BYTES = _CARD.size
 class Neighbours:
     """One worker's view of its neighbours, and what it shows them."""
 
-    def __init__(self, own: SharedHeader | None = None, lines: bool = False) -> None:
+    def __init__(self, own: SharedHeader | None, lines: bool) -> None:
         """``own``: this worker's header; None: it shares nothing. ``lines``: messages can go to
         workers of other hosts."""
         self.own = own

@@ -12,10 +12,8 @@ from spotmpi.errors import SpotmpiError
 from spotmpi.fabric.neighbours.shared_memory import PAGE, Found, Memory, Segment
 
 __all__ = [
-    "DESCRIPTOR",
     "HOME",
     "HOME_MARK",
-    "MARK",
     "OPEN",
     "STATE",
     "STATE_HOME",
@@ -33,7 +31,7 @@ summed; the bell by which all sleep, if it is the first of them; the table of en
 
 _ENTRY = 12
 """Numbers of one entry."""
-_KEY, DESCRIPTOR, MARK, OPEN, HOME, HOME_MARK, _WEIGHT = range(7)
+_KEY, _DESCRIPTOR, _MARK, OPEN, HOME, HOME_MARK, _WEIGHT = range(7)
 """Places of these numbers: the key; the segment (descriptor, mark); which of an arena's two results
 is the open round's; the segment of all workers' results (descriptor, mark), whose mark is 0
 until this worker has found it; the weight of this worker's contributions."""
@@ -61,7 +59,7 @@ class Entry:
         """Set one number."""
         self._numbers[what] = number
 
-    def segment(self, descriptor: int = DESCRIPTOR, mark: int = MARK) -> Found:
+    def segment(self, descriptor: int = _DESCRIPTOR, mark: int = _MARK) -> Found:
         """Return how to find the segment whose descriptor and mark are these two numbers."""
         return Found(self._process, self.read(descriptor), self.read(mark))
 
@@ -119,8 +117,8 @@ class SharedHeader:
         if entry is None:
             raise SpotmpiError(f"{_ENTRIES} arenas are shared already")
         entry.clear()
-        entry.write(DESCRIPTOR, segment.descriptor)
-        entry.write(MARK, segment.mark)
+        entry.write(_DESCRIPTOR, segment.descriptor)
+        entry.write(_MARK, segment.mark)
         entry.write(_KEY, key)
         return entry
 

@@ -71,6 +71,8 @@ class Devices(Plane):
     def start(self, part: Part) -> Handle:
         """Begin to sum ``part``. Blocks until it is in the memory of the host, if it goes there."""
         arena, landing = part.arena, None
+        # Of an arena that was replaced, `near` may be of other members: `bind` resets it only in
+        # the last arena of each name. And what it opened of the others' memory is closed.
         if isinstance(arena, DeviceArena) and self._arenas.get(arena.name) is arena:
             if arena.near is None:
                 arena.near = self._device_sums.reaches_all(arena)

@@ -78,7 +78,7 @@ class NamedArena:
             way = ways[0]
         else:
             if (tried := self._tried.get(number)) is None:
-                tried = self._tried[number] = _Tried(Trial(ways, rings.workers, _TURNS))
+                tried = self._tried[number] = _Tried(Trial(ways, rings.per_host, _TURNS))
             tried.begun += 1
             way = tried.trial.way(tried.begun - 1)
         self._went[number] = way
@@ -101,10 +101,10 @@ class NamedArena:
             trial = tried.trial
             if trial.choice is not None or len(tried.seconds) != trial.rounds:
                 continue
-            table = HOST.zeros("float64", rings.members * trial.rounds)
-            table[rings.member :: rings.members] = tried.seconds
+            table = HOST.zeros("float64", rings.count * trial.rounds)
+            table[rings.index :: rings.count] = tried.seconds
             total(Part(table, table))
-            times = table.reshape(trial.rounds, rings.members).tolist()
+            times = table.reshape(trial.rounds, rings.count).tolist()
             size = self.arena.contributions[number].nbytes
             choice = trial.choose(int(size), times)
             _LOG.info("sums of %r, %d, go between hosts: %s", self.arena.name, number, choice)

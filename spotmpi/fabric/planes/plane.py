@@ -246,10 +246,10 @@ class Between(NamedTuple):
 
 
 class Plane(ABC):
-    """One way to sum over all members. It is told the members, and finds out where they are."""
+    """One way to sum over all members. Each plane sets `neighbours`."""
 
     neighbours: Neighbours
-    """Who shares memory with this worker."""
+    """Knows who shares memory with this worker, and on which hosts all members are."""
 
     @abstractmethod
     def bind(self, members: Sequence[WorkerId], together: bool) -> None:

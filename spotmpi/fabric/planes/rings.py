@@ -48,7 +48,7 @@ class Rings:
 
     def __init__(self, hosts: Sequence[Sequence[WorkerId]], me: WorkerId, line: Line) -> None:
         self._hosts, self._me = hosts, me
-        self.workers = [len(host) for host in hosts]
+        self.per_host = [len(host) for host in hosts]
         """The number of workers of each host."""
         self._host = next(which for which, host in enumerate(hosts) if me in host)
         self._place = list(hosts[self._host]).index(me)
@@ -60,14 +60,14 @@ class Rings:
         """True if the rings are given up: a worker that waits in them leaves off."""
 
     @property
-    def member(self) -> int:
-        """This worker's number, counted host by host."""
-        return sum(self.workers[: self._host]) + self._place
+    def index(self) -> int:
+        """This worker's index among those of all hosts, counted host by host."""
+        return sum(self.per_host[: self._host]) + self._place
 
     @property
-    def members(self) -> int:
+    def count(self) -> int:
         """The number of workers of all hosts."""
-        return sum(self.workers)
+        return sum(self.per_host)
 
     @property
     def leads(self) -> bool:
@@ -79,9 +79,9 @@ class Rings:
         Collective over the first workers of all hosts; others do nothing. Raises PeersLost."""
         if not self.leads:
             return
-        ring, count = max(self.workers), len(result)
+        ring, size = max(self.per_host), len(result)
         rooms = [_taken_from(self._rooms) for _ in self._hosts]
-        seen = [room.view(result.dtype)[:count] for room in rooms]
+        seen = [room.view(result.dtype)[:size] for room in rooms]
         _add_up(brought, seen[self._host])
         under_way: set[Handle] = set()
         for host, room in enumerate(seen):
@@ -96,7 +96,7 @@ class Rings:
         """Add up an array: the sums of the hosts, in their order. Each share of the array comes
         straight to its owner. Otherwise as `sum`."""
         most = MESSAGE // result.itemsize
-        mine = exchanges(len(result), self.workers, self._host, self._place, most)
+        mine = exchanges(len(result), self.per_host, self._host, self._place, most)
         totals: list[tuple[slice, list[Buffer]]] = []
         """This host's shares, each with the rooms for all hosts' sums of it."""
         to_come: list[tuple[slice, Buffer]] = []
@@ -159,9 +159,9 @@ class Rings:
         host come at their own time. Raises PeersLost."""
         size, here, place = len(result), self._host, self._place
         most = MESSAGE // result.itemsize if narrowing is None else _elements(narrowing.form)
-        mine = courses(size, self.workers, here, place, most)
+        mine = courses(size, self.per_host, here, place, most)
         if narrowing is not None:
-            narrowing.begin(carried(size, self.workers, here, place))
+            narrowing.begin(carried(size, self.per_host, here, place))
         following, last = self._hosts[(here + 1) % len(self._hosts)], self._hosts[here - 1]
         travels: list[_Travel] = []
         for course in mine:

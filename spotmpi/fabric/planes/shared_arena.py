@@ -64,7 +64,7 @@ class SharedArena(Arena):
         layout: Sequence[Shape],
         state: DoubleBuffer | None = None,
     ) -> None:
-        self.key = key
+        self._key = key
         self._arrangement = Arrangement([(shape.dtype, shape.size) for shape in layout])
         size = self._arrangement.bytes
         self.small = max(shape.size for shape in layout) <= SMALL
@@ -223,7 +223,7 @@ class SharedArena(Arena):
         """Find the memory of this host's members; None if not all share the arena. All must have
         started a part of it."""
         present = node.neighbours.present
-        members = [one for header in present if (one := header.entry(self.key)) is not None]
+        members = [one for header in present if (one := header.entry(self._key)) is not None]
         if len(members) < len(present):
             self.unshare()
             return None

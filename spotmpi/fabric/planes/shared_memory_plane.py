@@ -322,7 +322,7 @@ class SharedMemoryPlane(Plane):
         shared = arena is not None and arena.reaches_all(self, call.part)
         if self.rings is not None:
             if named.agreed is None:
-                named.agreed = self._all(shared, self.rings.members)
+                named.agreed = self._all(shared, self.rings.count)
             shared = named.agreed
             if not shared:
                 named.leave_to_mpi(call.part.number)

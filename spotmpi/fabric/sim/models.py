@@ -15,7 +15,7 @@ from spotmpi.fabric.sim.collectives import RUBBISH
 from spotmpi.fabric.sim.workers import Process, Workers
 from spotmpi.protocol.membership import WorkerId
 
-__all__ = ["Models"]
+__all__ = ["Marks", "Models"]
 
 _NEAR = 0.5
 """Chance that two workers are neighbours."""

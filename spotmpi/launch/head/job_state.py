@@ -7,7 +7,6 @@ else is a bug of the script, and a bug ends the job before any survivor starts t
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Collection, Iterable
 
@@ -26,6 +25,7 @@ from spotmpi.launch.head.endings import JobEnding
 from spotmpi.launch.head.worker_state import Worker, WorkerState
 from spotmpi.launch.processes import was_revoked
 from spotmpi.launch.showing.broken_trainings import BrokenTrainings
+from spotmpi.launch.showing.checkpoint_reports import CheckpointReports
 from spotmpi.launch.showing.recoveries import Recoveries
 from spotmpi.launch.wording import count, milliseconds, remaining, signal_name
 from spotmpi.launcher_channel import Cause
@@ -57,13 +57,7 @@ class JobState:
         self._followed_since: int | None = None
         """The step from which on the present strategy is followed."""
         self._recoveries = Recoveries(self._recovered)
-        self._checkpoints: set[messages.Checkpoint] = set()
-        self._unsaved: str | None = None
-        """Why the last checkpoint could not be written."""
-        self._told_of_end: int | None = None
-        """For how many more minutes the last checkpoint is tried, if users were told that."""
-        self._unkept = False
-        """It was given up."""
+        self._checkpoints = CheckpointReports(lambda line: self.lines.append(line))
         self._broken = BrokenTrainings(lambda line: self.lines.append(line))
         self._ends_broken: str | None = None
         """What a training has come to its end with that is not finite."""
@@ -178,7 +172,7 @@ class JobState:
         """Take the news that the workers were ordered to stop; returns what happens now. ``by``:
         what has ordered it, if users are to read that."""
         then = "the workers stop after this step, with a checkpoint"
-        if self._told_of_end is not None:
+        if self._checkpoints.ends:
             then = "the training is over, and its last checkpoint is waited for"
         if by is not None or not self._asked:
             self.lines.append(f"{by or 'asked to stop'}: {then}")
@@ -191,8 +185,9 @@ class JobState:
         if self._asked and not again:
             self._asked = False
             self.lines.append(
-                f"the workers did not stop: {self._unsaved}; they train on. Make room and say "
-                "`spotmpi stop` again, or end the job without a checkpoint: `spotmpi stop --now`"
+                f"the workers did not stop: {self._checkpoints.why_not}; they train on. Make room "
+                "and say `spotmpi stop` again, or end the job without a checkpoint: `spotmpi stop "
+                "--now`"
             )
 
     def mute(self, on: bool) -> None:
@@ -246,7 +241,7 @@ class JobState:
                     one.ready = one.ready or not one.newcomer
                 self._started = True
             case messages.Unkept():
-                self._unkept = True
+                self._checkpoints.give_up()
             case messages.NotFinite():
                 self._broken.told(state.training, self._named(worker), said)
             case messages.EndsNotFinite(why=why):
@@ -267,9 +262,9 @@ class JobState:
             case messages.Recovery():
                 self._recoveries.told(worker, said)
             case messages.Checkpoint():
-                self._saved(said)
+                self._checkpoints.saved(said)
             case messages.Unsaved():
-                self._not_saved(said)
+                self._checkpoints.not_saved(said)
             case messages.Crashed(stacks=stacks, step=step):
                 state.crash = stacks.rstrip("\n"), step
             case messages.Says(text=text) if text not in self._said:
@@ -444,11 +439,11 @@ class JobState:
                 f"the training is over, and {self._ends_broken}: --resume goes on from the last "
                 "finite checkpoint, if there is one",
             )
-        if self._unkept:
+        if self._checkpoints.given_up:
             return JobEnding(
                 EXIT_UNKEPT,
-                f"the training is over, but its end could not be kept: {self._unsaved}; what was "
-                "trained since the last checkpoint is lost",
+                "the training is over, but its end could not be kept: "
+                f"{self._checkpoints.why_not}; what was trained since the last checkpoint is lost",
             )
         finished, revoked, left = map(ends.count, ("finished", "revoked", "left"))
         if revoked or left:
@@ -472,11 +467,10 @@ class JobState:
         """For who ends a job amid its training."""
         if not self._started:
             return ""
-        if not self._checkpoints:
+        if (step := self._checkpoints.last) is None:
             if self._keeps:
                 return "; no checkpoint was written since it began"
             return "; nothing of the training is kept: --checkpoint DIR keeps it"
-        step = max(said.step for said in self._checkpoints)
         return (
             f"; what came after step {step} is lost: repeat the command with --resume to go on "
             "from there"
@@ -580,27 +574,3 @@ class JobState:
             self._workers[worker].why = why
         else:
             self._end(EXIT_NOT_STARTED, f"{self._named(worker)} cannot begin: {why}")
-
-    def _not_saved(self, said: messages.Unsaved) -> None:
-        if said.patience is not None:
-            self._cannot_end(said.why, said.patience)
-        elif self._unsaved is None:  # each try says so
-            self.lines.append(f"{said.why}; make room: it is tried again, and training goes on")
-        self._unsaved = said.why
-
-    def _cannot_end(self, why: str, patience: float) -> None:
-        """Said at once, and again each minute."""
-        minutes = math.ceil(patience / 60)
-        if minutes != self._told_of_end:
-            self._told_of_end = minutes
-            self.lines.append(
-                f"the training is over, but {why}; make room: it is tried again for "
-                f"{minutes} min more, or end the job without it: Ctrl-C twice, or `spotmpi stop "
-                "--now`"
-            )
-
-    def _saved(self, said: messages.Checkpoint) -> None:
-        if said not in self._checkpoints:
-            self._checkpoints.add(said)
-            self._unsaved = None
-            self.lines.append(f"checkpoint of step {said.step} written to {said.path}")

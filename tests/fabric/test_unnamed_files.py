@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi import job_folder
-from spotmpi.fabric.neighbours.segments import unnamed
+from spotmpi.fabric.mpi.unnamed_files import unnamed
 
 PLACE = "OMPI_MCA_btl_sm_backing_directory"
 
@@ -100,7 +100,7 @@ def test_temporary_files_go_there_too_while_mpi_starts_and_then_where_they_did(
 def test_an_mpi_without_a_server_leaves_no_session_folder_in_tmpdir(tmp_path: Path) -> None:
     program = (
         "import mpi4py; mpi4py.rc.finalize = False\n"
-        "from spotmpi.fabric.neighbours.segments import unnamed\n"
+        "from spotmpi.fabric.mpi.unnamed_files import unnamed\n"
         "with unnamed():\n"
         "    from mpi4py import MPI\n"
     )
