@@ -20,6 +20,7 @@ from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.strategies import SSGD
 from spotmpi.trace.replay import check_replicas, steps
+from spotmpi.training.briefing import Briefing
 from tests import simulated
 from tests.simulated import Final, Job, Result, bits, check, gradient, params
 
@@ -260,6 +261,46 @@ def test_a_newcomer_that_cannot_be_told_all_that_its_script_asks_for_is_turned_a
         agree(result)
         assert set(result.finals) == {0, 1}
         assert not result.of("change")  # and cost the others nothing
+
+
+BIG = np.arange(1500.0)
+
+
+class OneBigValue(Job):
+    """A script in which one worker reads something large for all."""
+
+    def script(self, worker: int) -> Final:
+        """Before the loop."""
+        began = 0
+        trainer = spotmpi.Trainer(params(worker), optimizer=self.optimizer(), strategy=SSGD())
+        with trainer:
+            read = trainer.once(lambda: BIG)
+            for batch in trainer.batches(self.samples, self.batch_size, self.passes):
+                rehearsal = trainer.worker not in trainer.workers
+                trainer.step(gradient(trainer.params, batch))
+                began = trainer.steps if rehearsal else began
+            assert np.array_equal(read, BIG)
+        return Final(bits(trainer.params), trainer.steps, Counter(), (), False, (), began)
+
+
+def test_what_a_newcomer_is_told_on_its_admission_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others wait until its sponsor has written it: it has learnt the rest before."""
+    lengths: dict[bool, set[int]] = {True: set(), False: set()}
+    encode = Briefing.encode
+
+    def noted(self: Briefing) -> bytes:
+        told = encode(self)
+        lengths[self.admission is not None].add(len(told))
+        return told
+
+    monkeypatch.setattr(Briefing, "encode", noted)
+    result = OneBigValue(tmp_path, 2, samples=90, arrivals=[Arrival(2, 60)]).run()
+    assert result.finals[2].began
+    assert len({final.bits for final in result.finals.values()}) == 1
+    assert min(lengths[False]) > BIG.nbytes
+    assert max(lengths[True]) < 2000
 
 
 @dataclass(frozen=True)

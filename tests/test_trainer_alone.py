@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import spotmpi
+from spotmpi import locks
 from spotmpi.arrays.layout import HALVES
 from spotmpi.errors import UsageError
 from spotmpi.operators import Apply, Every, GradientAverage
@@ -64,6 +65,23 @@ def test_several_that_cannot_reach_each_other_do_not_each_train_a_copy(
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "1")
     with trainer() as one:
         assert one.workers == (0,)
+
+
+def test_a_training_that_cannot_begin_lets_go_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The script may try again, as a notebook does."""
+    kept = tmp_path / "kept"
+    monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(kept))
+    with trainer() as one:
+        one.step(gradient(one.params, np.arange(8)))
+        one.save()
+    monkeypatch.setenv("SPOTMPI_RESUME", "1")
+    monkeypatch.setattr(process, "_process", process.Process())
+    other = spotmpi.Trainer([np.zeros(9)], optimizer=SGD(lr=0.1))
+    with pytest.raises(spotmpi.SpotmpiError, match="checkpoint"):
+        other.__enter__()
+    locks.release(locks.hold(kept, None))
 
 
 def test_a_loop_without_batches_counts_each_worker_as_one_sample() -> None:
@@ -551,6 +569,21 @@ def test_nothing_is_asked_for_with_a_batch_in_hand_while_a_contribution_travels(
 
     with pytest.raises(UsageError, match=r"a round of .* is under way: ask for a mean, .* after"):
         ask_in_the_loop()
+
+
+def test_a_loop_may_be_left_with_a_batch_in_hand_while_a_contribution_travels() -> None:
+    """That batch counts for nothing, and the training goes on."""
+    delayed = DiLoCo(h=4, delay=2)
+    with spotmpi.Trainer([np.zeros(2)], optimizer=SGD(lr=0.1), strategy=delayed) as trainer:
+        for turn, _ in enumerate(trainer.batches(1000, batch_size=4)):
+            if turn == 2:
+                break
+            trainer.step([np.ones(2)])
+        assert trainer.steps == 2
+        assert trainer.mean(3.0) == 3.0
+        for _ in trainer.batches(8, batch_size=4):
+            trainer.step([np.ones(2)])
+        assert trainer.steps == 4
 
 
 class Latest(GradientAverage):

@@ -18,6 +18,7 @@ from spotmpi.bench.convergence import against, aims
 from spotmpi.bench.stragglers import Run, gaps, speeds
 from spotmpi.optimizers import SGD
 from spotmpi.policies import Metrics
+from spotmpi.policies import named as policy_named
 from spotmpi.strategies import NAMES, Strategy, named
 from tests.docs.pages import ROOT, blocks, table
 
@@ -133,6 +134,13 @@ def test_the_round_that_it_shows_does_what_it_says() -> None:
     ) as trainer:
         trainer.step([np.array([3.0, 0.0, -0.25])])
         assert trainer.params[0].tolist() == [-0.5, 0.0, 0.5]
+
+
+def test_the_policies_that_it_names_are_there() -> None:
+    names = re.findall(r"--policy (\S+:\S+|\S+/\S+) ", PAGE)
+    assert len(names) > 2
+    for name in names:
+        assert policy_named(name).strategies
 
 
 def test_the_policy_that_it_shows_decides_as_it_says() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.launcher_channel import Cause, LauncherChannel
+from spotmpi.policies import Metrics
 from spotmpi.protocol.ledger import Settlement
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.recovery import Survey, Verdict
@@ -89,13 +90,27 @@ def test_who_leads_next_tells_again_what_is_followed(file: Path) -> None:
     book = journal(file, 1, launcher)
     for number in range(3):
         commit(book, number, leader=0)
-    book.switched(3, 0, LocalSGD(h=2), SSGD(), {})
+    book.switched(3, 0, LocalSGD(h=2), SSGD(), {"why": "slow", "figures": {}})
     commit(book, 3, leader=0)
     assert not launcher.told
     for number in (4, 5):
         commit(book, number, leader=1)
-    known = {"step": 3, "strategy": "localsgd:h=2", "why": None}
+    known = {"step": 3, "strategy": "localsgd:h=2", "why": "slow"}
     assert launcher.told == [("follows", known)]
+
+
+def test_surveys_are_kept_for_a_trace_only(file: Path) -> None:
+    """Nobody would take them out: they would pile up for as long as the training goes on."""
+    known = {"steps": 8, "since": 0, "workers": 3, "hosts": 1, "slowest": 1.0}
+    metrics = Metrics(SSGD(), seconds=5.0, throughput=9.0, share=0.5, **known)
+    book, without = journal(file, 0), Journal(Trace(None), Launcher(), 0, lambda: "ssgd")
+    for one in (book, without):
+        one.surveyed(metrics, LocalSGD(h=2))
+    for number in range(3):
+        commit(book, number, leader=0)
+    (kept,) = (one for one in records.read(file) if one["event"] == "survey")
+    assert (kept["step"], kept["strategy"], kept["decides"]) == (8, "ssgd", "localsgd:h=2")
+    assert without._chosen == []
 
 
 def test_only_who_writes_a_step_describes_it(file: Path) -> None:

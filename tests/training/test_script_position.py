@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spotmpi.errors import CheckpointError
 from spotmpi.protocol.membership import Membership
 from spotmpi.protocol.sampler import Lease
 from spotmpi.training.script.script_position import ScriptPosition
@@ -313,3 +314,30 @@ def test_batches_that_were_left_early_in_passes_before_are_known_to_all() -> Non
     newcomer.enter_passes(9)
     assert newcomer.next_pass() == 3
     assert newcomer.left_early == others.left_early == [1]
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"script": "[]"},
+        {"script": 7},
+        {"script": "[" * 100_000},
+        {"script": None, "early": "[1e999]"},
+        {"script": None, "loops": '{"opened": 1e999, "open": [], "turns": []}'},
+        {"script": None, "sampler/one/n": 8},
+        {"script": None, "sampler/1": 8},
+    ],
+)
+def test_a_position_that_spotmpi_has_not_written_is_refused(state: dict[str, Any]) -> None:
+    others = ScriptPosition()
+    loop(others)
+    kept = others.kept()
+    ScriptPosition().resume(kept)
+    script = json.loads(kept["script"])
+    script |= {name: json.loads(state[name]) for name in script.keys() & state.keys()}
+    if state["script"] is None:
+        kept |= state | {"script": json.dumps(script)}
+    else:
+        kept = state
+    with pytest.raises(CheckpointError, match="x does not say where its script stood"):
+        ScriptPosition().resume(kept, "x")

@@ -78,7 +78,7 @@ def test_each_strategy_decided_for_keeps_its_own_reason() -> None:
 
 def test_what_may_not_be_followed_is_not_asked_for() -> None:
     choice = StrategyChoice([SSGD()], None)
-    with pytest.raises(ValueError, match="LocalSGD|localsgd|ModelAverage"):
+    with pytest.raises(ValueError, match="ModelAverage"):
         choice.ask(LocalSGD())
     assert choice.wanted(0) is None
 

@@ -193,14 +193,14 @@ class ScriptPosition:
         Raises CheckpointError if no script can have been there.
         """
         found: dict[int, dict[str, Any]] = {}
-        for name, value in state.items():
-            if name.startswith("sampler/"):
-                _, number, key = name.split("/", 2)
-                found.setdefault(int(number), {})[key] = value
-        self._kept, self._resumed = dict(found), True
-        if "script" not in state:  # an older version wrote it
-            return
         try:
+            for name, value in state.items():
+                if name.startswith("sampler/"):
+                    _, number, key = name.split("/", 2)
+                    found.setdefault(int(number), {})[key] = value
+            self._kept, self._resumed = found, True
+            if "script" not in state:  # an older version wrote it
+                return
             self._follow(json.loads(state["script"]))
             self.answers.check()
             opened = self.loops.opened
