@@ -15,14 +15,15 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.fabric import Arena, Background, Between, DoubleBuffer, Fabric, Part, Shape, Steps
+from spotmpi.fabric import Steps
 from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
+from spotmpi.fabric.sim.simulated_fabric import SimulatedFabric
 from spotmpi.fabric.sim.simulation import Simulation
 from spotmpi.fabric.sim.timeline import USUAL, Delays
 from spotmpi.launcher_channel import LauncherChannel, Order
@@ -35,22 +36,19 @@ from spotmpi.trace import records as trace
 from spotmpi.training import elastic, process
 
 _SETTINGS = Settings.from_environ
-T = TypeVar("T")
 
 
 class Killed(BaseException):
     """Unwinds the script of a worker that died; nothing of spotmpi may notice."""
 
 
-class Seat(Fabric):
-    """The place of one worker's script in a simulation."""
+class Seat(SimulatedFabric):
+    """The place of one worker's script in a simulation: a thread that stands in for a process."""
 
     _of_thread = threading.local()
 
     def __init__(self, me: int, simulation: Simulation) -> None:
-        self.me = me
-        self.membership = simulation.membership
-        self._simulation = simulation
+        super().__init__(me, simulation)
         self.process = process.Process(self)
         self._from_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._to_script: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -60,46 +58,12 @@ class Seat(Fabric):
         """The seat of the calling thread, which stands in for a process."""
         return cls._of_thread.seat
 
-    def guest(self) -> int | None:
-        """The simulation's."""
-        return self._simulation.newcomers.guest(self.me)
-
-    def brief(self, briefing: Callable[[], bytes]) -> None:
-        """The simulation's."""
-        self._simulation.newcomers.brief(self.me, briefing)
-
-    def move_on(self) -> None:
-        """The simulation's."""
-        self._simulation.newcomers.move_on(self.me)
-
-    def background(self, work: Callable[[], T], name: str) -> Background[T]:
-        """The simulation's: no thread, which would live on when its worker is dead."""
-        return self._simulation.errands.begin(self.me, work)
-
     @classmethod
     def settings(cls) -> Settings:
         """The environment's, and whether the calling thread's worker comes late."""
         seat = cls.mine()
         late = seat.me not in seat.membership
         return replace(_SETTINGS(), newcomer=seat.me if late else None)
-
-    def arena(
-        self, layout: Sequence[Shape], name: str = "", state: DoubleBuffer | None = None
-    ) -> Arena:
-        """The simulation's."""
-        return self._simulation.data_path.arena(layout, name, state)
-
-    def between(self, workers: Sequence[int], parts: Sequence[Part]) -> Between | None:
-        """The simulation's."""
-        return self._simulation.ways.between(self.me, workers, parts)
-
-    def clock(self) -> float:
-        """The simulation's."""
-        return self._simulation.time.now
-
-    def perform(self, request: Any) -> Any:
-        """Only whole generators are run here."""
-        raise NotImplementedError
 
     def run(self, steps: Steps[Any]) -> Any:
         """In the script's thread: wait until the simulation has performed ``steps``."""

@@ -54,7 +54,7 @@ class Late(Job):
                     break
                 Seat.mine().run(long(self.slow if worker == SLOW else 2))
                 trainer.step(gradient(trainer.params, batch), loss=1.0)
-                if Seat.mine()._simulation.faults.noticed(worker):
+                if Seat.mine().simulation.faults.noticed(worker):
                     self.told.setdefault(worker, []).append(trainer.steps)
         own = bits(trainer.params)
         final = bits(trainer.model), trainer.steps, Counter[int](), ()

@@ -351,7 +351,6 @@ class Driver:
                         _LOG.debug("generation %d: %s", now, built)
                         commands.extend(recovery.handle(built))
                     case Resume(verdict, membership):
-                        recovered.restarted = self._clock()
                         recovered.messages += recovery.sent
                         self.ledger.adopt(membership)
                         return verdict

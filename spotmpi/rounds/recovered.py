@@ -25,8 +25,6 @@ class Recovered:
     """Time when this worker was prepared, or knew that the others were."""
     accepted: float = 0.0
     """Time when this worker could enter the build."""
-    restarted: float = 0.0
-    """Time when the new membership was sealed."""
     settled: float = 0.0
     """Time when the open round was repaired, if a repair was due."""
     after: Membership = field(init=False)

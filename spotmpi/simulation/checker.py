@@ -26,8 +26,7 @@ from spotmpi.simulation.truths import Brought, is_asynchronous, is_together, ste
 from spotmpi.training.keeping.checkpoints import MOST_TRIES
 
 PATIENCE = 3
-"""Rounds that a worker may yet take once it is told to leave, and a step more for each change."""
-
+"""Rounds that a worker may yet take once it is told to leave, besides those that are excused."""
 
 _ARRAYS = ("params", "optimizer", "strategy")
 """Of what a checkpoint has arrays, in this order."""
@@ -69,8 +68,10 @@ class _Script:
     """Gradients it has computed that could count."""
     jumped: int = 0
     """Steps of the training that it did not take, as its strategy was asynchronous."""
+    refused: int = 0
+    """Stops that could not be kept since it was seen last."""
     told: int | None = None
-    """Steps and changes it may yet see after it was told to leave."""
+    """Steps it may yet take after it was told to leave."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +119,7 @@ class Checker:
         """All that they have wanted."""
         self._seals: list[tuple[WorkerId, ...]] = [tuple(members)]
         self._changes = 0
-        """Seals that changed who is a member, and checkpoints that could not be written: while a
-        job tries to stop, nobody joins or leaves."""
+        """Seals that changed who is a member."""
         self._generation = 0
         self._agreed: Membership | None = None
         """The last seal's, as some worker named it."""
@@ -137,7 +137,7 @@ class Checker:
         self._requests: dict[WorkerId, str] = {}
         """What newcomers were started for."""
         self._waits: dict[tuple[WorkerId, WorkerId, str], int] = {}
-        """Steps and changes that a sponsor may yet see while a newcomer waits for it."""
+        """Steps that a sponsor may yet take while a newcomer waits for it."""
         self._ended = False
         self._kept: dict[int, bool] = {}
         """Checkpoints that were written: steps, and whether they say that training is over."""
@@ -160,8 +160,9 @@ class Checker:
         self._following = Following(strategies[0], arrays, self.pairs, self._first)
         self._asynchronous = any(map(is_asynchronous, strategies))
         """At times they do."""
-        self._patience = 1 if all(map(is_asynchronous, strategies)) else self._longest
+        self._round = 1 if all(map(is_asynchronous, strategies)) else self._longest
         """So many steps, or rounds where steps are not alike, make a round."""
+        self._patience = PATIENCE * self._round
         self._unused = np.ones(samples, np.bool_)
         """Samples of the present pass that have yet to count."""
         self._passed = 0
@@ -226,12 +227,11 @@ class Checker:
             raise Violation(f"worker {worker} goes from step {script.steps} to step {steps}")
         if asynchronous:
             script.jumped += steps - script.steps
-        changes = self._changes - script.changes
+        excused = self._excused(script)
         if not asynchronous or model is not None:
-            script.changes = self._changes
+            script.changes, script.refused = self._changes, 0
         if told and (not asynchronous or model is not None):
-            patience = PATIENCE * self._patience
-            script.told = changes + (patience if script.told is None else script.told - 1)
+            script.told = excused + (self._patience if script.told is None else script.told - 1)
             if script.told < 0:
                 raise Violation(f"worker {worker} was told to leave and stays")
         script.steps = steps
@@ -484,14 +484,15 @@ class Checker:
         kept = {key: rest for key, rest in before.items() if key[0] != sponsor}
         for newcomer, what in waiting:
             key = sponsor, newcomer, type(what).__name__
-            patience = PATIENCE * self._patience
-            rest = before.get(key, patience + 1) - 1 + self._changes - script.changes
+            rest = before.get(key, self._patience + 1) - 1 + self._excused(script)
             if rest < 0:
-                raise Violation(
-                    f"newcomer {newcomer} waits for worker {sponsor} and its answer to {key[2]}"
-                )
+                raise Violation(f"newcomer {newcomer} waits for worker {sponsor} after a {key[2]}")
             kept[key] = rest
         self._waits = kept
+
+    def _excused(self, script: _Script) -> int:
+        """Steps that try nobody's patience. While all try to stop, nobody joins or leaves."""
+        return self._changes - script.changes + script.refused * self._round
 
     # What is kept.
 
@@ -516,7 +517,11 @@ class Checker:
         """The disk takes no checkpoint now."""
         self._refused += 1
         self._refusals += 1
-        self._changes += self._longest  # all go on, and can stop again only after another round
+
+    def goes_on(self, worker: WorkerId) -> None:
+        """It had come to the end or to a stop, which could not be kept."""
+        if worker in self._scripts:
+            self._scripts[worker].refused += 1
 
     def kept(self, step: int, state: Mapping[str, Any], writer: WorkerId, complete: bool) -> None:
         """A checkpoint is there: of a step that nobody can take back, and as it was after it.

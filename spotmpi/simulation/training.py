@@ -89,9 +89,12 @@ class Book(Trace):
 class Board(LauncherChannel):
     """One worker's link to the launcher, if the job has one: nothing else joins newcomers."""
 
-    def __init__(self, me: WorkerId, simulation: Simulation, launcher: Launcher | None) -> None:
+    def __init__(
+        self, me: WorkerId, simulation: Simulation, checker: Checker, launcher: Launcher | None
+    ) -> None:
         self._me = me
         self._simulation = simulation
+        self._checker = checker
         self._launcher = launcher
         self._told: set[tuple[str, int]] = set()
 
@@ -104,7 +107,9 @@ class Board(LauncherChannel):
         """It holds nothing."""
 
     def tell(self, event: str, **fields: Any) -> None:
-        """What it says arrives later."""
+        """What it says arrives later, but the checker hears at once that all go on."""
+        if event == "goes_on":
+            self._checker.goes_on(self._me)
         if self._launcher is not None:
             self._launcher.hear(self._me, event, fields)
 
@@ -185,7 +190,7 @@ class Trainee:
         self._history.enter()
         self._context = WorkerContext(
             SimulatedFabric(me, simulation),
-            Board(me, simulation, launcher),
+            Board(me, simulation, checker, launcher),
             settings,
             trace,
             version,

@@ -131,7 +131,7 @@ class _Gaps:
         self._taken: set[int] = set()
         """Rounds, by their place, that are explained."""
         self._usual = {worker: _usual(run, worker) for worker in _tell(run)}
-        self._lessons = self._learners()
+        self._learners = self._find_learners()
 
     def found(self) -> Iterator[Interruption]:
         """All of them."""
@@ -264,12 +264,12 @@ class _Gaps:
         """Whoever was admitted, and takes no steps yet, is sent the state with the rounds."""
         found = [
             worker
-            for worker, (admitted, trains) in self._lessons.items()
+            for worker, (admitted, trains) in self._learners.items()
             if admitted <= one.last and (trains is None or one.first <= trains)
         ]
         return ("join", tuple(found), "learnt in this round") if found else None
 
-    def _learners(self) -> dict[int, tuple[int, int | None]]:
+    def _find_learners(self) -> dict[int, tuple[int, int | None]]:
         """Of each newcomer: the step before which it was admitted, and the first that it took."""
         admitted = {w: int(r["step"]) for r in self._run.of("change") for w in r["joined"]}
         trains: dict[int, int] = {}

@@ -78,7 +78,7 @@ SESSION: list[_Slip] = [
         "a_newcomer_trains_from_where_it_was_before_it_learnt",
         "training/exchange.py",
         "                self.training.model.settle()\n                self.keeper.joins(number)",
-        "            self.keeper.joins(number)",
+        "                self.keeper.joins(number)",
     ),
     (
         "once_runs_again_while_its_value_is_on_its_way",

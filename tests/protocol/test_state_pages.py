@@ -20,42 +20,40 @@ def test_a_newcomer_has_learnt_after_as_many_rounds_as_there_are_parts_whichever
     None
 ):
     for begun in range(3):
-        lessons = PageOrder(3)
-        lessons.admit(1)
+        pages = PageOrder(3)
+        pages.admit(1)
         for _ in range(begun):
-            lessons.given(rest=True)
-        lessons.admit(2)
+            pages.given(rest=True)
+        pages.admit(2)
         parts = []
-        while 2 in lessons.learning:
-            parts.append(lessons.part)
-            assert lessons.last_due == (
-                len(parts) == 3 or (1 in lessons.learning and lessons.part == 2)
-            )
-            lessons.given(rest=True)
+        while 2 in pages.learning:
+            parts.append(pages.part)
+            assert pages.last_due == (len(parts) == 3 or (1 in pages.learning and pages.part == 2))
+            pages.given(rest=True)
         assert sorted(parts) == [0, 1, 2]
 
 
 def test_who_has_all_parts_but_not_the_rest_goes_on_learning() -> None:
-    lessons = PageOrder(2)
-    lessons.admit(5)
-    assert lessons.given(rest=True) == ()
-    assert lessons.last_due
-    assert lessons.given(rest=False) == ()
-    assert lessons.learning == (5,)
-    assert lessons.last_due
-    assert lessons.given(rest=True) == (5,)
-    assert lessons.learning == ()
-    assert not lessons.last_due
+    pages = PageOrder(2)
+    pages.admit(5)
+    assert pages.given(rest=True) == ()
+    assert pages.last_due
+    assert pages.given(rest=False) == ()
+    assert pages.learning == (5,)
+    assert pages.last_due
+    assert pages.given(rest=True) == (5,)
+    assert pages.learning == ()
+    assert not pages.last_due
 
 
 def test_who_is_lost_learns_no_more_and_the_others_go_on() -> None:
-    lessons = PageOrder(2)
+    pages = PageOrder(2)
     for worker in (5, 6, 7):
-        lessons.admit(worker)
-    lessons.given(rest=True)
-    lessons.forget([6, 99])
-    assert lessons.learning == (5, 7)
-    assert lessons.given(rest=True) == (5, 7)
+        pages.admit(worker)
+    pages.given(rest=True)
+    pages.forget([6, 99])
+    assert pages.learning == (5, 7)
+    assert pages.given(rest=True) == (5, 7)
 
 
 def test_parts_are_of_one_length_or_end_where_they_may() -> None:
@@ -96,10 +94,10 @@ def test_a_newcomer_counts_along_from_wherever_it_begins(
             other.restore(**json.loads(json.dumps(one.state())))
         both = [one, other] if number >= at else [one]
         if isinstance(event, int):
-            for lessons in both:
-                lessons.admit(event)
+            for pages in both:
+                pages.admit(event)
         else:
-            done = {lessons.given(rest=event == "rest") for lessons in both}
+            done = {pages.given(rest=event == "rest") for pages in both}
             assert len(done) == 1
         assert len({(x.part, x.learning, x.last_due) for x in both}) == 1
 

@@ -32,7 +32,7 @@ from spotmpi.training.steps.step_round import LearnRound
 from spotmpi.training.steps.worker_steps import WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
 from spotmpi.training.synchroniser import Result, Synchroniser
-from tests.simulation.hunting import Mutation, hunt
+from tests.simulation.hunting import Mutation, hunt, set_odds
 
 Patch = pytest.MonkeyPatch
 
@@ -339,6 +339,9 @@ BROKEN: list[tuple[Mutation, str]] = [
     (what_was_given_in_one_round_is_taken_in_the_next, GOSSIP),
     (a_worker_takes_what_was_given_to_another, GOSSIP),
 ]
+ODDS = {"PLANS": 0.8, "CHANGES": 0.0}
+"""How often what happens in the schedules that are searched for them."""
+
 BEGIN = {
     a_newcomer_does_not_hear_of_others_paces: 100,
     a_worker_with_nothing_of_its_own_averages_its_model: 310,
@@ -351,8 +354,7 @@ BEGIN = {
 )
 @pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, strategy: str, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", 0.8)
-    monkeypatch.setattr("spotmpi.simulation.schedules.CHANGES", 0.0)
+    set_odds(monkeypatch, ODDS)
     drawn = Campaign(4, 4, 1, strategies=(strategy,))
     begin = BEGIN.get(mutation, 0)
     broken, _ = hunt(mutation, monkeypatch, drawn, range(begin, begin + 1000))

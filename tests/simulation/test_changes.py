@@ -17,7 +17,7 @@ from spotmpi.training.state.training_state import Followed, TrainingState
 from spotmpi.training.steps.switching import Switching
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.synchroniser import Synchroniser
-from tests.simulation.hunting import Mutation, hunt
+from tests.simulation.hunting import Mutation, hunt, set_odds
 
 Patch = pytest.MonkeyPatch
 EVER = "spotmpi.simulation.schedules.CHANGES"
@@ -142,13 +142,14 @@ BROKEN = [
     a_newcomer_follows_what_the_job_began_with,
     the_trace_says_it_late,
 ]
+ODDS = {"PLANS": 0.8, "CHANGES": 1.0}
+"""How often what happens in the schedules that are searched for them."""
 
 
 @pytest.mark.parametrize("mutation", BROKEN, ids=lambda mutation: mutation.__name__)
 @pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("spotmpi.simulation.schedules.PLANS", 0.8)
-    monkeypatch.setattr(EVER, 1.0)
+    set_odds(monkeypatch, ODDS)
     drawn = Campaign(4, 4, 1, strategies=STRATEGIES)
     broken, _ = hunt(mutation, monkeypatch, drawn, range(1500))
     assert broken.changes

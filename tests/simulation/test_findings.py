@@ -81,6 +81,22 @@ FOUND = {
         narrow="bf16",
         strategy=_STREAMING,
     ),
+    "a_newcomer_waits_for_the_last_worker_which_is_to_leave_and_cannot": Schedule(
+        8,
+        179070576,
+        kills=(
+            *(Kill(0, 933), Kill(1, 936), Kill(2, 936), Kill(3, 995)),
+            *(Kill(4, 1008), Kill(5, 1024), Kill(6, 1030)),
+        ),
+        arrivals=(Arrival(8, 1342),),
+        notices=(LeaveNotice(7, 1117),),
+        size=99,
+        passes=5,
+        checkpoint_every=5,
+        refusals=(Refusal(973, 3085),),
+        narrow="bf16",
+        strategy=_STREAMING,
+    ),
     "all_go_at_their_own_pace_where_the_trace_has_a_gap": Schedule(
         2,
         1162114396,

@@ -19,7 +19,7 @@ from spotmpi.training.script.script_position import ScriptPosition
 from spotmpi.training.steps.gathering import Gathering
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
-from tests.simulation.hunting import Mutation, first_failing, hunt
+from tests.simulation.hunting import Mutation, first_failing, hunt, set_odds
 
 Patch = pytest.MonkeyPatch
 
@@ -110,6 +110,7 @@ def a_newcomer_does_not_know_what_late_workers_left(patch: Patch) -> None:
 
 
 DRAWN = Campaign(4, 4, 1, strategies=(QUORUM,))
+ODDS = {"CHANGES": 0.0}
 
 BROKEN: list[Mutation] = [
     who_is_cut_short_brings_its_model_as_if_it_had_used_all_its_samples,
@@ -126,7 +127,7 @@ BROKEN: list[Mutation] = [
 @pytest.mark.parametrize("mutation", BROKEN)
 @pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
-    monkeypatch.setattr("spotmpi.simulation.schedules.CHANGES", 0.0)
+    set_odds(monkeypatch, ODDS)
     hunt(mutation, monkeypatch, DRAWN, range(40))
 
 

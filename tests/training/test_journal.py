@@ -69,7 +69,7 @@ def recovered(lost: int = 1) -> Recovered:
     """A passage through the door, with a time for each of its parts."""
     before = Membership.first(["h"] * 3)
     passage = Recovered(before, entered=10.0, detected=10.1, revoked=10.2, reconciled=10.3)
-    passage.accepted, passage.restarted, passage.settled = 10.4, 10.5, 10.6
+    passage.accepted, passage.settled = 10.4, 10.6
     passage.after = before.without({lost}, 2)
     passage.verdict = Verdict(2, frozenset({lost}), Survey(4, 5, 0, 0, 5, 0, False))
     passage.settlement, passage.progress, passage.messages = Settlement.RECEIVE, 4, 3
