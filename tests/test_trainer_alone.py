@@ -571,21 +571,6 @@ def test_nothing_is_asked_for_with_a_batch_in_hand_while_a_contribution_travels(
         ask_in_the_loop()
 
 
-def test_a_loop_may_be_left_with_a_batch_in_hand_while_a_contribution_travels() -> None:
-    """That batch counts for nothing, and the training goes on."""
-    delayed = DiLoCo(h=4, delay=2)
-    with spotmpi.Trainer([np.zeros(2)], optimizer=SGD(lr=0.1), strategy=delayed) as trainer:
-        for turn, _ in enumerate(trainer.batches(1000, batch_size=4)):
-            if turn == 2:
-                break
-            trainer.step([np.ones(2)])
-        assert trainer.steps == 2
-        assert trainer.mean(3.0) == 3.0
-        for _ in trainer.batches(8, batch_size=4):
-            trainer.step([np.ones(2)])
-        assert trainer.steps == 4
-
-
 class Latest(GradientAverage):
     """A round of one's own, of the latest gradient, that comes now and then."""
 

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import spotmpi
 from spotmpi.fabric.sim.faults import Kill
 from spotmpi.optimizers import SGD, Momentum
 from spotmpi.replay import check_exactly_once, replay, steps
+from spotmpi.strategies import DiLoCo
 from spotmpi.training.keeping import checkpoint_file
 from tests import simulated
 from tests.simulated import Job, Result, bits, check, deaths, gradient, params
@@ -188,3 +190,18 @@ def test_a_long_campaign_of_whole_scripts(tmp_path: Path, workers: int) -> None:
 @pytest.mark.parametrize("workers", [3, 5])
 def test_a_long_campaign_of_checkpoints(tmp_path: Path, workers: int) -> None:
     keeping_campaign(tmp_path, workers, runs=500, first=20_000)
+
+
+def test_a_loop_may_be_left_with_a_batch_in_hand_while_a_contribution_travels() -> None:
+    """That batch counts for nothing, and the training goes on."""
+    delayed = DiLoCo(h=4, delay=2)
+    with spotmpi.Trainer([np.zeros(2)], optimizer=SGD(lr=0.1), strategy=delayed) as trainer:
+        for turn, _ in enumerate(trainer.batches(1000, batch_size=4)):
+            if turn == 2:
+                break
+            trainer.step([np.ones(2)])
+        assert trainer.steps == 2
+        assert trainer.mean(3.0) == 3.0
+        for _ in trainer.batches(8, batch_size=4):
+            trainer.step([np.ones(2)])
+        assert trainer.steps == 4

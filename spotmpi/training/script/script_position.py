@@ -198,7 +198,7 @@ class ScriptPosition:
                 if name.startswith("sampler/"):
                     _, number, key = name.split("/", 2)
                     found.setdefault(int(number), {})[key] = value
-            self._kept, self._resumed = found, True
+            self._kept, self._resumed = dict(found), True
             if "script" not in state:  # an older version wrote it
                 return
             self._follow(json.loads(state["script"]))

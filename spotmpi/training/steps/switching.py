@@ -64,7 +64,7 @@ class Switching:
             self._agreed = word.strategy
 
     def stalls(self, seconds: float) -> None:
-        """Leave a recovery of so many ``seconds`` out of the survey: no strategy is to blame."""
+        """Leave the ``seconds`` of a recovery out of the survey: no strategy caused it."""
         self._survey.stalls(seconds)
 
     def carry_out(self, generation: int, leads: bool) -> None:
