@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -110,12 +111,8 @@ class Network:
         return file
 
     def kill(self, name: str) -> None:
-        """Revoke a host, at once and whole."""
-        tree = self._trees[name]
-        tree.kill()
-        tree.wait()
-        assert tree.stdout is not None
-        tree.stdout.close()
+        """Revoke a host, at once and whole. Blocks until all of its processes are gone."""
+        self._end(self._trees[name])
 
     def link(self, name: str, state: str) -> None:
         """Set a host's link ``up`` or ``down``, at the head's end: the host hears only silence."""
@@ -215,10 +212,7 @@ class Network:
     def close(self) -> None:
         """Remove every trace of it."""
         for tree in self._trees.values():
-            tree.kill()
-            tree.wait()
-            assert tree.stdout is not None
-            tree.stdout.close()
+            self._end(tree)
         for space in self._spaces:
             listed = subprocess.run(
                 ["ip", "netns", "pids", space], capture_output=True, timeout=30, check=False
@@ -281,6 +275,20 @@ class Network:
         """The processes of a host's workers: what wrappers have forked."""
         wrappers = set(self.processes(name, "wrapper.py"))
         return [pid for pid in wrappers if _parent(pid) in wrappers]
+
+    def _end(self, tree: subprocess.Popen[bytes]) -> None:
+        if tree.returncode is not None:
+            return
+        # The host's first process dies with its parent, and all others with it. On a busy machine
+        # that takes long enough for a training to end.
+        first = [os.pidfd_open(pid) for pid in self._below(tree.pid)[1:2]]
+        tree.kill()
+        tree.wait()
+        for gone in first:
+            select.select([gone], [], [])
+            os.close(gone)
+        assert tree.stdout is not None
+        tree.stdout.close()
 
     def _below(self, pid: int) -> list[int]:
         found = [pid]

@@ -70,7 +70,7 @@ def run(project: Path, *command: str, **more: str) -> subprocess.CompletedProces
         env=environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,  # it only ends a hang
         check=False,
     )
 

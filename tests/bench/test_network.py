@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from os import close, pidfd_open
 from pathlib import Path
+from select import select
 
 import pytest
 
@@ -32,6 +34,26 @@ def test_jobs_are_of_the_spotmpi_that_measures_and_of_no_other_that_is_found_fir
                 command, cwd=tmp_path, env=network.environ, capture_output=True, text=True
             )
             assert done.stdout == f"{spotmpi.__file__}\n", done.stderr
+
+
+def test_a_host_that_is_killed_has_no_process_left(tmp_path: Path) -> None:
+    """Else its workers may finish a training that they are to be missing in."""
+    if (why := missing()) is not None:
+        pytest.skip(why)
+    with Network(tmp_path, 1) as network:
+        many = "for i in $(seq 60); do (while true; do :; done) & done; echo begun; wait"
+        sleeps = network.in_head("ssh", "-oStrictHostKeyChecking=no", "h1", many)
+        with subprocess.Popen(sleeps, env=network.environ, stdout=subprocess.PIPE, text=True) as it:
+            assert it.stdout is not None
+            assert it.stdout.readline() == "begun\n"
+            inside = [pidfd_open(pid) for pid in network.processes("h1", "seq 60")]
+            assert len(inside) > 60
+            network.kill("h1")
+            gone, _, _ = select(inside, [], [], 0)
+            for one in inside:
+                close(one)
+            it.kill()
+    assert len(gone) == len(inside)
 
 
 _HEARS = """
