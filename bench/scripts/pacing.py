@@ -22,15 +22,19 @@ import spotmpi
 from spotmpi.optimizers import SGD
 
 SLOW, VICTIM = 1, 2
+LAYERS = 64
+"""Arrays that the model has: one array cannot be split into fragments."""
 
 
 def main(arguments: list[str]) -> None:
     """Train, as long as it takes."""
     folder, params, ms, steps, slow, dies = Path(arguments[0]), *map(float, arguments[1:])
     over: list[float] = []
-    with spotmpi.Trainer([np.zeros(int(params), np.float32)], optimizer=SGD(lr=1e-3)) as trainer:
+    sizes = [len(part) for part in np.array_split(np.empty(int(params), np.bool_), LAYERS)]
+    model = [np.zeros(size, np.float32) for size in sizes]
+    with spotmpi.Trainer(model, optimizer=SGD(lr=1e-3)) as trainer:
         took = ms / 1e3 * (slow if trainer.worker == SLOW else 1.0)
-        gradient = [np.full(int(params), 1e-3, np.float32)]
+        gradient = [np.full(size, 1e-3, np.float32) for size in sizes]
         for _ in trainer.batches(1 << 20, batch_size=1):
             time.sleep(took)
             trainer.step(gradient)
