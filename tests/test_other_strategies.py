@@ -23,6 +23,7 @@ from spotmpi.optimizers import SGD, Adam, Momentum
 from spotmpi.protocol.membership import Membership
 from spotmpi.replay import check_exactly_once, check_replicas, replay, steps
 from spotmpi.strategies import Strategy, named
+from spotmpi.training.steps import digest_check
 from spotmpi.training.steps.step_round import StepRound
 from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.synchroniser import Synchroniser
@@ -117,6 +118,20 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, name: str) 
     assert joined(results)
     assert left(results)
     assert any(result.of("recovery") for result in results)
+
+
+@pytest.mark.parametrize("name", [SMA, STREAMED])
+def test_digests_that_are_made_while_scripts_compute_are_those_of_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    at_once = job(name, tmp_path).run().of("step")
+    monkeypatch.setattr(digest_check, "LEAST_BESIDE", 0)
+    (tmp_path / "beside").mkdir()
+    beside = job(name, tmp_path / "beside").run().of("step")
+    assert [one["digest"] for one in beside] == [one["digest"] for one in at_once]
+    assert sum(one["digest"] is not None for one in beside) == len({one["round"] for one in beside})
+    results = campaign(job(name, tmp_path / "calm"), runs=6, holds=check_with(name))
+    assert any(one["digest"] for result in results for one in result.of("recovered"))
 
 
 @pytest.mark.parametrize("name", [LOCALSGD, LOOKAHEAD])

@@ -27,6 +27,7 @@ from spotmpi.strategies import ADPSGD, EASGD, SSGD, DiLoCo, LocalSGD, Lookahead,
 from spotmpi.training.model import Model
 from spotmpi.training.state.rate import Rate
 from spotmpi.training.state.training_state import TrainingState
+from spotmpi.training.steps import digest_check
 from spotmpi.training.steps.worker_tables import WorkerTables
 from tests.fabric.crew import at_once, company
 from tests.simulated import Final, Job, Result, bits, check_gradients, gradient, params
@@ -117,6 +118,20 @@ def changes(results: list[Result]) -> set[tuple[str, str]]:
         for result in results
         for one in result.of("strategy")
     }
+
+
+def test_a_digest_is_of_the_model_before_the_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it is made while the script goes on."""
+    known = [lambda: EASGD(every=2, pull=0.5), lambda: DiLoCo(h=4, mix=0.25), SSGD]
+    at_once = Changing(tmp_path, 3, strategies=known).run()
+    monkeypatch.setattr(digest_check, "LEAST_BESIDE", 0)
+    (tmp_path / "beside").mkdir()
+    beside = Changing(tmp_path / "beside", 3, strategies=known).run()
+    assert len(beside.of("strategy")) > 1
+    found, expected = ([one["digest"] for one in job.of("step")] for job in (beside, at_once))
+    assert found == expected
 
 
 @pytest.mark.parametrize("seed", range(3))

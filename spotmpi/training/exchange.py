@@ -64,7 +64,7 @@ class TrainingExchange:
         self.turns = WorkerSteps(training, self.me, lambda: self.driver.membership, fabric.clock)
         journal = Journal(context.trace, channel, self.me, lambda: training.sync.strategy.called)
         self.records = StepRecords(context, journal, self.memory, self.turns)
-        self.compare = DigestCheck(registry, journal)
+        self.compare = DigestCheck(training.model, journal, fabric.background)
         survey = StrategySurvey(training, lambda: self.driver.membership, fabric.clock)
         self.switching = Switching(training, transfer, journal, survey, self.tables)
         self.orders = LauncherOrders(context, training, self.me)
@@ -154,7 +154,7 @@ class TrainingExchange:
             leaves=level and self.orders.leave,
             newcomer=level and self.context.fabric.guest() is not None,
             strategy=self.switching.wish if self.leads else None,
-            digest=self.compare.said,
+            digest=self.compare.result(),
             **what.says(),
         )
         self.memory.speak(word)
@@ -301,8 +301,7 @@ class TrainingExchange:
         """Check that all do this round with equal state. It becomes the end if all others end."""
         assert self.round.kind is not None
         word.check_kind(self.round.kind, number)
-        word.check_digest(self.compare.said, number)
-        self.compare.said = None
+        word.check_digest(self.compare.result(), number)
         self.records.journal.stable(number, self.driver.membership.ids[0])
         if word.save:
             self.keeper.asked = False

@@ -69,6 +69,13 @@ class Model(Generic[P]):
         return tree
 
     @property
+    def is_apart(self) -> bool:
+        """True if the model of all is in other arrays than the parameters, in the memory of the
+        host. Then each worker has its own optimizer memory, and only rounds change what is
+        replicated."""
+        return self.agreed is not self.flats and self.layout.backend is HOST
+
+    @property
     def moves_itself(self) -> bool:
         """True if an optimizer moves the parameters; else the script does."""
         return self.optimizer is not None

@@ -72,7 +72,10 @@ class Session:
 
     def _renew(self) -> None:
         """Begin the next turn, with another strategy if all have agreed on one."""
-        self._exchange.switching.carry_out(self._driver.membership.generation, self._exchange.leads)
+        exchange = self._exchange
+        if exchange.switching.is_due:
+            exchange.compare.result()  # the arrays that it reads will go
+            exchange.switching.carry_out(self._driver.membership.generation, exchange.leads)
         self.turns.renew()
 
     def _perform_step(self, turn: RoundSteps, now: StepPosition) -> Asks[None]:

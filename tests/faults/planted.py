@@ -257,6 +257,12 @@ DRIVER: list[_Slip] = [
         "",
     ),
     (
+        "a_strategy_is_replaced_while_its_arrays_are_read",
+        "training/session.py",
+        "            exchange.compare.result()  # the arrays that it reads will go\n",
+        "",
+    ),
+    (
         "a_quorums_patience_began_in_an_earlier_round",
         "training/steps/gathering.py",
         "        self._since = None\n        if self._training",

@@ -45,6 +45,11 @@ class Switching:
         """Number of the strategy that all have agreed to change to; None if there is none."""
 
     @property
+    def is_due(self) -> bool:
+        """True if all have agreed on another strategy."""
+        return self._agreed is not None
+
+    @property
     def wish(self) -> int | None:
         """Number of the strategy that the control word asks for, if this worker leads."""
         return self._training.choice.wanted(self._training.number)
@@ -68,11 +73,10 @@ class Switching:
         self._survey.stalls(seconds)
 
     def carry_out(self, generation: int, leads: bool) -> None:
-        """Change to the strategy agreed on, if there is one. Call it right after that round. The
-        turn that is over has the old strategy: begin the next one right after."""
-        if self._agreed is None:
-            return
+        """Change to the strategy agreed on. Call it right after that round. The turn that is over
+        has the old strategy: begin the next one right after."""
         training, number = self._training, self._agreed
+        assert number is not None
         before = training.sync.strategy
         self._agreed = None
         training.follow(number)
