@@ -1,16 +1,18 @@
 """``spotmpi bench convergence``: how accurate each strategy is, with and without revocations.
 
-Two sets (`tasks`): scikit-learn's digits, and a harder one that is generated. Each strategy trains
-a small network on 8 workers, for the same passes over the same samples, with momentum of 0.9:
+The sets (`tasks`) are scikit-learn's digits, a harder one that is generated, and, only if asked
+for, images of MNIST. Each strategy trains a small network on 8 workers, for the same passes over
+the same samples, with momentum of 0.9:
 
 without  nobody is lost
 with     3 of the 8 die by SIGKILL, drawn workers at drawn steps, between a gradient and its step;
          2 spares join after the first two deaths, whenever they have come in
+         (`Shape` is for other numbers)
 
 Both have the same start and the same order of samples for the same seed, so they are compared seed
 by seed. The learning rate of each strategy and set is chosen before, once, of a few, with another
 seed and without the test set. A run with revocations counts only if its trace says that just these
-workers died, that both spares joined, and that every sample counted once in each pass.
+workers died, that all spares joined, and that every sample counted once in each pass.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, tasks
@@ -34,9 +36,8 @@ from spotmpi.strategies import NAMES, named
 from spotmpi.trace import records as trace
 from spotmpi.trace.replay import check_exactly_once
 
-__all__ = ["FITTING", "WORKERS", "add_arguments", "against", "aims", "check", "deaths", "main"]
+__all__ = ["FITTING", "Shape", "add_arguments", "against", "aims", "check", "deaths", "main"]
 
-WORKERS, _LOST, _SPARES = 8, 3, 2
 _SEEDS = (1, 2, 3, 4, 5)
 _TUNING_SEED = 100
 _RATES = (0.0125, 0.05, 0.2)
@@ -57,10 +58,18 @@ _LIMIT = 240.0
 Cell = Mapping[str, Any]
 
 
+class Shape(NamedTuple):
+    """Workers of a training, how many of them are lost, and how many others join after that."""
+
+    workers: int = 8
+    lost: int = 3
+    spares: int = 2
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command."""
     parser.description = (
-        "Measure how accurate each strategy is on two sets, with 8 workers, and with 3 of them "
+        "Measure how accurate each strategy is on several sets, with 8 workers, and with 3 of them "
         "killed while 2 others join."
     )
     parser.epilog = (
@@ -68,9 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "About 2 minutes a strategy and set on 2 cores. Exit code 1 if a job failed; a target that "
         "is\nmissed is only reported."
     )
-    parser.add_argument(
-        "--sets", nargs="+", choices=list(tasks.TASKS), metavar="SET", help="digits, teacher (both)"
-    )
+    tasks.add_arguments(parser)
     parser.add_argument(
         "--strategies",
         nargs="+",
@@ -78,6 +85,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="as --strategy of spotmpi run takes them (all that there are, with "
         f"{', '.join(FITTING.values())})",
     )
+    for name, usual, text in zip(
+        ("--workers", "--lost", "--spares"),
+        Shape(),
+        ("workers", "how many of them are killed", "how many others join after the first deaths"),
+        strict=True,
+    ):
+        parser.add_argument(name, type=int, default=usual, metavar="N", help=f"{text} ({usual})")
     parser.add_argument(
         "--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)"
     )
@@ -88,9 +102,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help=f"learning rates to choose from ({' '.join(map(str, _RATES))})",
     )
-    parser.add_argument(
-        "--passes", type=int, metavar="N", help="over the set (digits 20, teacher 5)"
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accuracies to FILE")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them into FILE")
 
@@ -98,8 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for; 1 if a job failed. Blocking, minutes."""
     seeds, rates = options.seeds or list(_SEEDS), options.rates or list(_RATES)
-    if options.passes is not None and options.passes < 1:
-        raise UsageError(f"--passes is {options.passes}, expected 1 or more")
     if not all(rate > 0 for rate in rates):
         raise UsageError("--rates takes numbers of more than 0")
     if _TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
@@ -112,14 +121,20 @@ def main(options: argparse.Namespace) -> int:
         named(strategy)  # or it says what there is
     if options.plot and not options.plot.resolve().parent.is_dir():
         raise UsageError(f"{options.plot}: there is no such folder; make it first")
-    about: dict[str, Any] = {"workers": WORKERS, "lost": _LOST, "joined": _SPARES, "seeds": seeds}
-    report = Report("convergence", options.json, **about)
+    shape, sets = _shape(options), tasks.asked_for(options)
+    report = Report(
+        "convergence",
+        options.json,
+        workers=shape.workers,
+        lost=shape.lost,
+        joined=shape.spares,
+        seeds=seeds,
+    )
     print(_HEAD, flush=True)
     with temporary_job.ended_by_signals():
-        for task in options.sets or tasks.TASKS:
-            passes = options.passes or tasks.TASKS[task].passes
+        for task, passes in sets.items():
             for strategy in strategies:
-                if cell := _cell(report, task, strategy, passes, seeds, rates):
+                if cell := _cell(report, shape, task, strategy, passes, seeds, rates):
                     report.add(cell, [_row(cell, report.cells)])
     print("", *aims(report.cells), sep="\n")
     if options.plot and report.cells:
@@ -129,12 +144,16 @@ def main(options: argparse.Namespace) -> int:
     return report.close()
 
 
-def deaths(steps: int, seed: int) -> tuple[tuple[int, int], ...]:
-    """Who dies in a training of so many steps, and in which: worker and step, in their order."""
+def deaths(steps: int, seed: int, shape: Shape) -> tuple[tuple[int, int], ...]:
+    """Who dies in a training of so many steps, and in which: worker and step, in their order.
+    JobFailed if there are too few."""
     draw = random.Random(f"deaths {seed}")
-    workers = draw.sample(range(WORKERS), _LOST)
+    workers = draw.sample(range(shape.workers), shape.lost)
     # Not before the spares are there, and not when there is no time left for them to join.
-    moments = sorted(draw.sample(range(max(4, steps // 10), 3 * steps // 4), _LOST))
+    possible = range(max(4, steps // 10), 3 * steps // 4)
+    if len(possible) < shape.lost:
+        raise JobFailed(f"{shape.lost} deaths need more than {steps} steps; take more --passes")
+    moments = sorted(draw.sample(possible, shape.lost))
     return tuple(zip(workers, moments, strict=True))
 
 
@@ -161,8 +180,27 @@ def aims(cells: Sequence[Cell]) -> Iterator[Aim]:
                 )
 
 
+def _shape(options: argparse.Namespace) -> Shape:
+    """What was asked for. UsageError if there cannot be such a training."""
+    shape = Shape(options.workers, options.lost, options.spares)
+    if shape.workers < 2:
+        raise UsageError(f"--workers is {shape.workers}, expected 2 or more: one must remain")
+    if not 1 <= shape.lost < shape.workers:
+        raise UsageError(
+            f"--lost is {shape.lost}, expected 1 to {shape.workers - 1}: one of "
+            f"{shape.workers} workers must remain"
+        )
+    if not 0 <= shape.spares <= shape.lost:
+        raise UsageError(
+            f"--spares is {shape.spares}, expected 0 to {shape.lost}: "
+            "a spare joins when a worker is lost"
+        )
+    return shape
+
+
 def _cell(
     report: Report,
+    shape: Shape,
     task: str,
     strategy: str,
     passes: int,
@@ -173,14 +211,18 @@ def _cell(
     what = f"{task}, {strategy}"
     ended: list[dict[str, Any]] = []
     with report.measuring(what):
-        tuned = _tuned(task, strategy, passes, rates)
+        tuned = _tuned(shape.workers, task, strategy, passes, rates)
         rate = max(rates, key=lambda one: tuned[str(one)])
-        found, _ = _job([Training(task, strategy, rate, s, passes, WORKERS) for s in seeds])
+        found, _ = _job([Training(task, strategy, rate, s, passes, shape.workers) for s in seeds])
         without = {str(seed): one["accuracy"] for seed, one in zip(seeds, found, strict=True)}
         steps = found[0]["steps"]
         for seed in seeds:
             with report.measuring(f"{what}, seed {seed}, with revocations"):
-                ended.append({"seed": seed, **_revoked(task, strategy, rate, passes, seed, steps)})
+                killed = deaths(steps, seed, shape)
+                training = Training(
+                    task, strategy, rate, seed, passes, shape.workers, shape.spares, killed
+                )
+                ended.append({"seed": seed, **_revoked(training)})
     if not ended:
         return None
     return {
@@ -196,28 +238,26 @@ def _cell(
     }
 
 
-def _tuned(task: str, strategy: str, passes: int, rates: Sequence[float]) -> dict[str, float]:
+def _tuned(
+    workers: int, task: str, strategy: str, passes: int, rates: Sequence[float]
+) -> dict[str, float]:
     """What each rate reaches, where there is a choice. JobFailed."""
     if len(rates) == 1:
         return {str(rates[0]): 1.0}
     found, _ = _job(
         [
-            Training(task, strategy, rate, _TUNING_SEED, passes, WORKERS, tuning=True)
+            Training(task, strategy, rate, _TUNING_SEED, passes, workers, tuning=True)
             for rate in rates
         ]
     )
     return {str(rate): one["accuracy"] for rate, one in zip(rates, found, strict=True)}
 
 
-def _revoked(
-    task: str, strategy: str, rate: float, passes: int, seed: int, steps: int
-) -> dict[str, Any]:
+def _revoked(training: Training) -> dict[str, Any]:
     """One training with deaths and joins. JobFailed unless all of them happened, as they should."""
-    killed = deaths(steps, seed)
-    training = Training(task, strategy, rate, seed, passes, WORKERS, _SPARES, killed)
     (found,), records = _job([training])
-    joins = check(training, records, len(tasks.TASKS[task].data().x))
-    return {**found, "deaths": killed, "joins": joins}
+    joins = check(training, records, len(tasks.TASKS[training.task].data().x))
+    return {**found, "deaths": training.deaths, "joins": joins}
 
 
 def check(training: Training, records: Sequence[trace.Record], samples: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 As in "Speeding up deep learning with transient servers" (Li, Walls, Xu and Guo, 2019, section
 III-F): a training has room for 4 workers and begins with one, and after each quarter of its samples
-one comes. Synchronous SGD with momentum of 0.9, on the two sets of `tasks`:
+one comes. Synchronous SGD with momentum of 0.9, on the sets of `tasks`:
 
 one       one worker from the beginning to the end, with the learning rate that is best for it
 naive     1 to 4 workers, with the rate of 4 all the time: four times that of one
@@ -68,9 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "About 3 minutes on 2 cores. Exit code 1 if a job failed; a target that is missed is "
         "only\nreported."
     )
-    parser.add_argument(
-        "--sets", nargs="+", choices=list(tasks.TASKS), metavar="SET", help="digits, teacher (both)"
-    )
+    tasks.add_arguments(parser)
     parser.add_argument(
         "--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)"
     )
@@ -81,17 +79,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help=f"learning rates of one worker to choose from ({' '.join(map(str, _RATES))})",
     )
-    parser.add_argument(
-        "--passes", type=int, metavar="N", help="over the set (digits 20, teacher 5)"
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the accuracies to FILE")
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for; 1 if a job failed. Blocking, minutes."""
     seeds, rates = options.seeds or list(_SEEDS), options.rates or list(_RATES)
-    if options.passes is not None and options.passes < 1:
-        raise UsageError(f"--passes is {options.passes}, expected 1 or more")
     if not all(rate > 0 for rate in rates):
         raise UsageError("--rates takes numbers of more than 0")
     if _TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
@@ -99,12 +92,13 @@ def main(options: argparse.Namespace) -> int:
             f"--seeds takes numbers from 0 on, each once, without {_TUNING_SEED}: rates are chosen "
             "with that one"
         )
+    sets = tasks.asked_for(options)
     report = Report("growing", options.json, workers=WORKERS, seeds=seeds)
     print(_HEAD, flush=True)
     with temporary_job.ended_by_signals():
-        for task in options.sets or tasks.TASKS:
+        for task, passes in sets.items():
             with report.measuring(task):
-                cell = _cell(task, options.passes or tasks.TASKS[task].passes, seeds, rates)
+                cell = _cell(task, passes, seeds, rates)
                 report.add(cell, [_row(cell)])
     print("", *aims(report.cells), sep="\n")
     return report.close()

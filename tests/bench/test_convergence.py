@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from spotmpi.bench import convergence
+from spotmpi.bench.convergence import Shape
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import tasks
 from spotmpi.bench.scripts.converging import Training
@@ -27,12 +28,12 @@ def arguments(*words: str) -> argparse.Namespace:
 
 @pytest.mark.matrix
 def test_a_strategy_is_measured_with_deaths_and_joins_and_without(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(convergence, "WORKERS", 4)  # most of the time goes into their start
     file, plot = tmp_path / "convergence.json", tmp_path / "convergence.png"
     words = ["--sets", "digits", "--strategies", "localsgd:h=2", "--seeds", "2"]
     words += ["--rates", "0.1", "--passes", "4", "--json", str(file), "--plot", str(plot)]
+    words += ["--workers", "4"]  # most of the time goes into their start
     code = convergence.main(arguments(*words))
     results = json.loads(file.read_text())
     assert (code, results["failures"]) == (0, [])
@@ -45,6 +46,19 @@ def test_a_strategy_is_measured_with_deaths_and_joins_and_without(
     assert len(run["joins"]) == 2
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert "without revocations" in capsys.readouterr().out
+
+
+@pytest.mark.matrix
+def test_workers_may_be_lost_and_nobody_join(tmp_path: Path) -> None:
+    file = tmp_path / "convergence.json"
+    words = ["--sets", "digits", "--strategies", "ssgd", "--seeds", "2", "--rates", "0.1"]
+    words += ["--workers", "3", "--lost", "1", "--spares", "0", "--passes", "4"]
+    assert convergence.main(arguments(*words, "--json", str(file))) == 0
+    results = json.loads(file.read_text())
+    assert [results[one] for one in ("workers", "lost", "joined")] == [3, 1, 0]
+    ((run,),) = (cell["runs"] for cell in results["cells"])
+    assert len(run["deaths"]) == 1
+    assert run["joins"] == []
 
 
 def step(number: int, samples: dict[int, list[int]]) -> dict[str, Any]:
@@ -126,15 +140,29 @@ def test_a_seed_that_failed_on_one_side_is_left_out() -> None:
     assert convergence.against(broken) == pytest.approx([1])
 
 
-def test_three_workers_die_at_three_moments_that_leave_time_to_join() -> None:
+@pytest.mark.parametrize("shape", [Shape(), Shape(workers=6, lost=3, spares=0)])
+def test_three_workers_die_at_three_moments_that_leave_time_to_join(shape: Shape) -> None:
     for seed in range(50):
-        drawn = convergence.deaths(200, seed)
+        drawn = convergence.deaths(200, seed, shape)
         workers, moments = zip(*drawn, strict=True)
         assert len(set(workers)) == 3
-        assert set(workers) <= set(range(8))
+        assert set(workers) <= set(range(shape.workers))
         assert list(moments) == sorted(set(moments))
         assert 20 <= moments[0] < moments[-1] < 150
-        assert drawn == convergence.deaths(200, seed)
+        assert drawn == convergence.deaths(200, seed, shape)
+
+
+def test_the_usual_deaths_are_those_of_the_results_that_are_kept() -> None:
+    kept = Path(__file__).parents[2] / "bench" / "results" / "convergence-digits.json"
+    cell = json.loads(kept.read_text(encoding="utf-8"))["cells"][0]
+    for run in cell["runs"]:
+        drawn = convergence.deaths(cell["steps"], run["seed"], Shape())
+        assert [list(one) for one in drawn] == run["deaths"]
+
+
+def test_a_training_too_short_for_its_deaths_is_not_measured() -> None:
+    with pytest.raises(JobFailed, match="3 deaths need more than 8 steps; take more --passes"):
+        convergence.deaths(8, 1, Shape())
 
 
 def test_every_strategy_is_measured_with_options_that_it_has() -> None:
@@ -144,8 +172,8 @@ def test_every_strategy_is_measured_with_options_that_it_has() -> None:
 
 
 def test_rates_are_chosen_without_the_test_set() -> None:
-    for task in tasks.TASKS.values():
-        data = task.data()
+    for name in tasks.USUAL:
+        data = tasks.TASKS[name].data()
         tuning = data.for_tuning()
         test = {row.tobytes() for row in data.test_x}
         # Two of the digits are there twice, all the same.
@@ -190,6 +218,12 @@ def test_the_gradient_is_that_of_the_loss() -> None:
     ("words", "message"),
     [
         (("--passes", "0"), "--passes is 0"),
+        (("--workers", "1"), "--workers is 1, expected 2 or more"),
+        (("--lost", "8"), "--lost is 8, expected 1 to 7: one of 8 workers must remain"),
+        (("--workers", "3"), "--lost is 3, expected 1 to 2"),
+        (("--lost", "0"), "--lost is 0, expected 1 to 7"),
+        (("--lost", "1"), "--spares is 2, expected 0 to 1: a spare joins when a worker is lost"),
+        (("--spares", "-1"), "--spares is -1, expected 0 to 3"),
         (("--rates", "0"), "more than 0"),
         (("--seeds", "1", "1"), "each once"),
         (("--seeds", "100"), "without 100"),

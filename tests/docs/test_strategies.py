@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +14,7 @@ import pytest
 
 import spotmpi
 from spotmpi.bench import adaptive, exposed, switches
-from spotmpi.bench.convergence import against, aims
+from spotmpi.bench.convergence import Shape, against, aims
 from spotmpi.bench.stragglers import Run, gaps, speeds
 from spotmpi.optimizers import SGD
 from spotmpi.policies import Metrics
@@ -164,12 +164,24 @@ def test_the_policy_that_it_shows_decides_as_it_says() -> None:
         assert trainer.strategy is often
 
 
+def trained(run: Mapping[str, Any], name: str) -> str:
+    """What the table calls a set: with its workers and losses, if these are not the usual ones."""
+    shape = Shape(run["workers"], run["lost"], run["joined"])
+    if shape == Shape():
+        return name
+    joined = f", {shape.spares} joined" if shape.spares else ""
+    return f"{name}, {shape.lost} of {shape.workers} lost{joined}"
+
+
 def measured() -> dict[tuple[str, str], Any]:
-    """What the bench has found, by set and strategy."""
+    """What the bench has found, by what the table calls the set, and strategy."""
     files = sorted((ROOT / "bench" / "results").glob("convergence-*.json"))
     found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     assert all(one["failures"] == [] for one in found)
-    return {(cell["set"], cell["strategy"]): cell for one in found for cell in one["cells"]}
+    cells: dict[tuple[str, str], Any] = {}
+    for run in found:
+        cells |= {(trained(run, cell["set"]), cell["strategy"]): cell for cell in run["cells"]}
+    return cells
 
 
 def spread(text: str) -> list[float]:
@@ -197,6 +209,14 @@ def test_accuracies_are_those_measured() -> None:
         holds = all(aim.holds for aim in aims([bases[name], cell]))
         assert (near == "yes") == holds, (name, strategy)
     assert cells == {}, "not on the page"
+
+
+def test_a_line_says_with_how_many_workers_if_not_with_the_usual_ones() -> None:
+    usual = {"workers": 8, "lost": 3, "joined": 2}
+    assert trained(usual, "mnist") == "mnist"
+    assert trained({**usual, "joined": 0}, "mnist") == "mnist, 3 of 8 lost"
+    assert trained({"workers": 6, "lost": 3, "joined": 0}, "mnist") == "mnist, 3 of 6 lost"
+    assert trained({"workers": 6, "lost": 3, "joined": 2}, "x") == "x, 3 of 6 lost, 2 joined"
 
 
 def test_what_the_page_says_of_revocations_was_measured() -> None:
