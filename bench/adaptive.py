@@ -26,8 +26,8 @@ from typing import IO, Any
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import figures, launching, machine
+from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.bench.measuring.on_hosts import check_rate
-from spotmpi.bench.network import Network, missing
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace.records import Record, read

@@ -34,7 +34,7 @@ from statistics import median
 from spotmpi import job_folder
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
-from spotmpi.bench.network import Network, missing
+from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.bench.scripts import load
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes

@@ -19,8 +19,8 @@ from spotmpi.bench.measuring import figures, launching, on_hosts
 from spotmpi.bench.measuring.copies import COPIED
 from spotmpi.bench.measuring.figures import Aim
 from spotmpi.bench.measuring.models import MODELS
+from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.measuring.report import Report
-from spotmpi.bench.network import missing
 from spotmpi.bench.scripts import gloo
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job

@@ -6,6 +6,7 @@ import argparse
 
 from spotmpi import subcommands
 from spotmpi.bench import (
+    accuracy,
     adaptive,
     alarms,
     allreduce,
@@ -51,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "exposed": ("how much of their time trainings between hosts spend on rounds", exposed),
             "growing": ("how accurate a training is that gets more and more workers", growing),
             "adaptive": ("what policies do while hosts come and the line gets slow", adaptive),
+            "accuracy": (
+                "how long trainings take to a stated accuracy while workers die",
+                accuracy,
+            ),
             "kernels": ("how fast the arithmetic is, beside NumPy and copies", kernels),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
             "allreduce": ("how long a sum takes, beside MPI, gloo, memory and the line", allreduce),

@@ -31,8 +31,8 @@ from typing import IO, NamedTuple
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
 from spotmpi.bench.measuring.figures import Aim
+from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.bench.measuring.on_hosts import UNLIMITED, check_rate
-from spotmpi.bench.network import Network, missing
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.strategies import named

@@ -30,7 +30,7 @@ from typing import TypeVar
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
-from spotmpi.bench.network import Network, missing
+from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.liveness import MEMORY

@@ -19,8 +19,8 @@ from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.bench.measuring import on_hosts
 from spotmpi.bench.measuring.figures import Aim
 from spotmpi.bench.measuring.models import resnet50
+from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.measuring.report import Report
-from spotmpi.bench.network import missing
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
-from spotmpi.bench.network import Network, missing
+from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.economy.models import calibration, step_times, trials
 from spotmpi.economy.models.calibration import Fit, Measured
 from spotmpi.errors import UsageError

@@ -224,7 +224,7 @@ def _in_use(names: set[str]) -> set[str]:
 
 def _of_others(space: str) -> bool:
     """Whether a network namespace is of a live process of another run on this machine."""
-    maker = re.match(r"spot(\d+)n", space)  # as `spotmpi.bench.network` names them
+    maker = re.match(r"spot(\d+)n", space)  # as `spotmpi.bench.measuring.network` names them
     if maker is None:
         return False
     pid = int(maker[1])

@@ -1,5 +1,5 @@
-"""The plots of ``spotmpi bench convergence`` and ``adaptive``. Imports matplotlib, which spotmpi
-does not depend on (``.[demo]`` brings it)."""
+"""The plots of ``spotmpi bench convergence``, ``adaptive`` and ``accuracy``. Imports matplotlib,
+which spotmpi does not depend on (``.[demo]`` brings it)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from matplotlib.figure import Figure
 
 from spotmpi.trace.colours import BLUE, INK, ORANGE
 
-__all__ = ["draw_accuracies", "draw_throughputs"]
+__all__ = ["draw_accuracies", "draw_races", "draw_throughputs"]
 
+_WAYS = ("#7f7f7f", "#2ca02c", "#9467bd", "#8c564b", BLUE, ORANGE)
 _SIDES = (("without", BLUE, -0.15), ("with", ORANGE, 0.15))
 
 
@@ -91,6 +92,55 @@ def draw_throughputs(shares: Mapping[str, Mapping[int, Sequence[float]]], path: 
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
+    figure.savefig(path, dpi=130)
+
+
+def draw_races(
+    cells: Sequence[Mapping[str, Any]],
+    ways: Mapping[str, str],
+    bars: Mapping[str, float],
+    deaths: Sequence[float],
+    path: Path,
+) -> None:
+    """Draw the cells of ``bench accuracy``: for each set the accuracy of each training over the
+    seconds, with its bar and the moments of ``deaths``, and how long each took to the bar.
+    ``ways``: all of them, with what they are called here.
+
+    The file's format follows from its suffix. Local, blocking, about a second.
+    """
+    names = list(dict.fromkeys(cell["set"] for cell in cells))
+    rank = {way: at for at, way in enumerate(ways)}
+    colors = {way: _WAYS[at % len(_WAYS)] for way, at in rank.items()}
+    figure = Figure(figsize=(11, 0.6 + 3.6 * len(names)), layout="constrained")
+    rows = figure.subplots(len(names), 2, squeeze=False, width_ratios=(3, 2))
+    for name, (curves, taken) in zip(names, rows, strict=True):
+        some = [cell for cell in cells if cell["set"] == name]
+        for cell in some:
+            seconds, accuracies = zip(*cell["curve"], strict=True)
+            percents = [100 * one for one in accuracies]
+            curves.plot(seconds, percents, "-", color=colors[cell["way"]], lw=1.1, alpha=0.7)
+            if cell["seconds"] is not None:
+                at = rank[cell["way"]]
+                taken.plot(cell["seconds"], at, "o", color=colors[cell["way"]], alpha=0.6)
+        for way, at in rank.items():
+            took = [cell["seconds"] for cell in some if cell["way"] == way]
+            if took and None not in took:
+                taken.plot([median(took)] * 2, [at - 0.25, at + 0.25], color=INK, linewidth=1.8)
+        curves.axhline(100 * bars[name], color=INK, linewidth=1.0)
+        for moment in deaths:
+            curves.axvline(moment, color="#bbbbbb", linewidth=1.0, linestyle=":")
+        curves.set(ylabel="test accuracy, %", ylim=(100 * bars[name] - 15, None))
+        curves.set_title(f"{name}: the bar, and deaths (dotted)", fontsize=10, loc="left")
+        taken.set_title(f"seconds to {100 * bars[name]:g} %", fontsize=10, loc="left")
+        taken.set_yticks(range(len(ways)), list(ways.values()), fontsize=9)
+        for text, way in zip(taken.get_yticklabels(), ways, strict=True):
+            text.set_color(colors[way])
+        taken.set(ylim=(len(ways) - 0.5, -0.5), xlim=(0, None))
+        for axis in (curves, taken):
+            axis.set(xlabel="seconds since the first step")
+            axis.spines[["top", "right"]].set_visible(False)
+            axis.grid(color="#dddddd", linewidth=0.6)
+            axis.set_axisbelow(True)
     figure.savefig(path, dpi=130)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching
-from spotmpi.bench.network import Network
+from spotmpi.bench.measuring.network import Network
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 

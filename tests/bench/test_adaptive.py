@@ -8,7 +8,7 @@ import pytest
 
 from spotmpi.bench.adaptive import aims, page, shares, throughputs
 from spotmpi.bench.events import JobFailed
-from spotmpi.bench.network import missing
+from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.scripts.adapting import policy_of
 from spotmpi.policies import Best, Fixed, ThroughputBelow
 

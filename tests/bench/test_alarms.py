@@ -13,7 +13,7 @@ import pytest
 
 from spotmpi.bench import alarms
 from spotmpi.bench.alarms import Alarm, Found
-from spotmpi.bench.network import missing
+from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.scripts import load
 from spotmpi.errors import UsageError
 from spotmpi.launch.control_messages import Report

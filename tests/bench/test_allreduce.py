@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from spotmpi import cli
-from spotmpi.bench import allreduce, network
+from spotmpi.bench import allreduce
 from spotmpi.bench.allreduce import Measured
+from spotmpi.bench.measuring import network
 from spotmpi.bench.scripts import gloo, reducing
 
 

@@ -203,6 +203,7 @@ def test_the_gradient_is_that_of_the_loss() -> None:
         logits = hidden @ params["w2"] + params["b2"]
         return float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(6), y]).mean())
 
+    assert tasks.Network.loss(params, x, y) == pytest.approx(loss())
     grads = tasks.Network.gradient(params, x, y)
     for name, array in params.items():
         place = tuple(int(rng.integers(n)) for n in array.shape)

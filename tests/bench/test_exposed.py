@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.bench.exposed import Run, exposed, lines
-from spotmpi.bench.network import missing
+from spotmpi.bench.measuring.network import missing
 
 STREAMING = "diloco:h=64,fragments=4,delay=4"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spotmpi.bench import hosts, recovery
-from spotmpi.bench.network import missing
+from spotmpi.bench.measuring.network import missing
 from spotmpi.errors import UsageError
 from tests.patience import FOUND_SILENT
 

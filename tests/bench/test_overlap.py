@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi import cli
-from spotmpi.bench import network, overlap
+from spotmpi.bench import overlap
+from spotmpi.bench.measuring import network
 from spotmpi.bench.overlap import Measured
 
 

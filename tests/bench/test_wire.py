@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi import cli
-from spotmpi.bench import network, wire
+from spotmpi.bench import wire
+from spotmpi.bench.measuring import network
 from spotmpi.economy.models import calibration
 from spotmpi.economy.models.calibration import Measured
 

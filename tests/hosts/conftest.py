@@ -1,4 +1,4 @@
-"""Real hosts for tests (`spotmpi.bench.network`)."""
+"""Real hosts for tests (`spotmpi.bench.measuring.network`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spotmpi.bench.network import Network, missing
+from spotmpi.bench.measuring.network import Network, missing
 from tests.hosts.training import Training
 
 

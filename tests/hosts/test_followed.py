@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.bench.network import Network
+from spotmpi.bench.measuring.network import Network
 
 PROFILE = """\
 model: ring

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.bench.network import Network
+from spotmpi.bench.measuring.network import Network
 from tests import learning
 from tests.hosts import gossip
 from tests.patience import FOUND_SILENT, NEVER_SILENT

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from spotmpi.arrays.narrowing import FORMATS
-from spotmpi.bench.network import Network
+from spotmpi.bench.measuring.network import Network
 from spotmpi.optimizers import SGD
 from spotmpi.replay import check_exactly_once, check_replicas, replay
 from spotmpi.trace import records as trace

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from spotmpi.bench.network import Network
+from spotmpi.bench.measuring.network import Network
 from spotmpi.trace.records import read
 from tests import learning
 from tests.patience import NEVER_SILENT

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from spotmpi import job_folder
-from spotmpi.bench import network as hosts
+from spotmpi.bench.measuring import network as hosts
 from spotmpi.launch import processes
 from tests.running import LIMIT, Running
 from tests.slurm import cgroups

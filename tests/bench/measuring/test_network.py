@@ -11,7 +11,7 @@ from select import select
 import pytest
 
 import spotmpi
-from spotmpi.bench.network import Network, missing
+from spotmpi.bench.measuring.network import Network, missing
 
 
 def test_jobs_are_of_the_spotmpi_that_measures_and_of_no_other_that_is_found_first(

@@ -118,9 +118,10 @@ class Network:
         """Set a host's link ``up`` or ``down``, at the head's end: the host hears only silence."""
         run("ip", "-n", self._space("head"), "link", "set", f"to-{name}", state)
 
-    def limit(self, rate: str) -> None:
-        """Give every host a link of this rate both ways, as tc says it: ``1gbit``."""
-        shape = ("root", "tbf", "rate", rate, "burst", "256kb", "latency", "20ms")
+    def limit(self, rate: str, burst: str = "256kb") -> None:
+        """Give every host a link of this rate both ways, as tc says it: ``1gbit``. An idle link
+        lets so many bytes of a ``burst`` through at once."""
+        shape = ("root", "tbf", "rate", rate, "burst", burst, "latency", "20ms")
         for name in self.names:
             run("tc", "-n", self._space("head"), "qdisc", "add", "dev", f"to-{name}", *shape)
             run("tc", "-n", self._space(name), "qdisc", "add", "dev", "eth0", *shape)
