@@ -234,6 +234,43 @@ def test_the_leader_is_the_one_who_is_asked(tmp_path: Path) -> None:
     assert not other.run().of("strategy")
 
 
+def test_what_another_worker_wants_counts_from_when_it_leads(tmp_path: Path) -> None:
+    """However long ago it was said, and whatever the leaders before have wanted since."""
+    known = [SSGD(), LocalSGD(h=2), LocalSGD(h=3), LocalSGD(h=4)]
+    wanted = {0: (6, known[2]), 1: (2, known[1]), 2: (2, known[3])}
+
+    @dataclass(frozen=True)
+    class Disagreeing(Changing):
+        def script(self, worker: int) -> Final:
+            trainer = spotmpi.Trainer(
+                params(worker), optimizer=SGD(lr=0.05), strategy=known[0], strategies=known
+            )
+            with trainer:
+                while trainer.steps < 60:
+                    trainer.step(gradient(trainer.params, _SOME))
+                    moment, strategy = wanted[worker]
+                    if trainer.steps == moment:
+                        trainer.strategy = strategy
+            final = bits(trainer.model), trainer.steps, Counter[int](), ()
+            return Final(*final, False, (), 0, b"")
+
+    calm = Disagreeing(tmp_path / "calm", 3)
+    calm.folder.mkdir()
+    result = calm.run()
+    assert [(one["step"], one["strategy_name"]) for one in result.of("strategy")] == [
+        (7, "localsgd:h=3")
+    ]
+    dying = Disagreeing(tmp_path / "dying", 3, kills=[Kill(0, result.events // 2)])
+    dying.folder.mkdir()
+    result = dying.run()
+    assert result.finals.keys() == {1, 2}
+    (recovery,) = result.of("recovery")
+    first, second = result.of("strategy")
+    assert (first["step"], first["strategy_name"]) == (7, "localsgd:h=3")
+    assert second["strategy_name"] == "localsgd:h=2", "of worker 1, which leads then"
+    assert 0 <= second["step"] - recovery["step"] <= 3, "after the first round that it leads"
+
+
 _SOME = np.arange(4)
 
 
