@@ -170,6 +170,31 @@ def test_a_job_that_lost_every_worker_goes_on_with_the_strategy_it_had(tmp_path:
     assert len(after) > 2
 
 
+def test_a_script_that_no_longer_has_the_strategy_of_its_checkpoint_is_told(
+    tmp_path: Path,
+) -> None:
+    kept = {"SPOTMPI_CHECKPOINT": str(tmp_path / "kept"), "SPOTMPI_CHECKPOINT_EVERY": "4"}
+    own = (lambda: LocalSGD(h=2), SSGD)
+    (tmp_path / "calm").mkdir()
+    calm = Changing(tmp_path / "calm", 2, strategies=own, every=1000)
+    kills = [Kill(worker, calm.run().events // 2) for worker in range(2)]
+    dead = replace(calm, folder=tmp_path, kills=kills, environ=kept)
+    assert not dead.run().finals
+    again = {**kept, "SPOTMPI_RESUME": "1"}
+    others = replace(dead, strategies=(lambda: LocalSGD(h=3),), kills=(), environ=again)
+    with pytest.warns(RuntimeWarning) as told:
+        result = others.run()
+    said = {str(one.message) for one in told}
+    assert len(said) == 1
+    assert said.pop().endswith(
+        ".h5 was written with the strategy localsgd:h=2, which this script does not have: it "
+        "begins with localsgd:h=3 instead; to go on with the other one, name it in "
+        "Trainer(strategies=[...]) or by --strategy"
+    )
+    assert result.of("start")[-1]["strategy_name"] == "localsgd:h=3"
+    assert result.finals
+
+
 def test_workers_at_their_own_pace_come_together_first(tmp_path: Path) -> None:
     """To synchronous steps and back: replicas are equal whenever a round is over."""
     pair = (lambda: ADPSGD(control=4), lambda: LocalSGD(h=2), SSGD)
