@@ -170,13 +170,16 @@ def test_a_job_that_lost_every_worker_goes_on_with_the_strategy_it_had(tmp_path:
     assert len(after) > 2
 
 
+@pytest.mark.parametrize("first", [LocalSGD(h=2), SSGD()], ids=lambda one: str(one.name))
 def test_a_script_that_no_longer_has_the_strategy_of_its_checkpoint_is_told(
-    tmp_path: Path,
+    tmp_path: Path, first: Strategy
 ) -> None:
+    """A replay follows the one that the job goes on with, as the trace says it."""
     kept = {"SPOTMPI_CHECKPOINT": str(tmp_path / "kept"), "SPOTMPI_CHECKPOINT_EVERY": "4"}
-    own = (lambda: LocalSGD(h=2), SSGD)
+    own = (lambda: first, lambda: EASGD(every=2, pull=0.5))
     (tmp_path / "calm").mkdir()
-    calm = Changing(tmp_path / "calm", 2, strategies=own, every=1000)
+    optimizer = lambda: SGD(lr=0.05)  # noqa: E731
+    calm = Changing(tmp_path / "calm", 2, strategies=own, every=1000, optimizer=optimizer)
     kills = [Kill(worker, calm.run().events // 2) for worker in range(2)]
     dead = replace(calm, folder=tmp_path, kills=kills, environ=kept)
     assert not dead.run().finals
@@ -187,12 +190,13 @@ def test_a_script_that_no_longer_has_the_strategy_of_its_checkpoint_is_told(
     said = {str(one.message) for one in told}
     assert len(said) == 1
     assert said.pop().endswith(
-        ".h5 was written with the strategy localsgd:h=2, which this script does not have: it "
+        f".h5 was written with the strategy {first.name}, which this script does not have: it "
         "begins with localsgd:h=3 instead; to go on with the other one, name it in "
         "Trainer(strategies=[...]) or by --strategy"
     )
     assert result.of("start")[-1]["strategy_name"] == "localsgd:h=3"
-    assert result.finals
+    known = result.records, params(0), gradient, optimizer()
+    assert result.finals[0].bits == bits(replay(*known, first, [LocalSGD(h=3)]))
 
 
 def test_workers_at_their_own_pace_come_together_first(tmp_path: Path) -> None:
