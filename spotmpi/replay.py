@@ -227,7 +227,8 @@ def _switched(
     first = next(iter(replicas.values()))
     if (found := first.switched(strategy)).alike:
         return {_NOBODY: found}
-    before = {one: first if first.alike else replicas.get(one) for one in workers}
+    # After a resume too, one stands for all.
+    before = {one: first if _NOBODY in replicas else replicas.get(one) for one in workers}
     return {one: own.switched(strategy) for one, own in before.items() if own is not None}
 
 

@@ -185,6 +185,35 @@ def test_a_job_that_lost_every_worker_goes_on_with_the_strategy_it_had(tmp_path:
     assert len(after) > 2
 
 
+@pytest.mark.parametrize("first", [LocalSGD(h=2), SSGD()], ids=lambda one: str(one.name))
+def test_a_script_that_no_longer_has_the_strategy_of_its_checkpoint_is_told(
+    tmp_path: Path, first: Strategy
+) -> None:
+    """A replay follows the one that the job goes on with, as the trace says it."""
+    kept = {"SPOTMPI_CHECKPOINT": str(tmp_path / "kept"), "SPOTMPI_CHECKPOINT_EVERY": "4"}
+    own = (lambda: first, lambda: EASGD(every=2, pull=0.5))
+    (tmp_path / "calm").mkdir()
+    optimizer = lambda: SGD(lr=0.05)  # noqa: E731
+    calm = Changing(tmp_path / "calm", 2, strategies=own, every=1000, optimizer=optimizer)
+    kills = [Kill(worker, calm.run().events // 2) for worker in range(2)]
+    dead = replace(calm, folder=tmp_path, kills=kills, environ=kept)
+    assert not dead.run().finals
+    again = {**kept, "SPOTMPI_RESUME": "1"}
+    others = replace(dead, strategies=(lambda: LocalSGD(h=3),), kills=(), environ=again)
+    with pytest.warns(RuntimeWarning) as told:
+        result = others.run()
+    said = {str(one.message) for one in told}
+    assert len(said) == 1
+    assert said.pop().endswith(
+        f".h5 was written with the strategy {first.name}, which this script does not have: it "
+        "begins with localsgd:h=3 instead; to go on with the other one, name it in "
+        "Trainer(strategies=[...]) or by --strategy"
+    )
+    assert result.of("start")[-1]["strategy_name"] == "localsgd:h=3"
+    known = result.records, params(0), gradient, optimizer()
+    assert result.finals[0].bits == bits(replay(*known, first, [LocalSGD(h=3)]))
+
+
 def test_workers_at_their_own_pace_come_together_first(tmp_path: Path) -> None:
     """To synchronous steps and back: replicas are equal whenever a round is over."""
     pair = (lambda: ADPSGD(control=4), lambda: LocalSGD(h=2), SSGD)
@@ -247,6 +276,43 @@ def test_the_leader_is_the_one_who_is_asked(tmp_path: Path) -> None:
     (changed,) = asked.run().of("strategy")
     assert (changed["before"], changed["strategy_name"]) == ("ssgd", "localsgd:h=3")
     assert not other.run().of("strategy")
+
+
+def test_what_another_worker_wants_counts_from_when_it_leads(tmp_path: Path) -> None:
+    """However long ago it was said, and whatever the leaders before have wanted since."""
+    known = [SSGD(), LocalSGD(h=2), LocalSGD(h=3), LocalSGD(h=4)]
+    wanted = {0: (6, known[2]), 1: (2, known[1]), 2: (2, known[3])}
+
+    @dataclass(frozen=True)
+    class Disagreeing(Changing):
+        def script(self, worker: int) -> Final:
+            trainer = spotmpi.Trainer(
+                params(worker), optimizer=SGD(lr=0.05), strategy=known[0], strategies=known
+            )
+            with trainer:
+                while trainer.steps < 60:
+                    trainer.step(gradient(trainer.params, _SOME))
+                    moment, strategy = wanted[worker]
+                    if trainer.steps == moment:
+                        trainer.strategy = strategy
+            final = bits(trainer.model), trainer.steps, Counter[int](), ()
+            return Final(*final, False, (), 0, b"")
+
+    calm = Disagreeing(tmp_path / "calm", 3)
+    calm.folder.mkdir()
+    result = calm.run()
+    assert [(one["step"], one["strategy_name"]) for one in result.of("strategy")] == [
+        (7, "localsgd:h=3")
+    ]
+    dying = Disagreeing(tmp_path / "dying", 3, kills=[Kill(0, result.events // 2)])
+    dying.folder.mkdir()
+    result = dying.run()
+    assert result.finals.keys() == {1, 2}
+    (recovery,) = result.of("recovery")
+    first, second = result.of("strategy")
+    assert (first["step"], first["strategy_name"]) == (7, "localsgd:h=3")
+    assert second["strategy_name"] == "localsgd:h=2", "of worker 1, which leads then"
+    assert 0 <= second["step"] - recovery["step"] <= 3, "after the first round that it leads"
 
 
 _SOME = np.arange(4)

@@ -158,6 +158,8 @@ class Checker:
         self.pairs = Commons(arrays)
         """What workers come to that take steps at their own pace."""
         self._following = Following(strategies[0], arrays, self.pairs, self._first)
+        self.switched = self._following.switched
+        """From which strategy workers changed to which, change by change."""
         self._asynchronous = any(map(is_asynchronous, strategies))
         """At times they do."""
         self._round = 1 if all(map(is_asynchronous, strategies)) else self._longest
@@ -463,9 +465,7 @@ class Checker:
         if name not in self._wanted_once:
             raise Violation(f"{name} is followed from step {step} on, which nobody has asked for")
         self._ways.clear()
-        if self._whole:
-            self.hold(self._following.change(step, name, self._deaths))
-        self._following.strategy = name
+        self.hold(self._following.change(step, name, self._deaths, self._whole))
 
     def _use(self, step: int, worker: WorkerId, samples: Indices) -> None:
         if self._whole and not self._unused[samples].all():

@@ -28,6 +28,8 @@ class Following:
         parameters that all begin with, asked for when a round has ended."""
         self.strategy = strategy
         """The one that is followed."""
+        self.switched: list[tuple[str, str]] = []
+        """From which strategy workers changed to which, change by change."""
         self._digests: dict[tuple[int, str], int] = {}
         """Of the replicated state after so many steps, for the strategy that goes on from there."""
         self._arrays = arrays
@@ -83,9 +85,15 @@ class Following:
             return f"step {step} does not lead to the digest that the trace has"
         return None
 
-    def change(self, step: int, strategy: str, dead: Container[WorkerId]) -> str | None:
+    def change(
+        self, step: int, strategy: str, dead: Container[WorkerId], known: bool
+    ) -> str | None:
         """Another strategy is followed from this step on. What the ``dead`` remembered may be of a
-        round that the others have computed again."""
+        round that the others have computed again. ``known``: the trace has all steps so far."""
+        self.switched.append((self.strategy, strategy))
+        if not known:
+            self.strategy = strategy
+            return None
         if self._round:
             return f"the strategy changes before step {step}, in the middle of a round"
         velocities = self._velocities

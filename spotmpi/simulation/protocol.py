@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 from spotmpi.errors import UsageError
@@ -19,6 +20,12 @@ from spotmpi.simulation.share import spread
 from spotmpi.trace.records import Trace
 
 _PROGRESS_SECONDS = 0.5
+
+_CHANGING = "changing"
+"""Stands in the place of a strategy's name."""
+
+_PAIRS = len(STRATEGIES) * (len(STRATEGIES) - 1)
+"""From one strategy to another one."""
 
 _WORTH_A_PROCESS = 100
 """Schedules: starting a process takes as long as a few dozen of them."""
@@ -35,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples: spotmpi simulate protocol --runs 100000\n"
+        "          spotmpi simulate protocol --strategy changing --runs 20000\n"
         "          spotmpi simulate protocol --workers 10000 --losses 100 --runs 1"
     )
     parser.add_argument(
@@ -52,8 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--strategy",
-        choices=sorted({one.partition(":")[0] for one in STRATEGIES}),
-        help="how workers synchronise; default: each run draws one",
+        choices=[*sorted({one.partition(":")[0] for one in STRATEGIES}), _CHANGING],
+        help="how workers synchronise; default: each run draws one, and a quarter of the runs "
+        f"change it under way; {_CHANGING}: all runs do, from any one to any other one",
     )
     parser.add_argument("--runs", type=int, default=1000, metavar="R", help="default: 1000")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="default: 0")
@@ -80,10 +89,15 @@ def main(options: argparse.Namespace) -> int:
     if options.trace is not None:
         Trace(options.trace).close()  # a place that cannot be written to is known before the search
     least, most = options.workers
+    changing = options.strategy == _CHANGING
+    if changing and options.losses is not None:
+        raise UsageError(
+            f"with --losses nothing else happens: leave it out, or --strategy {_CHANGING}"
+        )
     strategies = tuple(
-        one for one in STRATEGIES if options.strategy in (None, one.partition(":")[0])
+        one for one in STRATEGIES if changing or options.strategy in (None, one.partition(":")[0])
     )
-    campaign = Campaign(least, most, options.seed, options.losses, strategies)
+    campaign = Campaign(least, most, options.seed, options.losses, strategies, changing)
     report = _Report(campaign, options.runs)
     failing = spread(campaign, options.runs, jobs, report.add)
     report.end()
@@ -95,9 +109,10 @@ def main(options: argparse.Namespace) -> int:
     if options.trace is not None:
         _traced(finding.schedule, options.trace)
     print(*finding.transcript, sep="\n")
+    drawn = "" if options.strategy is None else f" --strategy {options.strategy}"
     print(
         f"\n{finding.failure}\n\nThis is run {failing} of --workers {least}-{most} --seed "
-        f"{options.seed}: {finding.schedule.workers} workers with the seed "
+        f"{options.seed}{drawn}: {finding.schedule.workers} workers with the seed "
         f"{finding.schedule.seed}. All that it takes: {finding.schedule}."
     )
     return 1
@@ -122,6 +137,7 @@ class _Report:
     def __init__(self, campaign: Campaign, asked: int) -> None:
         self._campaign, self._asked = campaign, asked
         self._runs = self._events = self._recoveries = self._graduates = 0
+        self._switched: Counter[tuple[str, ...]] = Counter()
         self._worst = 0.0
         self._begin = self._shown = time.monotonic()
         self._watched = sys.stderr.isatty()
@@ -132,6 +148,7 @@ class _Report:
         self._events += outcome.events
         self._recoveries += outcome.recoveries
         self._graduates += outcome.graduates
+        self._switched.update(map(tuple, outcome.switched))
         self._worst = max(self._worst, outcome.worst_messages)
         now = time.monotonic()
         if self._watched and now - self._shown > _PROGRESS_SECONDS:
@@ -150,7 +167,8 @@ class _Report:
         print(
             f"{self._runs} runs of {workers} workers broke no promise: {self._events} events, "
             f"{self._recoveries} changes of the membership, {self._graduates} newcomers that came "
-            f"to train, at most {self._worst:.2f} messages a worker and loss "
+            f"to train, {self._switched.total()} changes of the strategy ({len(self._switched)} of "
+            f"{_PAIRS} pairs), at most {self._worst:.2f} messages a worker and loss "
             f"({MESSAGES_PER_LOSS} are allowed, and {MESSAGES_OF_AN_END} for an end or a plan); "
             f"{seconds:.1f} s, {self._runs / seconds:.0f} runs a second"
         )

@@ -124,6 +124,10 @@ class Schedule:
             return strategy
         return f"{strategy}{',' if ':' in strategy else ':'}narrow={self.narrow}"
 
+    def widened(self, name: str) -> str:
+        """The strategy of this name, however narrow its sums are."""
+        return name.removesuffix(f"narrow={self.narrow}").rstrip(",:")
+
     @property
     def membership(self) -> Membership:
         """Those that it begins with."""
@@ -189,6 +193,8 @@ class Campaign:
     """So many workers die at one moment, and nothing else happens; None: all kinds of things do."""
     strategies: tuple[str, ...] = ("ssgd",)
     """Each schedule draws one."""
+    changing: bool = False
+    """The strategy changes in all schedules; False: in a part of them, as `CHANGES` says."""
 
     def schedule(self, number: int, length: Length) -> Schedule:
         """Mostly one death or more, close to each other; now and then all die.
@@ -231,7 +237,7 @@ class Campaign:
         if chance.random() < KEEPING:
             schedule = _with_checkpoints(schedule, chance, moment, events)
         dice = random.Random(f"{self.seed}/{number}/changes")
-        if dice.random() < CHANGES:
+        if dice.random() < CHANGES or self.changing:
             most = _STEPS * passes // _PASSES
             many = dice.choice((1, 1, 2, 3))
             after = sorted(dice.randrange(most) for _ in range(many))

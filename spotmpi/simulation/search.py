@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -39,6 +39,8 @@ class Outcome:
     """The most tokens that one worker sent in a recovery, per loss."""
     graduates: int
     """Newcomers that came to train."""
+    switched: Sequence[Sequence[str]]
+    """From which strategy workers changed to which, change by change."""
 
 
 def execute(
@@ -104,6 +106,7 @@ def execute(
         checker.recoveries,
         checker.worst_messages,
         checker.graduates,
+        [(schedule.widened(before), schedule.widened(after)) for before, after in checker.switched],
     )
 
 

@@ -41,7 +41,8 @@ def spread(
 
 def _start(campaign: Campaign, runs: int, first: int, jobs: int) -> subprocess.Popen[bytes]:
     losses = -1 if campaign.losses is None else campaign.losses
-    numbers = (campaign.least, campaign.most, campaign.seed, losses, first, runs, jobs, os.getpid())
+    drawn_from = campaign.least, campaign.most, campaign.seed, losses, int(campaign.changing)
+    numbers = *drawn_from, first, runs, jobs, os.getpid()
     drawn = "|".join(campaign.strategies)
     command = [sys.executable, "-m", __name__, *map(str, numbers), drawn]
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -77,10 +78,10 @@ def _collect(
 def main(arguments: list[str]) -> None:
     """Run every so-manieth schedule and say how it went."""
     *numbers, strategies = arguments
-    least, most, seed, losses, first, runs, jobs, parent = map(int, numbers)
+    least, most, seed, losses, changing, first, runs, jobs, parent = map(int, numbers)
     die_with_parent(parent)
     drawn = tuple(strategies.split("|"))
-    campaign = Campaign(least, most, seed, None if losses < 0 else losses, drawn)
+    campaign = Campaign(least, most, seed, None if losses < 0 else losses, drawn, bool(changing))
 
     def tell(number: int, outcome: Outcome) -> None:
         print(json.dumps([number, astuple(outcome)]), flush=True)

@@ -69,14 +69,17 @@ def steps(records: Iterable[Record]) -> list[Record]:
 def switches(records: Iterable[Record]) -> dict[int, str]:
     """The steps from which on another strategy was followed, and which: those that count."""
     found: dict[int, str] = {}
-    begins = ""
+    first = begins = ""
     for record in records:
         event: str = record["event"]
         if event == "start":
             begins = str(record.get("strategy"))
+            first = first or begins
         elif event == "resume":
             found = {step: name for step, name in found.items() if step < record["step"]}
-            if found:
+            # It may be another one though no line says so: a change after the last step of a job
+            # has none, and the script may no longer have the strategy of its checkpoint.
+            if found or begins != first:
                 found[record["step"]] = begins
         elif event == "strategy":
             found[record["step"]] = str(record["strategy"])

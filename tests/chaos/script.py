@@ -7,7 +7,9 @@ and Share), or before its COUNT-th call of ``save`` (writing a checkpoint), or i
 that, before the COUNT-th ``piece`` of all that it writes; or in the middle of what it does once
 (``work``), or right after that (``worked``); or before it adds the COUNT-th ``array`` to what it
 shares with others; or in the middle of its COUNT-th evaluation
-(``evaluate``; ``--evaluate W@STEP`` has that worker evaluate for two seconds). With
+(``evaluate``; ``--evaluate W@STEP`` has that worker evaluate for two seconds); or right before the
+control word of the COUNT-th round in which it ``wishes`` for another strategy goes to the others;
+or right before its COUNT-th ``change`` to another one, or right after that (``changed``). With
 ``WORKER:MOMENT:COUNT:VICTIM`` it kills another worker then.
 
 ``--once loop`` does something once in every third step and after the loop, ``--once end`` only
@@ -39,8 +41,10 @@ from spotmpi.fabric.neighbours import common_sums
 from spotmpi.optimizers import Momentum
 from spotmpi.strategies import SSGD, named
 from spotmpi.testing import slowed
+from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.fault_injection import FaultInjection
 from spotmpi.training.keeping import checkpoint_file
+from spotmpi.training.steps.switching import Switching
 from tests.fabric.planes import PLANES
 
 parser = argparse.ArgumentParser()
@@ -74,6 +78,7 @@ deaths = {
 seen: Counter[str] = Counter()
 perform, save, pieces = mpi.MpiFabric.perform, checkpoint_file.save, checkpoint_file._pieces
 replace = common_sums._replace
+speak, carry_out = TrainingExchange.speak, Switching.carry_out
 
 
 def die_at(worker: int, moment: str) -> None:
@@ -102,6 +107,21 @@ def save_or_die(*args, **kwargs):
 def replace_or_die(*args):
     die_at(trainer.worker, "array")
     replace(*args)
+
+
+def speak_or_die(exchange, membership):
+    speak(exchange, membership)
+    if exchange.switching.wish is not None:
+        die_at(exchange.me, "wishes")
+
+
+def carry_out_or_die(switching, *known):
+    before = trainer.strategy
+    if switching._agreed is not None:
+        die_at(trainer.worker, "change")
+    carry_out(switching, *known)
+    if trainer.strategy is not before:
+        die_at(trainer.worker, "changed")
 
 
 def launcher() -> int:
@@ -146,6 +166,8 @@ mpi.MpiFabric.perform = perform_or_die
 common_sums._replace = replace_or_die
 checkpoint_file.save = save_or_die
 checkpoint_file._pieces = pieces_or_die
+TrainingExchange.speak = speak_or_die
+Switching.carry_out = carry_out_or_die
 mpi.PLANE = PLANES[arguments.plane]
 if arguments.late:
     # So others may have committed the step, all or some of them: then it is not tried again.

@@ -17,21 +17,23 @@ from spotmpi.training.state.training_state import Followed, TrainingState
 from spotmpi.training.steps.switching import Switching
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.synchroniser import Synchroniser
-from tests.simulation.hunting import Mutation, hunt, set_odds
+from tests.simulation.hunting import Mutation, hunt
 
 Patch = pytest.MonkeyPatch
-EVER = "spotmpi.simulation.schedules.CHANGES"
 
 
 @pytest.mark.matrix
-def test_no_schedule_breaks_a_promise(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(EVER, 1.0)
+def test_no_schedule_breaks_a_promise() -> None:
     outcomes: list[Outcome] = []
-    drawn = Campaign(2, 6, 13, strategies=STRATEGIES)
+    drawn = Campaign(2, 6, 13, strategies=STRATEGIES, changing=True)
     failing = search(drawn, range(80), lambda _, outcome: outcomes.append(outcome))
     assert failing is None, shrink(drawn.schedule(failing, length))
     assert sum(outcome.recoveries for outcome in outcomes) > 50
     assert sum(outcome.graduates for outcome in outcomes) > 10
+    changes = [tuple(change) for outcome in outcomes for change in outcome.switched]
+    assert len(changes) > 50
+    assert len({*changes}) > 40
+    assert {one for change in changes for one in change} == {*STRATEGIES}
 
 
 # Each breaks one line. A search that did not find it would be worthless.
@@ -142,22 +144,19 @@ BROKEN = [
     a_newcomer_follows_what_the_job_began_with,
     the_trace_says_it_late,
 ]
-ODDS = {"PLANS": 0.8, "CHANGES": 1.0}
-"""How often what happens in the schedules that are searched for them."""
+DRAWN = Campaign(4, 4, 1, strategies=STRATEGIES, changing=True)
+"""The schedules that are searched for them: ``spotmpi simulate protocol --strategy changing``."""
 
 
 @pytest.mark.parametrize("mutation", BROKEN, ids=lambda mutation: mutation.__name__)
 @pytest.mark.matrix
 def test_a_broken_promise_is_found(mutation: Mutation, monkeypatch: Patch) -> None:
-    set_odds(monkeypatch, ODDS)
-    drawn = Campaign(4, 4, 1, strategies=STRATEGIES)
-    broken, _ = hunt(mutation, monkeypatch, drawn, range(1500))
+    broken, _ = hunt(mutation, monkeypatch, DRAWN, range(1500))
     assert broken.changes
 
 
 @pytest.mark.campaign
-def test_many_schedules(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(EVER, 1.0)
-    drawn = Campaign(2, 8, 14, strategies=STRATEGIES)
+def test_many_schedules() -> None:
+    drawn = Campaign(2, 8, 14, strategies=STRATEGIES, changing=True)
     failing = search(drawn, range(20_000), lambda _, outcome: None)
     assert failing is None, shrink(drawn.schedule(failing, length))

@@ -3,24 +3,63 @@
 from __future__ import annotations
 
 import argparse
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spotmpi.errors import UsageError
 from spotmpi.protocol.recovery import DoorState, Lost, Recovery
 from spotmpi.simulation import protocol
-from spotmpi.simulation.schedules import Campaign
-from spotmpi.simulation.search import length
+from spotmpi.simulation.schedules import STRATEGIES, Campaign
+from spotmpi.simulation.search import execute, length
 from spotmpi.simulation.training import samples
 from spotmpi.trace import records as trace
 from spotmpi.trace.replay import check_exactly_once, check_replicas
+from spotmpi.training.steps.switching import Switching
 
 
 def command(*arguments: str) -> int:
     parser = argparse.ArgumentParser()
     protocol.add_arguments(parser)
     return protocol.main(parser.parse_args(list(arguments)))
+
+
+def test_it_says_how_often_the_strategy_has_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    """In each schedule scripts want it to change; some jobs are over before."""
+    given = "--strategy", "changing", "--workers", "2-3", "--runs", "12"
+    assert command(*given) == 0
+    found = re.search(
+        r", (\d+) changes of the strategy \((\d+) of (\d+) pairs\), ", capsys.readouterr().out
+    )
+    assert found is not None
+    changes, pairs, possible = map(int, found.groups())
+    schedules = [
+        Campaign(2, 3, 0, strategies=STRATEGIES, changing=True).schedule(number, length)
+        for number in range(12)
+    ]
+    assert all(schedule.changes for schedule in schedules)
+    there = [tuple(one) for schedule in schedules for one in execute(schedule).switched]
+    assert (changes, pairs, possible) == (len(there), len({*there}), 13 * 12)
+    assert {one for change in there for one in change} <= {*STRATEGIES}
+    assert pairs > 5
+
+
+def test_a_change_that_one_worker_does_not_carry_out_is_found(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    true = Switching.heard
+
+    def heard(self: Switching, *known: Any) -> None:
+        if self._journal._me != 1:
+            true(self, *known)
+
+    monkeypatch.setattr(Switching, "heard", heard)
+    assert command("--strategy", "changing", "--workers", "3", "--runs", "60", "--jobs", "1") == 1
+    said = capsys.readouterr().out
+    assert "of --workers 3-3 --seed 0 --strategy changing: 3 workers" in said
+    assert "it is to be " in said
 
 
 def test_it_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
@@ -31,12 +70,13 @@ def test_it_sums_up(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.matrix
+@pytest.mark.parametrize("drawn", [[], ["--strategy", "changing"]])
 def test_processes_share_a_campaign_and_come_to_the_same(
-    capsys: pytest.CaptureFixture[str],
+    drawn: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = []
     for jobs in ("1", "3"):
-        assert command("--workers", "2-5", "--runs", "31", "--jobs", jobs) == 0
+        assert command("--workers", "2-5", "--runs", "31", "--jobs", jobs, *drawn) == 0
         said.append(capsys.readouterr().out.partition(";")[0])
     assert "31 runs of 2 to 5 workers broke no promise" in said[0]
     assert said[0] == said[1]
@@ -89,6 +129,7 @@ def test_it_shows_what_broke(
         (["--workers", "5-2"], "--workers is 5-2, expected"),
         (["--workers", "many"], "--workers is many, expected"),
         (["--runs", "0"], "--runs is 0, expected at least 1"),
+        (["--losses", "3", "--strategy", "changing"], "leave it out, or --strategy changing"),
         (["--losses", "-1"], "--losses is -1, expected at least 0"),
         (["--jobs", "0"], "--jobs is 0, expected at least 1"),
         (["--seed", "-1"], "--seed is -1, expected at least 0"),

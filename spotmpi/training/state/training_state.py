@@ -6,6 +6,7 @@ rate, and where the script stands in its batches.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -44,10 +45,19 @@ class Followed:
         return {"followed": self._training.sync.strategy.called}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
-        """Follow the checkpoint's strategy, if the script has it."""
+        """Follow the checkpoint's strategy. Warn if the script does not have it, as its first one
+        is followed then."""
         known = [one.called for one in self._training.choice.strategies]
-        if found.get("followed") in known:
-            self._training.follow(known.index(str(found["followed"])))
+        if (followed := found.get("followed")) in known:
+            self._training.follow(known.index(str(followed)))
+        elif followed is not None:
+            warnings.warn(
+                f"{where} was written with the strategy {followed}, which this script does not "
+                f"have: it begins with {self.kept()['followed']} instead; to go on with the other "
+                "one, name it in Trainer(strategies=[...]) or by --strategy",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """Return the strategy's number."""
