@@ -79,6 +79,15 @@ class Network:
         return {"w1": x.T @ back, "b1": back.sum(0), "w2": hidden.T @ odds, "b2": odds.sum(0)}
 
     @staticmethod
+    def loss(params: Params, x: Array, y: Array) -> float:
+        """The mean cross-entropy over the inputs ``x`` of the classes ``y``."""
+        hidden = np.tanh(x @ params["w1"] + params["b1"])
+        logits = hidden @ params["w2"] + params["b2"]
+        logits -= logits.max(axis=1, keepdims=True)
+        own = logits[np.arange(len(y)), y]
+        return float((np.log(np.exp(logits).sum(axis=1)) - own).mean())
+
+    @staticmethod
     def accuracy(params: Params, x: Array, y: Array) -> float:
         """Of the inputs ``x``, the share whose class is found."""
         hidden = np.tanh(x @ params["w1"] + params["b1"])
