@@ -16,6 +16,7 @@ from spotmpi.bench import (
     join,
     joins,
     kernels,
+    memory,
     overlap,
     prediction,
     recovery,
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "overlap": ("how much of a sum between hosts a backward pass hides", overlap),
             "stragglers": ("what a slow worker costs the others, and what a dead one", stragglers),
             "switches": ("what it costs to change the strategy under way", switches),
+            "memory": ("what becomes of the optimizer's memory when the strategy changes", memory),
             "wire": ("the same for steps on several hosts", wire),
         },
     )

@@ -163,6 +163,23 @@ def test_workers_come_and_leave_and_die_at_any_event(tmp_path: Path, optimizer: 
     assert len(changes(results)) > 10
 
 
+@pytest.mark.parametrize(("optimizer", "rises"), [(Momentum, 0), (Adam, 20)])
+def test_the_rate_rises_where_memory_began_again_and_the_optimizer_asks_for_it(
+    tmp_path: Path, optimizer: Any, rises: int
+) -> None:
+    pair = (lambda: LocalSGD(h=2), SSGD)
+    job = Changing(tmp_path, 3, strategies=pair, optimizer=lambda: optimizer(lr=0.05), samples=400)
+    result = job.run()
+    check(result)
+    done, since = [one["rate"] for one in steps(result.records)], len(steps(result.records))
+    turns = [(one["step"], one["strategy_name"]) for one in result.of("strategy")]
+    assert {name.partition(":")[0] for _, name in turns} == {"localsgd", "ssgd"}
+    for (first, name), (last, _) in zip(turns, [*turns[1:], (since, "")], strict=True):
+        for number, rate in enumerate(done[first:last], 1):
+            rising = name == "ssgd" and number < rises
+            assert rate == pytest.approx(0.05 * (number / rises if rising else 1.0))
+
+
 @pytest.mark.matrix
 def test_a_job_that_lost_every_worker_goes_on_with_the_strategy_it_had(tmp_path: Path) -> None:
     every = {"SPOTMPI_CHECKPOINT_EVERY": "4"}

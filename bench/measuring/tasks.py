@@ -114,7 +114,8 @@ class Network:
         hidden = np.tanh(x @ params["w1"] + params["b1"])
         logits = hidden @ params["w2"] + params["b2"]
         logits -= logits.max(axis=1, keepdims=True)
-        return float((np.log(np.exp(logits).sum(axis=1)) - logits[np.arange(len(y)), y]).mean())
+        own = logits[np.arange(len(y)), y]
+        return float((np.log(np.exp(logits).sum(axis=1)) - own).mean())
 
     @staticmethod
     def accuracy(params: Params, x: Array, y: Array) -> float:

@@ -36,6 +36,9 @@ class Adam(Optimizer):
 
     slots: ClassVar[tuple[str, ...]] = ("mean", "square")
     counts: ClassVar[tuple[str, ...]] = ("updates",)
+    # Its first step has the size of the rate in each element, however small the gradient is: far
+    # too large for a model that is nearly trained.
+    rises: ClassVar[int] = 20
 
     def __post_init__(self) -> None:
         self.lr = checked(self.lr)
@@ -122,6 +125,8 @@ class LAMB(AdamW):
     eps: float = 1e-6
 
     elementwise: ClassVar[bool] = False
+    # The size of its steps follows the arrays, also of the first one.
+    rises: ClassVar[int] = 0
 
     def update(
         self,

@@ -31,6 +31,10 @@ class Optimizer(ABC):
     """Names of the numbers that it remembers as well, such as how often it has moved. Among the
     slots each is one array of one float64, in the memory of the host, and zero at first."""
 
+    rises: ClassVar[int] = 0
+    """Steps in which the rate rises from 0 to its value when what the optimizer remembers begins
+    again in the middle of a training."""
+
     elementwise: ClassVar[bool] = True
     """True if each element changes by its own values alone. If not, `update` is given the arrays of
     the model one by one, flat, instead of buckets of them."""

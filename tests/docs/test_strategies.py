@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import spotmpi
-from spotmpi.bench import adaptive, exposed, switches
+from spotmpi.bench import adaptive, exposed, memory, switches
 from spotmpi.bench.convergence import Shape, against, aims
 from spotmpi.bench.stragglers import Run, gaps, speeds
 from spotmpi.optimizers import SGD
@@ -104,6 +104,78 @@ def test_what_changes_of_the_strategy_cost_is_what_was_measured() -> None:
     assert [*map(int, words)] == [few, len(cost)]
     (before, after), most = max(cost.items(), key=lambda item: item[1])
     assert f"the dearest, from `{before}` to `{after}`, {most:.0f} ms" in " ".join(PAGE.split())
+
+
+def memories() -> list[Any]:
+    """What the bench of optimizers' memories has found: a cell for each set, strategy and one."""
+    files = sorted((ROOT / "bench" / "results").glob("memory-*.json"))
+    found = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    assert found
+    assert all(one["failures"] == [] and one["seeds"] == [1, 2, 3, 4, 5] for one in found)
+    return [cell for one in found for cell in one["cells"]]
+
+
+def memory_row(cell: Any) -> list[str]:
+    """A cell as the page has it."""
+    runs = cell["once"]
+
+    def middle(way: str, figure: str) -> float:
+        return median(run[figure] for run in runs[way].values())
+
+    losses = [f"{middle(way, '10'):.3f}" for way in ("zero", "rising", "mean")]
+    more = [memory.beside_zero(cell, "once", way, "accuracy") for way in ("rising", "mean")]
+    accuracy = f"{100 * middle('zero', 'accuracy'):.1f}"
+    known = [cell["set"], *(f"`{cell[name]}`" for name in ("strategy", "optimizer"))]
+    return [*known, *losses, accuracy, *(one.say(1) for one in more)]
+
+
+def test_what_becomes_of_the_optimizers_memory_was_measured() -> None:
+    cells = memories()
+    assert table(PAGE, "To change it under way", 1) == [memory_row(cell) for cell in cells]
+    said = " ".join(PAGE.split())
+    for plan, words in (("once", " rows"), ("often", "")):
+        better = {}
+        for cell in cells:
+            found = memory.beside_zero(cell, plan, "mean", "accuracy")
+            assert found.upper >= 0
+            if found.lower > 0:
+                name = "`{optimizer}` on {set} from `{strategy}`".format(**cell)
+                better[name] = found.middle
+        assert not any("adam" in one for one in better)
+        most = f"by {max(better.values()):.1f} points at most: {', '.join(better)}"
+        assert re.search(f"in {len(better)} of {len(cells)}{words}, {re.escape(most)}", said), most
+
+
+def test_what_the_page_says_of_adam_after_a_change_was_measured() -> None:
+    said, known = " ".join(PAGE.split()), []
+    for cell in memories():
+        if "adam" not in cell["optimizer"]:
+            continue
+        runs = cell["once"]
+        zero, rising = (
+            median(run["1"] for run in runs[way].values()) for way in ("zero", "rising")
+        )
+        assert rising < zero
+        assert memory.beside_zero(cell, "once", "rising", "10").upper < 0
+        assert memory.beside_zero(cell, "once", "mean", "10").upper < 0
+        assert memory.beside_zero(cell, "once", "mean", "loss").lower > 0
+        known.append(memory.beside_zero(cell, "once", "rising", "accuracy"))
+        if (cell["set"], cell["optimizer"]) == ("digits", "adam") and "local" in cell["strategy"]:
+            assert f"it was {zero:.3f} one step after the change, and {rising:.3f} with" in said
+    assert len(known) == 8
+    assert sum(one.lower > 0 for one in known) == 1
+    assert not any(one.upper < 0 for one in known)
+
+
+def test_what_the_page_says_of_each_optimizer_is_what_it_does() -> None:
+    rows = {
+        name: row[1] for row in table(PAGE, "To change it under way") for name in row[0].split(", ")
+    }
+    for make, _ in memory.OPTIMIZERS.values():
+        said = rows.pop(f"`{make.__name__}`")
+        assert said.startswith("begins again")
+        assert (f"in {make.rises} steps" in said) == (make.rises > 0)
+    assert rows == {}
 
 
 def test_the_command_names_a_strategy() -> None:

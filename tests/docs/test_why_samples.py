@@ -8,18 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from spotmpi.bench.measuring.tasks import TASKS, Network, Params
+from spotmpi.bench.measuring.tasks import TASKS, Network
 from spotmpi.policies import Best
 from spotmpi.strategies import SSGD
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
 WORKERS, RATE, TRIAL = 8, 0.05, 40
-
-
-def loss(params: Params, x: np.ndarray, y: np.ndarray) -> float:
-    """Return the mean cross-entropy."""
-    logits = np.tanh(x @ params["w1"] + params["b1"]) @ params["w2"] + params["b2"]
-    return float(np.mean(np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y]))
 
 
 def falls(name: str, seed: int, trials: int) -> tuple[np.ndarray, np.ndarray]:
@@ -31,10 +25,10 @@ def falls(name: str, seed: int, trials: int) -> tuple[np.ndarray, np.ndarray]:
     true, told = [], []
     for step in range(trials * TRIAL + 1):
         if step % TRIAL == 0:
-            true.append(loss(params, data.x, data.y))
+            true.append(Network.loss(params, data.x, data.y))
         some = rng.integers(0, len(data.x), WORKERS * task.batch_size)
         x, y = data.x[some], data.y[some]
-        told.append(loss(params, x, y))
+        told.append(Network.loss(params, x, y))
         grads = Network.gradient(params, x, y)
         params = {key: value - np.float32(RATE) * grads[key] for key, value in params.items()}
     at = np.arange(TRIAL) - (TRIAL - 1) / 2

@@ -65,8 +65,8 @@ SESSION: list[_Slip] = [
     (
         "a_learning_rate_on_its_way_is_not_resumed",
         "training/state/rate.py",
-        'if all(f"lr/factor/{name}" in found',
-        'if all(f"lr/{name}" in found',
+        '{name: f"lr/factor/{name}" for',
+        '{name: f"lr/{name}" for',
     ),
     (
         "who_leaves_keeps_its_parameters_where_the_others_write",
@@ -249,6 +249,12 @@ DRIVER: list[_Slip] = [
         "training/steps/step_round.py",
         "            training.rate.taken()\n",
         "",
+    ),
+    (
+        "the_rate_jumps_when_the_optimizers_memory_begins_again",
+        "training/state/training_state.py",
+        "            self.rate.begin_again(self.model.optimizer.rises)\n",
+        "            pass\n",
     ),
     (
         "newcomers_are_taught_what_was_registered_before_a_switch",

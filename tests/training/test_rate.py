@@ -77,6 +77,36 @@ def test_what_is_kept_and_what_is_told_goes_on_where_it_was() -> None:
     assert walk(fresh, [2]) == [1.0]
 
 
+def test_it_rises_again_from_nothing_if_it_is_to() -> None:
+    rate = Rate(SGD(lr=1.0), 4)
+    rate.begin_again(4)  # there is nothing before the first step
+    assert walk(rate, [4, 4]) == [1.0, 1.0]
+    rate.begin_again(0)
+    assert walk(rate, [4]) == [1.0]
+    rate.begin_again(4)
+    assert walk(rate, [4] * 6) == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    rate.begin_again(4)
+    assert walk(rate, [4, 4]) == [0.25, 0.5]
+    assert walk(rate, [2, 2, 2]) == [0.5, 0.5, 0.5]  # on to what two workers have, in two steps
+
+
+def test_a_warm_up_that_is_longer_does_not_end_sooner() -> None:
+    rate = Rate(SGD(lr=1.0), 4, "linear", warmup=10)
+    walk(rate, [4, 8, 8])
+    rate.begin_again(4)
+    assert walk(rate, [8, 8, 8, 8]) == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_checkpoint_of_an_earlier_version_has_its_way_to_a_new_value() -> None:
+    one = Rate(SGD(lr=1.0), 4, "linear", warmup=4)
+    walk(one, [4, 8])
+    kept = dict(one.kept())
+    del kept["lr/factor/whole"]
+    resumed = Rate(SGD(lr=1.0), None, "linear", warmup=4)
+    resumed.resume(kept, "there")
+    assert walk(resumed, [8, 8]) == walk(one, [8, 8]) == [1.5, 1.75]
+
+
 def test_a_schedule_is_asked_for_the_step_to_come_and_told_whole() -> None:
     progress, mine = Progress(0), SGD(lr=Warmup(10, 1.0))
     rate = Rate(mine, 2)

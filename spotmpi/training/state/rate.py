@@ -27,14 +27,19 @@ class Factor(NamedTuple):
     start: float
     end: float
     taken: int
-    """Steps since ``end`` became the aim."""
+    """Steps since it left ``start``."""
+    whole: int
+    """Steps of all the way from ``start`` to ``end``."""
 
     def towards(self, end: float, steps: int, warmup: int) -> Factor:
-        """Return the factor after ``steps`` more steps. All of the way takes ``warmup`` steps."""
-        start, taken = (self.start, self.taken) if end == self.end else (self.value, 0)
-        taken = min(taken + steps, warmup)
-        value = end if taken == warmup else start + (end - start) * taken / warmup
-        return Factor(value, start, end, taken)
+        """Return the factor after ``steps`` more steps. The way to a new ``end`` takes ``warmup``
+        steps, or what remains of the way that it was on."""
+        start, taken, whole = self.start, self.taken, self.whole
+        if end != self.end:
+            start, taken, whole = self.value, 0, max(warmup, whole - taken)
+        taken = min(taken + steps, whole)
+        value = end if taken == whole else start + (end - start) * taken / whole
+        return Factor(value, start, end, taken, whole)
 
 
 class Rate:
@@ -74,7 +79,7 @@ class Rate:
         """Return the rate of a round of ``steps`` steps, to which ``active`` slots contribute."""
         assert self.reference is not None
         end = SCALES[self._scale](active / self.reference)
-        self._drawn = Factor(end, end, end, self._warmup)
+        self._drawn = Factor(end, end, end, self._warmup, self._warmup)
         if self._factor is not None:
             self._drawn = self._factor.towards(end, steps, self._warmup)
         return asked * self._drawn.value
@@ -82,6 +87,12 @@ class Rate:
     def taken(self) -> None:
         """Keep the factor that `now` computed: its round has moved the parameters."""
         self._factor = self._drawn
+
+    def begin_again(self, steps: int) -> None:
+        """Let the rate rise from 0 to its value in the next ``steps`` steps."""
+        if steps and self._factor is not None:
+            whole = max(steps, self._factor.whole - self._factor.taken)
+            self._factor = self._factor._replace(value=0.0, start=0.0, taken=0, whole=whole)
 
     def kept(self) -> Mapping[str, Any]:
         """Return the reference and the factor. The rate itself is the script's."""
@@ -95,8 +106,10 @@ class Rate:
         """Go on with a checkpoint's factor, and its reference unless the script gives one."""
         if self.reference is None:
             self.reference = int(str(found["lr/reference"]))
-        if all(f"lr/factor/{name}" in found for name in Factor._fields):
-            self._factor = Factor(*(found[f"lr/factor/{name}"] for name in Factor._fields))
+        names = {name: f"lr/factor/{name}" for name in Factor._fields}
+        known = {name: found[key] for name, key in names.items() if key in found}
+        if known:  # a checkpoint of an earlier version has no `whole`
+            self._factor = Factor(**{"whole": self._warmup, **known})
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
         """Return the reference, the rate and the factor."""

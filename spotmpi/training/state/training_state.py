@@ -121,19 +121,25 @@ class TrainingState(Generic[P]):
         """Follow the strategy of this number. At this point all workers must agree on a model.
 
         All train from that model. Each worker keeps what its optimizer remembers; but that begins
-        again if workers had different ones and will have the same from now on. What the strategy
-        remembers begins again.
+        again if workers had different ones and will have the same from now on. If the optimizer
+        asks for it the rate then begins again, too. What the strategy remembers begins again.
         """
         if number == self.number:
             return
         before, strategy = self.sync.strategy, self.choice.strategies[number]
         self.sync.leave()
         self.model.settle()
-        # An average of what the workers' optimizers remember would be a round more.
         if before.local_models and not strategy.local_models:
-            self.model.forget()
+            self._begin_memory_again()
         self.sync = self._synchroniser(strategy)
         self.sync.start()
+
+    def _begin_memory_again(self) -> None:
+        # A mean of what workers remember would take a round, and no training ends better with it:
+        # docs/adr/0046.
+        self.model.forget()
+        if self.model.optimizer is not None:
+            self.rate.begin_again(self.model.optimizer.rises)
 
     def show(self) -> None:
         """Show the script its parameters as they are now."""

@@ -1,4 +1,4 @@
-"""`spotmpi.bench.hosts`, small: that hosts were lost as it says. Never a timing."""
+"""`spotmpi.bench.measuring.hosts`, small: that hosts were lost as it says. Never a timing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.bench import hosts, recovery
+from spotmpi.bench import recovery
+from spotmpi.bench.measuring import hosts
 from spotmpi.bench.measuring.network import missing
 from spotmpi.errors import UsageError
 from tests.patience import FOUND_SILENT
