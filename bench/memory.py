@@ -70,20 +70,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "example: spotmpi bench memory --sets digits --json memory.json\n\n"
         "About a minute for each set, optimizer and strategy, on one core."
     )
-    for name, many, what in (
-        ("--sets", tasks.TASKS, "SET"),
-        ("--optimizers", OPTIMIZERS, "NAME"),
-    ):
-        parser.add_argument(
-            name, nargs="+", choices=list(many), metavar=what, help=f"{', '.join(many)} (all)"
-        )
+    tasks.add_arguments(parser)
+    parser.add_argument(
+        "--optimizers",
+        nargs="+",
+        choices=list(OPTIMIZERS),
+        metavar="NAME",
+        help=f"{', '.join(OPTIMIZERS)} (all)",
+    )
     text = f"in which each worker has a memory of its own ({' '.join(_STRATEGIES)})"
     parser.add_argument("--strategies", nargs="+", metavar="NAME[:OPTION=N,..]", help=text)
     parser.add_argument(
         "--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)"
-    )
-    parser.add_argument(
-        "--passes", type=int, metavar="N", help="over the set (digits 20, teacher 5)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the samples to FILE")
 
@@ -91,8 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(options: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for. Blocking, minutes."""
     seeds = options.seeds or list(_SEEDS)
-    if options.passes is not None and options.passes < 1:
-        raise UsageError(f"--passes is {options.passes}, expected 1 or more")
+    sets = tasks.asked_for(options)
     if _TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
         raise UsageError(
             f"--seeds takes numbers from 0 on, each once, without {_TUNING_SEED}: rates are chosen "
@@ -107,10 +104,9 @@ def main(options: argparse.Namespace) -> int:
                 "be whole rounds"
             )
     report = Report("memory", options.json, workers=WORKERS, seeds=seeds, after=AFTER)
-    for task in options.sets or tasks.TASKS:
+    for task, passes in sets.items():
         for strategy in strategies:
             for optimizer in options.optimizers or OPTIMIZERS:
-                passes = options.passes or tasks.TASKS[task].passes
                 cell = _cell(task, strategy, optimizer, passes, seeds)
                 report.add(cell, said(cell))
     return report.close()
