@@ -108,7 +108,7 @@ class Rate:
             self.reference = int(str(found["lr/reference"]))
         names = {name: f"lr/factor/{name}" for name in Factor._fields}
         known = {name: found[key] for name, key in names.items() if key in found}
-        if known:  # a checkpoint of an earlier version has no `whole`
+        if known.keys() | {"whole"} == names.keys():  # an earlier version kept no `whole`
             self._factor = Factor(**{"whole": self._warmup, **known})
 
     def snapshot(self, contributors: Sequence[WorkerId] | None) -> Any:
