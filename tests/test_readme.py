@@ -74,7 +74,7 @@ def test_the_line_that_keeps_the_training_can_be_repeated(train: Path, run_spotm
 def test_what_it_is_for_and_what_not_stands_in_its_second_sentence() -> None:
     first, second, *_ = README.partition("\n\n")[2].split(". ")
     assert first.startswith("spotmpi trains")
-    assert second.replace("\n", " ").startswith("It trains NumPy models on CPUs")
+    assert second.replace("\n", " ").startswith("It trains NumPy models and [PyTorch modules]")
     assert " not for " in second.replace("\n", " ")
 
 

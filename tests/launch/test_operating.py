@@ -43,7 +43,7 @@ def test_a_job_says_how_it_stands(start) -> None:
     shown = start("status", "--job", folder.name)
     assert shown.wait() == 0
     assert "say:0@20 hang:2@30 \\udcff\n" in shown.output
-    assert re.search(r"^ +2 +\d+ +training; others have waited \d+ s for it$", shown.output, re.M)
+    assert re.search(r"^ +2 +\d+ +training; others have waited \d+ s for it", shown.output, re.M)
     told = start("status", "--json", "--job", folder.name.removeprefix("spotmpi-"))
     assert told.wait() == 0
     assert json.loads(told.output)["workers"][1]["host"] == "localhost"

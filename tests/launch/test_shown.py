@@ -251,7 +251,7 @@ def test_jobs_and_their_processes_are_found(start) -> None:
     assert [one.pid for one in seen.workers] == [worker_of(running, at) for at in (0, 1)]
     shown = start("status", "--job", folder.name)
     assert shown.wait() == 0
-    row = rf"^ +1 +{seen.workers[1].pid} +training; others have waited \d+ s for it$"
+    row = rf"^ +1 +{seen.workers[1].pid} +training; others have waited \d+ s for it"
     assert re.search(row, shown.output, re.M)
     listed = start("jobs")
     assert listed.wait() == 0

@@ -16,8 +16,9 @@ from spotmpi.launcher_channel import LauncherChannel
 from spotmpi.optimizers import SGD
 from spotmpi.settings import Settings
 from spotmpi.strategies import named
-from spotmpi.training import finite, process
-from spotmpi.training.finite import Finite
+from spotmpi.training import process
+from spotmpi.training.state import finite
+from spotmpi.training.state.finite import Finite
 from tests import simulated
 from tests.simulated import Job, Model
 

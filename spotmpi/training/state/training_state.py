@@ -16,11 +16,11 @@ from spotmpi.protocol.membership import WorkerId
 from spotmpi.rounds.handshake import LIBRARY
 from spotmpi.settings import Settings
 from spotmpi.strategies import Strategy
-from spotmpi.training.finite import Finite
 from spotmpi.training.gradients.gradient_lengths import GradientLengths
 from spotmpi.training.gradients.script_gradient import ScriptGradient
 from spotmpi.training.model import Model
 from spotmpi.training.script.script_position import ScriptPosition
+from spotmpi.training.state.finite import Finite
 from spotmpi.training.state.meter import Meter
 from spotmpi.training.state.progress import Outlook, Progress
 from spotmpi.training.state.rate import Rate

@@ -1,0 +1,5 @@
+"""PyTorch: trainings of torch modules that go on when workers vanish. Needs the extra ``torch``."""
+
+from spotmpi.torch.distributed_optimizer import DistributedOptimizer
+
+__all__ = ["DistributedOptimizer"]

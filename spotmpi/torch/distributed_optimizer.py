@@ -1,0 +1,236 @@
+"""`DistributedOptimizer`: trains a torch module on all workers, whichever of them are lost."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from spotmpi.arrays.backend import Array, Buffer
+from spotmpi.arrays.layout import BUCKET_MB
+from spotmpi.errors import UsageError
+from spotmpi.policies import Policy
+from spotmpi.strategies import Strategy
+from spotmpi.torch.after_steps import AfterSteps
+from spotmpi.torch.torch_optimizer import TorchOptimizer
+from spotmpi.training.optimizing import Optimizing
+
+__all__ = ["DistributedOptimizer"]
+
+Self = TypeVar("Self", bound="DistributedOptimizer")
+
+_FLOATS = (torch.float32, torch.float64)
+
+
+class DistributedOptimizer(Optimizing[dict[str, Array]]):
+    """Trains a torch module on all workers of the job, and goes on if any of them are lost.
+
+    ``optimizer``: a torch optimizer.
+    ``module``: names the parameters, and has the buffers, of which all workers take the mean after
+        each round. All workers begin with the first worker's parameters and buffers. Parameters
+        that the optimizer does not move must be equal on all workers.
+    ``schedulers``: of the optimizer's learning rates. `step` steps each of them, so the script does
+        not. Checkpoints keep their state, and newcomers get it.
+    ``scaler``: a `torch.amp.GradScaler`. Call ``scaler.scale(loss).backward()`` and nothing else of
+        it. A step with a gradient that is not finite moves no parameter.
+
+    The other arguments are those of `spotmpi.Trainer`. A context manager, as a trainer is. In the
+    block the gradients of the parameters lie in memory of spotmpi, and are zero after each step.
+    """
+
+    _call = "optimizer"
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        module: torch.nn.Module | None = None,
+        schedulers: Sequence[Any] = (),
+        scaler: torch.amp.GradScaler | None = None,
+        strategy: Strategy | None = None,
+        strategies: Sequence[Strategy] = (),
+        policy: Policy | None = None,
+        seed: int = 0,
+        scale_lr: str = "linear",
+        lr_reference: int | None = None,
+        lr_warmup: int = 0,
+        bucket_mb: float = BUCKET_MB,
+    ) -> None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise UsageError(f"optimizer must be one of torch.optim, not {optimizer!r}")
+        self._moved = _named(optimizer, module)
+        """The parameters that the optimizer moves, by name."""
+        self._buffers = {} if module is None else _buffers(module)
+        moved = {id(param) for param in self._moved.values()}
+        others = () if module is None else module.named_parameters()
+        self._frozen = {name: one for name, one in others if id(one) not in moved}
+        self._mover = TorchOptimizer(optimizer, self._moved, self._buffers, scaler)
+        self._after = AfterSteps(optimizer, schedulers, scaler, lambda: self._mover.overflowed)
+        super().__init__(
+            {
+                **{name: _array(name, one) for name, one in self._moved.items()},
+                **{name: _numbers(one) for name, one in self._buffers.items()},
+            },
+            optimizer=self._mover,
+            strategy=strategy,
+            strategies=strategies,
+            policy=policy,
+            seed=seed,
+            scale_lr=scale_lr,
+            lr_reference=lr_reference,
+            lr_warmup=lr_warmup,
+            bucket_mb=bucket_mb,
+        )
+        model = self._training.model
+        self._mover.begin(model.layout, model.memory)
+        self._training.registry.keep("torch", self._after)
+        self._look_at(model.flats)
+        self._grads: dict[str, Array] = {}
+        """Memory of the gradients, by name."""
+        self._views: dict[str, torch.Tensor] = {}
+        """The same memory, as torch sees it."""
+
+    def step(self, loss: float | torch.Tensor | None = None) -> None:
+        """Average the gradients over all workers and move the parameters: one step. Collective,
+        blocking.
+
+        Call it once for each batch, after the last `backward` of it. The gradients are those of the
+        mean over this worker's batch. A parameter without a gradient counts as one whose gradient
+        is zero. Afterwards the gradients are zero. ``loss``: the mean over the batch.
+        """
+        participant = self._connected("step()")
+        self._check_batch("step")
+        number = self._number(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        self._gather()
+        self._mover.note(self._training.model.memory)
+        self._after.begin()
+        self._participant = self._run(participant.step(self._grads, number))
+        self._after.end(self._mover.overflowed)
+        self._take_buffers()
+        self._begin_step()
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Return a block in which the module has the parameters and buffers that all workers agree
+        on. Local.
+
+        Evaluate and save the module in it. They are the parameters that are trained, unless each
+        worker trains a model of its own (as with `LocalSGD` between rounds, `SMA` or `DiLoCo`).
+        """
+        model = self._training.model
+        self._look_at(model.agreed)
+        try:
+            yield
+        finally:
+            self._look_at(model.flats)
+
+    def __enter__(self: Self) -> Self:
+        super().__enter__()
+        if self._after.due is not None:
+            self._after.end(self._after.due)
+        self._check_frozen()
+        self._take_buffers()
+        self._grads = self._training.gradient.arrays(self._training.sync.memory.shared)
+        self._views = {name: torch.from_numpy(self._grads[name]) for name in self._moved}
+        self._begin_step()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        for param in self._moved.values():
+            param.grad = None
+
+    def _look_at(self, flats: Sequence[Buffer]) -> None:
+        """Let the parameters have these buffers as their memory, and take the buffers of them."""
+        arrays = self._training.model.layout.named(flats)
+        for name, param in self._moved.items():
+            param.data = torch.from_numpy(arrays[name])
+        self._there = {name: arrays[name] for name in self._buffers}
+        self._take_buffers()
+
+    def _begin_step(self) -> None:
+        """Set the gradients to zero, in the memory that rounds read."""
+        for name, param in self._moved.items():
+            self._views[name].zero_()
+            param.grad = self._views[name]
+
+    def _gather(self) -> None:
+        """Bring gradients that lie elsewhere, and how far the buffers have come."""
+        for name, param in self._moved.items():
+            view, grad = self._views[name], param.grad
+            if grad is None:
+                view.zero_()
+            elif grad is not view:
+                view.copy_(grad.to_dense() if grad.is_sparse else grad)
+        for name, buffer in self._buffers.items():
+            np.subtract(self._there[name], _numbers(buffer), out=self._grads[name])
+
+    def _take_buffers(self) -> None:
+        for name, buffer in self._buffers.items():
+            found = torch.from_numpy(self._there[name])
+            buffer.copy_(found if buffer.is_floating_point() else found.round())
+
+    def _check_frozen(self) -> None:
+        """Raise UsageError if workers differ in parameters that nobody moves. Collective."""
+        own = 0
+        for name, param in sorted(self._frozen.items()):
+            seen = param.detach().cpu().contiguous().view(torch.uint8)
+            own = zlib.crc32(seen.numpy().tobytes(), zlib.crc32(name.encode(), own))
+        if self._frozen and self.mean(float(own)) != own:
+            raise UsageError(
+                f"worker {self.worker}: the parameters that the optimizer does not move differ "
+                f"between workers ({', '.join(list(self._frozen)[:3])}, ..): load the same file on "
+                "all of them, or call torch.manual_seed() before the module is made"
+            )
+
+
+def _named(
+    optimizer: torch.optim.Optimizer, module: torch.nn.Module | None
+) -> dict[str, torch.nn.Parameter]:
+    """Return the parameters of the optimizer by name, each once. Raises UsageError."""
+    names = {} if module is None else {id(one): name for name, one in module.named_parameters()}
+    found = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for place, param in enumerate(group["params"]):
+            if module is not None and id(param) not in names:
+                raise UsageError(
+                    f"parameter {place} of group {number} of the optimizer is not one of the "
+                    "module's: give the module that the optimizer was made for, or none"
+                )
+            if param.requires_grad:
+                found[names.get(id(param), f"group{number}.{place}")] = param
+    if not found:
+        raise UsageError("the optimizer has no parameter that requires a gradient")
+    return found
+
+
+def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that are saved with the module, by names that no parameter has."""
+    saved = module.state_dict(keep_vars=True)
+    buffers = {name: one for name, one in module.named_buffers() if name in saved}
+    return {f"buffer {name}": one for name, one in buffers.items() if one.numel()}
+
+
+def _array(name: str, param: torch.nn.Parameter) -> Array:
+    if param.device.type != "cpu" or param.dtype not in _FLOATS:
+        raise UsageError(
+            f"parameter {name} is {param.dtype} on {param.device}: spotmpi trains float32 and "
+            "float64 in the memory of the host; compute in half precision with torch.autocast"
+        )
+    return param.detach().contiguous().numpy()
+
+
+def _numbers(buffer: torch.Tensor) -> Array:
+    """Return a buffer as an array that can be averaged."""
+    kind = buffer.dtype if buffer.dtype in _FLOATS else torch.float64
+    return buffer.detach().to("cpu", kind).contiguous().numpy()

@@ -1,0 +1,295 @@
+"""An optimizer of torch as one of spotmpi's: it moves whatever arrays a strategy gives it."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from spotmpi.arrays.backend import Buffer
+from spotmpi.arrays.layout import Key, Layout
+from spotmpi.errors import UsageError
+from spotmpi.optimizers import Optimizer
+
+__all__ = ["TorchOptimizer"]
+
+_UPDATES = "updates"
+"""Number of updates since its memory was empty."""
+_SIDE = (2, 3, 4, 5, 6, 7, 8)
+"""Sides of the parameters that show what an optimizer remembers."""
+
+
+class TorchOptimizer(Optimizer):
+    """Moves arrays by a torch optimizer, whose memory is in slots and counts of spotmpi.
+
+    ``inner``: the torch optimizer of the script. Its learning rates may change at any time.
+    ``params``: its parameters by name. ``means``: names of other arrays. They take the mean of what
+    the workers have: their "gradient" is what they had before, less what they have now.
+    ``scaler``: has multiplied the losses, and so the gradients.
+    """
+
+    elementwise = False
+
+    def __init__(
+        self,
+        inner: torch.optim.Optimizer,
+        params: Mapping[str, torch.nn.Parameter],
+        means: Collection[str],
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        self._inner = inner
+        self._params = params
+        self._means = means
+        tensors, self._numbers = _remembered(inner)
+        self._memory = sorted(tensors)
+        self._begun = bool(inner.state)
+        """True if it remembers something before its first update: a loaded state, for example."""
+        self._names: Sequence[Key] = ()
+        """Names of the arrays that `update` is given, in order."""
+        self._scaler = scaler
+        self.overflowed = False
+        """True if the last update was left out, as gradients were not finite."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the tensors that it remembers for each parameter."""
+        return tuple(self._memory)
+
+    @property
+    def counts(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Names of the numbers that it remembers."""
+        return (*sorted(self._numbers), *self._settings(), _UPDATES)
+
+    @property
+    def rises(self) -> int:  # type: ignore[override]
+        """As for `spotmpi.optimizers.Adam`, if it is one of that kind."""
+        return 20 if "exp_avg_sq" in self._memory else 0
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the first group. The others keep their ratio to it."""
+        return float(self._inner.param_groups[0]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        times = value / self.lr if self.lr else 0.0
+        for group in self._inner.param_groups[1:]:
+            group["lr"] = float(group["lr"]) * times
+        self._inner.param_groups[0]["lr"] = value
+
+    def _settings(self) -> dict[str, float]:
+        """Return all numbers in the settings of its groups, by name."""
+        return {
+            f"{number}/{name}": value
+            for number, group in enumerate(self._inner.param_groups)
+            for name, value in _flat(group)
+        }
+
+    def note(self, memory: Mapping[str, Sequence[Buffer]]) -> None:
+        """Write the present settings into ``memory``. So a newcomer is told them in each round in
+        which it learns, and all workers compare them."""
+        for name, value in self._settings().items():
+            memory[name][0][0] = value
+
+    def begin(self, layout: Layout, memory: Mapping[str, Sequence[Buffer]]) -> None:
+        """Fill ``memory`` with what the torch optimizer remembers before the training."""
+        if not self._begun:
+            return
+        for name in self._memory:
+            arrays = layout.named(memory[name])
+            for key, param in self._params.items():
+                if (found := self._inner.state[param].get(name)) is not None:
+                    arrays[key][...] = found.numpy()
+        self._keep_numbers(memory)
+        memory[_UPDATES][0][0] = 1
+
+    def apply(
+        self,
+        layout: Layout,
+        params: Sequence[Buffer],
+        grads: Sequence[Buffer],
+        memory: Mapping[str, Sequence[Buffer]],
+        rate: float,
+        scale: float,
+    ) -> None:
+        """Call `update` on the arrays of this layout."""
+        self._names = [entry.key for bucket in layout.buckets for entry in bucket.entries]
+        super().apply(layout, params, grads, memory, rate, scale)
+
+    def update(
+        self,
+        params: Sequence[Buffer],
+        grads: Sequence[Buffer],
+        slots: Mapping[str, Sequence[Buffer]],
+        rate: float,
+        scale: float,
+    ) -> None:
+        """Move the parameters by a step of the torch optimizer, and the other arrays to their mean.
+        No parameter moves if the gradient of a scaled loss is not finite."""
+        given = list(zip(self._names, params, grads, strict=True))
+        for name, w, g in given:
+            if name in self._means:
+                w -= scale * g
+        if self._scaler is not None:
+            scale /= self._scaler.get_scale()
+            grads_of_losses = (g for name, _, g in given if name not in self._means)
+            self.overflowed = not all(np.isfinite(g).all() for g in grads_of_losses)
+            if self.overflowed:
+                return
+        begun = self._begun or slots[_UPDATES][0][0] > 0
+        with torch.no_grad(), self._groups(slots, rate), self._parameters():
+            for number, (name, w, g) in enumerate(given):
+                if name in self._means:
+                    continue
+                param = self._params[str(name)]
+                param.data = torch.from_numpy(w).view(param.shape)
+                param.grad = torch.from_numpy(scale * g).view(param.shape)  # g is others' as well
+                self._inner.state.pop(param, None)
+                if begun:
+                    self._inner.state[param] = self._state(number, param.shape, slots)
+            self._inner.step()
+            self._keep(slots)
+        slots[_UPDATES][0][0] += 1
+
+    def _state(
+        self, number: int, shape: Sequence[int], slots: Mapping[str, Sequence[Buffer]]
+    ) -> dict[str, Any]:
+        """Return what torch remembers of one parameter: tensors that share memory with ``slots``,
+        and numbers."""
+        tensors = {one: torch.from_numpy(slots[one][number]).view(shape) for one in self._memory}
+        return {**tensors, **{one: self._number(one, slots) for one in self._numbers}}
+
+    def _keep(self, slots: Mapping[str, Sequence[Buffer]]) -> None:
+        """Copy to ``slots`` what the torch optimizer has replaced or begun to remember."""
+        for number, name in enumerate(self._names):
+            if name in self._means:
+                continue
+            state = self._inner.state[self._params[str(name)]]
+            for one in self._memory:
+                if (tensor := state.get(one)) is None:
+                    continue
+                there = torch.from_numpy(slots[one][number])
+                if there.data_ptr() != tensor.data_ptr():
+                    there.copy_(tensor.reshape(-1))
+        self._keep_numbers(slots)
+
+    def _keep_numbers(self, slots: Mapping[str, Sequence[Buffer]]) -> None:
+        for one in self._numbers:
+            for param in self._params.values():
+                if (found := self._inner.state[param].get(one)) is not None:
+                    slots[one][0][0] = float(found)
+                    break
+
+    def _number(self, name: str, slots: Mapping[str, Sequence[Buffer]]) -> Any:
+        kind, value = self._numbers[name], float(slots[name][0][0])
+        return torch.tensor(value, dtype=kind) if isinstance(kind, torch.dtype) else kind(value)
+
+    @contextmanager
+    def _groups(self, slots: Mapping[str, Sequence[Buffer]], rate: float) -> Iterator[None]:
+        """Give the groups the settings that were noted, with ``rate`` as the first one's rate."""
+        groups = self._inner.param_groups
+        before = [dict(group) for group in groups]
+        first = float(slots["0/lr"][0][0])
+        for number, group in enumerate(groups):
+            for name, value in group.items():
+                if name != "params":
+                    group[name] = _noted(value, f"{number}/{name}", slots)
+            group["lr"] *= rate / first if first else 1.0
+        try:
+            yield
+        finally:
+            for group, known in zip(groups, before, strict=True):
+                group.update(known)
+
+    @contextmanager
+    def _parameters(self) -> Iterator[None]:
+        """Give the parameters their own memory and gradients again afterwards."""
+        before = [(param, param.data, param.grad) for param in self._params.values()]
+        try:
+            yield
+        finally:
+            for param, data, grad in before:
+                param.data, param.grad = data, grad
+
+
+def _flat(group: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers in a group's settings, with their names."""
+    for name, value in group.items():
+        if name == "params":
+            continue
+        for place, one in enumerate(value) if isinstance(value, tuple | list) else [("", value)]:
+            number = one.item() if isinstance(one, torch.Tensor) and one.numel() == 1 else one
+            if isinstance(number, int | float) and not isinstance(number, bool):
+                yield f"{name}{place}", float(number)
+
+
+def _noted(value: Any, name: str, slots: Mapping[str, Sequence[Buffer]]) -> Any:
+    """Return a setting as it was noted, or this value if it is no number."""
+    if isinstance(value, tuple | list):
+        return type(value)(_noted(one, f"{name}{at}", slots) for at, one in enumerate(value))
+    if isinstance(value, bool) or name not in slots:
+        return value
+    noted = float(slots[name][0][0])
+    return int(noted) if isinstance(value, int) else noted
+
+
+def _remembered(inner: torch.optim.Optimizer) -> tuple[set[str], dict[str, Any]]:
+    """Return the names of the tensors that it remembers for each parameter, and of the numbers,
+    with their dtypes or types. Raises UsageError if it remembers something else."""
+    kind = type(inner).__name__
+    tensors: set[str] = set()
+    numbers: dict[str, Any] = {}
+    for group in inner.param_groups:
+        first = max(group["params"], key=lambda param: param.dim(), default=None)
+        if first is None:
+            continue
+        probe = torch.nn.Parameter(torch.ones(_SIDE[: max(1, first.dim())], dtype=first.dtype))
+        for name, value in _state_of(inner, group, first, probe).items():
+            if value is None:
+                continue
+            if isinstance(value, torch.Tensor) and value.shape == probe.shape:
+                tensors.add(name)
+            elif isinstance(value, torch.Tensor) and value.numel() == 1:
+                numbers[name] = value.dtype
+            elif isinstance(value, bool | int | float):
+                numbers[name] = type(value)
+            else:
+                shape = tuple(getattr(value, "shape", ()))
+                raise UsageError(
+                    f"{kind} remembers {name} of shape {shape} for a parameter of shape "
+                    f"{tuple(probe.shape)}: spotmpi keeps tensors of the parameter's shape, and "
+                    "numbers"
+                )
+    return tensors, numbers
+
+
+def _state_of(
+    inner: torch.optim.Optimizer,
+    group: Mapping[str, Any],
+    first: torch.Tensor,
+    probe: torch.nn.Parameter,
+) -> Mapping[str, Any]:
+    """Return what the optimizer remembers of ``probe`` after a step of it, in the place of the
+    ``first`` parameter of its ``group``. The optimizer stays as it is."""
+    double = copy.copy(inner)
+    double.param_groups = [{**group, "params": [probe]}]
+    double.state = defaultdict(dict)
+    for name, value in inner.state.get(first, {}).items():
+        if isinstance(value, torch.Tensor):
+            value = torch.zeros_like(probe) if value.shape == first.shape else value.clone()
+        double.state[probe][name] = value
+    probe.grad = torch.ones_like(probe)
+    try:
+        type(inner).step(double)
+    except Exception as error:
+        raise UsageError(
+            f"{type(inner).__name__} does not move a parameter by a dense gradient alone, as "
+            f"spotmpi needs it: {error}"
+        ) from error
+    state: Mapping[str, Any] = double.state[probe]
+    return state
