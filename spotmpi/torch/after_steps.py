@@ -44,9 +44,15 @@ class AfterSteps:
         come when the checkpoint was written; else None."""
         for one in schedulers:
             _check(one)
+        self._counts = self._counted()
+        """How often each scheduler has been stepped."""
 
     def begin(self) -> None:
-        """Note that a step has begun."""
+        """Note that a step has begun. Raises UsageError if the script has stepped a scheduler."""
+        if self._counts != self._counted():
+            raise UsageError(
+                "the script called scheduler.step(): opt.step() does that for its schedulers"
+            )
         self._within = True
 
     def end(self, overflowed: bool) -> None:
@@ -62,6 +68,7 @@ class AfterSteps:
                 self._good = 0
         for one in self._schedulers:
             one.step()
+        self._counts = self._counted()
 
     def kept(self) -> Mapping[str, Any]:
         """Return what a checkpoint keeps, by name."""
@@ -97,6 +104,10 @@ class AfterSteps:
         if self._scaler is not None:
             self._scaler.update(float(scale))
         self._good = int(good)
+        self._counts = self._counted()
+
+    def _counted(self) -> list[Any]:
+        return [one.state_dict().get("_step_count") for one in self._schedulers]
 
 
 def _check(one: Any) -> None:

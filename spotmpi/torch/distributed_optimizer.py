@@ -43,7 +43,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
     block the gradients of the parameters lie in memory of spotmpi, and are zero after each step.
     """
 
-    _call = "optimizer"
+    _call = "opt"
 
     def __init__(
         self,
@@ -138,6 +138,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         self._grads = self._training.gradient.arrays(self._training.sync.memory.shared)
         self._views = {name: torch.from_numpy(self._grads[name]) for name in self._moved}
         self._begin_step()
+        self._mover.guarded = True
         return self
 
     def __exit__(
@@ -146,6 +147,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._mover.guarded = False
         super().__exit__(kind, error, trace)
         for param in self._moved.values():
             param.grad = None
@@ -184,7 +186,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         """Raise UsageError if workers differ in parameters that nobody moves. Collective."""
         own = 0
         for name, param in sorted(self._frozen.items()):
-            seen = param.detach().cpu().contiguous().view(torch.uint8)
+            seen = param.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
             own = zlib.crc32(seen.numpy().tobytes(), zlib.crc32(name.encode(), own))
         if self._frozen and self.mean(float(own)) != own:
             raise UsageError(

@@ -52,6 +52,10 @@ class TorchOptimizer(Optimizer):
         self._names: Sequence[Key] = ()
         """Names of the arrays that `update` is given, in order."""
         self._scaler = scaler
+        self.guarded = False
+        """True if nobody else may call the torch optimizer's `step`."""
+        self._moves = False
+        inner.register_step_pre_hook(self._check)
         self.overflowed = False
         """True if the last update was left out, as gradients were not finite."""
 
@@ -152,9 +156,20 @@ class TorchOptimizer(Optimizer):
                 self._inner.state.pop(param, None)
                 if begun:
                     self._inner.state[param] = self._state(number, param.shape, slots)
-            self._inner.step()
+            self._moves = True
+            try:
+                self._inner.step()
+            finally:
+                self._moves = False
             self._keep(slots)
         slots[_UPDATES][0][0] += 1
+
+    def _check(self, *_: Any) -> None:
+        if self.guarded and not self._moves:
+            raise UsageError(
+                "the script called optimizer.step() inside the block: call opt.step(loss) alone, "
+                "which averages the gradients first (and with a scaler no scaler.step())"
+            )
 
     def _state(
         self, number: int, shape: Sequence[int], slots: Mapping[str, Sequence[Buffer]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,27 @@ def test_a_step_with_a_gradient_that_is_not_finite_moves_nothing_and_the_scale_f
                 usual.step()
     assert scales == [1024.0, 512.0, 512.0, 512.0, 1024.0, 1024.0, 1024.0, 2048.0]
     assert differ(plain, trained) < 1e-4
+
+
+@pytest.mark.parametrize("call", ["optimizer.step()", "scheduler.step()"])
+def test_what_step_does_is_not_for_the_script_to_do(call: str) -> None:
+    trained = module()
+    optimizer = O.SGD(trained.parameters(), lr=0.1)
+    scheduler = O.lr_scheduler.StepLR(optimizer, 3)
+
+    calls = {"optimizer.step()": optimizer.step, "scheduler.step()": scheduler.step}
+
+    def train() -> None:
+        with DistributedOptimizer(optimizer, module=trained, schedulers=[scheduler]) as opt:
+            for batch in opt.batches(64, batch_size=8):
+                loss_of(trained, batch).backward()
+                if opt.steps == 2:
+                    calls[call]()
+                opt.step()
+
+    with pytest.raises(spotmpi.UsageError, match=rf"the script called {re.escape(call)}"):
+        train()
+    optimizer.step()
 
 
 def test_a_compiled_module_trains_with_the_gradients_of_spotmpi() -> None:
