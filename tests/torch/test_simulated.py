@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import spotmpi
-from spotmpi.replay import check_exactly_once, check_replicas
-from spotmpi.strategies import named
-from spotmpi.torch import DistributedOptimizer
-from tests.simulated import Final, Job, Result, check_gradients
-from tests.test_member import campaign, joined
+torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+
+import spotmpi  # noqa: E402
+from spotmpi.replay import check_exactly_once, check_replicas  # noqa: E402
+from spotmpi.strategies import named  # noqa: E402
+from spotmpi.torch import DistributedOptimizer  # noqa: E402
+from tests.simulated import Final, Job, Result, check_gradients  # noqa: E402
+from tests.test_member import campaign, joined  # noqa: E402
 
 GENERATOR = torch.Generator().manual_seed(3)
 X = torch.randn(90, 4, generator=GENERATOR)
