@@ -42,7 +42,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from spotmpi import policies, strategies
-from spotmpi.bench.convergence import FITTING
+from spotmpi.bench.convergence import FITTING, check
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, tasks
 from spotmpi.bench.measuring.figures import Aim
@@ -53,9 +53,20 @@ from spotmpi.bench.scripts.reaching import MODELS, Race
 from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace import records as trace
-from spotmpi.trace.replay import check_exactly_once
 
-__all__ = ["COURSES", "WAYS", "add_arguments", "agreed", "aims", "check", "main", "page", "reached"]
+__all__ = [
+    "COURSES",
+    "WAYS",
+    "add_arguments",
+    "agreed",
+    "aims",
+    "by_way",
+    "is_policy",
+    "main",
+    "page",
+    "reached",
+    "victims",
+]
 
 
 class Course(NamedTuple):
@@ -73,6 +84,7 @@ COURSES = {
     "digits": Course(hidden=1024, batch_size=4, passes=16, rate=0.001, bar=0.92),
     "teacher": Course(hidden=2048, batch_size=12, passes=3, rate=0.00015, bar=0.70),
 }
+_PASSES = {name: one.passes for name, one in COURSES.items()}
 _FIXED = ("ssgd", "localsgd", FITTING["adpsgd"], FITTING["diloco"])
 WAYS = (
     *_FIXED,
@@ -84,6 +96,7 @@ _MOST = 1.1
 """Times the fastest fixed strategy that a policy may take."""
 _BURST = "64kb"
 _LIMIT = 900.0
+"""Seconds that a job may take."""
 _TO_END = 10.0
 """Seconds that a job gets to end by itself, once it has been told to."""
 
@@ -104,9 +117,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that is\nmissed is only reported."
     )
     add = parser.add_argument
-    add("--sets", nargs="+", choices=list(COURSES), metavar="SET", help=f"{', '.join(COURSES)}")
+    tasks.add_arguments(parser, _PASSES)
     add("--ways", nargs="+", metavar="WAY", help=f"strategies and policies ({' '.join(WAYS)})")
-    add("--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)")
     add("--workers", type=int, default=8, metavar="N", help="on all hosts together (8)")
     add("--hosts", type=int, default=4, metavar="N", help="with as many workers on each (4)")
     add("--rate", metavar="R", default="50mbit", help="of a host's link, as tc has it (50mbit)")
@@ -119,33 +131,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds after the first step, one for each worker that dies (3 6 9)",
     )
-    passes = ", ".join(f"{name} {one.passes}" for name, one in COURSES.items())
-    add("--passes", type=int, metavar="N", help=f"over the set ({passes})")
     add("--json", type=Path, metavar="FILE", help="write all accuracies to FILE")
     add("--plot", type=Path, metavar="FILE", help="draw them into FILE")
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for; 1 if a job failed. Blocking, minutes."""
-    ways, seeds = options.ways or list(WAYS), options.seeds or [1, 2, 3, 4, 5]
+    ways, seeds = options.ways or list(WAYS), options.seeds
     _check(options, ways, seeds)
+    sets = tasks.asked_for(options, _PASSES)
     known = {name: getattr(options, name) for name in ("workers", "hosts", "rate", "ms", "deaths")}
-    courses = {name: COURSES[name]._asdict() for name in options.sets or COURSES}
-    report = Report("accuracy", options.json, **known, burst=_BURST, courses=courses)
+    courses = {name: COURSES[name]._replace(passes=passes) for name, passes in sets.items()}
+    report = Report(
+        "accuracy",
+        options.json,
+        **known,
+        burst=_BURST,
+        courses={name: one._asdict() for name, one in courses.items()},
+    )
     with temporary_job.ended_by_signals():
         for seed in seeds:
             order = random.Random(f"order {seed}").sample(ways, len(ways))
-            for name, way in [(name, way) for name in courses for way in order]:
+            for name, way in [(name, way) for name in sets for way in order]:
                 with report.measuring(f"{name}, seed {seed}, {way}"):
-                    cell = _train(options, name, way, seed)
+                    cell = _train(options, name, courses[name], way, seed)
                     report.add(cell, [_line(cell)])
     print("", *page(report.cells), sep="\n")
     if options.plot and report.cells:
         from spotmpi.bench.measuring import drawing  # matplotlib: nobody else waits for it
 
         bars = {name: one.bar for name, one in COURSES.items()}
-        names = {way: _short(way) for way in ways}
-        drawing.draw_races(report.cells, names, bars, options.deaths, options.plot)
+        drawing.draw_races(report.cells, _names(ways), bars, options.deaths, options.plot)
     return report.close()
 
 
@@ -162,8 +178,8 @@ def _check(options: argparse.Namespace, ways: Sequence[str], seeds: Sequence[int
         raise UsageError("--hosts is 2 or more, and --workers are as many on each of them")
     if len(options.deaths) >= options.workers or min(options.deaths) < 0:
         raise UsageError("--deaths are moments from 0 on, fewer than there are workers")
-    if options.ms < 0 or (options.passes is not None and options.passes < 1):
-        raise UsageError("--ms is 0 or more, and --passes is 1 or more")
+    if options.ms < 0:
+        raise UsageError(f"--ms is {options.ms:g}, expected 0 or more")
     if options.plot and not options.plot.resolve().parent.is_dir():
         raise UsageError(f"{options.plot}: there is no such folder; make it first")
     check_rate(options.rate)
@@ -173,7 +189,7 @@ def _check(options: argparse.Namespace, ways: Sequence[str], seeds: Sequence[int
 
 def is_policy(way: str) -> bool:
     """True for what ``--policy`` takes; ``--strategy`` takes the others."""
-    return way.partition("/")[0].partition(":")[0] in policies.NAMES
+    return _kind(way) in policies.NAMES
 
 
 def victims(workers: int, moments: Sequence[float], seed: int) -> tuple[tuple[int, float], ...]:
@@ -199,28 +215,13 @@ def agreed(records: Sequence[trace.Record], times: Sequence[float]) -> list[int]
     return sorted(found - {len(times)})
 
 
-def check(records: Sequence[trace.Record], race: Race, samples: int) -> None:
-    """JobFailed unless the trace says that those died that were to, nobody came, and each of so
-    many samples counted once."""
-    lost = sorted(one for record in records for one in record.get("lost", ()))
-    if lost != sorted(worker for worker, _ in race.deaths):
-        raise JobFailed(f"workers {lost} were lost, and others were to be: {race.deaths}")
-    if came := [one for record in records for one in record.get("joined", ())]:
-        raise JobFailed(f"workers {came} joined, and nobody was to")
-    try:
-        check_exactly_once(records, samples, race.passes)
-    except TraceError as error:
-        raise JobFailed(f"not every sample counted once: {error}") from error
-
-
-def _train(options: argparse.Namespace, name: str, way: str, seed: int) -> Cell:
+def _train(options: argparse.Namespace, name: str, course: Course, way: str, seed: int) -> Cell:
     """One training. Leaves nothing behind. JobFailed."""
-    course = COURSES[name]
     race = Race(
         name,
         course.hidden,
         course.batch_size,
-        options.passes or course.passes,
+        course.passes,
         course.rate,
         seed,
         options.workers,
@@ -271,7 +272,7 @@ def _followed(race: Race, records: Sequence[trace.Record], found: Mapping[str, A
     """What came of a training, by its trace and the models of its leader. JobFailed."""
     task = race.task
     data = task.data()
-    check(records, race, len(data.x))
+    check(records, race.deaths, 0, len(data.x), race.passes)
     shapes = tasks.Network.initial(task, race.seed)
     ends = np.cumsum([one.size for one in shapes.values()])[:-1]
     began, times = float(found["began"]), found["times"]
@@ -356,6 +357,7 @@ def aims(name: str, found: Mapping[str, Mapping[int, float]]) -> Iterator[Aim]:
     """What a policy is for, of one set: seed by seed it is never the slowest, and it takes hardly
     longer than the fastest fixed strategy, in the median."""
     fixed = {way: some for way, some in found.items() if not is_policy(way)}
+    names = _names(list(found))
     if not fixed:
         return
     fastest = min(fixed, key=lambda way: median(fixed[way].values()))
@@ -363,12 +365,12 @@ def aims(name: str, found: Mapping[str, Mapping[int, float]]) -> Iterator[Aim]:
     for way in [way for way in found if is_policy(way)]:
         slow = [seed for seed, one in found[way].items() if _slowest(seed, one, fixed)]
         said = f"in {len(slow)} of {len(found[way])} seeds"
-        yield Aim(f"{name}: {_short(way)} is never the slowest: {said}", not slow)
+        yield Aim(f"{name}: {names[way]} is never the slowest: it is {said}", not slow)
         took = median(found[way].values())
         times = took / least if took < math.inf else math.inf
         yield Aim(
-            f"{name}: {_short(way)} takes at most {_MOST} times as long as the fastest, "
-            f"{_short(fastest)}: {_said(times, 2)}",
+            f"{name}: {names[way]} takes at most {_MOST} times as long as the fastest, "
+            f"{names[fastest]}: {_said(times, 2)}",
             times <= _MOST,
         )
 
@@ -379,7 +381,15 @@ def _slowest(seed: int, seconds: float, fixed: Mapping[str, Mapping[int, float]]
     return bool(others) and (seconds == math.inf or seconds > max(others))
 
 
-def _short(way: str) -> str:
+def _names(ways: Sequence[str]) -> dict[str, str]:
+    """What each is called for short: without options, where no other one is called so."""
+    kinds = [_kind(way) for way in ways]
+    return {
+        way: kind if kinds.count(kind) == 1 else way for way, kind in zip(ways, kinds, strict=True)
+    }
+
+
+def _kind(way: str) -> str:
     return way.partition("/")[0].partition(":")[0]
 
 

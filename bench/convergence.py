@@ -7,7 +7,7 @@ the same samples, with momentum of 0.9:
 without  nobody is lost
 with     3 of the 8 die by SIGKILL, drawn workers at drawn steps, between a gradient and its step;
          2 spares join after the first two deaths, whenever they have come in
-         (`Shape` is for other numbers)
+         (--workers, --lost and --spares take other numbers)
 
 Both have the same start and the same order of samples for the same seed, so they are compared seed
 by seed. The learning rate of each strategy and set is chosen before, once, of a few, with another
@@ -38,8 +38,6 @@ from spotmpi.trace.replay import check_exactly_once
 
 __all__ = ["FITTING", "Shape", "add_arguments", "against", "aims", "check", "deaths", "main"]
 
-_SEEDS = (1, 2, 3, 4, 5)
-_TUNING_SEED = 100
 _RATES = (0.0125, 0.05, 0.2)
 FITTING = {
     "diloco": "diloco:h=16,momentum=0.5",
@@ -88,13 +86,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, usual, text in zip(
         ("--workers", "--lost", "--spares"),
         Shape(),
-        ("workers", "how many of them are killed", "how many others join after the first deaths"),
+        (
+            "that train",
+            "how many of them are killed",
+            "how many others join after the first deaths",
+        ),
         strict=True,
     ):
         parser.add_argument(name, type=int, default=usual, metavar="N", help=f"{text} ({usual})")
-    parser.add_argument(
-        "--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)"
-    )
     parser.add_argument(
         "--rates",
         nargs="+",
@@ -108,14 +107,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for; 1 if a job failed. Blocking, minutes."""
-    seeds, rates = options.seeds or list(_SEEDS), options.rates or list(_RATES)
+    seeds, rates = list(options.seeds), options.rates or list(_RATES)
     if not all(rate > 0 for rate in rates):
         raise UsageError("--rates takes numbers of more than 0")
-    if _TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UsageError(
-            f"--seeds takes numbers from 0 on, each once, without {_TUNING_SEED}: rates are chosen "
-            "with that one"
-        )
+    tasks.check_seeds(seeds)
     strategies = options.strategies or [FITTING.get(name, name) for name in NAMES]
     for strategy in strategies:
         named(strategy)  # or it says what there is
@@ -246,7 +241,7 @@ def _tuned(
         return {str(rates[0]): 1.0}
     found, _ = _job(
         [
-            Training(task, strategy, rate, _TUNING_SEED, passes, workers, tuning=True)
+            Training(task, strategy, rate, tasks.TUNING_SEED, passes, workers, tuning=True)
             for rate in rates
         ]
     )
@@ -256,18 +251,26 @@ def _tuned(
 def _revoked(training: Training) -> dict[str, Any]:
     """One training with deaths and joins. JobFailed unless all of them happened, as they should."""
     (found,), records = _job([training])
-    joins = check(training, records, len(tasks.TASKS[training.task].data().x))
+    samples = len(tasks.TASKS[training.task].data().x)
+    joins = check(records, training.deaths, training.spares, samples, training.passes)
     return {**found, "deaths": training.deaths, "joins": joins}
 
 
-def check(training: Training, records: Sequence[trace.Record], samples: int) -> list[int]:
+def check(
+    records: Sequence[trace.Record],
+    deaths: Sequence[tuple[int, float]],
+    spares: int,
+    samples: int,
+    passes: int,
+) -> list[int]:
     """The steps before which the spares were admitted. JobFailed unless the trace says that those
-    died that were to, that the spares trained, and that each of so many samples counted once."""
+    died that were to, that the spares trained, and that each of these samples counted once in each
+    pass. ``deaths``: who was to die, each with the moment."""
     lost = sorted(
         worker for record in records if record["event"] == "recovery" for worker in record["lost"]
     )
-    if lost != sorted(worker for worker, _ in training.deaths):
-        raise JobFailed(f"workers {lost} were lost, and others were to be: {training.deaths}")
+    if lost != sorted(worker for worker, _ in deaths):
+        raise JobFailed(f"workers {lost} were lost, and others were to be: {deaths}")
     joins = {
         worker: int(record["step"])
         for record in records
@@ -277,10 +280,10 @@ def check(training: Training, records: Sequence[trace.Record], samples: int) -> 
     trained = {
         worker for record in records if record["event"] == "step" for worker in record["workers"]
     }
-    if len(came := trained.intersection(joins)) != training.spares:
-        raise JobFailed(f"of {training.spares} spares {len(came)} came to train before the end")
+    if len(came := trained.intersection(joins)) != spares:
+        raise JobFailed(f"of {spares} spares {len(came)} came to train before the end")
     try:
-        check_exactly_once(records, samples, training.passes)
+        check_exactly_once(records, samples, passes)
     except TraceError as error:
         raise JobFailed(f"not every sample counted once: {error}") from error
     return sorted(joins.values())

@@ -45,8 +45,6 @@ __all__ = ["WAYS", "add_arguments", "aims", "check", "difference", "main"]
 
 WORKERS = 4
 WAYS = ("one", "naive", "adaptive")
-_SEEDS = (1, 2, 3, 4, 5)
-_TUNING_SEED = 100
 _RATES = (0.003125, 0.0125, 0.05, 0.2)
 _NEAR = 1.0
 """Points, in percent of the test set, that growing may cost."""
@@ -70,9 +68,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     tasks.add_arguments(parser)
     parser.add_argument(
-        "--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)"
-    )
-    parser.add_argument(
         "--rates",
         nargs="+",
         type=float,
@@ -84,14 +79,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for; 1 if a job failed. Blocking, minutes."""
-    seeds, rates = options.seeds or list(_SEEDS), options.rates or list(_RATES)
+    seeds, rates = list(options.seeds), options.rates or list(_RATES)
     if not all(rate > 0 for rate in rates):
         raise UsageError("--rates takes numbers of more than 0")
-    if _TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UsageError(
-            f"--seeds takes numbers from 0 on, each once, without {_TUNING_SEED}: rates are chosen "
-            "with that one"
-        )
+    tasks.check_seeds(seeds)
     sets = tasks.asked_for(options)
     report = Report("growing", options.json, workers=WORKERS, seeds=seeds)
     print(_HEAD, flush=True)
@@ -159,7 +150,7 @@ def _tuned(task: str, passes: int, rates: Sequence[float]) -> dict[str, float]:
     """What each rate reaches, where there is a choice. JobFailed."""
     if len(rates) == 1:
         return {str(rates[0]): 1.0}
-    trainings = [Growth(task, one, "none", _TUNING_SEED, passes, tuning=True) for one in rates]
+    trainings = [Growth(task, one, "none", tasks.TUNING_SEED, passes, tuning=True) for one in rates]
     found, _ = _job(trainings)
     return {str(rate): one["accuracy"] for rate, one in zip(rates, found, strict=True)}
 

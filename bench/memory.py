@@ -2,7 +2,7 @@
 
 With some strategies each worker has an optimizer memory of its own; with others all have the same.
 Where workers change from one of the first kind to one of the second there are several ways
-(`WAYS`), and this compares them, for each optimizer that has a memory: on the two sets of `tasks`,
+(`WAYS`), and this compares them, for each optimizer that has a memory: on the sets of `tasks`,
 with 8 workers that are simulated in this process (`workers_in_one_process`). So nothing is timed,
 and the same seeds give the same figures.
 
@@ -36,9 +36,9 @@ from spotmpi.errors import UsageError
 from spotmpi.optimizers import LAMB, Adam, AdamW, Momentum, Optimizer
 from spotmpi.strategies import named
 
-__all__ = ["AFTER", "OPTIMIZERS", "PLANS", "add_arguments", "beside_zero", "main", "said"]
+__all__ = ["OPTIMIZERS", "add_arguments", "beside_zero", "main"]
 
-WORKERS = 8
+_WORKERS = 8
 OPTIMIZERS: Mapping[str, tuple[type[Optimizer], Sequence[float]]] = {
     "momentum": (Momentum, (0.0125, 0.05, 0.2)),
     "adam": (Adam, (0.003, 0.01, 0.03)),
@@ -46,16 +46,14 @@ OPTIMIZERS: Mapping[str, tuple[type[Optimizer], Sequence[float]]] = {
     "lamb": (LAMB, (0.003, 0.01, 0.03)),
 }
 """All that have a memory, and the learning rates to choose from."""
-PLANS = ("once", "often")
-AFTER = (1, 10, 30, 100)
+_PLANS = ("once", "often")
+_AFTER = (1, 10, 30, 100)
 """Steps after the change."""
 _OFTEN = 32
 _LONGEST = 16
 """Steps: changes come after a multiple of it."""
 _TO = "ssgd"
 _STRATEGIES = ("localsgd:h=8", "adpsgd:control=16")
-_SEEDS = (1, 2, 3, 4, 5)
-_TUNING_SEED = 100
 
 Cell = Mapping[str, Any]
 
@@ -80,21 +78,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     text = f"in which each worker has a memory of its own ({' '.join(_STRATEGIES)})"
     parser.add_argument("--strategies", nargs="+", metavar="NAME[:OPTION=N,..]", help=text)
-    parser.add_argument(
-        "--seeds", nargs="+", type=int, metavar="N", help="trainings of each kind (1 2 3 4 5)"
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the samples to FILE")
 
 
 def main(options: argparse.Namespace) -> int:
     """Measure, print the table, write what was asked for. Blocking, minutes."""
-    seeds = options.seeds or list(_SEEDS)
+    seeds = list(options.seeds)
     sets = tasks.asked_for(options)
-    if _TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UsageError(
-            f"--seeds takes numbers from 0 on, each once, without {_TUNING_SEED}: rates are chosen "
-            "with that one"
-        )
+    tasks.check_seeds(seeds)
     strategies = options.strategies or list(_STRATEGIES)
     for name in strategies:
         one = named(name)
@@ -103,12 +94,12 @@ def main(options: argparse.Namespace) -> int:
                 f"{name}: each worker is to have a memory of its own, and {_LONGEST} steps are to "
                 "be whole rounds"
             )
-    report = Report("memory", options.json, workers=WORKERS, seeds=seeds, after=AFTER)
+    report = Report("memory", options.json, workers=_WORKERS, seeds=seeds, after=_AFTER)
     for task, passes in sets.items():
         for strategy in strategies:
             for optimizer in options.optimizers or OPTIMIZERS:
                 cell = _cell(task, strategy, optimizer, passes, seeds)
-                report.add(cell, said(cell))
+                report.add(cell, _said(cell))
     return report.close()
 
 
@@ -121,10 +112,10 @@ def beside_zero(cell: Cell, plan: str, way: str, figure: str) -> Estimate:
     return interval([times * (one - zero) for one, zero in known])
 
 
-def said(cell: Cell) -> Iterator[str]:
+def _said(cell: Cell) -> Iterator[str]:
     """A cell for people: medians, and by how much each way differs from ``zero``."""
     yield f"\n{cell['set']}, {cell['strategy']}, {cell['optimizer']}, rate {cell['rate']:g}"
-    for plan in PLANS:
+    for plan in _PLANS:
         for way, runs in cell[plan].items():
             found = []
             for figure in next(iter(runs.values())):
@@ -141,13 +132,13 @@ def _cell(task: str, strategy: str, optimizer: str, passes: int, seeds: Sequence
     """All ways and plans of an optimizer."""
     rates = OPTIMIZERS[optimizer][1]
     tuned = {
-        rate: [_Training(task, optimizer, passes, _TUNING_SEED).whole(one, rate)
+        rate: [_Training(task, optimizer, passes, tasks.TUNING_SEED).whole(one, rate)
                for one in (strategy, _TO)]
         for rate in rates
     }  # fmt: skip
     rate = max(rates, key=lambda one: min(tuned[one]))
     found: dict[str, dict[str, dict[str, Any]]] = {
-        plan: {way: {} for way in WAYS} for plan in PLANS
+        plan: {way: {} for way in WAYS} for plan in _PLANS
     }
     steps = 0
     for seed in seeds:
@@ -167,7 +158,7 @@ class _Training:
     def __init__(self, task: str, optimizer: str, passes: int, seed: int) -> None:
         known = tasks.TASKS[task]
         data = known.data()
-        self.data = data.for_tuning() if seed == _TUNING_SEED else data
+        self.data = data.for_tuning() if seed == tasks.TUNING_SEED else data
         self._initial = tasks.Network.initial(known, seed)
         self._optimizer = OPTIMIZERS[optimizer][0]
         self.batches = list(_batches(len(self.data.x), known.batch_size, passes, seed))
@@ -191,7 +182,7 @@ class _Training:
             workers.follow(named(_TO), way)
             for number, batches in enumerate(self.batches[at:], 1):
                 workers.step(batches, rate)
-                if number in AFTER:
+                if number in _AFTER:
                     figures[str(number)] = self._loss(workers)
             found[way] = {**figures, **self._end(workers)}
         return found
@@ -212,7 +203,7 @@ class _Training:
         make: Any = self._optimizer
         x, y = self.data.x, self.data.y
         gradient = partial(_gradient, x, y)
-        return Workers(self._initial, make(lr=rate), named(strategy), gradient, WORKERS)
+        return Workers(self._initial, make(lr=rate), named(strategy), gradient, _WORKERS)
 
     def _end(self, workers: Workers) -> dict[str, float]:
         accuracy = tasks.Network.accuracy(workers.model, self.data.test_x, self.data.test_y)
@@ -230,7 +221,7 @@ def _batches(samples: int, size: int, passes: int, seed: int) -> Iterator[npt.ND
     """The batches of all workers, step by step, all of the same size: what remains of a pass is
     left out."""
     draw = np.random.default_rng(seed)
-    many = samples // (size * WORKERS)
+    many = samples // (size * _WORKERS)
     for _ in range(passes):
-        order = draw.permutation(samples)[: many * size * WORKERS]
-        yield from order.reshape(many, WORKERS, size)
+        order = draw.permutation(samples)[: many * size * _WORKERS]
+        yield from order.reshape(many, _WORKERS, size)

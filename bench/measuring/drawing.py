@@ -3,6 +3,7 @@ which spotmpi does not depend on (``.[demo]`` brings it)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -103,7 +104,8 @@ def draw_races(
     path: Path,
 ) -> None:
     """Draw the cells of ``bench accuracy``: for each set the accuracy of each training over the
-    seconds, with its bar and the moments of ``deaths``, and how long each took to the bar.
+    seconds, with its bar and the moments of ``deaths``; and how long each took to the bar, with the
+    median, and how many never got there.
     ``ways``: all of them, with what they are called here.
 
     The file's format follows from its suffix. Local, blocking, about a second.
@@ -124,14 +126,25 @@ def draw_races(
                 taken.plot(cell["seconds"], at, "o", color=colors[cell["way"]], alpha=0.6)
         for way, at in rank.items():
             took = [cell["seconds"] for cell in some if cell["way"] == way]
-            if took and None not in took:
-                taken.plot([median(took)] * 2, [at - 0.25, at + 0.25], color=INK, linewidth=1.8)
+            if not took:
+                continue
+            middle = median(math.inf if one is None else one for one in took)
+            if middle < math.inf:
+                taken.plot([middle] * 2, [at - 0.25, at + 0.25], color=INK, linewidth=1.8)
+            if never := took.count(None):
+                where, place = taken.get_yaxis_transform(), {"ha": "right", "va": "bottom"}
+                text = f"{never} of {len(took)} never"
+                taken.text(0.99, at - 0.1, text, transform=where, fontsize=8, **place)
         curves.axhline(100 * bars[name], color=INK, linewidth=1.0)
         for moment in deaths:
             curves.axvline(moment, color="#bbbbbb", linewidth=1.0, linestyle=":")
-        curves.set(ylabel="test accuracy, %", ylim=(100 * bars[name] - 15, None))
-        curves.set_title(f"{name}: the bar, and deaths (dotted)", fontsize=10, loc="left")
-        taken.set_title(f"seconds to {100 * bars[name]:g} %", fontsize=10, loc="left")
+        curves.set(ylabel="test accuracy, %", xlim=(0, None), ylim=(100 * bars[name] - 15, None))
+        curves.set_title(
+            f"{name}: each training, the bar, and deaths (dotted)", fontsize=10, loc="left"
+        )
+        taken.set_title(
+            f"seconds to {100 * bars[name]:g} %, each and the median", fontsize=10, loc="left"
+        )
         taken.set_yticks(range(len(ways)), list(ways.values()), fontsize=9)
         for text, way in zip(taken.get_yticklabels(), ways, strict=True):
             text.set_color(colors[way])

@@ -1,4 +1,4 @@
-"""What benches of accuracy train: three sets, and a small network in NumPy.
+"""What benches that look at accuracies train: three sets, and a small network in NumPy.
 
 digits   scikit-learn's 1797 images of 8 x 8; every fifth is kept apart to test with.
 teacher  generated: what a random network says of random inputs. 16000 inputs of 20 normal numbers;
@@ -12,7 +12,7 @@ mnist    5000 images of MNIST, 28 x 28, 500 of each class, in the order of their
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,11 +23,24 @@ import numpy.typing as npt
 
 from spotmpi.errors import UsageError
 
-__all__ = ["TASKS", "USUAL", "Data", "Network", "Task", "add_arguments", "asked_for"]
+__all__ = [
+    "TASKS",
+    "TUNING_SEED",
+    "USUAL",
+    "Data",
+    "Network",
+    "Task",
+    "add_arguments",
+    "asked_for",
+    "check_seeds",
+]
 
 Array = npt.NDArray[Any]
 Params = dict[str, Array]
 
+TUNING_SEED = 100
+"""The seed with which learning rates are chosen, and nothing is measured."""
+_SEEDS = (1, 2, 3, 4, 5)
 _CLASSES = 10
 _TEST_EVERY = 5
 _TEACHER_SEED, _INPUTS, _UNITS = 7, 20, 32
@@ -60,28 +73,43 @@ class Task:
     passes: int
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Describe the options of a bench that say what is trained."""
-    passes = ", ".join(f"{name} {task.passes}" for name, task in TASKS.items())
-    parser.add_argument(
-        "--sets",
-        nargs="+",
-        choices=list(TASKS),
-        metavar="SET",
-        help=f"{', '.join(TASKS)} ({' '.join(USUAL)}; mnist needs the extra `bench`)",
-    )
-    parser.add_argument("--passes", type=int, metavar="N", help=f"over the set ({passes})")
+def add_arguments(parser: argparse.ArgumentParser, passes: Mapping[str, int] | None = None) -> None:
+    """Describe the options of a bench that say what is trained, and with which seeds.
+
+    ``passes``: the sets that it takes, with the usual passes over each; all, if it says nothing.
+    """
+    passes = passes or _passes()
+    usual = " ".join(USUAL) + ("; mnist needs the extra `bench`" if "mnist" in passes else "")
+    usual_passes = ", ".join(f"{name} {number}" for name, number in passes.items())
+    seeds = " ".join(map(str, _SEEDS))
+    add = parser.add_argument
+    add("--sets", nargs="+", choices=list(passes), default=USUAL, metavar="SET",
+        help=f"{', '.join(passes)} ({usual})")  # fmt: skip
+    add("--passes", type=int, metavar="N", help=f"over the set ({usual_passes})")
+    add("--seeds", nargs="+", type=int, default=_SEEDS, metavar="N",
+        help=f"trainings of each kind ({seeds})")  # fmt: skip
 
 
-def asked_for(options: argparse.Namespace) -> dict[str, int]:
+def asked_for(
+    options: argparse.Namespace, passes: Mapping[str, int] | None = None
+) -> dict[str, int]:
     """The sets that these options name, and how many passes over each. UsageError if there cannot
     be so many, or if a package is missing. Reads the sets: blocking, a second."""
+    passes = passes or _passes()
     if options.passes is not None and options.passes < 1:
         raise UsageError(f"--passes is {options.passes}, expected 1 or more")
-    names = options.sets or USUAL
-    for name in names:
+    for name in options.sets:
         TASKS[name].data()  # now, and not after the first sets have been measured
-    return {name: options.passes or TASKS[name].passes for name in names}
+    return {name: options.passes or passes[name] for name in options.sets}
+
+
+def check_seeds(seeds: Sequence[int]) -> None:
+    """UsageError unless these are seeds to measure with, where `TUNING_SEED` chooses the rates."""
+    if TUNING_SEED in seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UsageError(
+            f"--seeds takes numbers from 0 on, each once, without {TUNING_SEED}: rates are chosen "
+            "with that one"
+        )
 
 
 class Network:
@@ -122,6 +150,10 @@ class Network:
         """Of the inputs ``x``, the share whose class is found."""
         hidden = np.tanh(x @ params["w1"] + params["b1"])
         return float(((hidden @ params["w2"] + params["b2"]).argmax(axis=1) == y).mean())
+
+
+def _passes() -> dict[str, int]:
+    return {name: task.passes for name, task in TASKS.items()}
 
 
 def _apart(x: Array, y: Array) -> Data:

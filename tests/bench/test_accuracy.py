@@ -7,10 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 
 from spotmpi.bench import accuracy
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import drawing, tasks
 from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.scripts.reaching import Race
@@ -112,29 +112,22 @@ def test_the_page_says_for_whom_the_bar_is_not_reached() -> None:
     assert any(f"holds   digits: {aim}" in line for line in lines)
 
 
-def test_who_dies_and_what_is_counted_is_checked() -> None:
-    race = Race("digits", 8, 1, 1, 0.1, 1, workers=3, ms=1.0, deaths=((2, 0.5),))
-    contributions = [{"worker": one, "step": 0, "weight": 1, "samples": [one]} for one in range(3)]
-    step = {"event": "step", "step": 0, "generation": 0, "workers": [0, 1, 2]}
-    steps = [{**step, "contributions": contributions}]
-    lost = {"event": "recovery", "lost": [2]}
-    accuracy.check([*steps, lost], race, 3)
-    for records, samples, why in (
-        (steps, 3, r"workers \[\] were lost"),
-        ([*steps, lost, {"event": "recovery", "lost": [1]}], 3, r"workers \[1, 2\] were lost"),
-        ([*steps, lost, {"event": "change", "joined": [3]}], 3, r"workers \[3\] joined"),
-        ([*steps, lost], 4, "not every sample counted once"),
-    ):
-        with pytest.raises(JobFailed, match=why):
-            accuracy.check(records, race, samples)
+def test_ways_of_one_kind_are_told_apart() -> None:
+    one, other = "localsgd:h=8", "localsgd:h=16"
+    some = cells(ssgd=[20.0], **{one: [10.0], other: [15.0]}, best=[11.0])
+    lines = accuracy.page(some)
+    assert any("as long as the fastest, localsgd:h=8: 1.10" in line for line in lines)
+    assert any("digits: best is never the slowest: it is in 0 of 1 seeds" in line for line in lines)
 
 
 def test_the_plot_has_those_that_never_got_there(tmp_path: Path) -> None:
-    some = cells(ssgd=[20.0, 40.0], localsgd=[None, 10.0])
-    file = tmp_path / "races.png"
-    names = {"ssgd": "ssgd", "localsgd": "localsgd"}
-    drawing.draw_races(some, names, {"digits": 0.94}, [3.0], file)
-    assert file.read_bytes().startswith(b"\x89PNG")
+    some = cells(ssgd=[20.0, 40.0, 30.0], localsgd=[None, 10.0, None])
+    file = tmp_path / "races.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # words, and not their outlines
+        drawing.draw_races(some, {"ssgd": "A", "localsgd": "B"}, {"digits": 0.94}, [3.0], file)
+    words = file.read_text(encoding="utf-8")
+    assert words.count(" never<") == 1
+    assert ">2 of 3 never<" in words
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
@@ -181,7 +174,8 @@ def arguments(*words: str) -> argparse.Namespace:
         (("--hosts", "3"), "as many on each"),
         (("--workers", "2", "--hosts", "2", "--deaths", "1", "2"), "fewer than there are workers"),
         (("--deaths", "-1"), "moments from 0 on"),
-        (("--passes", "0"), "--passes is 1 or more"),
+        (("--passes", "0"), "--passes is 0, expected 1 or more"),
+        (("--ms", "-1"), "--ms is -1, expected 0 or more"),
         (("--rate", "slow"), "slow is no rate"),
         (("--plot", "/nowhere/x.png"), "no such folder"),
     ],

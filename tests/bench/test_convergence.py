@@ -15,7 +15,6 @@ from spotmpi.bench import convergence
 from spotmpi.bench.convergence import Shape
 from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import tasks
-from spotmpi.bench.scripts.converging import Training
 from spotmpi.errors import UsageError
 from spotmpi.strategies import NAMES, named
 
@@ -85,11 +84,13 @@ def records() -> list[dict[str, Any]]:
     ]
 
 
-PLANNED = Training("digits", "ssgd", 0.1, 1, 1, workers=2, spares=1, deaths=((1, 1),))
+def checked(told: list[dict[str, Any]]) -> list[int]:
+    """Of a training in which worker 1 was to die, and one spare to join."""
+    return convergence.check(told, deaths=[(1, 1)], spares=1, samples=6, passes=1)
 
 
 def test_a_run_counts_in_which_all_happened_that_was_planned() -> None:
-    assert convergence.check(PLANNED, records(), 6) == [1]
+    assert checked(records()) == [1]
 
 
 def wrong() -> Iterator[Any]:
@@ -113,7 +114,7 @@ def wrong() -> Iterator[Any]:
 @pytest.mark.parametrize(("told", "message"), list(wrong()))
 def test_a_run_does_not_count_in_which_it_happened_otherwise(told: Any, message: str) -> None:
     with pytest.raises(JobFailed, match=message):
-        convergence.check(PLANNED, told, 6)
+        checked(told)
 
 
 def cell(strategy: str, without: list[float], revoked: list[float]) -> dict[str, Any]:
