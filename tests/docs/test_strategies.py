@@ -23,6 +23,9 @@ from spotmpi.strategies import NAMES, Strategy, named
 from tests.docs.pages import ROOT, blocks, table
 
 PAGE = (Path(__file__).parents[2] / "docs" / "strategies.md").read_text(encoding="utf-8")
+DECISION = (ROOT / "docs" / "adr" / "0046-strategies-change-between-two-rounds.md").read_text(
+    "utf-8"
+)
 
 
 def test_the_table_has_every_strategy_with_what_is_usual() -> None:
@@ -165,6 +168,41 @@ def test_what_the_page_says_of_adam_after_a_change_was_measured() -> None:
     assert len(known) == 8
     assert sum(one.lower > 0 for one in known) == 1
     assert not any(one.upper < 0 for one in known)
+
+
+def steps_ahead(cell: Any) -> int:
+    """100 steps after the change: by how many steps the mean of the memories is further than a
+    memory that begins again, at the speed of the latter."""
+    zero, mean = (cell["once"][way] for way in ("zero", "mean"))
+    speed = median(run["30"] - run["100"] for run in zero.values()) / 70
+    return round(median(run["100"] - mean[seed]["100"] for seed, run in zero.items()) / speed)
+
+
+def test_what_the_mean_of_memories_would_be_worth_was_measured() -> None:
+    page, decided = (" ".join(text.split()) for text in (PAGE, DECISION))
+    ahead: dict[tuple[str, str], list[int]] = {}
+    for cell in memories():
+        for run, mean in zip(
+            *(cell["once"][way].values() for way in ("leader", "mean")), strict=True
+        ):
+            assert run["10"] > mean["10"], "the leader's memory is no better than the mean"
+        ahead.setdefault((cell["optimizer"], cell["set"]), []).append(steps_ahead(cell))
+    momentum = ahead["momentum", "digits"] + ahead["momentum", "teacher"]
+    said = f"{min(momentum)} to {max(momentum)} steps"
+    assert f"training is only {said} further, 100 steps after the change" in page
+    digits, teacher = ahead["lamb", "digits"], ahead["lamb", "teacher"]
+    assert max(digits) < 0
+    assert f"it is {min(teacher)} to {max(teacher)} steps further on teacher, and not as" in page
+    assert f"it saves {said} a change, for LAMB {max(teacher)} at most" in decided
+    most = [
+        max(one.middle for one in found if one.lower > 0)
+        for found in (
+            [memory.beside_zero(cell, plan, "mean", "accuracy") for cell in memories()]
+            for plan in ("once", "often")
+        )
+    ]
+    once, often = (f"{one:.1f}" for one in most)
+    assert f"{once} points of accuracy at most, {often} if the strategy changes every 32" in decided
 
 
 def test_what_the_page_says_of_each_optimizer_is_what_it_does() -> None:
