@@ -119,9 +119,11 @@ class Workers:
         self._rounds, self._since = self._rounds + 1, 0
 
     def _begin(self, strategy: Strategy) -> None:
-        if strategy.delay or strategy.fragments > 1 or strategy.wire is not None:
+        parts = strategy.delay or strategy.fragments > 1
+        if parts or strategy.wire is not None or strategy.meeting.alone:
             raise UsageError(
-                f"{strategy} sums parts or narrow numbers, which is not simulated here"
+                f"{strategy} sums parts or narrow numbers, or takes the model of one worker, which "
+                "is not simulated here"
             )
         self.strategy = strategy
         for one in self._all:

@@ -15,9 +15,10 @@ from spotmpi import optimizers
 from spotmpi.bench import memory
 from spotmpi.bench.measuring.workers_in_one_process import RISE, WAYS, Workers
 from spotmpi.errors import UsageError
+from spotmpi.operators import Apply, Broadcast, Every
 from spotmpi.optimizers import Adam, Momentum, Optimizer
 from spotmpi.replay import replay
-from spotmpi.strategies import named
+from spotmpi.strategies import Strategy, named
 
 MANY, SIZE = 3, 2
 
@@ -132,6 +133,9 @@ def test_what_is_not_simulated_is_refused() -> None:
     for strategy in ("diloco:h=4,fragments=2", "localsgd:h=4,narrow=bf16"):
         with pytest.raises(UsageError, match="not simulated"):
             workers(Momentum(lr=0.1), strategy)
+    first = Strategy(Apply() >> Every(4, Broadcast()))
+    with pytest.raises(UsageError, match="not simulated"):
+        Workers(start(), Momentum(lr=0.1), first, gradient, MANY)
     with pytest.raises(UsageError, match="not simulated"):
         walk(workers(Momentum(lr=0.1), "hogwild:control=4"), 1)
     with pytest.raises(UsageError, match="step 3 is in the middle of a round"):
