@@ -62,6 +62,7 @@ def test_a_models_gradients_are_summed_in_buckets() -> None:
     assert reducing.buckets("4000") == [1000]
 
 
+@pytest.mark.matrix
 def test_sums_on_one_host_are_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "here.json"
     arguments = ["--here", "2", "--mb", "0.04", "--turns", "2", "--json", str(file)]
