@@ -91,6 +91,7 @@ def test_an_order_that_nobody_knows_is_for_newer_workers(
 
 
 @pytest.mark.parametrize("told", [(2,), (0, 1, 2, 3)])
+@pytest.mark.first("told0")
 def test_all_stop_together_even_if_one_alone_was_told_and_others_die(
     boards: Path, tmp_path: Path, told: tuple[int, ...]
 ) -> None:

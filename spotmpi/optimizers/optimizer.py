@@ -39,6 +39,11 @@ class Optimizer(ABC):
     """True if each element changes by its own values alone. If not, `update` is given the arrays of
     the model one by one, flat, instead of buckets of them."""
 
+    @property
+    def kind(self) -> str:
+        """A text that is equal on two workers if they have the same kind of optimizer."""
+        return f"{type(self).__module__}.{type(self).__qualname__}"
+
     @abstractmethod
     def update(
         self,

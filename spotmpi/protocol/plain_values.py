@@ -15,7 +15,13 @@ import numpy as np
 
 from spotmpi.errors import UsageError
 
-__all__ = ["pack", "unpack"]
+__all__ = ["NONSENSE", "pack", "unpack"]
+
+NONSENSE = (
+    *(ValueError, TypeError, LookupError, AttributeError),
+    *(RecursionError, ArithmeticError, UsageError, struct.error),
+)
+"""What it raises to read values that spotmpi has not written."""
 
 _LENGTH = struct.Struct("<Q")
 

@@ -3,68 +3,62 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from spotmpi.errors import CheckpointError, UsageError
 from spotmpi.protocol.membership import WorkerId
-from spotmpi.protocol.plain_values import pack, unpack
+from spotmpi.protocol.plain_values import NONSENSE, pack, unpack
+from spotmpi.torch.torch_optimizer import TorchOptimizer
 
 __all__ = ["AfterSteps"]
 
-_STATE, _DUE = "torch/state", "torch/due"
+_STATE, _ENDED, _OVERFLOWED = "torch/state", "torch/ended", "torch/overflowed"
 
 
 class AfterSteps:
-    """Settings of an optimizer's groups, schedulers, and a scaler of losses: plain values that
-    survive. A checkpoint keeps them, and a newcomer gets them.
-
-    ``overflowed``: returns True if the last step was left out, as gradients were not finite.
-    """
+    """Settings of an optimizer's groups, schedulers, and a scaler of losses. They are plain values
+    that survive: a checkpoint keeps them, and a newcomer gets them."""
 
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
         schedulers: Sequence[Any],
         scaler: torch.amp.GradScaler | None,
-        overflowed: Callable[[], bool],
+        mover: TorchOptimizer,
     ) -> None:
         self._optimizer = optimizer
         self._schedulers = schedulers
         self._scaler = scaler
-        self._overflowed = overflowed
+        self._mover = mover
         self._good = 0
         """Steps with finite gradients since the scale of losses was changed."""
-        self._within = False
-        """True in a step, the end of which is to come."""
-        self.due: bool | None = None
-        """After a resume: True or False as the last step was left out or not, if its end was to
-        come when the checkpoint was written; else None."""
+        self._ended = 0
+        """Steps of the training that were taken when `end` was called last."""
         for one in schedulers:
             _check(one)
         self._counts = self._counted()
         """How often each scheduler has been stepped."""
 
-    def begin(self) -> None:
-        """Note that a step has begun. Raises UsageError if the script has stepped a scheduler."""
+    def check(self) -> None:
+        """Raise UsageError if the script has stepped a scheduler since the last `end`."""
         if self._counts != self._counted():
             raise UsageError(
                 "the script called scheduler.step(): opt.step() does that for its schedulers"
             )
-        self._within = True
 
-    def end(self, overflowed: bool) -> None:
+    def end(self, steps: int) -> None:
         """Do what follows each step, alike on all workers: change the scale of losses, and step the
-        schedulers."""
-        self._within = False
+        schedulers. ``steps``: those of the training that are taken."""
+        self._ended = steps
         if (scaler := self._scaler) is not None:
-            self._good = 0 if overflowed else self._good + 1
-            if overflowed:
-                scaler.update(scaler.get_scale() * scaler.get_backoff_factor())
+            self._good = 0 if self._mover.overflowed else self._good + 1
+            if self._mover.overflowed:
+                _set(scaler, scaler.get_scale() * scaler.get_backoff_factor())
             elif self._good >= scaler.get_growth_interval():
-                scaler.update(scaler.get_scale() * scaler.get_growth_factor())
+                _set(scaler, scaler.get_scale() * scaler.get_growth_factor())
                 self._good = 0
         for one in self._schedulers:
             one.step()
@@ -72,15 +66,17 @@ class AfterSteps:
 
     def kept(self) -> Mapping[str, Any]:
         """Return what a checkpoint keeps, by name."""
-        due = "none" if not self._within else "overflow" if self._overflowed() else "step"
-        return {_STATE: self.snapshot(None), _DUE: due}
+        overflowed = int(self._mover.overflowed)
+        return {_STATE: self.snapshot(None), _ENDED: self._ended, _OVERFLOWED: overflowed}
 
     def resume(self, found: Mapping[str, Any], where: str) -> None:
         """Go on with what a checkpoint kept. Raises CheckpointError."""
         try:
             self.restore(found[_STATE])
-            self.due = {"none": None, "overflow": True, "step": False}[found[_DUE]]
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+            self._mover.overflowed = bool(found[_OVERFLOWED])
+            if (steps := int(found["steps"])) > int(found[_ENDED]):
+                self.end(steps)  # the checkpoint was written within the step
+        except NONSENSE as error:
             raise CheckpointError(
                 f"{where} does not have what belongs to this optimizer and its schedulers: "
                 f"{error!r}"
@@ -97,12 +93,12 @@ class AfterSteps:
         """Go on from what was told."""
         groups, states, scale, good = unpack(base64.b64decode(told))
         for group, known in zip(self._optimizer.param_groups, groups, strict=True):
-            group.update(known)
+            group.update({name: known[name] for name in _plain(group)})
         for one, state in zip(self._schedulers, states, strict=True):
             own = one.state_dict()
-            one.load_state_dict({key: _like(own.get(key), value) for key, value in state.items()})
+            one.load_state_dict({name: _like(own[name], state[name]) for name in own})
         if self._scaler is not None:
-            self._scaler.update(float(scale))
+            _set(self._scaler, float(scale))
         self._good = int(good)
         self._counts = self._counted()
 
@@ -110,11 +106,21 @@ class AfterSteps:
         return [one.state_dict().get("_step_count") for one in self._schedulers]
 
 
+def _set(scaler: torch.amp.GradScaler, scale: float) -> None:
+    """Let losses be multiplied by ``scale``, also if none has been yet."""
+    scaler.load_state_dict({**scaler.state_dict(), "scale": scale})
+
+
 def _check(one: Any) -> None:
     """Raise UsageError unless this is a scheduler whose state can be kept."""
     name = type(one).__name__
     if not all(hasattr(one, method) for method in ("step", "state_dict", "load_state_dict")):
         raise UsageError(f"schedulers has a {name}, expected schedulers of torch.optim")
+    if isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise UsageError(
+            "ReduceLROnPlateau needs a measured value in each step: choose a scheduler that counts "
+            "steps, or set the rates of the optimizer's groups, alike on all workers"
+        )
     try:
         pack(one.state_dict())
     except UsageError as error:
@@ -123,12 +129,21 @@ def _check(one: Any) -> None:
 
 def _plain(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a group of parameters that are plain values."""
-    found = {}
-    for name, value in group.items():
-        number = value.item() if isinstance(value, torch.Tensor) and value.numel() == 1 else value
-        if name != "params" and isinstance(number, bool | int | float | str | tuple | list | None):
-            found[name] = number
-    return found
+    found = {name: _value(value) for name, value in group.items() if name != "params"}
+    return {name: value for name, value in found.items() if value is not _NOT_PLAIN}
+
+
+_NOT_PLAIN = object()
+
+
+def _value(value: Any) -> Any:
+    """Return a setting as a plain value, or `_NOT_PLAIN`."""
+    if isinstance(value, torch.Tensor) and value.numel() == 1:
+        return value.item()
+    if isinstance(value, tuple | list):
+        parts = [_value(one) for one in value]
+        return _NOT_PLAIN if _NOT_PLAIN in parts else type(value)(parts)
+    return value if isinstance(value, bool | int | float | str | None) else _NOT_PLAIN
 
 
 def _like(own: Any, value: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
@@ -25,6 +25,8 @@ __all__ = ["DistributedOptimizer"]
 Self = TypeVar("Self", bound="DistributedOptimizer")
 
 _FLOATS = (torch.float32, torch.float64)
+_SOME = 3
+"""Most names in a message."""
 
 
 class DistributedOptimizer(Optimizing[dict[str, Array]]):
@@ -63,14 +65,16 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
     ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise UsageError(f"optimizer must be one of torch.optim, not {optimizer!r}")
+        if scaler is not None and not scaler.is_enabled():
+            scaler = None
         self._moved = _named(optimizer, module)
         """The parameters that the optimizer moves, by name."""
         self._buffers = {} if module is None else _buffers(module)
-        moved = {id(param) for param in self._moved.values()}
-        others = () if module is None else module.named_parameters()
-        self._frozen = {name: one for name, one in others if id(one) not in moved}
+        """The buffers that workers take the mean of, by name."""
+        self._still = {} if module is None else _still(module, self._moved, self._buffers)
+        """What is saved with the module beside these, by name: nobody moves it."""
         self._mover = TorchOptimizer(optimizer, self._moved, self._buffers, scaler)
-        self._after = AfterSteps(optimizer, schedulers, scaler, lambda: self._mover.overflowed)
+        self._after = AfterSteps(optimizer, schedulers, scaler, self._mover)
         super().__init__(
             {
                 **{name: _array(name, one) for name, one in self._moved.items()},
@@ -89,6 +93,8 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         model = self._training.model
         self._mover.begin(model.layout, model.memory)
         self._training.registry.keep("torch", self._after)
+        self._there: dict[str, Array] = {}
+        """The memory of rounds for these buffers, by name."""
         self._look_at(model.flats)
         self._grads: dict[str, Array] = {}
         """Memory of the gradients, by name."""
@@ -106,11 +112,11 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         participant = self._connected("step()")
         self._check_batch("step")
         number = self._number(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+        self._after.check()
         self._gather()
         self._mover.note(self._training.model.memory)
-        self._after.begin()
         self._participant = self._run(participant.step(self._grads, number))
-        self._after.end(self._mover.overflowed)
+        self._after.end(self.steps)
         self._take_buffers()
         self._begin_step()
 
@@ -131,15 +137,21 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
 
     def __enter__(self: Self) -> Self:
         super().__enter__()
-        if self._after.due is not None:
-            self._after.end(self._after.due)
-        self._check_frozen()
+        self._mover.guard()
+        try:
+            self._begin()
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def _begin(self) -> None:
+        """Give the module what all begin with, and the gradients their memory. Collective."""
+        self._check_still()
         self._take_buffers()
         self._grads = self._training.gradient.arrays(self._training.sync.memory.shared)
         self._views = {name: torch.from_numpy(self._grads[name]) for name in self._moved}
         self._begin_step()
-        self._mover.guarded = True
-        return self
 
     def __exit__(
         self,
@@ -147,7 +159,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._mover.guarded = False
+        self._mover.unguard()
         super().__exit__(kind, error, trace)
         for param in self._moved.values():
             param.grad = None
@@ -175,24 +187,27 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
             elif grad is not view:
                 view.copy_(grad.to_dense() if grad.is_sparse else grad)
         for name, buffer in self._buffers.items():
-            np.subtract(self._there[name], _numbers(buffer), out=self._grads[name])
+            before, now, grad = self._there[name], _numbers(buffer), self._grads[name]
+            grad[...] = 0  # also where both are infinite, as in a mask
+            np.subtract(before, now, out=grad, where=before != now)
 
     def _take_buffers(self) -> None:
         for name, buffer in self._buffers.items():
             found = torch.from_numpy(self._there[name])
             buffer.copy_(found if buffer.is_floating_point() else found.round())
 
-    def _check_frozen(self) -> None:
-        """Raise UsageError if workers differ in parameters that nobody moves. Collective."""
+    def _check_still(self) -> None:
+        """Raise UsageError if workers differ in what nobody moves. Collective."""
         own = 0
-        for name, param in sorted(self._frozen.items()):
-            seen = param.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
-            own = zlib.crc32(seen.numpy().tobytes(), zlib.crc32(name.encode(), own))
-        if self._frozen and self.mean(float(own)) != own:
+        for name, one in sorted(self._still.items()):
+            seen = one.detach().cpu().reshape(-1).contiguous().view(torch.uint8)
+            own = zlib.crc32(seen.numpy(), zlib.crc32(name.encode(), own))
+        if self._still and self.mean(float(own)) != own:
+            some = ", ".join(list(self._still)[:_SOME])
             raise UsageError(
-                f"worker {self.worker}: the parameters that the optimizer does not move differ "
-                f"between workers ({', '.join(list(self._frozen)[:3])}, ..): load the same file on "
-                "all of them, or call torch.manual_seed() before the module is made"
+                f"worker {self.worker}: parameters or buffers that nobody moves differ between "
+                f"workers ({some}, ..): load the same file on all of them, or call "
+                "torch.manual_seed() before the module is made"
             )
 
 
@@ -217,10 +232,23 @@ def _named(
 
 
 def _buffers(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the buffers that are saved with the module, by names that no parameter has."""
+    """Return the buffers of numbers that are saved with the module, by names that no parameter
+    has."""
     saved = module.state_dict(keep_vars=True)
-    buffers = {name: one for name, one in module.named_buffers() if name in saved}
-    return {f"buffer {name}": one for name, one in buffers.items() if one.numel()}
+    return {
+        f"buffer {name}": one
+        for name, one in module.named_buffers()
+        if name in saved and one.numel() and one.dtype is not torch.bool and not one.is_complex()
+    }
+
+
+def _still(module: torch.nn.Module, *moved: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what is saved with the module and is not among what is ``moved``."""
+    known = {id(one) for some in moved for one in some.values()}
+    saved = module.state_dict(keep_vars=True).items()
+    return {
+        name: one for name, one in saved if isinstance(one, torch.Tensor) and id(one) not in known
+    }
 
 
 def _array(name: str, param: torch.nn.Parameter) -> Array:

@@ -8,10 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 
-from spotmpi.arrays.backend import Buffer
+from spotmpi.arrays.backend import Buffer, kernels_for
 from spotmpi.arrays.layout import Key, Layout
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import Optimizer
@@ -20,6 +19,8 @@ __all__ = ["TorchOptimizer"]
 
 _UPDATES = "updates"
 """Number of updates since its memory was empty."""
+_SCALE = "scale"
+"""What the losses were multiplied by."""
 _SIDE = (2, 3, 4, 5, 6, 7, 8)
 """Sides of the parameters that show what an optimizer remembers."""
 
@@ -27,10 +28,10 @@ _SIDE = (2, 3, 4, 5, 6, 7, 8)
 class TorchOptimizer(Optimizer):
     """Moves arrays by a torch optimizer, whose memory is in slots and counts of spotmpi.
 
-    ``inner``: the torch optimizer of the script. Its learning rates may change at any time.
+    ``inner``: the torch optimizer of the script, whose settings may change between steps.
     ``params``: its parameters by name. ``means``: names of other arrays. They take the mean of what
     the workers have: their "gradient" is what they had before, less what they have now.
-    ``scaler``: has multiplied the losses, and so the gradients.
+    ``scaler``: multiplies the losses, and so the gradients.
     """
 
     elementwise = False
@@ -52,12 +53,18 @@ class TorchOptimizer(Optimizer):
         self._names: Sequence[Key] = ()
         """Names of the arrays that `update` is given, in order."""
         self._scaler = scaler
-        self.guarded = False
-        """True if nobody else may call the torch optimizer's `step`."""
+        self._guard: Any = None
+        """A hook of torch's, while the script must not move anything by itself."""
         self._moves = False
-        inner.register_step_pre_hook(self._check)
+        """True while `update` calls the torch optimizer."""
         self.overflowed = False
-        """True if the last update was left out, as gradients were not finite."""
+        """True if the update of this step, or of the last one, was left out, as gradients were not
+        finite."""
+
+    @property
+    def kind(self) -> str:
+        """The torch optimizer's class."""
+        return f"{type(self._inner).__module__}.{type(self._inner).__qualname__}"
 
     @property
     def slots(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -81,24 +88,34 @@ class TorchOptimizer(Optimizer):
 
     @lr.setter
     def lr(self, value: float) -> None:
-        times = value / self.lr if self.lr else 0.0
+        times = value / self.lr if self.lr else 1.0
         for group in self._inner.param_groups[1:]:
             group["lr"] = float(group["lr"]) * times
         self._inner.param_groups[0]["lr"] = value
 
     def _settings(self) -> dict[str, float]:
-        """Return all numbers in the settings of its groups, by name."""
-        return {
+        """Return all numbers in the settings of its groups and of the scaler, by name."""
+        found = {
             f"{number}/{name}": value
             for number, group in enumerate(self._inner.param_groups)
             for name, value in _flat(group)
         }
+        return found if self._scaler is None else {**found, _SCALE: self._scaler.get_scale()}
 
     def note(self, memory: Mapping[str, Sequence[Buffer]]) -> None:
-        """Write the present settings into ``memory``. So a newcomer is told them in each round in
-        which it learns, and all workers compare them."""
+        """Write the present settings into ``memory``, before each step: `update` goes by them. So a
+        newcomer is told them in each round in which it learns, and all workers compare them."""
+        self.overflowed = False
         for name, value in self._settings().items():
             memory[name][0][0] = value
+
+    def guard(self) -> None:
+        """Raise UsageError from now on if the script moves anything by itself."""
+        self._guard = self._inner.register_step_pre_hook(self._check)
+
+    def unguard(self) -> None:
+        """Let the script do so again."""
+        self._guard.remove()
 
     def begin(self, layout: Layout, memory: Mapping[str, Sequence[Buffer]]) -> None:
         """Fill ``memory`` with what the torch optimizer remembers before the training."""
@@ -140,9 +157,9 @@ class TorchOptimizer(Optimizer):
             if name in self._means:
                 w -= scale * g
         if self._scaler is not None:
-            scale /= self._scaler.get_scale()
-            grads_of_losses = (g for name, _, g in given if name not in self._means)
-            self.overflowed = not all(np.isfinite(g).all() for g in grads_of_losses)
+            scale /= float(slots[_SCALE][0][0])
+            scaled = [g for name, _, g in given if name not in self._means]
+            self.overflowed = not all(kernels_for(g).finite(g) for g in scaled)
             if self.overflowed:
                 return
         begun = self._begun or slots[_UPDATES][0][0] > 0
@@ -165,7 +182,7 @@ class TorchOptimizer(Optimizer):
         slots[_UPDATES][0][0] += 1
 
     def _check(self, *_: Any) -> None:
-        if self.guarded and not self._moves:
+        if not self._moves:
             raise UsageError(
                 "the script called optimizer.step() inside the block: call opt.step(loss) alone, "
                 "which averages the gradients first (and with a scaler no scaler.step())"
@@ -260,7 +277,8 @@ def _remembered(inner: torch.optim.Optimizer) -> tuple[set[str], dict[str, Any]]
     tensors: set[str] = set()
     numbers: dict[str, Any] = {}
     for group in inner.param_groups:
-        first = max(group["params"], key=lambda param: param.dim(), default=None)
+        moved = [param for param in group["params"] if param.requires_grad]
+        first = max(moved, key=lambda param: param.dim(), default=None)
         if first is None:
             continue
         probe = torch.nn.Parameter(torch.ones(_SIDE[: max(1, first.dim())], dtype=first.dtype))

@@ -148,7 +148,7 @@ def _start_record(
         "seed": training.progress.seed,
         "strategy": str(strategy),
         "strategy_name": strategy.name,
-        "optimizer": None if optimizer is None else type(optimizer).__name__,
+        "optimizer": None if optimizer is None else optimizer.kind.rpartition(".")[2],
         "lr": None if optimizer is None else _said(optimizer.lr),
         "version": context.version,
         "time": None if context.wall is None else context.wall(),

@@ -26,7 +26,7 @@ P = TypeVar("P")
 class Optimizing(Elastic[P]):
     """A training whose parameters an optimizer moves, by a strategy that may change meanwhile.
 
-    All arguments are those of `Trainer`.
+    `Trainer` says what the arguments are.
     """
 
     _call = "trainer"
@@ -47,6 +47,9 @@ class Optimizing(Elastic[P]):
         check_finite: bool = False,
         bucket_mb: float = BUCKET_MB,
     ) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise UsageError(f"optimizer must be one of spotmpi.optimizers, not {optimizer!r}")
+        self.optimizer = optimizer
         known, policy, insists = _chosen(strategy, strategies, policy)
         if lr_reference is not None and lr_reference < 1:
             raise UsageError(f"lr_reference is a number of workers, at least 1, not {lr_reference}")

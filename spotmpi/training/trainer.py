@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from spotmpi.arrays.layout import BUCKET_MB
 from spotmpi.errors import UsageError
-from spotmpi.optimizers import Optimizer
-from spotmpi.policies import Policy
 from spotmpi.protocol.sampler import Indices
-from spotmpi.strategies import Strategy
 from spotmpi.training.optimizing import Optimizing
 
 __all__ = ["Trainer"]
@@ -40,38 +35,6 @@ class Trainer(Optimizing[P]):
     A context manager: entering the block starts MPI, unless the script runs alone. Leaving it ends
     the protection; the code after it is ordinary code. Both are collective.
     """
-
-    def __init__(
-        self,
-        params: P,
-        *,
-        optimizer: Optimizer,
-        strategy: Strategy | None = None,
-        strategies: Sequence[Strategy] = (),
-        policy: Policy | None = None,
-        seed: int = 0,
-        scale_lr: str = "linear",
-        lr_reference: int | None = None,
-        lr_warmup: int = 0,
-        check_finite: bool = False,
-        bucket_mb: float = BUCKET_MB,
-    ) -> None:
-        if not isinstance(optimizer, Optimizer):
-            raise UsageError(f"optimizer must be one of spotmpi.optimizers, not {optimizer!r}")
-        super().__init__(
-            params,
-            optimizer=optimizer,
-            strategy=strategy,
-            strategies=strategies,
-            policy=policy,
-            seed=seed,
-            scale_lr=scale_lr,
-            lr_reference=lr_reference,
-            lr_warmup=lr_warmup,
-            check_finite=check_finite,
-            bucket_mb=bucket_mb,
-        )
-        self.optimizer = optimizer
 
     @property
     def params(self) -> P:

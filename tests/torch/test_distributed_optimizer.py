@@ -171,6 +171,39 @@ def test_a_step_with_a_gradient_that_is_not_finite_moves_nothing_and_the_scale_f
     assert differ(plain, trained) < 1e-4
 
 
+def test_a_state_that_was_loaded_before_counts() -> None:
+    plain, trained = module(), module()
+    usual, inner = O.Adam(plain.parameters(), lr=0.02), O.Adam(trained.parameters(), lr=0.02)
+    for _ in range(3):
+        usual.zero_grad()
+        loss_of(plain, range(64)).backward()
+        usual.step()
+    trained.load_state_dict(plain.state_dict())
+    inner.load_state_dict(usual.state_dict())
+    with DistributedOptimizer(inner, module=trained) as opt:
+        for batch in opt.batches(64, batch_size=8):
+            loss_of(trained, batch).backward()
+            opt.step()
+            usual.zero_grad()
+            loss_of(plain, batch).backward()
+            usual.step()
+    assert differ(plain, trained) < 1e-6
+
+
+def test_masks_stay_as_they_are() -> None:
+    trained = module()
+    mask = torch.full((2, 2), -torch.inf).triu(1)
+    trained.register_buffer("infinite", mask.clone())
+    trained.register_buffer("flags", torch.tensor([True, False]))
+    inner = O.SGD(trained.parameters(), lr=0.1)
+    with DistributedOptimizer(inner, module=trained) as opt:
+        for batch in opt.batches(64, batch_size=8):
+            loss_of(trained, batch).backward()
+            opt.step()
+    assert torch.equal(trained.infinite, mask)
+    assert trained.flags.tolist() == [True, False]
+
+
 @pytest.mark.parametrize("call", ["optimizer.step()", "scheduler.step()"])
 def test_what_step_does_is_not_for_the_script_to_do(call: str) -> None:
     trained = module()
@@ -210,19 +243,21 @@ def test_a_training_resumes_with_its_optimizer_and_its_scheduler(
 ) -> None:
     monkeypatch.setenv("SPOTMPI_CHECKPOINT", str(tmp_path / "kept"))
 
-    def train(stop_at: int | None) -> tuple[Any, float]:
+    def train(stop_at: int | None) -> tuple[Any, float, float]:
         trained = module()
         inner = O.AdamW(trained.parameters(), lr=0.01)
         scheduler = O.lr_scheduler.OneCycleLR(inner, max_lr=0.1, total_steps=20)
-        with DistributedOptimizer(inner, module=trained, schedulers=[scheduler]) as opt:
+        scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=4)
+        known: dict[str, Any] = {"module": trained, "schedulers": [scheduler], "scaler": scaler}
+        with DistributedOptimizer(inner, **known) as opt:
             for batch in opt.batches(64, batch_size=8, passes=2):
-                loss_of(trained, batch).backward()
+                scaler.scale(loss_of(trained, batch)).backward()
                 opt.step()
                 if opt.steps == stop_at:
                     raise KeyboardInterrupt
                 if opt.steps == 9:
                     opt.save()
-        return trained, inner.param_groups[0]["lr"]
+        return trained, inner.param_groups[0]["lr"], scaler.get_scale()
 
     whole = train(None)
     for file in (tmp_path / "kept").glob("*.h5"):
@@ -234,13 +269,18 @@ def test_a_training_resumes_with_its_optimizer_and_its_scheduler(
     monkeypatch.setenv("SPOTMPI_RESUME", "1")
     again = train(None)
     assert differ(whole[0], again[0]) == 0
-    assert whole[1] == again[1]
+    assert whole[1:] == again[1:]
+
+
+def _plateau(inner: Any) -> tuple[Any, dict[str, Any]]:
+    return inner, {"schedulers": [O.lr_scheduler.ReduceLROnPlateau(inner)]}
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
         (lambda of: (3, {}), "optimizer must be one of torch.optim, not 3"),
+        (lambda of: _plateau(O.SGD(of.parameters())), "ReduceLROnPlateau needs a measured value"),
         (lambda of: (O.LBFGS(of.parameters()), {}), "LBFGS does not move a parameter by a dense"),
         (lambda of: (O.SparseAdam(of.parameters()), {}), "SparseAdam does not move a parameter by"),
         (lambda of: (O.Adafactor(of.parameters()), {}), "Adafactor remembers row_var of shape"),

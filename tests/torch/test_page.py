@@ -17,7 +17,7 @@ def test_the_script_that_it_shows_trains(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
     exec(compile(script, "pytorch.md", "exec"), found)  # noqa: S102 - our own page
-    assert found["opt"].steps == 1280
+    assert found["opt"].steps == 512
     kept = torch.load("module.pt", weights_only=True)
     assert all(torch.equal(kept[name], one) for name, one in found["module"].state_dict().items())
     x, y, module = found["x"], found["y"], found["module"]

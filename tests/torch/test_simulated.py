@@ -59,6 +59,8 @@ class Training(Job):
 
     samples: int = 90
     of: Callable[..., Any] = torch.optim.AdamW
+    scaled: bool = False
+    """Losses are multiplied, by more after every third step."""
 
     def script(self, worker: int) -> Final:
         """As the documentation has it."""
@@ -67,10 +69,12 @@ class Training(Job):
         trained = module(worker)
         optimizer = self.of(trained.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=500)
+        scaler = torch.amp.GradScaler("cpu", 16.0, growth_interval=3) if self.scaled else None
         opt = DistributedOptimizer(
             optimizer,
             module=trained,
             schedulers=[scheduler],
+            scaler=scaler,
             strategy=self.strategy(),
             seed=self.seed,
             scale_lr=self.scale_lr,
@@ -82,7 +86,7 @@ class Training(Job):
                         rehearsal = opt.worker not in opt.workers
                         gradients[opt.steps] += not rehearsal
                         loss = ((trained(X[batch]) - Y[batch]) ** 2).mean()
-                        loss.backward()
+                        (loss if scaler is None else scaler.scale(loss)).backward()
                         opt.step(loss)
                         began = opt.steps if rehearsal else began
                 with opt.agreed():
@@ -107,9 +111,14 @@ def check(result: Result) -> None:
         assert record["lost_steps"] == record["recomputed_gradients"] == 0
 
 
-@pytest.mark.parametrize("strategy", ["ssgd", "localsgd:h=3", "diloco:h=4,mix=0.5"])
-def test_workers_die_join_and_leave_at_any_event(tmp_path: Path, strategy: str) -> None:
-    calm = Training(tmp_path / "calm", 3, strategy=lambda: named(strategy))
-    results = campaign(calm, runs=12, holds=check)
+@pytest.mark.parametrize(
+    ("strategy", "scaled"),
+    [("ssgd", False), ("ssgd", True), ("localsgd:h=3", True), ("diloco:h=4,mix=0.5", False)],
+)
+def test_workers_die_join_and_leave_at_any_event(
+    tmp_path: Path, strategy: str, scaled: bool
+) -> None:
+    calm = Training(tmp_path / "calm", 3, strategy=lambda: named(strategy), scaled=scaled)
+    results = campaign(calm, runs=6, holds=check)
     assert joined(results)
     assert any(result.of("recovery") for result in results)

@@ -10,21 +10,15 @@ since the others' last step. A resumed script gets to its checkpoint in the same
 from __future__ import annotations
 
 import json
-import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from spotmpi.errors import CheckpointError
 from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.plain_values import NONSENSE
 from spotmpi.protocol.sampler import Dealer, Lease, PacesOf, Sampler, pool_of
 from spotmpi.training.script.answers import A, Answer, Answers, Of
 from spotmpi.training.script.pass_loops import PassLoops, Place
-
-_NONSENSE = (
-    *(ValueError, TypeError, LookupError, AttributeError),
-    *(RecursionError, ArithmeticError, struct.error),
-)
-"""What a file raises that spotmpi has not written."""
 
 
 class ScriptPosition:
@@ -205,7 +199,7 @@ class ScriptPosition:
             self.answers.check()
             opened = self.loops.opened
             fits = opened <= len(found) and found.keys() >= {*range(opened)}
-        except _NONSENSE:
+        except NONSENSE:
             fits = False
         if not fits:
             raise CheckpointError(

@@ -79,7 +79,7 @@ class StrategyChoice:
     def said(self, optimizer: Optimizer | None) -> str:
         """Return the strategies, this optimizer and the policy, as text."""
         known = " or ".join(map(str, self.strategies))
-        known += "" if optimizer is None else f" {type(optimizer)}"
+        known += "" if optimizer is None else f" {optimizer.kind}"
         return known + ("" if self.policy is None else f" {self.policy}")
 
 
