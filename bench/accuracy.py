@@ -43,8 +43,8 @@ import numpy as np
 
 from spotmpi import policies, strategies
 from spotmpi.bench.convergence import FITTING, check
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, tasks
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.figures import Aim
 from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.bench.measuring.on_hosts import UNLIMITED, check_rate

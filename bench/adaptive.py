@@ -24,8 +24,8 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import figures, launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.bench.measuring.on_hosts import check_rate
 from spotmpi.errors import UsageError

@@ -32,8 +32,8 @@ from pathlib import Path
 from statistics import median
 
 from spotmpi import job_folder
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.bench.scripts import load
 from spotmpi.errors import UsageError

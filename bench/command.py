@@ -23,6 +23,7 @@ from spotmpi.bench import (
     step,
     stragglers,
     switches,
+    torch,
     wire,
 )
 from spotmpi.subcommands import run as main
@@ -57,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                 "how long trainings take to a stated accuracy while workers die",
                 accuracy,
             ),
+            "torch": ("how long a step of PyTorch takes, beside gloo's DDP and none", torch),
             "kernels": ("how fast the arithmetic is, beside NumPy and copies", kernels),
             "prediction": ("how far off a step is from what spotmpi profile predicts", prediction),
             "allreduce": ("how long a sum takes, beside MPI, gloo, memory and the line", allreduce),

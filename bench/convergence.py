@@ -25,8 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, tasks
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.figures import Aim, middle_and_ends
 from spotmpi.bench.measuring.report import Report
 from spotmpi.bench.scripts.converging import Training, to_json

@@ -28,8 +28,8 @@ from pathlib import Path
 from statistics import median
 from typing import IO, NamedTuple
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.figures import Aim
 from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.bench.measuring.on_hosts import UNLIMITED, check_rate

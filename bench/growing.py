@@ -29,8 +29,8 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, tasks
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.figures import Aim, middle_and_ends
 from spotmpi.bench.measuring.report import Report
 from spotmpi.bench.scripts.growing import Growth, to_json

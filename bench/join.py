@@ -28,8 +28,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.figures import size
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes

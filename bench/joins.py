@@ -27,9 +27,9 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.join import Job
 from spotmpi.bench.measuring import launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.errors import UsageError
 from spotmpi.launch import processes
 from spotmpi.launch.start import temporary_job

@@ -26,9 +26,17 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
 from spotmpi.bench.measuring import figures, hosts, launching, machine, summary
 from spotmpi.bench.measuring.deaths import Deaths
+from spotmpi.bench.measuring.events import (
+    Cell,
+    Event,
+    JobFailed,
+    Sample,
+    recoveries,
+    schedule,
+    to_text,
+)
 from spotmpi.errors import TraceError, UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.trace import records as trace

@@ -22,8 +22,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import figures, launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.scripts.pacing import SLOW, VICTIM
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job

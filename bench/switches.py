@@ -23,8 +23,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import figures, launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job
 from spotmpi.strategies import named

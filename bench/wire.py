@@ -16,8 +16,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.network import Network, missing
 from spotmpi.economy.models import calibration, step_times, trials
 from spotmpi.economy.models.calibration import Fit, Measured

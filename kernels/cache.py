@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import inspect
 import sys
+import threading
 import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, TypeAlias
 
 import numba
@@ -36,7 +38,7 @@ def compiled(loops: Loops) -> SimpleNamespace:
     try:
         jitted = _jitted(loops, cache=True)
         folder = Path(next(iter(jitted)).stats.cache_path)
-        with _first_compiles(folder, _identity(loops)):
+        with _first_compiles(folder, _identity(loops)), _without_scipy():
             return _namespace(jitted)
     except Exception as error:  # noqa: BLE001 -- no folder, full, unreadable, garbled: all the same
         warnings.warn(
@@ -75,6 +77,27 @@ def _first_compiles(folder: Path, identity: str) -> Iterator[None]:
         yield
         if not done:
             file.write(f"{identity}\n")
+
+
+_BLAS = "scipy.linalg.cython_blas"
+
+
+@contextmanager
+def _without_scipy() -> Iterator[None]:
+    """Keep Numba from importing SciPy, which it does with the first function that it loads, only to
+    see whether it is there. No loop of ours needs it, and the import takes each worker 0.3 s.
+
+    In the block Numba finds an empty module instead. What needs SciPy imports it when it compiles.
+    """
+    alone = threading.active_count() == 1  # nobody else can find the empty module
+    if not alone or _BLAS in sys.modules or find_spec("scipy") is None:
+        yield
+        return
+    sys.modules[_BLAS] = ModuleType(_BLAS)
+    try:
+        yield
+    finally:
+        del sys.modules[_BLAS]
 
 
 def _identity(loops: Loops) -> str:

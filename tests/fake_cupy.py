@@ -383,6 +383,12 @@ class ndarray:  # noqa: N801 -- CuPy's name for it
         """The same bytes."""
         return self._like(self._is.view(dtype))
 
+    def __rmul__(self, scale: float) -> ndarray:
+        """A new array, by and by."""
+        made = empty(self.shape, self.dtype)
+        get_current_stream().put(lambda: np.multiply(scale, self._is, out=made._is))
+        return made
+
     def astype(self, dtype: Any) -> ndarray:
         """A copy, by and by."""
         made = empty(self.shape, dtype)

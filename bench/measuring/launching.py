@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from spotmpi.bench.events import JobFailed
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.errors import UsageError
 from spotmpi.exit_codes import EXIT_NOT_FINITE
 from spotmpi.launch.commands import client

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.network import Network
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.errors import UsageError
 
 __all__ = ["Report"]

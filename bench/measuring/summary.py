@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from spotmpi.bench.events import Cell, Sample
+from spotmpi.bench.measuring.events import Cell, Sample
 from spotmpi.bench.measuring.figures import size
 
 __all__ = ["Measured", "Side", "phases", "table", "targets"]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 
 from spotmpi.arrays.backend import Array, Buffer
@@ -17,6 +16,7 @@ from spotmpi.errors import UsageError
 from spotmpi.policies import Policy
 from spotmpi.strategies import Strategy
 from spotmpi.torch.after_steps import AfterSteps
+from spotmpi.torch.tensors import array_of, stream_of, tensor_of
 from spotmpi.torch.torch_optimizer import TorchOptimizer
 from spotmpi.training.optimizing import Optimizing
 
@@ -73,33 +73,38 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         """The buffers that workers take the mean of, by name."""
         self._still = {} if module is None else _still(module, self._moved, self._buffers)
         """What is saved with the module beside these, by name: nobody moves it."""
+        self._device = _device(self._moved)
+        """Where the module is."""
         self._mover = TorchOptimizer(optimizer, self._moved, self._buffers, scaler)
         self._after = AfterSteps(optimizer, schedulers, scaler, self._mover)
-        super().__init__(
-            {
-                **{name: _array(name, one) for name, one in self._moved.items()},
-                **{name: _numbers(one) for name, one in self._buffers.items()},
-            },
-            optimizer=self._mover,
-            strategy=strategy,
-            strategies=strategies,
-            policy=policy,
-            seed=seed,
-            scale_lr=scale_lr,
-            lr_reference=lr_reference,
-            lr_warmup=lr_warmup,
-            bucket_mb=bucket_mb,
-        )
-        model = self._training.model
-        self._mover.begin(model.layout, model.memory)
-        self._training.registry.keep("torch", self._after)
-        self._there: dict[str, Array] = {}
+        self._there: dict[str, torch.Tensor] = {}
         """The memory of rounds for these buffers, by name."""
-        self._look_at(model.flats)
         self._grads: dict[str, Array] = {}
         """Memory of the gradients, by name."""
         self._views: dict[str, torch.Tensor] = {}
         """The same memory, as torch sees it."""
+        self._block = ExitStack()
+        """What is undone at the end of the block."""
+        with stream_of(self._device):
+            super().__init__(
+                {
+                    **{name: array_of(one) for name, one in self._moved.items()},
+                    **{name: array_of(self._numbers(one)) for name, one in self._buffers.items()},
+                },
+                optimizer=self._mover,
+                strategy=strategy,
+                strategies=strategies,
+                policy=policy,
+                seed=seed,
+                scale_lr=scale_lr,
+                lr_reference=lr_reference,
+                lr_warmup=lr_warmup,
+                bucket_mb=bucket_mb,
+            )
+            model = self._training.model
+            self._mover.begin(model.layout, model.memory)
+            self._training.registry.keep("torch", self._after)
+            self._look_at(model.flats)
 
     def step(self, loss: float | torch.Tensor | None = None) -> None:
         """Average the gradients over all workers and move the parameters: one step. Collective,
@@ -136,9 +141,14 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
             self._look_at(model.flats)
 
     def __enter__(self: Self) -> Self:
-        super().__enter__()
-        self._mover.guard()
+        self._block.enter_context(stream_of(self._device))
         try:
+            super().__enter__()
+        except BaseException:
+            self._block.close()
+            raise
+        try:
+            self._block.enter_context(self._mover.guarded())
             self._begin()
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
@@ -150,7 +160,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         self._check_still()
         self._take_buffers()
         self._grads = self._training.gradient.arrays(self._training.sync.memory.shared)
-        self._views = {name: torch.from_numpy(self._grads[name]) for name in self._moved}
+        self._views = {name: tensor_of(grad) for name, grad in self._grads.items()}
         self._begin_step()
 
     def __exit__(
@@ -159,17 +169,19 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._mover.unguard()
-        super().__exit__(kind, error, trace)
-        for param in self._moved.values():
-            param.grad = None
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            self._block.close()
+            for param in self._moved.values():
+                param.grad = None
 
     def _look_at(self, flats: Sequence[Buffer]) -> None:
         """Let the parameters have these buffers as their memory, and take the buffers of them."""
         arrays = self._training.model.layout.named(flats)
         for name, param in self._moved.items():
-            param.data = torch.from_numpy(arrays[name])
-        self._there = {name: arrays[name] for name in self._buffers}
+            param.data = tensor_of(arrays[name])
+        self._there = {name: tensor_of(arrays[name]) for name in self._buffers}
         self._take_buffers()
 
     def _begin_step(self) -> None:
@@ -187,14 +199,19 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
             elif grad is not view:
                 view.copy_(grad.to_dense() if grad.is_sparse else grad)
         for name, buffer in self._buffers.items():
-            before, now, grad = self._there[name], _numbers(buffer), self._grads[name]
-            grad[...] = 0  # also where both are infinite, as in a mask
-            np.subtract(before, now, out=grad, where=before != now)
+            before, now = self._there[name], self._numbers(buffer)
+            moved = torch.where(before == now, 0.0, before - now)  # both are infinite in a mask
+            self._views[name].copy_(moved)
 
     def _take_buffers(self) -> None:
         for name, buffer in self._buffers.items():
-            found = torch.from_numpy(self._there[name])
+            found = self._there[name]
             buffer.copy_(found if buffer.is_floating_point() else found.round())
+
+    def _numbers(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Return what a buffer holds as numbers that can be averaged."""
+        kind = buffer.dtype if buffer.dtype in _FLOATS else torch.float64
+        return buffer.detach().to(self._device, kind)
 
     def _check_still(self) -> None:
         """Raise UsageError if workers differ in what nobody moves. Collective."""
@@ -251,16 +268,18 @@ def _still(module: torch.nn.Module, *moved: Mapping[str, torch.Tensor]) -> dict[
     }
 
 
-def _array(name: str, param: torch.nn.Parameter) -> Array:
-    if param.device.type != "cpu" or param.dtype not in _FLOATS:
-        raise UsageError(
-            f"parameter {name} is {param.dtype} on {param.device}: spotmpi trains float32 and "
-            "float64 in the memory of the host; compute in half precision with torch.autocast"
-        )
-    return param.detach().contiguous().numpy()
-
-
-def _numbers(buffer: torch.Tensor) -> Array:
-    """Return a buffer as an array that can be averaged."""
-    kind = buffer.dtype if buffer.dtype in _FLOATS else torch.float64
-    return buffer.detach().to("cpu", kind).contiguous().numpy()
+def _device(params: Mapping[str, torch.nn.Parameter]) -> torch.device:
+    """Return where these parameters are. Raises UsageError unless spotmpi can train them there."""
+    first, *_ = params.values()
+    for name, param in params.items():
+        if param.dtype not in _FLOATS:
+            raise UsageError(
+                f"parameter {name} is {param.dtype}: spotmpi trains float32 and float64; compute "
+                "in half precision with torch.autocast"
+            )
+        if param.device != first.device:
+            raise UsageError(
+                f"parameter {name} is on {param.device}, others are on {first.device}: spotmpi "
+                "trains a module that is on one device"
+            )
+    return first.device

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from spotmpi.arrays.backend import Buffer, kernels_for
-from spotmpi.arrays.layout import Key, Layout
+from spotmpi.arrays.backend import Buffer
+from spotmpi.arrays.layout import Bucket, Key, Layout
 from spotmpi.errors import UsageError
 from spotmpi.optimizers import Optimizer
+from spotmpi.torch.tensors import tensor_of
 
 __all__ = ["TorchOptimizer"]
 
@@ -21,6 +22,8 @@ _UPDATES = "updates"
 """Number of updates since its memory was empty."""
 _SCALE = "scale"
 """What the losses were multiplied by."""
+_MOST = 256
+"""Buckets that are known as tensors, at most."""
 _SIDE = (2, 3, 4, 5, 6, 7, 8)
 """Sides of the parameters that show what an optimizer remembers."""
 
@@ -52,9 +55,11 @@ class TorchOptimizer(Optimizer):
         """True if it remembers something before its first update: a loaded state, for example."""
         self._names: Sequence[Key] = ()
         """Names of the arrays that `update` is given, in order."""
+        self._room: Sequence[Buffer] = ()
+        """Memory for the gradients that the torch optimizer is given."""
+        self._cut: dict[int, tuple[Buffer, Bucket, list[torch.Tensor]]] = {}
+        """The arrays in some buckets as tensors, by the identity of the bucket's memory."""
         self._scaler = scaler
-        self._guard: Any = None
-        """A hook of torch's, while the script must not move anything by itself."""
         self._moves = False
         """True while `update` calls the torch optimizer."""
         self.overflowed = False
@@ -109,13 +114,14 @@ class TorchOptimizer(Optimizer):
         for name, value in self._settings().items():
             memory[name][0][0] = value
 
-    def guard(self) -> None:
-        """Raise UsageError from now on if the script moves anything by itself."""
-        self._guard = self._inner.register_step_pre_hook(self._check)
-
-    def unguard(self) -> None:
-        """Let the script do so again."""
-        self._guard.remove()
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Return a block in which it is a UsageError if the script moves anything by itself."""
+        hook = self._inner.register_step_pre_hook(self._check)
+        try:
+            yield
+        finally:
+            hook.remove()
 
     def begin(self, layout: Layout, memory: Mapping[str, Sequence[Buffer]]) -> None:
         """Fill ``memory`` with what the torch optimizer remembers before the training."""
@@ -125,7 +131,7 @@ class TorchOptimizer(Optimizer):
             arrays = layout.named(memory[name])
             for key, param in self._params.items():
                 if (found := self._inner.state[param].get(name)) is not None:
-                    arrays[key][...] = found.numpy()
+                    tensor_of(arrays[key]).copy_(found)
         self._keep_numbers(memory)
         memory[_UPDATES][0][0] = 1
 
@@ -138,41 +144,54 @@ class TorchOptimizer(Optimizer):
         rate: float,
         scale: float,
     ) -> None:
-        """Call `update` on the arrays of this layout."""
-        self._names = [entry.key for bucket in layout.buckets for entry in bucket.entries]
-        super().apply(layout, params, grads, memory, rate, scale)
+        """Call `update` with the arrays of this layout as tensors, and with a copy of the
+        gradients: others read them as well."""
+        kernels, buckets = layout.backend.kernels, layout.buckets
+        self._names = [entry.key for bucket in buckets for entry in bucket.entries]
+        if self._scaler is not None:
+            scale /= float(memory[_SCALE][0][0])
+            parts = [
+                flat[run]
+                for runs, flat in zip(self._runs(buckets), grads, strict=True)
+                for run in runs
+            ]
+            self.overflowed = not all(kernels.finite(part) for part in parts)
+        if not self._room:
+            self._room = layout.allocate()
+        for copied, flat in zip(self._room, grads, strict=True):
+            kernels.scaled_sum(copied, [flat], [scale])
+        slots = {name: self._tensors(buckets, memory[name]) for name in self._memory}
+        of = self._tensors(buckets, params), self._tensors(buckets, self._room)
+        self.update(*of, {**memory, **slots}, rate, 1.0)
 
     def update(
         self,
-        params: Sequence[Buffer],
-        grads: Sequence[Buffer],
-        slots: Mapping[str, Sequence[Buffer]],
+        params: Sequence[torch.Tensor],
+        grads: Sequence[torch.Tensor],
+        slots: Mapping[str, Sequence[Any]],
         rate: float,
         scale: float,
     ) -> None:
         """Move the parameters by a step of the torch optimizer, and the other arrays to their mean.
-        No parameter moves if the gradient of a scaled loss is not finite."""
+        No parameter moves if the gradient of a scaled loss is not finite. All arrays are tensors,
+        but for counts."""
+        times = 1.0 if self._scaler is None else float(slots[_SCALE][0][0])
         given = list(zip(self._names, params, grads, strict=True))
         for name, w, g in given:
             if name in self._means:
-                w -= scale * g
-        if self._scaler is not None:
-            scale /= float(slots[_SCALE][0][0])
-            scaled = [g for name, _, g in given if name not in self._means]
-            self.overflowed = not all(kernels_for(g).finite(g) for g in scaled)
-            if self.overflowed:
-                return
+                w.sub_(g, alpha=scale * times)
+        if self.overflowed:
+            return
         begun = self._begun or slots[_UPDATES][0][0] > 0
         with torch.no_grad(), self._groups(slots, rate), self._parameters():
             for number, (name, w, g) in enumerate(given):
                 if name in self._means:
                     continue
                 param = self._params[str(name)]
-                param.data = torch.from_numpy(w).view(param.shape)
-                param.grad = torch.from_numpy(scale * g).view(param.shape)  # g is others' as well
+                param.data, param.grad = w, g
                 self._inner.state.pop(param, None)
                 if begun:
-                    self._inner.state[param] = self._state(number, param.shape, slots)
+                    self._inner.state[param] = self._state(number, slots)
             self._moves = True
             try:
                 self._inner.step()
@@ -181,6 +200,33 @@ class TorchOptimizer(Optimizer):
             self._keep(slots)
         slots[_UPDATES][0][0] += 1
 
+    def _runs(self, buckets: Sequence[Bucket]) -> Iterator[list[slice]]:
+        """Yield where parameters lie in each bucket, in stretches as long as can be."""
+        for bucket in buckets:
+            runs: list[slice] = []
+            for entry in bucket.entries:
+                if entry.key in self._means:
+                    continue
+                if runs and runs[-1].stop == entry.start:
+                    runs[-1] = slice(runs[-1].start, entry.stop)
+                else:
+                    runs.append(slice(entry.start, entry.stop))
+            yield runs
+
+    def _tensors(self, buckets: Sequence[Bucket], flats: Sequence[Buffer]) -> list[torch.Tensor]:
+        """Return the arrays in these buckets as tensors: the same ones for the same memory."""
+        found = []
+        for bucket, flat in zip(buckets, flats, strict=True):
+            known = self._cut.get(id(flat))
+            if known is None or known[0] is not flat or known[1] is not bucket:
+                if len(self._cut) >= _MOST:
+                    self._cut.clear()
+                whole = tensor_of(flat)
+                parts = [whole[one.start : one.stop].view(one.shape) for one in bucket.entries]
+                known = self._cut[id(flat)] = flat, bucket, parts
+            found += known[2]
+        return found
+
     def _check(self, *_: Any) -> None:
         if not self._moves:
             raise UsageError(
@@ -188,12 +234,10 @@ class TorchOptimizer(Optimizer):
                 "which averages the gradients first (and with a scaler no scaler.step())"
             )
 
-    def _state(
-        self, number: int, shape: Sequence[int], slots: Mapping[str, Sequence[Buffer]]
-    ) -> dict[str, Any]:
+    def _state(self, number: int, slots: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
         """Return what torch remembers of one parameter: tensors that share memory with ``slots``,
         and numbers."""
-        tensors = {one: torch.from_numpy(slots[one][number]).view(shape) for one in self._memory}
+        tensors = {one: slots[one][number] for one in self._memory}
         return {**tensors, **{one: self._number(one, slots) for one in self._numbers}}
 
     def _keep(self, slots: Mapping[str, Sequence[Buffer]]) -> None:
@@ -205,9 +249,9 @@ class TorchOptimizer(Optimizer):
             for one in self._memory:
                 if (tensor := state.get(one)) is None:
                     continue
-                there = torch.from_numpy(slots[one][number])
+                there = slots[one][number]
                 if there.data_ptr() != tensor.data_ptr():
-                    there.copy_(tensor.reshape(-1))
+                    there.copy_(tensor)
         self._keep_numbers(slots)
 
     def _keep_numbers(self, slots: Mapping[str, Sequence[Buffer]]) -> None:
@@ -218,8 +262,8 @@ class TorchOptimizer(Optimizer):
                     break
 
     def _number(self, name: str, slots: Mapping[str, Sequence[Buffer]]) -> Any:
-        kind, value = self._numbers[name], float(slots[name][0][0])
-        return torch.tensor(value, dtype=kind) if isinstance(kind, torch.dtype) else kind(value)
+        like, value = self._numbers[name], float(slots[name][0][0])
+        return torch.full_like(like, value) if isinstance(like, torch.Tensor) else like(value)
 
     @contextmanager
     def _groups(self, slots: Mapping[str, Sequence[Buffer]], rate: float) -> Iterator[None]:
@@ -272,7 +316,7 @@ def _noted(value: Any, name: str, slots: Mapping[str, Sequence[Buffer]]) -> Any:
 
 def _remembered(inner: torch.optim.Optimizer) -> tuple[set[str], dict[str, Any]]:
     """Return the names of the tensors that it remembers for each parameter, and of the numbers,
-    with their dtypes or types. Raises UsageError if it remembers something else."""
+    with one like it or its type. Raises UsageError if it remembers something else."""
     kind = type(inner).__name__
     tensors: set[str] = set()
     numbers: dict[str, Any] = {}
@@ -281,14 +325,14 @@ def _remembered(inner: torch.optim.Optimizer) -> tuple[set[str], dict[str, Any]]
         first = max(moved, key=lambda param: param.dim(), default=None)
         if first is None:
             continue
-        probe = torch.nn.Parameter(torch.ones(_SIDE[: max(1, first.dim())], dtype=first.dtype))
+        probe = torch.nn.Parameter(first.new_ones(_SIDE[: max(1, first.dim())]))
         for name, value in _state_of(inner, group, first, probe).items():
             if value is None:
                 continue
             if isinstance(value, torch.Tensor) and value.shape == probe.shape:
                 tensors.add(name)
             elif isinstance(value, torch.Tensor) and value.numel() == 1:
-                numbers[name] = value.dtype
+                numbers[name] = value
             elif isinstance(value, bool | int | float):
                 numbers[name] = type(value)
             else:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spotmpi.bench.adaptive import aims, page, shares, throughputs
-from spotmpi.bench.events import JobFailed
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.network import missing
 from spotmpi.bench.scripts.adapting import policy_of
 from spotmpi.policies import Best, Fixed, ThroughputBelow

@@ -13,8 +13,8 @@ import pytest
 
 from spotmpi.bench import convergence
 from spotmpi.bench.convergence import Shape
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import tasks
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.errors import UsageError
 from spotmpi.strategies import NAMES, named
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spotmpi.bench import growing
-from spotmpi.bench.events import JobFailed
+from spotmpi.bench.measuring.events import JobFailed
 
 CELL = {
     "set": "digits",

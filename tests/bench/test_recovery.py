@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from spotmpi.bench import recovery
-from spotmpi.bench.events import JobFailed
 from spotmpi.bench.measuring import launching, machine
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.scripts import floor
 from spotmpi.errors import UsageError
 from spotmpi.launch.start import temporary_job

@@ -11,7 +11,7 @@ import pytest
 
 from spotmpi import cli
 from spotmpi.bench import switches
-from spotmpi.bench.events import JobFailed
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.switches import Told, Turn
 
 NAMES = ["ssgd", "localsgd:h=2", "ssgd"]

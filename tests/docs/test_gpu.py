@@ -47,3 +47,13 @@ def test_what_it_says_of_kernels_was_measured() -> None:
     low, high = (round(edge(times[one] for one in plain), 2) for edge in (min, max))
     assert f"({low:.2f} to {high:.2f} times)" in PAGE
     assert f"(`narrow_sum`, {100 * shares['narrow_sum, fp16']:.0f} % of a copy)" in PAGE
+
+
+def test_steps_of_pytorch_are_those_measured() -> None:
+    page = (DOCS / "pytorch.md").read_text(encoding="utf-8")
+    measured = {(cell["workers"], cell["params"]): cell for cell in results("torch-gpu")["cells"]}
+    for workers, floats, *said in pages.table(page, "What it takes", 0):
+        cell = measured.pop((int(workers), FLOATS[floats]))
+        took = [1e3 * median(cell[f"{side}_s"]) for side in ("alone", "gloo", "spotmpi")]
+        assert close([shown(one)[0] for one in said], took)
+    assert measured == {}, "not on the page"

@@ -1,9 +1,13 @@
-"""A torch script for `test_real`: two workers kill themselves in a hook of the backward pass."""
+"""A torch script for `test_real`: two workers kill themselves in a hook of the backward pass.
+
+``killed.py DEVICE``: where the module is.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 import zlib
 from typing import Any
 
@@ -16,11 +20,12 @@ DEATHS = {0: 20, 2: 50}
 
 def main() -> None:
     """Train, and say what came of it."""
+    device = sys.argv[1]
     torch.manual_seed(os.getpid())  # all begin with the first worker's parameters all the same
     layers = torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()
-    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3))
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3)).to(device)
     generator = torch.Generator().manual_seed(5)
-    x = torch.randn(2048, 20, generator=generator)
+    x = torch.randn(2048, 20, generator=generator).to(device)
     y = x[:, :3].argmax(1)
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.003)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=4000)
@@ -39,7 +44,7 @@ def main() -> None:
         with opt.agreed(), torch.no_grad():
             module.eval()
             accuracy = (module(x).argmax(1) == y).float().mean().item()
-            held = b"".join(one.numpy().tobytes() for one in module.state_dict().values())
+            held = b"".join(one.cpu().numpy().tobytes() for one in module.state_dict().values())
         print(f"FINAL {opt.worker} {zlib.crc32(held):08x} {accuracy:.3f}", flush=True)
 
 

@@ -19,9 +19,14 @@ SCRIPT = Path(__file__).parent / "killed.py"
 @pytest.mark.parametrize("strategy", ["ssgd", "diloco:h=8", "sma", "adpsgd:control=16"])
 @pytest.mark.first("ssgd")
 def test_a_torch_script_goes_on_without_those_killed(tmp_path: Path, strategy: str) -> None:
+    check_killed(tmp_path, strategy, "cpu")
+
+
+def check_killed(folder: Path, strategy: str, device: str) -> None:
+    """Run the script and check what its survivors say."""
     run = "-m", "spotmpi", "run", "-n", "4", "--strategy", strategy
     environ = os.environ | {"OMP_NUM_THREADS": "1"}
-    running = Running([sys.executable, *run, SCRIPT], tmp_path, environ=environ)
+    running = Running([sys.executable, *run, SCRIPT, device], folder, environ=environ)
     try:
         assert running.wait() == 0, running.output
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spotmpi.bench.events import JobFailed
+from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.bench.measuring.report import Report
 from spotmpi.errors import UsageError
 

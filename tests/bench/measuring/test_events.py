@@ -1,4 +1,4 @@
-"""`spotmpi.bench.events` and `spotmpi.bench.measuring.summary`, on records of nobody."""
+"""`spotmpi.bench.measuring.events` and `spotmpi.bench.measuring.summary`, on records of nobody."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from spotmpi.bench.events import Cell, Event, JobFailed, Sample, recoveries, schedule, to_text
 from spotmpi.bench.measuring import summary
+from spotmpi.bench.measuring.events import (
+    Cell,
+    Event,
+    JobFailed,
+    Sample,
+    recoveries,
+    schedule,
+    to_text,
+)
 
 CELL = Cell(workers=4, params=1_000_000, lost=1)
 EVENT = Event(step=12, victims=(2,), fraction=0.5)

@@ -1,0 +1,62 @@
+"""Tensors of torch and arrays of spotmpi that share memory, of the host or of a GPU."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+
+from spotmpi.arrays.backend import Array
+from spotmpi.errors import UsageError
+
+__all__ = ["array_of", "stream_of", "tensor_of"]
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """Return a tensor with the memory of this array."""
+    if isinstance(array, np.ndarray):
+        return torch.from_numpy(array)
+    return torch.from_dlpack(array)
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """Return an array with the memory of this tensor, or of a copy if it is not contiguous. Raises
+    UsageError where no array can have it."""
+    tensor = tensor.detach().contiguous()
+    if tensor.device.type == "cpu":
+        return tensor.numpy()
+    if tensor.device.type != "cuda":
+        raise UsageError(f"spotmpi trains in memory of the host or of CUDA, not {tensor.device}")
+    return _cupy(tensor.device).from_dlpack(tensor)
+
+
+def stream_of(device: torch.device) -> AbstractContextManager[object]:
+    """Return a block in which arrays of this device are worked on in torch's present stream."""
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.current_stream(device)
+    block: AbstractContextManager[object] = _cupy(device).cuda.Stream.from_external(_Stream(stream))
+    return block
+
+
+class _Stream:
+    """Torch's stream, as CuPy takes one of others."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._stream.cuda_stream
+
+
+def _cupy(device: torch.device) -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise UsageError(
+            f"the module is on {device}, and there is no CuPy, which spotmpi needs for memory of a "
+            f"GPU: python -m pip install 'spotmpi[gpu]' ({error})"
+        ) from error
+    return cupy

@@ -1,0 +1,53 @@
+"""`spotmpi bench torch`: what is said of its times, and that it runs. Never a timing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spotmpi import cli
+from spotmpi.bench import torch as bench
+from spotmpi.bench.scripts import gloo
+from spotmpi.bench.torch import Measured
+
+SIDES = {"alone": [0.02, 0.03], "spotmpi": [0.04, 0.05], "gloo": [0.05, 0.06]}
+
+
+def test_a_step_is_compared_with_gloo_s() -> None:
+    row, aim = bench.lines(Measured(2, 1_000_000, SIDES))
+    assert str(row).split()[:7] == ["2", "1", "M", "|", "25.00", "45.00", "55.00"]
+    assert aim == ("at most 1 of a step of gloo's DDP: 0.82", True)
+    (_, aim) = bench.lines(Measured(2, 25_600_000, SIDES))
+    assert aim == ("at most 0.6 of a step of gloo's DDP: 0.82", False)
+
+
+def test_without_torch_it_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gloo, "there", lambda: False)
+    assert cli.main(["bench", "torch"]) == 2
+    assert "spotmpi[torch]" in capsys.readouterr().err
+
+
+def test_without_a_gpu_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gloo, "there", lambda: True)
+    monkeypatch.setattr(gloo, "sees_devices", lambda: False)
+    assert cli.main(["bench", "torch", "--gpu"]) == 2
+    assert "torch finds no GPU" in capsys.readouterr().err
+
+
+@pytest.mark.matrix
+def test_all_sides_run_in_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    file = tmp_path / "torch.json"
+    options = ["--workers", "2", "--params", "2000", "--turns", "2", "--json", str(file)]
+    assert cli.main(["bench", "torch", *options]) == 0
+    found = json.loads(file.read_text())
+    (cell,) = found["cells"]
+    assert (cell["workers"], cell["params"], found["failures"]) == (2, 2000, [])
+    assert all(len(cell[f"{side}_s"]) == 2 and min(cell[f"{side}_s"]) > 0 for side in SIDES)

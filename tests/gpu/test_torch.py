@@ -1,0 +1,86 @@
+"""`spotmpi.torch` with modules on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+
+from spotmpi.arrays.backend import DEVICE  # noqa: E402
+from spotmpi.torch import DistributedOptimizer  # noqa: E402
+from tests.torch.conftest import no_caches  # noqa: E402, F401
+from tests.torch.test_distributed_optimizer import (  # noqa: E402
+    OPTIMIZERS,
+    O,
+    X,
+    Y,
+    differ,
+    module,
+)
+from tests.torch.test_real import check_killed  # noqa: E402
+
+KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
+    **OPTIMIZERS,
+    "fused": (O.AdamW, {"lr": 0.01, "fused": True}),
+    "capturable": (O.AdamW, {"lr": 0.01, "capturable": True}),
+    "one by one": (O.AdamW, {"lr": 0.01, "foreach": False}),
+}
+
+
+def loss_of(of: Any, batch: Any) -> Any:
+    """The mean cross-entropy over a batch."""
+    return torch.nn.functional.cross_entropy(of(X.cuda()[batch]), Y.cuda()[batch])
+
+
+@contextmanager
+def stream(own: bool) -> Iterator[None]:
+    """A block in a stream of its own, or in the usual one."""
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream() if own else None):
+        yield
+        torch.cuda.synchronize()
+
+
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("name", KINDS)
+def test_it_trains_as_the_loop_without_it_does(name: str, own: bool) -> None:
+    kind, known = KINDS[name]
+    with stream(own):
+        plain, trained = module().cuda(), module().cuda()
+        usual, inner = kind(plain.parameters(), **known), kind(trained.parameters(), **known)
+        with DistributedOptimizer(inner, module=trained) as opt:
+            assert opt._training.model.layout.backend is DEVICE
+            for batch in opt.batches(64, batch_size=8, passes=2):
+                loss_of(trained, batch).backward()
+                opt.step()
+                usual.zero_grad()
+                loss_of(plain, batch).backward()
+                usual.step()
+        assert differ(plain, trained) < 1e-4
+
+
+def test_half_precision_with_a_scaler_and_a_compiled_module() -> None:
+    trained = module().cuda()
+    inner = O.AdamW(trained.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**60, growth_interval=100)
+    quick = torch.compile(trained, backend="eager")
+    before = loss_of(trained, range(64)).item()
+    with DistributedOptimizer(inner, module=trained, scaler=scaler) as opt:
+        for batch in opt.batches(64, batch_size=8, passes=12):
+            with torch.autocast("cuda", torch.float16):
+                loss = loss_of(quick, batch)
+            scaler.scale(loss).backward()
+            opt.step(loss)
+    assert scaler.get_scale() < 2.0**40
+    assert loss_of(trained, range(64)).item() < before
+
+
+@pytest.mark.parametrize("strategy", ["ssgd", "localsgd:h=4", "diloco:h=8", "sma", "adpsgd"])
+def test_a_torch_script_goes_on_without_those_killed(tmp_path: Path, strategy: str) -> None:
+    check_killed(tmp_path, strategy, "cuda")
