@@ -9,19 +9,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spotmpi.protocol import exact_means
-from spotmpi.protocol.control_word import MEAN, ONCE, ControlSum
+from spotmpi.protocol.control_word import GATHER, MEAN, ONCE, ControlSum
 from spotmpi.protocol.ending import EndEvent, Ending
 
-__all__ = ["START", "Boundary", "Payload", "boundary", "follow"]
+__all__ = ["LENGTH", "START", "Boundary", "Payload", "boundary", "follow"]
 
 
 class Payload(NamedTuple):
     """What a round carries that has not the model's size."""
 
     kind: int
-    """`MEAN` or `ONCE`: the kind of its round."""
+    """`MEAN`, `ONCE` or `GATHER`: the kind of its round."""
     size: int
-    """Words of the mean, or bytes of the value; 0: nothing, as all wait for the value."""
+    """Words of the mean, or bytes of values; 0: nothing, as all wait for the value."""
+    lengths: bool = False
+    """True if it is the table of the values' lengths, which comes before the values."""
 
 
 class Boundary(NamedTuple):
@@ -41,6 +43,9 @@ class Boundary(NamedTuple):
     """What the next round carries; None: what the model's size asks for."""
 
 
+LENGTH = 8
+"""Bytes of an entry in a table of lengths."""
+
 START = Boundary(False, False, False, False, False, None)
 """The boundary before the first round."""
 
@@ -58,11 +63,15 @@ def boundary(
             payload = Payload(MEAN, word.numbers * exact_means.WORDS)
     elif kind == ONCE and not (word.size and last is not None and last.size):
         payload = Payload(ONCE, word.size)
+    elif kind == GATHER and last is None:
+        payload = Payload(GATHER, LENGTH * full, lengths=True)
+    elif kind == GATHER and last is not None and last.lengths:
+        payload = Payload(GATHER, word.size)
     everybody = word.leaving >= full + learnt
     stops = stopping or (not over and (word.stop or everybody))
     # Not when a newcomer has just learnt: it cannot report this step if all others leave. And not
-    # within a `once`: a newcomer's script could not take part in it.
-    waits = stops or over or learnt > 0 or (payload is not None and payload.kind == ONCE)
+    # within a `once` or a `gather`: a newcomer's script could not take part in it.
+    waits = stops or over or learnt > 0 or (payload is not None and payload.kind != MEAN)
     changes = not waits and (word.leaving > 0 or word.newcomer)
     return Boundary(over, stops, changes, word.save, kind == ONCE and word.size > 0, payload)
 

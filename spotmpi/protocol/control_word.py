@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 18
+WORDS = 19
 MOST_WORKERS = 1 << 20
 _PIECE = 32
 _PIECES = 2
 
-STEP, MEAN, ONCE, END = range(4)
-KINDS = ("step()", "mean()", "once()", "the end of the training")
-_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(4, 11)
-_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(11, 17)
+STEP, MEAN, ONCE, GATHER, END = range(5)
+KINDS = ("step()", "mean()", "once()", "gather()", "the end of the training")
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(5, 12)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(12, 18)
 
 
 class ControlWord(NamedTuple):
@@ -52,7 +52,7 @@ class ControlWord(NamedTuple):
     loss_weight: float = 0.0
     numbers: int = 0
     """Numbers that a `mean` is asked of. In a `once`: bytes of the value, from the worker that has
-    it."""
+    it. In a `gather`: bytes of this worker's value."""
     digest: int | None = None
     """Digest of the parameters before this round."""
 
@@ -130,7 +130,8 @@ class ControlSum(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the value that one worker has for all; 0 if no worker has one."""
+        """Bytes of the value that one worker has for all, or of the values of all workers; 0 if
+        there is none."""
         return int(self.values[_NUMBERS])
 
     @property

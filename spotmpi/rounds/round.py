@@ -12,11 +12,21 @@ from typing import Any, ClassVar, NamedTuple
 from spotmpi.arrays.word_view import WordView
 from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
+from spotmpi.protocol.boundary import LENGTH
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.rounds.memory import RoundMemory
 
-__all__ = ["BeginRound", "EndRound", "MeanRound", "OnceRound", "Reached", "Round", "Taken"]
+__all__ = [
+    "BeginRound",
+    "EndRound",
+    "GatherRound",
+    "MeanRound",
+    "OnceRound",
+    "Reached",
+    "Round",
+    "Taken",
+]
 
 
 class Taken(NamedTuple):
@@ -174,6 +184,58 @@ class OnceRound(Round):
         """Take the value, if the worker that had it lived to bring it."""
         if self.memory.answering and self.memory.numbers and word.size:
             self.answer = self.memory.alone.record[0].tobytes()
+        return None
+
+
+class GatherRound(Round):
+    """Three rounds until all have a value of each worker.
+
+    The first says that all ask. The second carries a table of the values' lengths, the third the
+    values. A worker that is lost before the third is complete has no value in it.
+    """
+
+    kind = control_word.GATHER
+
+    def __init__(self, memory: RoundMemory, mine: bytes) -> None:
+        """``mine``: this worker's value, packed; not empty."""
+        super().__init__(memory)
+        self._mine = mine
+        self._places: dict[WorkerId, slice] = {}
+        """Where each worker's value lies among all of them."""
+        self.answer: dict[WorkerId, bytes] | None = None
+        """The workers' values, in ring order."""
+
+    def prepare(self, membership: Membership, me: WorkerId) -> None:
+        """Bring what the round carries to this worker's place in it, and zeros elsewhere."""
+        self.bring()
+        if (payload := self.memory.payload) is None:
+            return
+        room = self.memory.alone.contributions[0]
+        if payload.lengths:
+            first = LENGTH * self.memory.transfer.full(membership.ids).index(me)
+            room[first : first + LENGTH] = memoryview(len(self._mine).to_bytes(LENGTH, "little"))
+        else:
+            room[self._places[me]] = memoryview(self._mine)
+
+    def says(self) -> dict[str, Any]:
+        """Return how large this worker's value is."""
+        return {"numbers": len(self._mine)}
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> Taken | None:
+        """Take the table, or the values."""
+        if (payload := self.memory.payload) is None:
+            return None
+        came = self.memory.alone.record[0].tobytes()
+        if payload.lengths:
+            first = 0
+            for place, worker in enumerate(full):
+                length = int.from_bytes(came[LENGTH * place : LENGTH * (place + 1)], "little")
+                self._places[worker] = slice(first, first + length)
+                first += length
+        else:
+            self.answer = {worker: came[self._places[worker]] for worker in full}
         return None
 
 

@@ -15,6 +15,7 @@ from spotmpi.fabric import Steps
 from spotmpi.optimizers.numbers import whole
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.training.busy import BusyBlock
@@ -34,6 +35,9 @@ _REPEATS = (
     "loop does beside {0}.batches() and {0}.once() is repeated for each of them; write it as `for "
     "number in {0}.passes(n)`, which yields only the passes that are left"
 )
+
+_GATHERED = "gather()"
+"""What the answers of `gather` are known by. No function has this name."""
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -194,10 +198,33 @@ class Elastic(Generic[P]):
         said = position.recall(bytes, of)
         if said is not None:
             return answer_of(said)
-        said = self._run(participant.once(lambda: self._outcome(work), of))
+
+        def outcome() -> bytes:
+            self._works = True
+            try:
+                where = f"{self._call}.once() failed on worker {self.worker} at step {self.steps}"
+                return outcome_of(work, where)
+            finally:
+                self._works = False
+
+        said = self._run(participant.once(outcome, of))
         value = answer_of(said)
         position.answers.keep_last(of, said)
         return value
+
+    def gather(self, value: Any) -> dict[WorkerId, Any]:
+        """Return each worker's ``value``, by worker, in ring order. Collective, blocking.
+
+        The values may be of any size, and are made of what `once` takes. Each worker gets its own
+        copy. A worker lost during the call is not there. The cost is about the all-reduce of one
+        step, a small one, and one of the size of all values together.
+        """
+        participant, position = self._connected("gather()"), self._training.position
+        mine = pack(in_host_memory(value))
+        said = position.recall(bytes, _GATHERED)
+        if said is None:
+            said = self._run(participant.gather(mine, _GATHERED))
+        return {worker: unpack(one) for worker, one in unpack(said).items()}
 
     def last_once(self, work: Callable[[], Any]) -> Any:
         """Return the last value of `once` for this ``work``, or None if there is none. Local.
@@ -214,14 +241,6 @@ class Elastic(Generic[P]):
                 "last is not kept, as there are 16 KB for all such values: return less"
             )
         return None if said is None else answer_of(said)
-
-    def _outcome(self, work: Callable[[], Any]) -> bytes:
-        self._works = True
-        try:
-            where = f"{self._call}.once() failed on worker {self.worker} at step {self.steps}"
-            return outcome_of(work, where)
-        finally:
-            self._works = False
 
     def busy(self, what: str) -> BusyBlock:
         """Return a block in which this worker counts as at work while the others wait. Local.

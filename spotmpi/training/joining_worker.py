@@ -226,14 +226,22 @@ class JoiningWorker(Outsider[P]):
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Return what the others were told since their last step. Raises Left if it is unknown."""
+        yield from ()
+        return self._told("once()")
+
+    def gather(self, mine: bytes, of: str) -> Asks[bytes]:
+        """Return what the others were told since their last step. Raises Left if it is unknown."""
+        yield from ()
+        return self._told("gather()")
+
+    def _told(self, call: str) -> bytes:
         said = self.training.position.answers.recall_of_turn()
         if said is None:
             raise turned_away(
                 self.context,
-                f"its script calls once() at step {self.training.progress.steps}, and the others' "
+                f"its script calls {call} at step {self.training.progress.steps}, and the others' "
                 "did not; call it on what is equal on all workers, such as trainer.steps",
             )
-        yield from ()
         return said
 
     def finish(self) -> Asks[None]:
@@ -247,8 +255,8 @@ class JoiningWorker(Outsider[P]):
         if self.training.position.answers.lost:
             raise turned_away(
                 self.context,
-                "its script has asked for more, by mean() and once() outside of batches(), than "
-                "is kept for newcomers; ask for less, or inside of batches()",
+                "its script has asked for more outside of batches(), by mean(), once() and "
+                "gather(), than is kept for newcomers; ask for less, or inside of batches()",
             )
 
 
@@ -277,7 +285,12 @@ class PastTraining(Outsider[P]):
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Raise Left: the value cannot be known."""
         yield from ()
-        raise turned_away(self.context, _UNKNOWN)
+        raise turned_away(self.context, _UNKNOWN.format("once()"))
+
+    def gather(self, mine: bytes, of: str) -> Asks[bytes]:
+        """Raise Left: the values cannot be known."""
+        yield from ()
+        raise turned_away(self.context, _UNKNOWN.format("gather()"))
 
     def finish(self) -> Asks[None]:
         """Close this training; the script goes on to the next one."""
@@ -288,4 +301,4 @@ class PastTraining(Outsider[P]):
 
 
 _GONE = "its sponsor is gone, or others were lost"
-_UNKNOWN = "its script calls once() in a training that is over, and the others' did not there"
+_UNKNOWN = "its script calls {} in a training that is over, and the others' did not there"

@@ -15,8 +15,9 @@ from spotmpi.fabric import Work
 from spotmpi.operators import StepPosition
 from spotmpi.protocol.exact_means import like
 from spotmpi.protocol.membership import Membership, WorkerId
+from spotmpi.protocol.plain_values import pack
 from spotmpi.protocol.sampler import Indices
-from spotmpi.rounds.round import MeanRound, OnceRound, Round
+from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Round
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
@@ -169,6 +170,17 @@ class Session:
             yield from self._runner.perform(answer)
         self.training.position.remember(answer.answer, of)
         return answer.answer
+
+    def gather(self, mine: bytes, of: str) -> Asks[bytes]:
+        """Return a value of each worker, in three rounds. ``mine``: this worker's, packed. ``of``:
+        what the answer is known by later."""
+        yield from self._come_together()
+        gathered = GatherRound(self._exchange.memory, mine)
+        while gathered.answer is None:
+            yield from self._runner.perform(gathered)
+        answer = pack(gathered.answer)
+        self.training.position.remember(answer, of)
+        return answer
 
     def _come_together(self) -> Asks[None]:
         """Do the round first that is under way, or due as all ask for something between the same

@@ -51,6 +51,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--passes", type=int, default=3)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
+parser.add_argument("--gathers", action="store_true", help="a gather() in every step")
 parser.add_argument("--plane", default="Node", choices=["Plain", "Node", "Hosts"])
 parser.add_argument("--wide", action="store_true", help="a model that is worth sharing memory")
 parser.add_argument("--strategy", default="ssgd", help="or one of others")
@@ -239,6 +240,10 @@ with spotmpi.Trainer(
             trainer.strategy = changes[trainer.steps // 3 % len(changes)]
         if arguments.means:
             assert trainer.mean(3.0) == 3.0
+        if arguments.gathers:
+            gathered = trainer.gather(bytes(trainer.worker))
+            assert gathered == {one: bytes(one) for one in gathered}
+            assert trainer.worker in gathered
         if arguments.once == "loop" and trainer.steps % 3 == 0:
             do_once(f"step-{trainer.steps}")
     if arguments.once:

@@ -161,7 +161,7 @@ both, and in what is done when no round is open."""
     ids=lambda value: "+".join(value) if isinstance(value, list) else f"{value}-workers",
 )
 @pytest.mark.promise("a burst of deaths in one all-reduce, rank 0 among them")
-@pytest.mark.first("Node-8-workers-0,3,4@4+7@5")
+@pytest.mark.first("Node-4-workers-1,2@10+0@20")
 def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations) -> None:
     """Whoever dies in the all-reduce, whoever leads, up to all but one."""
     options = [part for r in revocations for part in ("--revoke", r)]
@@ -301,11 +301,20 @@ def test_a_loss_that_mpi_does_not_call_one_is_a_loss(run, chaos) -> None:
 
 @in_shared_memory
 @pytest.mark.promise("a death in a round of another kind")
-def test_a_worker_dies_while_others_take_a_mean(run) -> None:
-    """Rounds of another kind are recovered alike."""
-    job = run(4, chaos="2:Wait:12", script_args=["--means"])
+@pytest.mark.parametrize(
+    ("asked", "chaos"),
+    [
+        ("--means", "2:Wait:12"),
+        *(("--gathers", f"2:Wait:{count}") for count in range(12, 20)),
+        ("--gathers", "0:Wait:17,3:Send:1"),
+    ],
+)
+@pytest.mark.first("--means-2:Wait:12-Node", "--gathers-0:Wait:17,3:Send:1-Node")
+def test_a_worker_dies_while_others_ask_for_something(run, asked, chaos) -> None:
+    """Rounds of another kind are recovered alike: all of a mean's, and all of a gather's."""
+    job = run(4, chaos=chaos, script_args=[asked])
     job.check()
-    assert job.survivors == {0, 1, 3}
+    assert job.survivors == {0, 1, 2, 3} - {int(one.split(":")[0]) for one in chaos.split(",")}
 
 
 @in_shared_memory

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 
 from spotmpi.errors import LeftAlone, ReplicaMismatch
+from spotmpi.protocol.boundary import LENGTH, Payload, follow
 from spotmpi.protocol.control_word import (
     END,
+    GATHER,
     MEAN,
     MOST_WORKERS,
     STEP,
@@ -19,6 +21,7 @@ from spotmpi.protocol.control_word import (
     pieces,
     total,
 )
+from spotmpi.protocol.ending import Ending
 
 DIGESTS = st.integers(0, 2**64 - 1)
 
@@ -106,7 +109,7 @@ def learned(*words: ControlWord) -> ControlSum:
     return ControlSum(values, sum(word.kind is not None for word in words))
 
 
-@pytest.mark.parametrize("kind", [STEP, MEAN, END])
+@pytest.mark.parametrize("kind", [STEP, MEAN, GATHER, END])
 def test_who_learns_reads_what_round_it_was_and_is_no_reason_to_complain(kind: int) -> None:
     read = learned(ControlWord(kind, 0), ControlWord(None, 7), ControlWord(kind, 2))
     assert read.kind == kind
@@ -140,6 +143,20 @@ def test_a_learner_sees_the_end_where_late_workers_still_step() -> None:
     assert found.over
     assert found.kind == END
     assert combined(ControlWord(STEP, 0), *late).kind == STEP
+
+
+def test_values_that_are_gathered_come_after_a_table_of_their_lengths() -> None:
+    """And nobody joins or leaves before they have come."""
+    ending = Ending()
+    word = combined(
+        *(ControlWord(GATHER, worker, numbers=10 * worker, newcomer=True) for worker in range(3))
+    )
+    table = follow(ending, word, None, full=3, learnt=0)
+    assert (table.payload, table.changes) == (Payload(GATHER, 3 * LENGTH, lengths=True), False)
+    values = follow(ending, word, table.payload, full=3, learnt=0)
+    assert (values.payload, values.changes) == (Payload(GATHER, 30), False)
+    after = follow(ending, word, values.payload, full=3, learnt=0)
+    assert (after.payload, after.changes) == (None, True)
 
 
 def test_a_mean_of_arrays_of_different_sizes_is_a_mistake() -> None:
