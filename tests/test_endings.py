@@ -27,7 +27,12 @@ from spotmpi.protocol.ending import EndEvent, Ending
 from tests.transcripts import check_titles, compare
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios" / "endings").glob("*.txt"))
-KINDS = {"step": 0, "mean": 1, "once": 2, "end": 3}
+KINDS = {
+    "step": control_word.STEP,
+    "mean": control_word.MEAN,
+    "once": control_word.ONCE,
+    "end": control_word.END,
+}
 FLAGS = ("leave", "newcomer", "save", "stop", "published", "late", "learns", "learnt")
 
 
