@@ -158,43 +158,6 @@ class MeansInTheLoop(Job):
 
 
 @dataclass(frozen=True)
-class Gathers(Job):
-    """A script that gathers values of another size from each worker, in its loops and outside."""
-
-    def script(self, worker: int) -> Final:
-        """What is gathered outside of a loop is the same for who comes later."""
-        told: list[float] = []
-        began = 0
-        trainer = spotmpi.Trainer(
-            params(worker), optimizer=self.optimizer(), strategy=SSGD(), seed=self.seed
-        )
-
-        def gather(what: str) -> list[int]:
-            found = trainer.gather(
-                {"what": what, "size": np.arange(worker), "bytes": bytes(worker)}
-            )
-            for one, value in found.items():
-                assert value["what"] == what
-                assert value["bytes"] == bytes(one)
-                assert value["size"].tolist() == [*range(one)]
-            return [*found]
-
-        with trainer:
-            told.extend(gather("first"))
-            for number in range(self.passes):
-                for batch in trainer.batches(self.samples, self.batch_size):
-                    rehearsal = trainer.worker not in trainer.workers
-                    trainer.step(gradient(trainer.params, batch))
-                    began = trainer.steps if rehearsal else began
-                    if trainer.steps % 3 == 0:
-                        assert trainer.worker in gather("in the loop")
-                    if trainer.steps % 4 == 0:
-                        assert trainer.once(lambda: b"once") == b"once"
-                told.extend(gather(f"after {number}"))
-        return Final(bits(trainer.params), trainer.steps, Counter(), (), False, tuple(told), began)
-
-
-@dataclass(frozen=True)
 class NoBatches(Job):
     """A script that counts its steps itself, with a mean before them, between them and after."""
 
@@ -252,8 +215,8 @@ def agree(result: Result) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [MeansInTheLoop, Gathers, NoBatches])
-@pytest.mark.first("MeansInTheLoop", "Gathers")
+@pytest.mark.parametrize("kind", [MeansInTheLoop, NoBatches])
+@pytest.mark.first("MeansInTheLoop")
 def test_newcomers_follow_scripts_of_other_kinds(tmp_path: Path, kind: type[Job]) -> None:
     results = campaign(kind(tmp_path / "calm", 3), runs=8, holds=agree)
     assert len(joined(results)) > 2

@@ -16,7 +16,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,18 +89,18 @@ def main(file: Path, count: int, params: int, device: str) -> None:
         clock = turns.together(comm)
         found = turns.compare(clock, count, sides, _BLOCK, _MOST)
         for name, side in (("spotmpi", ours), ("gloo", theirs)):
-            check(side, comm.allgather, name)
+            check(side, opt.gather, name)
         if me == 0:
             file.write_text(json.dumps(found), encoding="utf-8")
         comm.Barrier()
     os._exit(0)
 
 
-def check(side: Side, rows: Callable[[float], Sequence[float]], name: str) -> None:
-    """End the process unless this module is the same on all workers and has moved. ``rows`` gathers
-    a number of each worker. Collective."""
+def check(side: Side, gather: Callable[[float], dict[int, float]], name: str) -> None:
+    """End the process unless this module is the same on all workers and has moved. ``gather``
+    returns a number of each worker. Collective."""
     flat = torch.cat([param.detach().reshape(-1) for param in side.module.parameters()])
-    seen = rows(float(flat.double().sum()))
+    seen = [*gather(float(flat.double().sum())).values()]
     if len(set(seen)) != 1 or seen[0] == side.first:
         raise SystemExit(f"{name}: the sums of all parameters are {seen}, first {side.first}")
 

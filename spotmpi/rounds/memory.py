@@ -1,8 +1,9 @@
 """The memory of one worker's rounds: the arenas of the open round, and those of the last one.
 
 A usual round carries the arenas that its owner names, and a page while a worker learns. A round
-for the numbers of a mean, or for the value of a `once`, carries only those. A round in which all
-wait for such a value carries nothing. The control word goes with each. All is local.
+for the numbers of a mean, for the value of a `once`, or for what a `gather` brings, carries only
+that. A round in which all wait for the value of a `once` carries nothing. The control word goes
+with each. All is local.
 """
 
 from __future__ import annotations

@@ -207,9 +207,9 @@ class GatherRound(Round):
 
     def prepare(self, membership: Membership, me: WorkerId) -> None:
         """Bring what the round carries to this worker's place in it, and zeros elsewhere."""
-        self.bring()
         if (payload := self.memory.payload) is None:
             return
+        self.bring()
         room = self.memory.alone.contributions[0]
         if payload.lengths:
             first = LENGTH * self.memory.transfer.full(membership.ids).index(me)
@@ -227,7 +227,7 @@ class GatherRound(Round):
         """Take the table, or the values."""
         if (payload := self.memory.payload) is None:
             return None
-        came = self.memory.alone.record[0].tobytes()
+        came = memoryview(self.memory.alone.record[0])
         if payload.lengths:
             first = 0
             for place, worker in enumerate(full):
@@ -235,7 +235,7 @@ class GatherRound(Round):
                 self._places[worker] = slice(first, first + length)
                 first += length
         else:
-            self.answer = {worker: came[self._places[worker]] for worker in full}
+            self.answer = {worker: bytes(came[self._places[worker]]) for worker in full}
         return None
 
 

@@ -16,7 +16,7 @@ from spotmpi.errors import UsageError
 from spotmpi.policies import Policy
 from spotmpi.strategies import Strategy
 from spotmpi.torch.after_steps import AfterSteps
-from spotmpi.torch.tensors import array_of, stream_of, tensor_of
+from spotmpi.torch.tensors import array_of, check_stream, stream_of, tensor_of
 from spotmpi.torch.torch_optimizer import TorchOptimizer
 from spotmpi.training.optimizing import Optimizing
 
@@ -116,6 +116,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         """
         participant = self._connected("step()")
         self._check_batch("step")
+        check_stream(self._device)
         number = self._number(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         self._after.check()
         self._gather()

@@ -11,7 +11,7 @@ import torch
 from spotmpi.arrays.backend import Array
 from spotmpi.errors import UsageError
 
-__all__ = ["array_of", "stream_of", "tensor_of"]
+__all__ = ["array_of", "check_stream", "stream_of", "tensor_of"]
 
 
 def tensor_of(array: Array) -> torch.Tensor:
@@ -36,9 +36,25 @@ def stream_of(device: torch.device) -> AbstractContextManager[object]:
     """Return a block in which arrays of this device are worked on in torch's present stream."""
     if device.type != "cuda":
         return nullcontext()
-    stream = torch.cuda.current_stream(device)
-    block: AbstractContextManager[object] = _cupy(device).cuda.Stream.from_external(_Stream(stream))
+    cuda, stream = _cupy(device).cuda, torch.cuda.current_stream(device)
+    if cuda.runtime.getDevice() != device.index:
+        raise UsageError(
+            f"the module is on {device}, which is not the current device: call "
+            f"torch.cuda.set_device({device.index}) first"
+        )
+    block: AbstractContextManager[object] = cuda.Stream.from_external(_Stream(stream))
     return block
+
+
+def check_stream(device: torch.device) -> None:
+    """Raise UsageError if arrays of this device are not worked on in torch's present stream."""
+    if device.type == "cuda":
+        own, arrays = torch.cuda.current_stream(device), _cupy(device).cuda.get_current_stream()
+        if own.cuda_stream != arrays.ptr:
+            raise UsageError(
+                "opt.step() was called in another CUDA stream than the one in which the block "
+                "began: call it there, or begin the block in this stream"
+            )
 
 
 class _Stream:

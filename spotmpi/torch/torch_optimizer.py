@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,8 +23,6 @@ _UPDATES = "updates"
 """Number of updates since its memory was empty."""
 _SCALE = "scale"
 """What the losses were multiplied by."""
-_MOST = 256
-"""Buckets that are known as tensors, at most."""
 _SIDE = (2, 3, 4, 5, 6, 7, 8)
 """Sides of the parameters that show what an optimizer remembers."""
 
@@ -57,8 +56,8 @@ class TorchOptimizer(Optimizer):
         """Names of the arrays that `update` is given, in order."""
         self._room: Sequence[Buffer] = ()
         """Memory for the gradients that the torch optimizer is given."""
-        self._cut: dict[int, tuple[Buffer, Bucket, list[torch.Tensor]]] = {}
-        """The arrays in some buckets as tensors, by the identity of the bucket's memory."""
+        self._cut: dict[str, tuple[Sequence[Buffer], list[torch.Tensor]]] = {}
+        """Memory of the last step, by what it holds, and the arrays in it as tensors."""
         self._scaler = scaler
         self._moves = False
         """True while `update` calls the torch optimizer."""
@@ -160,8 +159,8 @@ class TorchOptimizer(Optimizer):
             self._room = layout.allocate()
         for copied, flat in zip(self._room, grads, strict=True):
             kernels.scaled_sum(copied, [flat], [scale])
-        slots = {name: self._tensors(buckets, memory[name]) for name in self._memory}
-        of = self._tensors(buckets, params), self._tensors(buckets, self._room)
+        slots = {name: self._tensors(f"slot {name}", layout, memory[name]) for name in self._memory}
+        of = self._tensors("params", layout, params), self._tensors("grads", layout, self._room)
         self.update(*of, {**memory, **slots}, rate, 1.0)
 
     def update(
@@ -213,19 +212,17 @@ class TorchOptimizer(Optimizer):
                     runs.append(slice(entry.start, entry.stop))
             yield runs
 
-    def _tensors(self, buckets: Sequence[Bucket], flats: Sequence[Buffer]) -> list[torch.Tensor]:
-        """Return the arrays in these buckets as tensors: the same ones for the same memory."""
-        found = []
-        for bucket, flat in zip(buckets, flats, strict=True):
-            known = self._cut.get(id(flat))
-            if known is None or known[0] is not flat or known[1] is not bucket:
-                if len(self._cut) >= _MOST:
-                    self._cut.clear()
+    def _tensors(self, what: str, layout: Layout, flats: Sequence[Buffer]) -> list[torch.Tensor]:
+        """Return the arrays in these buckets as tensors: those of the last step, if it had the same
+        memory for ``what``."""
+        known = self._cut.get(what)
+        if known is None or not all(map(operator.is_, known[0], flats)):
+            parts = []
+            for bucket, flat in zip(layout.buckets, flats, strict=True):
                 whole = tensor_of(flat)
-                parts = [whole[one.start : one.stop].view(one.shape) for one in bucket.entries]
-                known = self._cut[id(flat)] = flat, bucket, parts
-            found += known[2]
-        return found
+                parts += [whole[one.start : one.stop].view(one.shape) for one in bucket.entries]
+            known = self._cut[what] = [*flats], parts
+        return known[1]
 
     def _check(self, *_: Any) -> None:
         if not self._moves:

@@ -21,7 +21,7 @@ from spotmpi.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.training.busy import BusyBlock
 from spotmpi.training.participant import Participant
 from spotmpi.training.process import this_process
-from spotmpi.training.script.answers import TOO_LARGE
+from spotmpi.training.script.answers import GATHERED, TOO_LARGE
 from spotmpi.training.state.training_state import TrainingState
 
 # A library prints nothing unless the application asks for it.
@@ -35,9 +35,6 @@ _REPEATS = (
     "loop does beside {0}.batches() and {0}.once() is repeated for each of them; write it as `for "
     "number in {0}.passes(n)`, which yields only the passes that are left"
 )
-
-_GATHERED = "gather()"
-"""What the answers of `gather` are known by. No function has this name."""
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -216,14 +213,19 @@ class Elastic(Generic[P]):
         """Return each worker's ``value``, by worker, in ring order. Collective, blocking.
 
         The values may be of any size, and are made of what `once` takes. Each worker gets its own
-        copy. A worker lost during the call is not there. The cost is about the all-reduce of one
-        step, a small one, and one of the size of all values together.
+        copy. A worker lost during the call is not there. Between loops a resumed job and a newcomer
+        get the values of then, and in its rehearsal a newcomer gets those of the others: so this
+        worker need not be among them. The cost is about the all-reduce of one step, a small one,
+        and one of the size of all values together.
         """
         participant, position = self._connected("gather()"), self._training.position
-        mine = pack(in_host_memory(value))
-        said = position.recall(bytes, _GATHERED)
+        try:
+            mine = pack(in_host_memory(value))
+        except UsageError as error:
+            raise UsageError(f"worker {self.worker}: {self._call}.gather(): {error}") from None
+        said = position.recall(bytes, GATHERED)
         if said is None:
-            said = self._run(participant.gather(mine, _GATHERED))
+            said = self._run(participant.gather(mine))
         return {worker: unpack(one) for worker, one in unpack(said).items()}
 
     def last_once(self, work: Callable[[], Any]) -> Any:

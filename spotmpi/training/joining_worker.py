@@ -30,6 +30,7 @@ from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Outsider, Participant, turned_away
 from spotmpi.training.round_runner import RoundRunner
+from spotmpi.training.script.answers import GATHERED
 from spotmpi.training.session import Session
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.step_round import LearnRound
@@ -225,17 +226,19 @@ class JoiningWorker(Outsider[P]):
                 yield from runner.leave_with_all("the training was over before it had learnt")
 
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
-        """Return what the others were told since their last step. Raises Left if it is unknown."""
+        """Return what the others were told on the way to their step. Raises Left if it is
+        unknown."""
         yield from ()
-        return self._told("once()")
+        return self._told("once()", of)
 
-    def gather(self, mine: bytes, of: str) -> Asks[bytes]:
-        """Return what the others were told since their last step. Raises Left if it is unknown."""
+    def gather(self, mine: bytes) -> Asks[bytes]:
+        """Return what the others were told on the way to their step. Raises Left if it is
+        unknown."""
         yield from ()
-        return self._told("gather()")
+        return self._told("gather()", GATHERED)
 
-    def _told(self, call: str) -> bytes:
-        said = self.training.position.answers.recall_of_turn()
+    def _told(self, call: str, of: str | None) -> bytes:
+        said = self.training.position.answers.recall_of_turn(of)
         if said is None:
             raise turned_away(
                 self.context,
@@ -287,7 +290,7 @@ class PastTraining(Outsider[P]):
         yield from ()
         raise turned_away(self.context, _UNKNOWN.format("once()"))
 
-    def gather(self, mine: bytes, of: str) -> Asks[bytes]:
+    def gather(self, mine: bytes) -> Asks[bytes]:
         """Raise Left: the values cannot be known."""
         yield from ()
         raise turned_away(self.context, _UNKNOWN.format("gather()"))

@@ -58,9 +58,8 @@ class Participant(Protocol):
     def once(self, work: Callable[[], bytes], of: str | None = None) -> Asks[bytes]:
         """Return the value of ``work``, which one worker does for all; ``of``: the work's name."""
 
-    def gather(self, mine: bytes, of: str) -> Asks[bytes]:
-        """Return a value of each worker, packed by worker. ``mine``: this worker's. ``of``: what
-        the answer is known by later."""
+    def gather(self, mine: bytes) -> Asks[bytes]:
+        """Return a packed dict of all workers' packed values, by worker. ``mine``: this one's."""
 
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""

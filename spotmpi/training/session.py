@@ -21,6 +21,7 @@ from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Round
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
+from spotmpi.training.script.answers import GATHERED
 from spotmpi.training.steps.gathering import Gathering
 from spotmpi.training.steps.step_round import StepRound
 from spotmpi.training.steps.worker_steps import RoundSteps
@@ -50,6 +51,7 @@ class Session:
 
     def next_batch(self, number: int) -> Indices | None:
         """Draw this worker's next batch from the script's batches of this number. Local."""
+        self.training.position.answers.drawn()
         return self.turns.next_batch(number)
 
     def leave_batches(self, number: int) -> None:
@@ -171,15 +173,15 @@ class Session:
         self.training.position.remember(answer.answer, of)
         return answer.answer
 
-    def gather(self, mine: bytes, of: str) -> Asks[bytes]:
-        """Return a value of each worker, in three rounds. ``mine``: this worker's, packed. ``of``:
-        what the answer is known by later."""
+    def gather(self, mine: bytes) -> Asks[bytes]:
+        """Return a packed dict of all workers' packed values, by worker, in three rounds. ``mine``:
+        this worker's."""
         yield from self._come_together()
         gathered = GatherRound(self._exchange.memory, mine)
         while gathered.answer is None:
             yield from self._runner.perform(gathered)
         answer = pack(gathered.answer)
-        self.training.position.remember(answer, of)
+        self.training.position.remember(answer, GATHERED)
         return answer
 
     def _come_together(self) -> Asks[None]:

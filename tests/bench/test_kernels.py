@@ -89,6 +89,7 @@ def nothing(*_: object, **__: object) -> int:
     return 0
 
 
+@pytest.mark.matrix
 def test_every_kernel_of_a_gpu_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

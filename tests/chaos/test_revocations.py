@@ -161,7 +161,7 @@ both, and in what is done when no round is open."""
     ids=lambda value: "+".join(value) if isinstance(value, list) else f"{value}-workers",
 )
 @pytest.mark.promise("a burst of deaths in one all-reduce, rank 0 among them")
-@pytest.mark.first("Node-4-workers-1,2@10+0@20")
+@pytest.mark.first("Node-4-workers-0,1,2@7")
 def test_survivors_train_on_as_if_nothing_had_happened(run, workers, revocations) -> None:
     """Whoever dies in the all-reduce, whoever leads, up to all but one."""
     options = [part for r in revocations for part in ("--revoke", r)]

@@ -54,6 +54,24 @@ for warning in caught:
 """
 
 
+DO_WITHOUT = """
+import sys
+import numba
+import numpy as np
+from spotmpi.kernels import cpu
+x = np.ones(cpu.FEW, "float32")
+cpu.accumulate(x, x)
+assert not [name for name in sys.modules if name.startswith("scipy.linalg")]
+
+@numba.njit
+def product(a):
+    return a @ a
+
+assert product(np.eye(2)).tolist() == np.eye(2).tolist()
+assert "scipy.linalg.cython_blas" in sys.modules
+"""
+
+
 def environment(**changes: str) -> dict[str, str]:
     return {**os.environ, "NUMBA_DEBUG_CACHE": "1", **changes}
 
@@ -149,3 +167,8 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tiny: Path, spoilt: Path) -
     lock.mkdir()
     output = finish(start(tiny, environment(NUMBA_CACHE_DIR=str(spoilt))))
     assert output.count("RuntimeWarning") == 2
+
+
+def test_kernels_do_without_scipy_and_others_have_it() -> None:
+    pytest.importorskip("scipy", reason="no SciPy: python -m pip install scipy")
+    subprocess.run([sys.executable, "-c", DO_WITHOUT], check=True, timeout=TIMEOUT, cwd=ROOT)

@@ -63,6 +63,7 @@ def test_what_all_must_call_one_cannot(trainer: Any) -> None:
     calls = {
         "mean()": lambda: trainer.mean(1.0),
         "once()": lambda: trainer.once(int),
+        "gather()": lambda: trainer.gather(1),
         "step()": lambda: trainer.step(params(0)),
         "batches()": lambda: next(trainer.batches(5, 2)),
     }

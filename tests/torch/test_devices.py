@@ -99,3 +99,28 @@ def test_arrays_and_tensors_share_their_memory() -> None:
     assert shared.array_of(tensor) is not array
     assert shared.array_of(tensor).ctypes.data == array.ctypes.data
     assert array.tolist() == [2, 2, 2]
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """CUDA as CuPy and torch show it."""
+    shown = SimpleNamespace(
+        runtime=SimpleNamespace(getDevice=lambda: 0),
+        get_current_stream=lambda: SimpleNamespace(ptr=7),
+    )
+    monkeypatch.setattr(shared, "_cupy", lambda device: SimpleNamespace(cuda=shown))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    return shown
+
+
+def test_a_device_that_is_not_the_current_one_is_refused(cuda: Any) -> None:
+    with pytest.raises(spotmpi.UsageError, match=r"call torch.cuda.set_device\(1\) first"):
+        shared.stream_of(torch.device("cuda:1"))
+
+
+def test_a_step_in_another_stream_is_refused(cuda: Any) -> None:
+    shared.check_stream(torch.device("cuda:0"))
+    shared.check_stream(torch.device("cpu"))
+    cuda.get_current_stream = lambda: SimpleNamespace(ptr=8)
+    with pytest.raises(spotmpi.UsageError, match="another CUDA stream than the one in which the"):
+        shared.check_stream(torch.device("cuda:0"))

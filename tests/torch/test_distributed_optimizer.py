@@ -190,6 +190,23 @@ def test_a_state_that_was_loaded_before_counts() -> None:
     assert differ(plain, trained) < 1e-6
 
 
+def test_tensors_are_cut_once_and_those_of_old_memory_are_dropped() -> None:
+    trained = module()
+    inner = O.Adam(trained.parameters(), lr=0.01)
+    both = spotmpi.strategies.SSGD(), spotmpi.strategies.Hogwild(control=4)
+    seen = []
+    with DistributedOptimizer(inner, module=trained, strategies=both) as opt:
+        for batch in opt.batches(64, batch_size=4):
+            loss_of(trained, batch).backward()
+            opt.step()
+            opt.strategy = both[opt.steps // 4 % 2]
+            seen.append({what: parts for what, (_, parts) in opt._mover._cut.items()})
+    assert seen[0].keys() == {"params", "grads", "slot exp_avg", "slot exp_avg_sq"}
+    assert seen[-1].keys() == seen[0].keys()
+    assert all(seen[1][what] is seen[2][what] for what in seen[0])
+    assert len({id(one["params"]) for one in seen}) > 2
+
+
 def test_masks_stay_as_they_are() -> None:
     trained = module()
     mask = torch.full((2, 2), -torch.inf).triu(1)

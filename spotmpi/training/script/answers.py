@@ -1,4 +1,5 @@
-"""What `mean` and `once` returned, as far as a newcomer or a resumed script needs it. Pure."""
+"""What `mean`, `once` and `gather` returned, as far as a newcomer or a resumed script needs it.
+Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +12,13 @@ from spotmpi.protocol.plain_values import unpack
 A = TypeVar("A", list[float], bytes)
 
 Answer = list[float] | bytes
-"""Numbers of a mean, or the packed value of a `once`."""
+"""Numbers of a mean, the packed value of a `once`, or the packed values of a `gather`."""
 
 Of = str | int | None
-"""What an answer belongs to: the name of a `once`, or how many numbers a mean has."""
+"""What an answer belongs to: the name of a `once`, how many numbers a mean has, or `GATHERED`."""
+
+GATHERED = "gather()"
+"""What the answers of `gather` belong to. No function has this name."""
 
 _MOST = 16384
 """Bytes of answers that are kept. Newcomers cannot follow a script that asks for more."""
@@ -23,7 +27,7 @@ TOO_LARGE = b""
 """Stands for a value of `once` for which there is no room."""
 
 _MOST_IN_TURN = 1 << 20
-"""Bytes of values of `once`, between two steps, that newcomers can be told."""
+"""Bytes of values of `once` and `gather`, in front of a step, that newcomers can be told."""
 
 
 class Answers:
@@ -38,8 +42,9 @@ class Answers:
         """True if answers are no longer kept: a newcomer cannot get here."""
         self.last: dict[str, bytes] = {}
         """Last packed value of each `once`, or `TOO_LARGE`, by its name."""
-        self._turn: list[bytes] = []
-        """Values of `once` since the last step, in a loop or where steps are loose."""
+        self._turn: list[tuple[Of, bytes]] = []
+        """Packed values since the last batch was drawn, or since the last step where steps are
+        loose, each with its `Of`."""
         self.asked = False
         """True if something was asked since the last step, in a loop or where steps are loose."""
 
@@ -79,20 +84,29 @@ class Answers:
         others = sum(len(one) for name, one in self.last.items() if name != of)
         self.last[of] = said if others + len(said) <= _MOST else TOO_LARGE
 
-    def keep_for_turn(self, answer: Answer) -> None:
+    def keep_for_turn(self, answer: Answer, of: Of) -> None:
         """Keep an answer until the next step is over."""
         self.asked = True
         if isinstance(answer, bytes):
-            self._turn.append(answer)
+            self._turn.append((of, answer))
 
-    def recall_of_turn(self) -> bytes | None:
-        """Return the next `once` value that the others got since their last step, if known."""
-        return self._turn.pop(0) if self._turn else None
+    def recall_of_turn(self, of: Of) -> bytes | None:
+        """Return the next packed value that the others were given on the way to their step; None if
+        they were given none that belongs to this."""
+        while self._turn:
+            found, answer = self._turn.pop(0)
+            if found == of:
+                return answer
+        return None
+
+    def drawn(self) -> None:
+        """Note that a batch is drawn: a newcomer's script begins there."""
+        self._turn.clear()
 
     @property
     def tellable(self) -> bool:
         """True if a newcomer can be told all that it needs for its first batch."""
-        return sum(map(_size, self._turn)) <= _MOST_IN_TURN
+        return sum(len(answer) for _, answer in self._turn) <= _MOST_IN_TURN
 
     def stepped(self) -> None:
         """Note that a step is over."""
@@ -114,20 +128,22 @@ class Answers:
 
     def check(self) -> None:
         """Check that packed values can be unpacked. Raises what `unpack` does."""
-        for _, _, answer in self._kept:
+        for _, of, answer in self._kept:
             if isinstance(answer, bytes):
-                unpack(answer)
+                found = unpack(answer)
+                if of == GATHERED and not isinstance(found, dict):
+                    raise ValueError("what was gathered is no dict")
         for said in self.last.values():
             if said != TOO_LARGE:
                 unpack(said)
 
     def told_of_turn(self) -> list[Any]:
-        """Return what others need of the answers since the last step, as JSON values."""
-        return [_plain(answer) for answer in self._turn]
+        """Return what others need of the answers on the way to the step, as JSON values."""
+        return [(of, _plain(answer)) for of, answer in self._turn]
 
     def follow_turn(self, told: Sequence[Any]) -> None:
         """Take what others have `told_of_turn`."""
-        self._turn = [base64.b64decode(said) for said in told]
+        self._turn = [(of, base64.b64decode(said)) for of, said in told]
 
 
 def _size(answer: Answer) -> int:
