@@ -567,7 +567,10 @@ def test_nothing_is_asked_for_with_a_batch_in_hand_while_a_contribution_travels(
                     trainer.mean(1.0)
                 trainer.step([np.ones(2)])
 
-    with pytest.raises(UsageError, match=r"a round of .* is under way: ask for a mean, .* after"):
+    with pytest.raises(
+        UsageError,
+        match=r"a round of .* is under way: call mean\(\), once\(\) and gather\(\) after",
+    ):
         ask_in_the_loop()
 
 
