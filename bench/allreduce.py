@@ -158,11 +158,11 @@ def main(options: argparse.Namespace) -> int:
         f"{'gloo':>8}  ms, medians"
     )
     with temporary_job.ended_by_signals():
-        for count in here:
-            for what in (*(options.mb or _MB_HERE), *options.models):
-                if report.has_room(needed(count, _asked(what)[1]), f"{count} workers, {what}"):
-                    with report.measuring(f"{count} workers, {what}"):
-                        _add(report, _here(count, what, options.turns))
+        whats = *(options.mb or _MB_HERE), *options.models
+        known = here, whats, lambda count, what: needed(count, _asked(what)[1])
+        for count, what, job in report.with_room(*known):
+            with report.measuring(job):
+                _add(report, _here(count, what, options.turns))
         for rate in options.rates if hosts else ():
             for number in hosts:
                 for what in (*(options.mb or _MB_HOSTS), *options.models):

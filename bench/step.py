@@ -120,13 +120,11 @@ def main(options: argparse.Namespace) -> int:
         "times faster (95 % interval) | safety, % (95 % interval)"
     )
     with temporary_job.ended_by_signals():
-        for what in (*asked, *options.models):
-            for workers in options.workers:
-                job = f"{workers} workers, {what}"
-                if report.has_room(needed(workers, _params(what)), job):
-                    with report.measuring(job):
-                        found = _measure(workers, what, options.turns)
-                        report.add(to_json(found), lines(found))
+        known = options.workers, (*asked, *options.models), lambda n, what: needed(n, _params(what))
+        for workers, what, job in report.with_room(*known):
+            with report.measuring(job):
+                found = _measure(workers, what, options.turns)
+                report.add(to_json(found), lines(found))
     return report.close()
 
 
@@ -134,22 +132,19 @@ def _on_gpu(options: argparse.Namespace, report: Report) -> int:
     """The same for arrays of a device: every side in ms, and how many times faster than others."""
     print("workers  floats | ms of each side | spotmpi's gradients in place, times faster than ...")
     with temporary_job.ended_by_signals():
-        for params in options.params or _PARAMS:
-            for workers in options.workers:
-                job = f"{workers} workers, {params}"
-                if not report.has_room(needed(workers, params), job):
-                    continue
-                with report.measuring(job):
-                    found = _measure(workers, params, options.turns, "on_device.py")
-                    sides = found.sides
-                    best = "born" if "born" in sides else "staged born"
-                    ms = [f"{side} {1e3 * median(times):.2f}" for side, times in sides.items()]
-                    ratios = {side: figures.times(sides, side, best) for side in sides}
-                    said = [f"{side} {ratios[side].say()}" for side in sides if side != best]
-                    row = f"{workers:7} {found.what:>7} | {', '.join(ms)} | {', '.join(said)}"
-                    times = {f"{side.replace(' ', '_')}_s": one for side, one in sides.items()}
-                    cell = {"workers": workers, "params": params, "times_faster": ratios, **times}
-                    report.add(cell, [row])
+        known = options.workers, options.params or _PARAMS, needed
+        for workers, params, job in report.with_room(*known):
+            with report.measuring(job):
+                found = _measure(workers, params, options.turns, "on_device.py")
+                sides = found.sides
+                best = "born" if "born" in sides else "staged born"
+                ms = [f"{side} {1e3 * median(times):.2f}" for side, times in sides.items()]
+                ratios = {side: figures.times(sides, side, best) for side in sides}
+                said = [f"{side} {ratios[side].say()}" for side in sides if side != best]
+                row = f"{workers:7} {found.what:>7} | {', '.join(ms)} | {', '.join(said)}"
+                times = {f"{side.replace(' ', '_')}_s": one for side, one in sides.items()}
+                cell = {"workers": workers, "params": params, "times_faster": ratios, **times}
+                report.add(cell, [row])
     return report.close()
 
 

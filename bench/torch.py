@@ -84,14 +84,16 @@ def main(options: argparse.Namespace) -> int:
     report = Report("torch", options.json, gpu=options.gpu)
     print("workers  floats |    alone   spotmpi  gloo, ms | times gloo's (95 % interval)")
     with temporary_job.ended_by_signals():
-        for params in options.params:
-            for workers in options.workers:
-                job = f"{workers} workers, {params}"
-                if report.has_room(4 * _COPIES * params * workers, job):
-                    with report.measuring(job):
-                        found = _measure(workers, params, options)
-                        report.add(to_json(found), lines(found))
+        for workers, params, job in report.with_room(options.workers, options.params, needed):
+            with report.measuring(job):
+                found = _measure(workers, params, options)
+                report.add(to_json(found), lines(found))
     return report.close()
+
+
+def needed(workers: int, params: int) -> int:
+    """Bytes of memory for such a job: of the host, or of the GPU's, which mostly is larger."""
+    return 4 * _COPIES * params * workers
 
 
 def lines(found: Measured) -> Iterator[object]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from spotmpi.bench.measuring import machine
 from spotmpi.bench.measuring.events import JobFailed
 from spotmpi.errors import UsageError
 
 __all__ = ["Report"]
+
+T = TypeVar("T")
 
 _BESIDE = 1_500_000_000
 """Bytes that remain free: for the programs of some workers, and for others."""
@@ -38,6 +41,16 @@ class Report:
             print(f"left out: {what}: it takes {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
             return False
         return True
+
+    def with_room(
+        self, workers: Iterable[int], whats: Iterable[T], needed: Callable[[int, T], int]
+    ) -> Iterator[tuple[int, T, str]]:
+        """Yield those of these jobs for which this machine has room: workers, what they do, and
+        both as text. ``needed``: the bytes of memory that a job takes."""
+        for what, number in product(whats, workers):
+            job = f"{number} workers, {what}"
+            if self.has_room(needed(number, what), job):
+                yield number, what, job
 
     @contextmanager
     def measuring(self, what: str) -> Iterator[None]:

@@ -33,7 +33,7 @@ _BLOCK, _MOST = 0.3, 50
 class Side:
     """A module with its optimizer, as every side begins with."""
 
-    def __init__(self, params: int, device: str, rank: int) -> None:
+    def __init__(self, params: int, device: str) -> None:
         torch.manual_seed(0)
         side = math.isqrt(params // _LAYERS)
         layers = [torch.nn.Linear(side, side) for _ in range(_LAYERS)]
@@ -41,8 +41,13 @@ class Side:
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=_RATE)
         self.first = float(sum(param.detach().double().sum() for param in self.module.parameters()))
         """The sum of all parameters before the first step."""
-        torch.manual_seed(rank)
-        self._batch = torch.randn(_BATCH, side).to(device)
+        self._side, self._device = side, device
+        self._batch = torch.empty(0)
+
+    def draw(self, seed: int) -> None:
+        """Draw the batch on which it is trained."""
+        torch.manual_seed(seed)
+        self._batch = torch.randn(_BATCH, self._side).to(self._device)
 
     def backward(self) -> torch.Tensor:
         """Compute the gradients; return the loss."""
@@ -60,14 +65,15 @@ class Side:
 def main(file: Path, count: int, params: int, device: str) -> None:
     """One worker of the job, to its end."""
     torch.set_num_threads(1)
-    me = int(os.environ["OMPI_COMM_WORLD_RANK"])
-    alone, ours, theirs = (Side(params, device, me) for _ in range(3))
+    alone, ours, theirs = (Side(params, device) for _ in range(3))
     known: dict[str, Any] = {"module": ours.module, "scale_lr": "none"}
     with spotmpi.torch.DistributedOptimizer(ours.optimizer, **known) as opt:
         # Only now: entering has initialised MPI as spotmpi needs it.
         from spotmpi.fabric.mpi.calls import MPI
 
-        comm = MPI.COMM_WORLD
+        comm, me = MPI.COMM_WORLD, MPI.COMM_WORLD.Get_rank()
+        for side in (alone, ours, theirs):
+            side.draw(me)
         meeting = {"rank": me, "world_size": comm.Get_size(), "init_method": f"file://{file}.gloo"}
         torch.distributed.init_process_group("gloo", **meeting)
         theirs.module = torch.nn.parallel.DistributedDataParallel(theirs.module)

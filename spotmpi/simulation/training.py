@@ -352,7 +352,7 @@ class Trainee:
                 yield from self._participant.ready(number, rest.pop(number))
                 yield Work(lambda: None)
         sync = self._training.sync
-        return gradient.gathered(rest if gradient.pieces else grads, sync.give)
+        return gradient.completed(rest if gradient.pieces else grads, sync.give)
 
     @property
     def _params(self) -> Array:

@@ -119,7 +119,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         check_stream(self._device)
         number = self._number(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         self._after.check()
-        self._gather()
+        self._bring()
         self._mover.note(self._training.model.memory)
         self._participant = self._run(participant.step(self._grads, number))
         self._after.end(self.steps)
@@ -142,14 +142,12 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
             self._look_at(model.flats)
 
     def __enter__(self: Self) -> Self:
-        self._block.enter_context(stream_of(self._device))
-        try:
+        with ExitStack() as block:
+            block.enter_context(stream_of(self._device))
             super().__enter__()
-        except BaseException:
-            self._block.close()
-            raise
+            block.enter_context(self._mover.guarded())
+            self._block = block.pop_all()
         try:
-            self._block.enter_context(self._mover.guarded())
             self._begin()
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
@@ -191,7 +189,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
             self._views[name].zero_()
             param.grad = self._views[name]
 
-    def _gather(self) -> None:
+    def _bring(self) -> None:
         """Bring gradients that lie elsewhere, and how far the buffers have come."""
         for name, param in self._moved.items():
             view, grad = self._views[name], param.grad

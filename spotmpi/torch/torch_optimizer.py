@@ -143,12 +143,12 @@ class TorchOptimizer(Optimizer):
         rate: float,
         scale: float,
     ) -> None:
-        """Call `update` with the arrays of this layout as tensors, and with a copy of the
-        gradients: others read them as well."""
-        kernels, buckets = layout.backend.kernels, layout.buckets
+        """Move the arrays that are means, and the parameters by `update`. No parameter moves if the
+        gradient of a scaled loss is not finite."""
+        kernels, buckets, times = layout.backend.kernels, layout.buckets, 1.0
         self._names = [entry.key for bucket in buckets for entry in bucket.entries]
         if self._scaler is not None:
-            scale /= float(memory[_SCALE][0][0])
+            times = float(memory[_SCALE][0][0])
             parts = [
                 flat[run]
                 for runs, flat in zip(self._runs(buckets), grads, strict=True)
@@ -157,11 +157,17 @@ class TorchOptimizer(Optimizer):
             self.overflowed = not all(kernels.finite(part) for part in parts)
         if not self._room:
             self._room = layout.allocate()
-        for copied, flat in zip(self._room, grads, strict=True):
-            kernels.scaled_sum(copied, [flat], [scale])
-        slots = {name: self._tensors(f"slot {name}", layout, memory[name]) for name in self._memory}
-        of = self._tensors("params", layout, params), self._tensors("grads", layout, self._room)
-        self.update(*of, {**memory, **slots}, rate, 1.0)
+        for copied, flat in zip(self._room, grads, strict=True):  # others read the gradients
+            kernels.scaled_sum(copied, [flat], [scale / times])
+        w, g = self._tensors("params", layout, params), self._tensors("grads", layout, self._room)
+        for name, own, moved in zip(self._names, w, g, strict=True):
+            if name in self._means:
+                own.sub_(moved, alpha=times)
+        if not self.overflowed:
+            slots = {
+                name: self._tensors(f"slot {name}", layout, memory[name]) for name in self._memory
+            }
+            self.update(w, g, {**memory, **slots}, rate, 1.0)
 
     def update(
         self,
@@ -171,19 +177,12 @@ class TorchOptimizer(Optimizer):
         rate: float,
         scale: float,
     ) -> None:
-        """Move the parameters by a step of the torch optimizer, and the other arrays to their mean.
-        No parameter moves if the gradient of a scaled loss is not finite. All arrays are tensors,
-        but for counts."""
-        times = 1.0 if self._scaler is None else float(slots[_SCALE][0][0])
-        given = list(zip(self._names, params, grads, strict=True))
-        for name, w, g in given:
-            if name in self._means:
-                w.sub_(g, alpha=scale * times)
-        if self.overflowed:
-            return
+        """Move the parameters by a step of the torch optimizer, which may overwrite ``grads``. All
+        arrays are tensors, but for counts. ``scale``: 1, as `apply` has multiplied the gradients.
+        """
         begun = self._begun or slots[_UPDATES][0][0] > 0
         with torch.no_grad(), self._groups(slots, rate), self._parameters():
-            for number, (name, w, g) in enumerate(given):
+            for number, (name, w, g) in enumerate(zip(self._names, params, grads, strict=True)):
                 if name in self._means:
                     continue
                 param = self._params[str(name)]

@@ -22,7 +22,7 @@ from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.script.answers import GATHERED
-from spotmpi.training.steps.gathering import Gathering
+from spotmpi.training.steps.quorum_watch import QuorumWatch
 from spotmpi.training.steps.step_round import StepRound
 from spotmpi.training.steps.worker_steps import RoundSteps
 
@@ -37,7 +37,9 @@ class Session:
         self.training = training = exchange.training
         self._driver = exchange.driver
         self.turns = exchange.turns
-        self._gathering = Gathering(context, training, exchange.transfer, lambda: self.membership)
+        self._quorum_watch = QuorumWatch(
+            context, training, exchange.transfer, lambda: self.membership
+        )
 
     @property
     def me(self) -> WorkerId:
@@ -84,7 +86,7 @@ class Session:
     def _perform_step(self, turn: RoundSteps, now: StepPosition) -> Asks[None]:
         """Do the round of these steps, which may be open already."""
         opened = self._driver.ledger.open
-        yield from self._gathering.come()
+        yield from self._quorum_watch.come()
         if opened and now.sends:
             self._exchange.round.bring()
         yield from self._runner.perform(self._exchange.round if opened else self._step_round(turn))
@@ -137,7 +139,7 @@ class Session:
                 yield from self._runner.start(len(sync.arena.parts))
             self.turns.advance()
             changes = self._exchange.boundary.changes
-            if has_round := (yield from self._gathering.is_due(turn, changes)):
+            if has_round := (yield from self._quorum_watch.is_due(turn, changes)):
                 now = yield from self._end_turn()
         if has_round:
             yield from self._perform_step(turn, now)

@@ -120,7 +120,7 @@ class Trainer(Optimizing[P]):
         if self._training.gradient.micro_batches:
             grads, loss = self._whole_batch(grads, loss)
         training = self._training
-        whole = training.gradient.gathered(grads, training.sync.give)
+        whole = training.gradient.completed(grads, training.sync.give)
         self._participant = self._run(participant.step(whole, loss))
 
     @property

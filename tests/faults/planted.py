@@ -270,7 +270,7 @@ DRIVER: list[_Slip] = [
     ),
     (
         "a_quorums_patience_began_in_an_earlier_round",
-        "training/steps/gathering.py",
+        "training/steps/quorum_watch.py",
         "        self._since = None\n        if self._training",
         "        if self._training",
     ),

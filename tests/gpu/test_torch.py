@@ -17,10 +17,10 @@ from tests.torch.conftest import no_caches  # noqa: E402, F401
 from tests.torch.test_distributed_optimizer import (  # noqa: E402
     OPTIMIZERS,
     O,
-    X,
-    Y,
     differ,
+    loss_of,
     module,
+    train_both,
 )
 from tests.torch.test_real import check_killed  # noqa: E402
 
@@ -30,11 +30,6 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
     "capturable": (O.AdamW, {"lr": 0.01, "capturable": True}),
     "one by one": (O.AdamW, {"lr": 0.01, "foreach": False}),
 }
-
-
-def loss_of(of: Any, batch: Any) -> Any:
-    """The mean cross-entropy over a batch."""
-    return torch.nn.functional.cross_entropy(of(X.cuda()[batch]), Y.cuda()[batch])
 
 
 @contextmanager
@@ -56,12 +51,7 @@ def test_it_trains_as_the_loop_without_it_does(name: str, own: bool) -> None:
         usual, inner = kind(plain.parameters(), **known), kind(trained.parameters(), **known)
         with DistributedOptimizer(inner, module=trained) as opt:
             assert opt._training.model.layout.backend is DEVICE
-            for batch in opt.batches(64, batch_size=8, passes=2):
-                loss_of(trained, batch).backward()
-                opt.step()
-                usual.zero_grad()
-                loss_of(plain, batch).backward()
-                usual.step()
+            train_both(opt, trained, usual, plain, 2)
         assert differ(plain, trained) < 1e-4
 
 

@@ -20,14 +20,6 @@ from tests.simulated import Final, Job, Result, bits, gradient, params
 from tests.test_member import agree, campaign, joined
 
 
-@pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A worker alone."""
-    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
-    with spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD()) as one:
-        yield one
-
-
 def test_alone_it_returns_a_copy_of_the_own_value(trainer: Any) -> None:
     value = {"of": (1, None, "x"), "table": np.arange(6.0).reshape(2, 3), 3: []}
     found = trainer.gather(value)
@@ -142,7 +134,7 @@ def test_the_first_worker_dies_at_any_event_of_it(tmp_path: Path, seed: int) -> 
 
 
 class Alone(Gathers):
-    """A script in which newcomers alone gather something."""
+    """A script in which newcomers do something once where all others gather."""
 
     def script(self, worker: int) -> Final:
         """The usual one but for that."""
@@ -152,8 +144,8 @@ class Alone(Gathers):
                 if trainer.worker not in trainer.workers:
                     trainer.once(int)
                     raise AssertionError("it was not turned away")
-                trainer.step(gradient(trainer.params, batch))
                 trainer.gather(worker)
+                trainer.step(gradient(trainer.params, batch))
         return Final(bits(trainer.params), trainer.steps, Counter(), (), False, (), 0)
 
 

@@ -22,14 +22,6 @@ from tests.simulated import Final, Job, Result, check, params
 from tests.test_member import campaign, joined, left
 
 
-@pytest.fixture
-def trainer(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A worker alone."""
-    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
-    with spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD()) as one:
-        yield one
-
-
 def test_alone_it_is_a_call_whose_value_is_a_copy(trainer: Any) -> None:
     value = {"accuracy": 0.5, "of": (1, None, "x"), "table": np.arange(6.0).reshape(2, 3)}
     found = trainer.once(lambda: value)

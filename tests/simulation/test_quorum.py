@@ -16,7 +16,7 @@ from spotmpi.simulation.schedules import STRATEGIES, Campaign
 from spotmpi.simulation.search import search
 from spotmpi.training import synchroniser
 from spotmpi.training.script.script_position import ScriptPosition
-from spotmpi.training.steps.gathering import Gathering
+from spotmpi.training.steps.quorum_watch import QuorumWatch
 from spotmpi.training.steps.worker_steps import RoundSteps, WorkerSteps
 from spotmpi.training.steps.worker_tables import WorkerTables
 from tests.simulation.hunting import Mutation, first_failing, hunt, set_odds
@@ -89,15 +89,15 @@ def who_is_late_is_forgotten_by_the_others(patch: Patch) -> None:
 
 
 def who_is_late_goes_on_without_its_round(patch: Patch) -> None:
-    is_due = Gathering.is_due
+    is_due = QuorumWatch.is_due
 
-    def wrong(self: Gathering, turn: RoundSteps, planned: bool) -> Any:
+    def wrong(self: QuorumWatch, turn: RoundSteps, planned: bool) -> Any:
         if (yield from is_due(self, turn, planned)):
             turn.lease = turn.lease and replace(turn.lease, steps=turn.taken, paces=())
             turn.steps = turn.planned = turn.taken + 1
         return False
 
-    patch.setattr(Gathering, "is_due", wrong)
+    patch.setattr(QuorumWatch, "is_due", wrong)
 
 
 def a_newcomer_does_not_know_what_late_workers_left(patch: Patch) -> None:
@@ -139,14 +139,14 @@ def test_nothing_is_found_where_nothing_is_broken() -> None:
 def test_workers_are_cut_short_in_most_of_these_schedules(monkeypatch: Patch) -> None:
     """Else all of this would say nothing."""
     ends: list[tuple[int, int]] = []
-    is_due = Gathering.is_due
+    is_due = QuorumWatch.is_due
 
-    def counted(self: Gathering, turn: RoundSteps, planned: bool) -> Any:
+    def counted(self: QuorumWatch, turn: RoundSteps, planned: bool) -> Any:
         due = yield from is_due(self, turn, planned)
         ends[-1] = ends[-1][0] + due, ends[-1][1] + 1
         return due
 
-    monkeypatch.setattr(Gathering, "is_due", counted)
+    monkeypatch.setattr(QuorumWatch, "is_due", counted)
     drawn = Campaign(4, 4, 1, strategies=(QUORUM,))
     for number in range(30):
         ends.append((0, 0))

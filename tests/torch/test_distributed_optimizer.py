@@ -27,8 +27,23 @@ def module() -> Any:
 
 
 def loss_of(of: Any, batch: Any) -> Any:
-    """The mean cross-entropy over a batch."""
-    return torch.nn.functional.cross_entropy(of(X[batch]), Y[batch])
+    """The mean cross-entropy over a batch, where the module is."""
+    where = next(of.parameters()).device
+    return torch.nn.functional.cross_entropy(of(X.to(where)[batch]), Y.to(where)[batch])
+
+
+def train_both(
+    opt: Any, trained: Any, usual: Any, plain: Any, passes: int = 1, scheduler: Any = None
+) -> None:
+    """Train one module by ``opt``, and another one by its ``usual`` optimizer, on equal batches."""
+    for batch in opt.batches(64, batch_size=8, passes=passes):
+        loss_of(trained, batch).backward()
+        opt.step()
+        usual.zero_grad()
+        loss_of(plain, batch).backward()
+        usual.step()
+        if scheduler is not None:
+            scheduler.step()
 
 
 def differ(one: Any, other: Any) -> float:
@@ -62,13 +77,7 @@ def test_it_trains_as_the_loop_without_it_does(name: str) -> None:
     usual, inner = kind(plain.parameters(), **known), kind(trained.parameters(), **known)
     schedulers = [O.lr_scheduler.MultiStepLR(one, [3, 9], 0.5) for one in (usual, inner)]
     with DistributedOptimizer(inner, module=trained, schedulers=schedulers[1:]) as opt:
-        for batch in opt.batches(64, batch_size=8, passes=2):
-            loss_of(trained, batch).backward()
-            opt.step()
-            usual.zero_grad()
-            loss_of(plain, batch).backward()
-            usual.step()
-            schedulers[0].step()
+        train_both(opt, trained, usual, plain, 2, schedulers[0])
     assert opt.steps == 16
     assert differ(plain, trained) < 1e-6
     assert next(trained.parameters()).grad is None
@@ -88,12 +97,7 @@ def test_groups_have_rates_of_their_own_and_frozen_parameters_stay() -> None:
         optimizers.append(O.SGD(groups, lr=0.05, momentum=0.5))
     usual, inner = optimizers
     with DistributedOptimizer(inner, module=trained) as opt:
-        for batch in opt.batches(64, batch_size=8):
-            loss_of(trained, batch).backward()
-            opt.step()
-            usual.zero_grad()
-            loss_of(plain, batch).backward()
-            usual.step()
+        train_both(opt, trained, usual, plain)
     assert differ(plain, trained) < 1e-6
     assert torch.equal(plain[3].bias, module()[3].bias)
 
@@ -181,12 +185,7 @@ def test_a_state_that_was_loaded_before_counts() -> None:
     trained.load_state_dict(plain.state_dict())
     inner.load_state_dict(usual.state_dict())
     with DistributedOptimizer(inner, module=trained) as opt:
-        for batch in opt.batches(64, batch_size=8):
-            loss_of(trained, batch).backward()
-            opt.step()
-            usual.zero_grad()
-            loss_of(plain, batch).backward()
-            usual.step()
+        train_both(opt, trained, usual, plain)
     assert differ(plain, trained) < 1e-6
 
 
@@ -205,6 +204,21 @@ def test_tensors_are_cut_once_and_those_of_old_memory_are_dropped() -> None:
     assert seen[-1].keys() == seen[0].keys()
     assert all(seen[1][what] is seen[2][what] for what in seen[0])
     assert len({id(one["params"]) for one in seen}) > 2
+
+
+def test_a_buffer_that_is_no_number_leaves_no_step_out() -> None:
+    """Only gradients of a scaled loss are judged, wherever in a bucket they lie."""
+    trained = module()
+    trained[1].register_buffer("odd", torch.tensor([torch.nan, 1.0]))
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    inner = O.SGD(trained.parameters(), lr=0.1)
+    before = [one.detach().clone() for one in trained.parameters()]
+    with DistributedOptimizer(inner, module=trained, scaler=scaler) as opt:
+        for batch in opt.batches(8, batch_size=8):
+            scaler.scale(loss_of(trained, batch)).backward()
+            opt.step()
+    assert scaler.get_scale() == 8.0
+    assert not any(map(torch.equal, before, trained.parameters()))
 
 
 def test_masks_stay_as_they_are() -> None:

@@ -1,4 +1,4 @@
-"""Jobs: agents are started on their hosts, gathered, and given workers."""
+"""Jobs: agents are started on their hosts, awaited, and given workers."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def _run(
 
     def noticed(host: str, notice: Notice) -> None:
         if not notice.advice:
-            gathering.rest(host, max(notice.left(time.time()) or 0.0, 0.0) + _AFTER_NOTICE)
+            starting.rest(host, max(notice.left(time.time()) or 0.0, 0.0) + _AFTER_NOTICE)
         job.noticed(host, notice)
 
     fleet = Agents(
@@ -196,7 +196,7 @@ def _run(
         lambda: job.console.held,
         noticed,
         lambda host: job.newcomer(host, fleet.times[host]),
-        lambda host: gathering.rest(host, _AFTER_RIFT),
+        lambda host: starting.rest(host, _AFTER_RIFT),
         job.console.say,
         network.socket,
         job.console.log,
@@ -210,13 +210,13 @@ def _run(
     wanted = None if door is None else door.workers
     # The launcher itself hears of its host's notices, and heeds them for all.
     watch = Watch("none") if plan.alone else manner.watch
-    gathering = StartingHosts(
+    starting = StartingHosts(
         job, fleet, plan.roster, settings.min_workers, wanted, plan.way, watch, start, plan.alone
     )
     # Those that MPI starts later share no memory with the first.
     joined = not plan.alone or manner.replace or manner.spares > 0
     if joined:
-        job.growing = gathering
+        job.growing = starting
     with ExitStack() as stack:
         # An agent on this very host may have been killed, and its wrappers as orphans.
         stack.callback(job_folder.remove_abandoned)
@@ -229,7 +229,7 @@ def _run(
             nonlocal began
             while home.came:
                 signal.raise_signal(home.came.pop())
-            names = gathering.complete()
+            names = starting.complete()
             if names is None:
                 return None
             began = time.monotonic()

@@ -63,7 +63,7 @@ class ScriptGradient(Generic[P]):
         if not (in_place and times == 1.0 and weighs):
             self._layout.pack_one(key, array, flats, times)
 
-    def gathered(self, grads: Any, give: Callable[[Key, Any], None]) -> Any:
+    def completed(self, grads: Any, give: Callable[[Key, Any], None]) -> Any:
         """Return the whole gradient: the arrays that were given one by one, and ``grads``. ``give``
         takes those that are new. Raises UsageError if something is missing."""
         if not self.pieces:

@@ -132,7 +132,7 @@ class Answers:
             if isinstance(answer, bytes):
                 found = unpack(answer)
                 if of == GATHERED and not isinstance(found, dict):
-                    raise ValueError("what was gathered is no dict")
+                    raise ValueError("the values of gather() are no dict")
         for said in self.last.values():
             if said != TOO_LARGE:
                 unpack(said)

@@ -1,4 +1,4 @@
-"""`spotmpi.training.steps.gathering`: when a worker that is late takes no more steps."""
+"""`spotmpi.training.steps.quorum_watch`: when a worker that is late takes no more steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spotmpi.launcher_channel import Order
 from spotmpi.protocol.membership import Membership
 from spotmpi.strategies import ADPSGD, DiLoCo, LocalSGD, Strategy
 from spotmpi.training.state.progress import Progress
-from spotmpi.training.steps.gathering import Gathering
+from spotmpi.training.steps.quorum_watch import QuorumWatch
 from spotmpi.training.steps.worker_steps import RoundSteps
 
 QUORUM = DiLoCo(h=64, quorum=0.75, grace=2.0)
@@ -37,12 +37,12 @@ class Late:
         transfer: Any = SimpleNamespace(
             full=lambda workers: [one for one in workers if one not in self.learning]
         )
-        self.gathering = Gathering(context, training, transfer, lambda: self.membership)
+        self.watch = QuorumWatch(context, training, transfer, lambda: self.membership)
         self.turn = RoundSteps(LocalSGD(h=64), self.now)
 
     def comes(self) -> list[Any]:
         """What it asks for when it has come to its round."""
-        return list(self.gathering.come())
+        return list(self.watch.come())
 
     def come(self, *workers: int) -> None:
         """These have come to the round that this one is on its way to."""
@@ -54,7 +54,7 @@ class Late:
         """It takes a step; whether that was the last one of the turn."""
         self.now += seconds
         self.turn.taken += 1
-        asks = self.gathering.is_due(self.turn, planned)
+        asks = self.watch.is_due(self.turn, planned)
         try:
             assert next(asks) == Signals()
             asks.send(self.marks)
@@ -96,7 +96,7 @@ def test_without_a_quorum_nobody_looks() -> None:
     for strategy in (DiLoCo(h=64), ADPSGD()):
         late = Late(strategy=strategy)
         assert late.comes() == []
-        assert list(late.gathering.is_due(late.turn, True)) == []
+        assert list(late.watch.is_due(late.turn, True)) == []
 
 
 @pytest.mark.parametrize("change", ["round", "generation"])

@@ -19,14 +19,14 @@ from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.worker_steps import RoundSteps
 from spotmpi.training.worker_context import WorkerContext
 
-__all__ = ["Gathering"]
+__all__ = ["QuorumWatch"]
 
 _MARK = struct.Struct("<qq?")
 """Layout of a mark: generation, round of steps, and True if its worker wants the round soon."""
 
 
-class Gathering:
-    """One worker's part in coming together."""
+class QuorumWatch:
+    """Tells the others that this worker has come to its round, and watches for their marks."""
 
     def __init__(
         self,
