@@ -274,6 +274,16 @@ def test_what_a_resume_made_void_is_compared_with_nothing() -> None:
         check_replicas([*before, resume, digested("recovered", 3, "bb", worker=0)])
 
 
+def test_a_worker_that_is_lost_with_a_step_that_nobody_has_is_compared_with_nothing() -> None:
+    """Found by a campaign: all others took the step again, without it."""
+    alone, again = (digested("recovered", 3, at, worker=w) for at, w in (("aa", 2), ("bb", 0)))
+    lost: Record = {"event": "recovery", "at": 0.0, "step": 3, "lost": [2]}
+    assert check_replicas([alone, again, lost, digested("step", 3, "bb")]) == 1
+    for other in ({**lost, "step": 4}, {**lost, "lost": [1]}):
+        with pytest.raises(TraceError, match="step 3: worker 2 has aa, worker 0 bb"):
+            check_replicas([alone, again, other])
+
+
 def test_a_trace_that_says_that_it_lacks_steps_proves_nothing_about_them() -> None:
     whole = run()
     gap: Record = {"event": "gap", "at": 0.0, "step": 2, "steps": 2}

@@ -119,23 +119,36 @@ def check_exactly_once(records: Iterable[Record], n: int, passes: int) -> None:
 def check_replicas(records: Iterable[Record]) -> int:
     """After every recovery all survivors held the same parameters, to the bit.
 
-    Returns how many digests of survivors were compared. TraceError names the first that differs.
+    A worker may be lost with a step that nobody else has: all others take the step again, without
+    it, so its digest of that step says nothing. Returns how many digests of survivors were
+    compared. TraceError names the first that differs.
     """
-    known: dict[Any, tuple[str, str]] = {}
+    said: list[tuple[int, WorkerId | None, str]] = []  # the step, who (None: the leader), what
     compared = 0
     for record in records:
         event, step, digest = record["event"], record.get("step"), record.get("digest")
         if event == "resume":
-            known = {before: said for before, said in known.items() if before < step}
-        if event not in ("recovered", "step") or digest is None:
-            continue
-        who = f"worker {record['worker']}" if event == "recovered" else "the leader"
+            compared += _compare(one for one in said if one[0] >= step)
+            said = [one for one in said if one[0] < step]
+        elif event == "recovery":
+            said = [one for one in said if one[0] != step or one[1] not in record["lost"]]
+        elif event in ("recovered", "step") and digest is not None:
+            said.append((step, record["worker"] if event == "recovered" else None, digest))
+    return compared + _compare(said)
+
+
+def _compare(said: Iterable[tuple[int, WorkerId | None, str]]) -> int:
+    """Return how many of the digests are of workers. TraceError if two of a step differ."""
+    known: dict[int, tuple[str, str]] = {}
+    compared = 0
+    for step, worker, digest in said:
+        who = "the leader" if worker is None else f"worker {worker}"
         first, other = known.setdefault(step, (digest, who))
         if digest != first:
             raise TraceError(
                 f"the replicas differ after step {step}: {other} has {first}, {who} {digest}"
             )
-        compared += event == "recovered"
+        compared += worker is not None
     return compared
 
 
