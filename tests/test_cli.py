@@ -43,10 +43,17 @@ def test_each_command_has_help_with_an_example(
     assert "example" in shown
 
 
-def test_help_imports_nothing_heavy() -> None:
+HELP = "from spotmpi.cli import main; main(['--help'])"
+LAUNCHER = "import spotmpi.launch.commands.run, spotmpi.launch.head.launching"
+AGENT = "import spotmpi.launch.commands.agent, spotmpi.launch.host.agent"
+
+
+@pytest.mark.parametrize("does", [HELP, LAUNCHER, AGENT], ids=["help", "launcher", "agent"])
+def test_what_computes_nothing_imports_nothing_heavy(does: str) -> None:
+    """A launcher with NumPy would start its workers later."""
     program = (
-        "import sys; from spotmpi.cli import main; main(['--help'])\n"
-        "heavy = {'numpy', 'numba', 'h5py', 'mpi4py', 'matplotlib', 'spotmpi.launch'}\n"
+        f"import sys; {does}\n"
+        "heavy = {'numpy', 'numba', 'h5py', 'mpi4py', 'matplotlib'}\n"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(

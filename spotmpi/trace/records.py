@@ -109,8 +109,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from spotmpi.errors import TraceError, UsageError
 
 __all__ = ["Record", "Tail", "Trace", "check", "read"]
@@ -313,11 +311,16 @@ def _to_json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"), allow_nan=False, default=_plain)
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> object:
     """What the JSON encoder does not know: NumPy's numbers and arrays, and nothing else."""
-    if isinstance(value, np.bool_ | np.integer | np.floating | np.ndarray):
+    if _of_numpy(value):
         return value.tolist()
     raise TypeError(f"a trace holds numbers, texts, lists and dicts, not {type(value).__name__}")
+
+
+def _of_numpy(value: Any) -> bool:
+    """True for NumPy's numbers and arrays. A launcher, which has none, does not import NumPy."""
+    return type(value).__module__ == "numpy"
 
 
 def _finite(value: Any, field: str, strange: dict[str, str]) -> Any:
@@ -326,7 +329,7 @@ def _finite(value: Any, field: str, strange: dict[str, str]) -> Any:
         return {key: _finite(item, field, strange) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(item, field, strange) for item in value]
-    if isinstance(value, np.floating | np.ndarray):
+    if _of_numpy(value):
         return _finite(value.tolist(), field, strange)
     if isinstance(value, float) and not math.isfinite(value):
         strange.setdefault(field, str(value))
