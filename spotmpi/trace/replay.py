@@ -126,7 +126,9 @@ def check_replicas(records: Iterable[Record]) -> int:
     said: list[tuple[int, WorkerId | None, str]] = []  # the step, who (None: the leader), what
     compared = 0
     for record in records:
-        event, step, digest = record["event"], record.get("step"), record.get("digest")
+        event: str = record["event"]
+        step: Any = record.get("step")
+        digest: Any = record.get("digest")
         if event == "resume":
             compared += _compare(one for one in said if one[0] >= step)
             said = [one for one in said if one[0] < step]
