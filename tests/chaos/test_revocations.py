@@ -143,6 +143,9 @@ def run(run_spotmpi, tmp_path, request):
 
 
 between_hosts = pytest.mark.parametrize("run", ["Hosts"], indirect=True)
+by_mpi_first = pytest.mark.parametrize(
+    "run", ["Plain", pytest.param("Node", marks=pytest.mark.matrix)], indirect=True
+)
 in_shared_memory = pytest.mark.parametrize("run", ["Node"], indirect=True)
 """For what knows nothing of data planes: deaths in rounds without an arena, which go by MPI in
 both, and in what is done when no round is open."""
@@ -404,9 +407,8 @@ def test_strategies_of_other_kinds_survive_and_resume(run, tmp_path, strategy) -
     looks at the gradient where others read it."""
     folder = tmp_path / "checkpoints"
     args = ["--strategy", strategy, *(["--in-place"] if strategy == "clipping" else [])]
-    kept = ["--min-workers", "2", "--checkpoint", folder]
-    lost = ["--revoke", "1@8", "--revoke", "0,2@17"]
-    first = run(4, *kept, *lost, script_args=args)
+    kept = ["--min-workers", "2", "--checkpoint", folder, "--revoke", "1@8", "--revoke", "0,2@17"]
+    first = run(4, *kept, script_args=args)
     assert first.code == 75, first.out + first.err
     second = run(3, "--checkpoint", folder, "--resume", "--revoke", "2@30", script_args=args)
     second.check(strategy)
@@ -431,12 +433,12 @@ def with_deaths(*names: str) -> list[Any]:
     ]
 
 
+@by_mpi_first
 @pytest.mark.parametrize("strategy", [*with_deaths(*AVERAGING[:4], AVERAGING[5]), AVERAGING[4]])
 def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) -> None:
     """In a round, between two, and in a recovery; then with fewer workers from a checkpoint."""
-    options = ["--strategy", strategy]
-    dies = "2:Wait:9,3:Poll:4"
-    job = run(5, *options, "--revoke", "1@9", chaos=dies, script_args=["--late"])
+    options, dies = ["--strategy", strategy, "--revoke", "1@9"], "2:Wait:9,3:Poll:4"
+    job = run(5, *options, chaos=dies, script_args=["--late"])
     job.check(strategy)
     assert job.survivors == {0, 4}
     assert job.of("start")[0]["strategy_name"] == strategy
@@ -447,9 +449,8 @@ def test_models_that_are_averaged_survive_and_resume(run, tmp_path, strategy) ->
 @pytest.mark.parametrize("late", [[], ["--late"]])
 def test_a_model_goes_to_all_from_who_is_the_first_then(run, late) -> None:
     """The first dies in the middle of its round, and so does the next one; then one in between."""
-    dies = "0:Wait:6,3:Rebuild:1"
     args = ["--strategy", "broadcast", *late]
-    job = run(5, "--revoke", "1@20", chaos=dies, script_args=args)
+    job = run(5, "--revoke", "1@20", chaos="0:Wait:6,3:Rebuild:1", script_args=args)
     job.check("broadcast")
     assert job.survivors == {2, 4}
 

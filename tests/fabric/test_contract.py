@@ -126,7 +126,7 @@ def over_mpi(folder: Path, plane: str, *names: str) -> Iterator[tuple[str, dict[
 
 
 @pytest.mark.parametrize("plane", PLANES)
-@pytest.mark.first("Node", "Hosts")
+@pytest.mark.first("Node")
 def test_mpi_keeps_the_contract_while_nobody_dies(plane: str, tmp_path: Path) -> None:
     for name, seen in over_mpi(tmp_path, plane, *CALM):
         assert seen == expected[name], name

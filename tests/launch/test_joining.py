@@ -147,6 +147,7 @@ def test_when_mpirun_does_not_answer_and_somebody_waits_all_stop_with_a_checkpoi
             agent.close()
 
 
+@pytest.mark.matrix
 def test_join_revoke_and_join_again(training: Training) -> None:
     for number in (2, 3):
         agent = training.host("c")

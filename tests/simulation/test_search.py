@@ -97,7 +97,7 @@ def left_out(victim: int) -> Iterator[int]:
     """When ``victim`` must die for a newcomer that was asked for never to train, in a job that is
     long enough for several tries; worker 0 is its first sponsor, and 3 the first try."""
     calm = Schedule(3, 2, arrivals=(Arrival(3, 40),), passes=8)
-    deaths = (replace(calm, kills=(Kill(victim, at),)) for at in range(40, 240, 5))
+    deaths = (replace(calm, kills=(Kill(victim, at),)) for at in range(40, 240, 8))
     return (one.kills[0].at for one in deaths if not execute(one).graduates)
 
 
@@ -180,7 +180,7 @@ import zlib
 from spotmpi.simulation.schedules import Campaign
 from spotmpi.simulation.search import execute, length
 transcript = []
-for number in range(8):
+for number in range(3):
     execute(Campaign(5, 5, 3).schedule(number, length), transcript)
 print(len(transcript), zlib.crc32("\\n".join(transcript).encode()))
 """
@@ -200,7 +200,7 @@ def test_the_same_seed_gives_the_same_run_in_every_process() -> None:
         for seed in (1, 2)
     ]
     assert said[0] == said[1]
-    assert int(said[0].split()[0]) > 500
+    assert int(said[0].split()[0]) > 200
 
 
 def test_only_a_failing_run_can_be_shrunk() -> None:

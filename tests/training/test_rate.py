@@ -130,11 +130,11 @@ def test_it_is_right_whoever_comes_and_goes(tmp_path: Path, scale: str, warmup: 
         return Momentum(lr=Cosine(0.05, 60, 5, 0.01))
 
     how: Any = {"scale_lr": scale, "lr_warmup": warmup, "optimizer": optimizer}
-    results = campaign(Job(tmp_path / "calm", 3, samples=83, **how), runs=20)
+    results = campaign(Job(tmp_path / "calm", 3, samples=83, **how), runs=10)
     assert joined(results)
     assert left(results)
     seen = {record["rate"] for result in results for record in steps(result.records)}
-    assert len(seen) > 100
+    assert len(seen) > 50
 
 
 @pytest.mark.parametrize("warmup", [0, 5])
