@@ -69,6 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--params", type=int, nargs="+", metavar="N", default=_PARAMS,
         help="sizes of the module, in float32 (1 M, 25.6 M)")  # fmt: skip
     add("--gpu", action="store_true", help="modules of all workers are on one GPU")
+    add("--overlap", action="store_true", help="gradients are given while others are computed")
     add("--turns", type=int, metavar="T", default=_TURNS, help=f"blocks of each side ({_TURNS})")
     add("--json", type=Path, metavar="FILE", help="write all times to FILE")
 
@@ -79,6 +80,8 @@ def main(options: argparse.Namespace) -> int:
         raise UsageError("no torch: python -m pip install 'spotmpi[torch]'")
     if min(*options.workers, *options.params, options.turns) < 1:
         raise UsageError("--workers, --params and --turns take numbers of at least 1")
+    if options.gpu and options.overlap:
+        raise UsageError("--overlap is for modules in memory of the host: leave out --gpu")
     if options.gpu and not gloo.sees_devices():
         raise UsageError("--gpu: torch finds no GPU here")
     report = Report("torch", options.json, gpu=options.gpu)
@@ -113,6 +116,7 @@ def to_json(found: Measured) -> dict[str, Any]:
 def _measure(workers: int, params: int, options: argparse.Namespace) -> Measured:
     """One job. Leaves nothing behind."""
     limit = _LIMIT + 4 * workers + _SLOWEST * params * workers * (options.turns + 3)
-    program = [str(options.turns), str(params), "cuda" if options.gpu else "cpu"]
+    device, overlap = "cuda" if options.gpu else "cpu", "overlap" if options.overlap else "whole"
+    program = [str(options.turns), str(params), device, overlap]
     times = launching.times_of(workers, "torch_stepping.py", program, limit)
     return Measured(workers, params, times)

@@ -1,7 +1,8 @@
 """Steps of a PyTorch script: by itself, with spotmpi, and with gloo's DDP, in turn, in one MPI job.
 
-Run by mpirun (`torch` does): ``python torch_stepping.py FILE TURNS PARAMS DEVICE``. Each worker
-trains a module of so many float32 by AdamW, always on one batch of its own:
+Run by mpirun (`torch` does): ``python torch_stepping.py FILE TURNS PARAMS DEVICE WAY``. Each worker
+trains a module of so many float32 by AdamW, always on one batch of its own. The way of spotmpi's
+gradients is ``whole`` or ``overlap``:
 
 - ``alone``: without any communication;
 - ``spotmpi``: by `DistributedOptimizer`;
@@ -62,11 +63,11 @@ class Side:
         self.optimizer.step()
 
 
-def main(file: Path, count: int, params: int, device: str) -> None:
+def main(file: Path, count: int, params: int, device: str, overlap: bool) -> None:
     """One worker of the job, to its end."""
     torch.set_num_threads(1)
     alone, ours, theirs = (Side(params, device) for _ in range(3))
-    known: dict[str, Any] = {"module": ours.module, "scale_lr": "none"}
+    known: dict[str, Any] = {"module": ours.module, "scale_lr": "none", "overlap": overlap}
     with spotmpi.torch.DistributedOptimizer(ours.optimizer, **known) as opt:
         # Only now: entering has initialised MPI as spotmpi needs it.
         from spotmpi.fabric.mpi.calls import MPI
@@ -112,4 +113,5 @@ def check(side: Side, gather: Callable[[float], dict[int, float]], name: str) ->
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    _, out, turns_, size, where, way = sys.argv
+    main(Path(out), int(turns_), int(size), where, overlap=way == "overlap")

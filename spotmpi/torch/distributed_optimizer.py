@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -16,8 +16,9 @@ from spotmpi.errors import UsageError
 from spotmpi.policies import Policy
 from spotmpi.strategies import Strategy
 from spotmpi.torch.after_steps import AfterSteps
+from spotmpi.torch.early_gradients import EarlyGradients
 from spotmpi.torch.tensors import array_of, check_stream, stream_of, tensor_of
-from spotmpi.torch.torch_optimizer import TorchOptimizer
+from spotmpi.torch.torch_optimizer import TorchOptimizer, as_trained
 from spotmpi.training.optimizing import Optimizing
 
 __all__ = ["DistributedOptimizer"]
@@ -25,6 +26,7 @@ __all__ = ["DistributedOptimizer"]
 Self = TypeVar("Self", bound="DistributedOptimizer")
 
 _FLOATS = (torch.float32, torch.float64)
+_HALVES = (torch.bfloat16, torch.float16)
 _SOME = 3
 """Most names in a message."""
 
@@ -40,8 +42,11 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         not. Checkpoints keep their state, and newcomers get it.
     ``scaler``: a `torch.amp.GradScaler`. Call ``scaler.scale(loss).backward()`` and nothing else of
         it. A step with a gradient that is not finite moves no parameter.
+    ``overlap``: sum gradients while `backward` computes others, if the strategy can. Then call
+        `backward` once for each step (see `no_sync`), and do not change gradients after it.
 
-    The other arguments are those of `spotmpi.Trainer`. A context manager, as a trainer is. In the
+    Parameters of half precision are trained in float32 and rounded after each step. The other
+    arguments are those of `spotmpi.Trainer`. A context manager, as a trainer is. In the
     block the gradients of the parameters lie in memory of spotmpi, and are zero after each step.
     """
 
@@ -54,6 +59,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         module: torch.nn.Module | None = None,
         schedulers: Sequence[Any] = (),
         scaler: torch.amp.GradScaler | None = None,
+        overlap: bool = False,
         strategy: Strategy | None = None,
         strategies: Sequence[Strategy] = (),
         policy: Policy | None = None,
@@ -75,10 +81,23 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         """What is saved with the module beside these, by name: nobody moves it."""
         self._device = _device(self._moved)
         """Where the module is."""
+        if overlap and self._device.type != "cpu":
+            raise UsageError(
+                f"overlap=True needs a module in memory of the host, and it is on {self._device}: "
+                "leave overlap out"
+            )
         self._mover = TorchOptimizer(optimizer, self._moved, self._buffers, scaler)
         self._after = AfterSteps(optimizer, schedulers, scaler, self._mover)
+        self._early = EarlyGradients(self._moved, self._give_early)
+        self._overlap = overlap
+        self._copied = {
+            **self._buffers,
+            **{name: one.detach() for name, one in self._moved.items() if one.dtype in _HALVES},
+        }
+        """These buffers and the parameters of half precision: they have other memory than rounds,
+        and get a copy after each step."""
         self._there: dict[str, torch.Tensor] = {}
-        """The memory of rounds for these buffers, by name."""
+        """The memory of rounds for these, by name."""
         self._grads: dict[str, Array] = {}
         """Memory of the gradients, by name."""
         self._views: dict[str, torch.Tensor] = {}
@@ -87,10 +106,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         """What is undone at the end of the block."""
         with stream_of(self._device):
             super().__init__(
-                {
-                    **{name: array_of(one) for name, one in self._moved.items()},
-                    **{name: array_of(self._numbers(one)) for name, one in self._buffers.items()},
-                },
+                {name: array_of(one) for name, one in self._trained().items()},
                 optimizer=self._mover,
                 strategy=strategy,
                 strategies=strategies,
@@ -114,17 +130,28 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
         mean over this worker's batch. A parameter without a gradient counts as one whose gradient
         is zero. Afterwards the gradients are zero. ``loss``: the mean over the batch.
         """
-        participant = self._connected("step()")
+        self._connected("step()")
         self._check_batch("step")
         check_stream(self._device)
         number = self._number(loss.detach() if isinstance(loss, torch.Tensor) else loss)
         self._after.check()
         self._bring()
         self._mover.note(self._training.model.memory)
+        training = self._training
+        training.gradient.completed(self._grads, training.sync.give)
+        participant = self._connected("step()")
         self._participant = self._run(participant.step(self._grads, number))
         self._after.end(self.steps)
-        self._take_buffers()
+        self._copy()
         self._begin_step()
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Return a block in which `backward` only adds up gradients. Local.
+
+        Compute all parts of a batch but the last one in it, if there is ``overlap``. Otherwise it
+        changes nothing.
+        """
+        return self._early.held()
 
     @contextmanager
     def agreed(self) -> Iterator[None]:
@@ -146,6 +173,8 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
             block.enter_context(stream_of(self._device))
             super().__enter__()
             block.enter_context(self._mover.guarded())
+            if self._overlap:
+                block.enter_context(self._early.watching())
             self._block = block.pop_all()
         try:
             self._begin()
@@ -157,7 +186,7 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
     def _begin(self) -> None:
         """Give the module what all begin with, and the gradients their memory. Collective."""
         self._check_still()
-        self._take_buffers()
+        self._copy()
         self._grads = self._training.gradient.arrays(self._training.sync.memory.shared)
         self._views = {name: tensor_of(grad) for name, grad in self._grads.items()}
         self._begin_step()
@@ -176,36 +205,57 @@ class DistributedOptimizer(Optimizing[dict[str, Array]]):
                 param.grad = None
 
     def _look_at(self, flats: Sequence[Buffer]) -> None:
-        """Let the parameters have these buffers as their memory, and take the buffers of them."""
+        """Let the parameters have these buffers as their memory, and copy the rest from them."""
         arrays = self._training.model.layout.named(flats)
         for name, param in self._moved.items():
-            param.data = tensor_of(arrays[name])
-        self._there = {name: tensor_of(arrays[name]) for name in self._buffers}
-        self._take_buffers()
+            if name not in self._copied:
+                param.data = tensor_of(arrays[name])
+        self._there = {name: tensor_of(arrays[name]) for name in self._copied}
+        self._copy()
 
     def _begin_step(self) -> None:
         """Set the gradients to zero, in the memory that rounds read."""
         for name, param in self._moved.items():
             self._views[name].zero_()
-            param.grad = self._views[name]
+            param.grad = None if name in self._copied else self._views[name]
 
     def _bring(self) -> None:
         """Bring gradients that lie elsewhere, and how far the buffers have come."""
-        for name, param in self._moved.items():
-            view, grad = self._views[name], param.grad
-            if grad is None:
-                view.zero_()
-            elif grad is not view:
-                view.copy_(grad.to_dense() if grad.is_sparse else grad)
+        early = self._early
+        for name in [name for name in self._moved if name not in early]:
+            self._bring_one(name)
+        early.end()
         for name, buffer in self._buffers.items():
             before, now = self._there[name], self._numbers(buffer)
             moved = torch.where(before == now, 0.0, before - now)  # both are infinite in a mask
             self._views[name].copy_(moved)
 
-    def _take_buffers(self) -> None:
-        for name, buffer in self._buffers.items():
+    def _bring_one(self, name: str) -> None:
+        """Bring the gradient of this parameter."""
+        view, grad = self._views[name], self._moved[name].grad
+        if grad is None:
+            view.zero_()
+        elif grad is not view:
+            view.copy_(grad.to_dense() if grad.is_sparse else grad)
+
+    def _give_early(self, name: str) -> None:
+        """Give the gradient of this parameter to the round while `backward` goes on."""
+        participant = self._connected("ready()")
+        self._check_batch("ready")
+        self._bring_one(name)
+        self._participant = self._run(participant.ready(name, self._grads[name]))
+
+    def _copy(self) -> None:
+        """Copy from the memory of rounds to what has other memory."""
+        for name, one in self._copied.items():
             found = self._there[name]
-            buffer.copy_(found if buffer.is_floating_point() else found.round())
+            one.copy_(found if one.is_floating_point() else found.round())
+
+    def _trained(self) -> dict[str, torch.Tensor]:
+        """Return what rounds carry, by name: the buffers as numbers, and the parameters. Sums begin
+        with the last ones, and buffers are brought with the step."""
+        numbers = {name: self._numbers(one) for name, one in self._buffers.items()}
+        return {**numbers, **{name: one.to(as_trained(one)) for name, one in self._moved.items()}}
 
     def _numbers(self, buffer: torch.Tensor) -> torch.Tensor:
         """Return what a buffer holds as numbers that can be averaged."""
@@ -271,10 +321,10 @@ def _device(params: Mapping[str, torch.nn.Parameter]) -> torch.device:
     """Return where these parameters are. Raises UsageError unless spotmpi can train them there."""
     first, *_ = params.values()
     for name, param in params.items():
-        if param.dtype not in _FLOATS:
+        if param.dtype not in (*_FLOATS, *_HALVES):
             raise UsageError(
-                f"parameter {name} is {param.dtype}: spotmpi trains float32 and float64; compute "
-                "in half precision with torch.autocast"
+                f"parameter {name} is {param.dtype}: spotmpi trains float64, float32, bfloat16 and "
+                "float16"
             )
         if param.device != first.device:
             raise UsageError(

@@ -17,7 +17,7 @@ from spotmpi.errors import UsageError
 from spotmpi.optimizers import Optimizer
 from spotmpi.torch.tensors import tensor_of
 
-__all__ = ["TorchOptimizer"]
+__all__ = ["TorchOptimizer", "as_trained"]
 
 _UPDATES = "updates"
 """Number of updates since its memory was empty."""
@@ -115,12 +115,18 @@ class TorchOptimizer(Optimizer):
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Return a block in which it is a UsageError if the script moves anything by itself."""
+        """Return a block in which it is a UsageError if the script moves anything by itself. After
+        it the torch optimizer remembers tensors of the parameters' types, as it does alone."""
         hook = self._inner.register_step_pre_hook(self._check)
         try:
             yield
         finally:
             hook.remove()
+            for param in self._params.values():
+                state = self._inner.state.get(param, {})
+                for one in self._memory:
+                    if state.get(one) is not None:
+                        state[one] = state[one].to(param.dtype)
 
     def begin(self, layout: Layout, memory: Mapping[str, Sequence[Buffer]]) -> None:
         """Fill ``memory`` with what the torch optimizer remembers before the training."""
@@ -289,6 +295,11 @@ class TorchOptimizer(Optimizer):
                 param.data, param.grad = data, grad
 
 
+def as_trained(param: torch.Tensor) -> torch.dtype:
+    """Return the type in which a parameter is trained: half precision in float32."""
+    return torch.promote_types(param.dtype, torch.float32)
+
+
 def _flat(group: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the numbers in a group's settings, with their names."""
     for name, value in group.items():
@@ -321,7 +332,8 @@ def _remembered(inner: torch.optim.Optimizer) -> tuple[set[str], dict[str, Any]]
         first = max(moved, key=lambda param: param.dim(), default=None)
         if first is None:
             continue
-        probe = torch.nn.Parameter(first.new_ones(_SIDE[: max(1, first.dim())]))
+        sides = _SIDE[: max(1, first.dim())]
+        probe = torch.nn.Parameter(first.new_ones(sides, dtype=as_trained(first)))
         for name, value in _state_of(inner, group, first, probe).items():
             if value is None:
                 continue

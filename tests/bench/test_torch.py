@@ -40,13 +40,24 @@ def test_without_a_gpu_it_says_so(
     assert "torch finds no GPU" in capsys.readouterr().err
 
 
+def test_an_overlap_on_a_gpu_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gloo, "there", lambda: True)
+    assert cli.main(["bench", "torch", "--gpu", "--overlap"]) == 2
+    assert "leave out --gpu" in capsys.readouterr().err
+
+
 @pytest.mark.matrix
-def test_all_sides_run_in_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [[], ["--overlap"]])
+def test_all_sides_run_in_one_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: list[str]
+) -> None:
     pytest.importorskip("torch", reason="no torch: python -m pip install torch")
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     file = tmp_path / "torch.json"
     options = ["--workers", "2", "--params", "2000", "--turns", "2", "--json", str(file)]
-    assert cli.main(["bench", "torch", *options]) == 0
+    assert cli.main(["bench", "torch", *options, *way]) == 0
     found = json.loads(file.read_text())
     (cell,) = found["cells"]
     assert (cell["workers"], cell["params"], found["failures"]) == (2, 2000, [])

@@ -1,6 +1,7 @@
 """A torch script for `test_real`: two workers kill themselves in a hook of the backward pass.
 
-``killed.py DEVICE``: where the module is.
+``killed.py DEVICE``: where the module is. In memory of the host its gradients are given early, and
+the workers die when they have given all but the last ones.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(module.parameters(), lr=0.003)
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.01, total_steps=4000)
     known: dict[str, Any] = {"module": module, "schedulers": [scheduler], "scale_lr": "none"}
+    known |= {"overlap": device == "cpu", "bucket_mb": 0.002}
     with spotmpi.torch.DistributedOptimizer(optimizer, **known) as opt:
 
         def die(_grad: torch.Tensor) -> None:

@@ -50,7 +50,7 @@ def module(seed: int) -> torch.nn.Module:
 
 def bits(of: torch.nn.Module) -> bytes:
     """Return all that the module holds."""
-    return b"".join(one.detach().numpy().tobytes() for one in of.state_dict().values())
+    return b"".join(one.double().numpy().tobytes() for one in of.state_dict().values())
 
 
 @dataclass(frozen=True)
@@ -61,12 +61,16 @@ class Training(Job):
     of: Callable[..., Any] = torch.optim.AdamW
     scaled: bool = False
     """Losses are multiplied, by more after every third step."""
+    overlap: bool = False
+    half: bool = False
+    """Parameters and buffers are of half precision."""
 
     def script(self, worker: int) -> Final:
         """As the documentation has it."""
         gradients: Counter[int] = Counter()
         stopped, began = False, 0
-        trained = module(worker)
+        kind = torch.bfloat16 if self.half else torch.float32
+        trained = module(worker).to(kind)
         optimizer = self.of(trained.parameters(), lr=0.01)
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.05, total_steps=500)
         scaler = torch.amp.GradScaler("cpu", 16.0, growth_interval=3) if self.scaled else None
@@ -75,6 +79,8 @@ class Training(Job):
             module=trained,
             schedulers=[scheduler],
             scaler=scaler,
+            overlap=self.overlap,
+            bucket_mb=1e-4,
             strategy=self.strategy(),
             seed=self.seed,
             scale_lr=self.scale_lr,
@@ -85,7 +91,7 @@ class Training(Job):
                     for batch in opt.batches(self.samples, self.batch_size):
                         rehearsal = opt.worker not in opt.workers
                         gradients[opt.steps] += not rehearsal
-                        loss = ((trained(X[batch]) - Y[batch]) ** 2).mean()
+                        loss = ((trained(X[batch].to(kind)) - Y[batch]) ** 2).mean()
                         (loss if scaler is None else scaler.scale(loss)).backward()
                         opt.step(loss)
                         began = opt.steps if rehearsal else began
@@ -112,13 +118,30 @@ def check(result: Result) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "scaled"),
-    [("ssgd", False), ("ssgd", True), ("localsgd:h=3", True), ("diloco:h=4,mix=0.5", False)],
+    ("strategy", "how"),
+    [
+        ("ssgd", {}),
+        ("ssgd", {"scaled": True, "overlap": True}),
+        ("ssgd", {"half": True, "overlap": True}),
+        ("localsgd:h=3", {"scaled": True}),
+        ("diloco:h=4,mix=0.5", {"half": True}),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
 )
 def test_workers_die_join_and_leave_at_any_event(
-    tmp_path: Path, strategy: str, scaled: bool
+    tmp_path: Path, strategy: str, how: dict[str, bool]
 ) -> None:
-    calm = Training(tmp_path / "calm", 3, strategy=lambda: named(strategy), scaled=scaled)
+    calm = Training(tmp_path / "calm", 3, strategy=lambda: named(strategy), **how)
     results = campaign(calm, runs=6, holds=check)
     assert joined(results)
     assert any(result.of("recovery") for result in results)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("first", range(50_000, 50_600, 200))
+def test_a_long_campaign_of_gradients_that_are_given_early(
+    tmp_path: Path, first: int, half: bool
+) -> None:
+    calm = Training(tmp_path / "calm", 4, overlap=True, half=half)
+    assert joined(campaign(calm, runs=200, first=first, holds=check))
