@@ -569,7 +569,7 @@ def test_nothing_is_asked_for_with_a_batch_in_hand_while_a_contribution_travels(
 
     with pytest.raises(
         UsageError,
-        match=r"a round of .* is under way: call mean\(\), once\(\) and gather\(\) after",
+        match=r"a round of .* is under way: call mean\(\), once\(\), gather\(\) and sum\(\) after",
     ):
         ask_in_the_loop()
 

@@ -91,13 +91,19 @@ class Layout:
     """The backend of all the arrays."""
 
     @classmethod
-    def of(cls, params: Tree, bucket_mb: float = BUCKET_MB, halves: bool = False) -> Layout:
+    def of(
+        cls,
+        params: Tree,
+        bucket_mb: float = BUCKET_MB,
+        halves: bool = False,
+        what: str = "params",
+    ) -> Layout:
         """Return the layout of these parameters; UsageError for what cannot be trained.
 
         An array larger than ``bucket_mb`` has a bucket of its own. ``halves``: True if there may be
-        arrays of half precision.
+        arrays of half precision. ``what``: their name in messages.
         """
-        structure, items = Structure.of(params)
+        structure, items = Structure.of(params, what)
         backends = {key: _backend_of(array, key) for key, array in items.items()}
         backend = _the_one(backends)
         described = {key: backend.describe(array) for key, array in items.items()}
@@ -106,7 +112,7 @@ class Layout:
         for key, (dtype, _) in described.items():
             if dtype not in known:
                 expected = " or ".join(known)
-                name = called("params", key)
+                name = called(what, key)
                 raise UsageError(f"{name} is {dtype}, expected {expected}: convert it first")
         cut = [
             keys

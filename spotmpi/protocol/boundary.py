@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from spotmpi.protocol import exact_means
-from spotmpi.protocol.control_word import GATHER, MEAN, ONCE, ControlSum
+from spotmpi.protocol.control_word import GATHER, MEAN, ONCE, SUMS, ControlSum
 from spotmpi.protocol.ending import EndEvent, Ending
 
 __all__ = ["LENGTH", "START", "Boundary", "Payload", "boundary", "follow"]
@@ -19,9 +19,10 @@ class Payload(NamedTuple):
     """What a round carries that has not the model's size."""
 
     kind: int
-    """`MEAN`, `ONCE` or `GATHER`: the kind of its round."""
+    """`MEAN`, `ONCE`, `GATHER` or one of `SUMS`: the kind of its round."""
     size: int
-    """Words of the mean, or bytes of values; 0: nothing, as all wait for the value."""
+    """Words of the mean, numbers of the sum, or bytes of values; 0: nothing, as all wait for the
+    value."""
     lengths: bool = False
     """True if it is the table of the values' lengths, which comes before the values."""
 
@@ -63,6 +64,9 @@ def boundary(
             payload = Payload(MEAN, word.numbers * exact_means.WORDS)
     elif kind == ONCE and not (word.size and last is not None and last.size):
         payload = Payload(ONCE, word.size)
+    elif kind in SUMS.values():
+        if last is None:
+            payload = Payload(kind, word.numbers)
     elif kind == GATHER and last is None:
         payload = Payload(GATHER, LENGTH * full, lengths=True)
     elif kind == GATHER and last is not None and last.lengths:
@@ -70,7 +74,7 @@ def boundary(
     everybody = word.leaving >= full + learnt
     stops = stopping or (not over and (word.stop or everybody))
     # Not when a newcomer has just learnt: it cannot report this step if all others leave. And not
-    # within a `once` or a `gather`: a newcomer's script could not take part in it.
+    # within a `once`, a `gather` or a `sum`: a newcomer's script could not take part in it.
     waits = stops or over or learnt > 0 or (payload is not None and payload.kind != MEAN)
     changes = not waits and (word.leaving > 0 or word.newcomer)
     return Boundary(over, stops, changes, word.save, kind == ONCE and word.size > 0, payload)

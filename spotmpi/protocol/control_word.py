@@ -16,15 +16,20 @@ from typing import Any, NamedTuple
 from spotmpi.errors import LeftAlone, ReplicaMismatch
 from spotmpi.protocol.membership import WorkerId
 
-WORDS = 19
+WORDS = 22
 MOST_WORKERS = 1 << 20
 _PIECE = 32
 _PIECES = 2
 
-STEP, MEAN, ONCE, GATHER, END = range(5)
-KINDS = ("step()", "mean()", "once()", "gather()", "the end of the training")
-_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(5, 12)
-_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _DIGESTED, _DIGEST = range(12, 18)
+STEP, MEAN, ONCE, GATHER, SUM32, SUM64, END = range(7)
+KINDS = (
+    *("step()", "mean()", "once()", "gather()", "sum() of float32", "sum() of float64"),
+    "the end of the training",
+)
+SUMS = {"float32": SUM32, "float64": SUM64}
+"""Kinds of rounds that sum any arrays, by their type."""
+_SAVE, _PUBLISHED, _STOP, _LEAVES, _NEWCOMER, _LATE, _ENDER = range(7, 14)
+_STRATEGY, _LOSS, _LOSS_WEIGHT, _NUMBERS, _CALL, _DIGESTED, _DIGEST = range(14, 21)
 
 
 class ControlWord(NamedTuple):
@@ -51,8 +56,10 @@ class ControlWord(NamedTuple):
     loss: float = 0.0
     loss_weight: float = 0.0
     numbers: int = 0
-    """Numbers that a `mean` is asked of. In a `once`: bytes of the value, from the worker that has
-    it. In a `gather`: bytes of this worker's value."""
+    """Numbers that a `mean` or a `sum` is asked of. In a `once`: bytes of the value, from the
+    worker that has it. In a `gather`: bytes of this worker's value."""
+    call: int = 0
+    """Stands for what is summed: a number of 32 bits, the same on workers that sum the same."""
     digest: int | None = None
     """Digest of the parameters before this round."""
 
@@ -69,7 +76,7 @@ class ControlWord(NamedTuple):
             word[_STRATEGY] = 1 + self.strategy
         if self.loss_weight:
             word[_LOSS], word[_LOSS_WEIGHT] = self.loss * self.loss_weight, self.loss_weight
-        word[_NUMBERS] = self.numbers
+        word[_NUMBERS], word[_CALL] = self.numbers, self.call
         if self.digest is not None:
             word[_DIGESTED] = 1
             word[_DIGEST:] = pieces(self.digest)
@@ -125,7 +132,7 @@ class ControlSum(NamedTuple):
 
     @property
     def numbers(self) -> int:
-        """Numbers of each worker in this round's mean."""
+        """Numbers of each worker in this round's mean or sum."""
         return int(self.values[_NUMBERS]) // max(1, self.workers)
 
     @property
@@ -166,6 +173,16 @@ class ControlSum(NamedTuple):
                 f"in round {number} the {self.workers} workers called trainer.mean() with "
                 f"{int(self.values[_NUMBERS])} numbers in all, and this one with {own}: give "
                 "mean() a number, or an array of one shape on all workers"
+            )
+
+    def check_call(self, own: int, what: str, number: int) -> None:
+        """Raise ReplicaMismatch unless all workers sum the same. ``own`` stands for ``what`` this
+        one sums."""
+        if self.values[_CALL] != own * self.workers:
+            raise ReplicaMismatch(
+                f"in round {number} the {self.workers} workers called trainer.sum() with different "
+                f"arrays, this one with {what}: give it arrays of the same names, shapes and types "
+                "on all workers"
             )
 
     def check_digest(self, own: int | None, round_number: int) -> None:

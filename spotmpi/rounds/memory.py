@@ -1,9 +1,9 @@
 """The memory of one worker's rounds: the arenas of the open round, and those of the last one.
 
 A usual round carries the arenas that its owner names, and a page while a worker learns. A round
-for the numbers of a mean, for the value of a `once`, or for what a `gather` brings, carries only
-that. A round in which all wait for the value of a `once` carries nothing. The control word goes
-with each. All is local.
+for the numbers of a mean or a sum, for the value of a `once`, or for what a `gather` brings,
+carries only that. A round in which all wait for the value of a `once` carries nothing. The control
+word goes with each. All is local.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.host_ring import RING
 from spotmpi.rounds.state_transfer import StateTransfer
+
+_MOST_SUMS = 4
+"""Most arenas of sums that are kept."""
 
 ArenaOf = Callable[..., Arena]
 """Makes an arena, as `Fabric.arena` does."""
@@ -39,6 +42,8 @@ class RoundMemory:
         self.payload: Payload | None = None
         """What goes alone with the open round, or the next; None: it carries the model's size."""
         self._alone: Arena | None = None
+        self._sums: dict[Payload, Arena] = {}
+        """The arenas of the last sums: a script mostly asks for the same ones again."""
 
     @property
     def parts(self) -> list[Part]:
@@ -137,6 +142,21 @@ class RoundMemory:
     def follow(self, payload: Payload | None) -> None:
         """Make the next round carry this and nothing else; None: the model's size."""
         self.payload, self._alone = payload, None
-        if payload is not None:
+        if payload is None:
+            return
+        if payload.kind in _TYPES:
+            self._alone = self._sums.pop(payload, None) or self._arena_of_sum(payload)
+            self._sums[payload] = self._alone  # as the last one
+        else:
             dtype = "float64" if payload.kind == control_word.MEAN else "uint8"
             self._alone = self._arena_of([Shape(dtype, payload.size)] * bool(payload.size))
+
+    def _arena_of_sum(self, payload: Payload) -> Arena:
+        """Make an arena that the plane may share between workers, in place of the oldest one."""
+        if len(self._sums) == _MOST_SUMS:
+            del self._sums[next(iter(self._sums))]
+        shape = Shape(_TYPES[payload.kind], payload.size)
+        return self._arena_of([shape], f"sum/{shape.dtype}/{shape.size}")
+
+
+_TYPES = {kind: dtype for dtype, kind in control_word.SUMS.items()}

@@ -7,10 +7,10 @@ worker gave the record. `Round.commit` finds the result in the memory's record.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from spotmpi.arrays.word_view import WordView
-from spotmpi.fabric import Shape
+from spotmpi.fabric import Buffer, Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.protocol.boundary import LENGTH
 from spotmpi.protocol.control_word import ControlSum
@@ -25,6 +25,8 @@ __all__ = [
     "OnceRound",
     "Reached",
     "Round",
+    "SumRound",
+    "Summed",
     "Taken",
 ]
 
@@ -43,7 +45,7 @@ class Taken(NamedTuple):
 class Round:
     """One round of this worker, from its opening to its commit."""
 
-    kind: ClassVar[int | None]
+    kind: int | None
     """Kind in the control word; None on a worker that does not know what round it is."""
 
     obeys = True
@@ -236,6 +238,53 @@ class GatherRound(Round):
                 first += length
         else:
             self.answer = {worker: bytes(came[self._places[worker]]) for worker in full}
+        return None
+
+
+class Summed(NamedTuple):
+    """The sum of what workers have brought."""
+
+    total: Any
+    workers: tuple[WorkerId, ...]
+    """The workers that it is of, in ring order."""
+
+
+class SumRound(Round):
+    """Two rounds until all have the sum of an array of each worker.
+
+    The first says that all ask for it, and that they mean the same. The second carries the arrays.
+    A worker that is lost before that one is complete is not in it.
+    """
+
+    def __init__(self, memory: RoundMemory, mine: Buffer, call: int, what: str) -> None:
+        """``mine``: what this worker brings, of float32 or float64; not empty. ``call``: a number
+        of 32 bits that stands for it, the same on all workers. ``what``: says it in messages."""
+        super().__init__(memory)
+        self.kind = control_word.SUMS[mine.dtype.name]
+        self._mine, self._call, self._what = mine, call, what
+        self.answer: Summed | None = None
+
+    def bring(self) -> None:
+        """Bring the array, if this is the second round."""
+        if self.memory.payload is None:
+            super().bring()
+            return
+        arena = self.memory.alone
+        arena.weight = 1.0
+        arena.contributions[0][...] = self._mine
+
+    def says(self) -> dict[str, Any]:
+        """Return how many numbers there are, and what they are."""
+        return {"numbers": self._mine.size, "call": self._call}
+
+    def commit(
+        self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
+    ) -> Taken | None:
+        """Check that all mean the same, or take the sum."""
+        if self.memory.payload is None:
+            word.check_call(self._call, self._what, number)
+        else:
+            self.answer = Summed(self.memory.alone.record[0].copy(), tuple(full))
         return None
 
 

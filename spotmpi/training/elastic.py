@@ -18,10 +18,12 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.rounds.once import answer_of, name_of, outcome_of
+from spotmpi.rounds.round import Summed
 from spotmpi.training.busy import BusyBlock
 from spotmpi.training.participant import Participant
 from spotmpi.training.process import this_process
 from spotmpi.training.script.answers import GATHERED, TOO_LARGE
+from spotmpi.training.script.summand import Summand
 from spotmpi.training.state.training_state import TrainingState
 
 # A library prints nothing unless the application asks for it.
@@ -228,6 +230,25 @@ class Elastic(Generic[P]):
             said = self._run(participant.gather(mine))
         return {worker: unpack(one) for worker, one in unpack(said).items()}
 
+    def sum(self, x: Any) -> Summed:
+        """Return the sum of ``x`` over all workers, and the workers that it is of, as a pair.
+        Collective, blocking.
+
+        ``x`` is an array of float32 or float64, or a structure of arrays of one of these types, of
+        the same shapes on all workers. The sum is new arrays in the same form, with the same bits
+        on all workers. A worker lost during the call is not in it: divide by ``len(workers)`` for a
+        mean. Between loops a resumed job and a newcomer get the sum of then. The cost is about the
+        all-reduce of one step, and one of the size of ``x``.
+        """
+        participant, position = self._connected("sum()"), self._training.position
+        try:
+            mine = Summand.of(in_host_memory(x))
+        except UsageError as error:
+            raise UsageError(f"worker {self.worker}: {self._call}.sum(): {error}") from None
+        said = position.recall(bytes, mine.known_by)
+        total, workers = self._run(participant.sum(mine)) if said is None else unpack(said)
+        return Summed(mine.result(total), tuple(workers))
+
     def last_once(self, work: Callable[[], Any]) -> Any:
         """Return the last value of `once` for this ``work``, or None if there is none. Local.
 
@@ -280,41 +301,38 @@ class Elastic(Generic[P]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        assert self._participant is not None
+        participant = self._participant
+        assert participant is not None
         try:
-            self._leave(self._participant, error)
-        finally:
-            this_process().let_go()
-
-    def _leave(self, participant: Participant, error: BaseException | None) -> None:
-        if isinstance(error, Stopped | Left):
-            launched = participant.context.settings.job is not None
-            if isinstance(error, Stopped) and self.leader and not launched:
-                print(f"spotmpi: {error}", file=sys.stderr, flush=True)  # a launcher would say it
-            self._give_up(participant, None)
-            return
-        if error is not None:
-            self._give_up(participant, error)
-            return
-        try:
-            self._check_step("the end of the block")
-            if self._training.gradient.micro_batches:
-                raise UsageError(
-                    f"worker {self.worker}: the end of the block came after "
-                    f"{self._call}.accumulate(), in step {self.steps}: call {self._call}.step()"
-                )
-            self._run(participant.finish())
+            if error is None:
+                self._check_step("the end of the block")
+                if self._training.gradient.micro_batches:
+                    raise UsageError(
+                        f"worker {self.worker}: the end of the block came after "
+                        f"{self._call}.accumulate(), in step {self.steps}: call {self._call}.step()"
+                    )
+                self._run(participant.finish())
+                self._inside = False
         except Exception as failure:
-            self._give_up(participant, failure)
+            error = failure
             raise
-        self._inside = False
+        finally:
+            try:
+                if error is not None:
+                    self._give_up(participant, error)
+            finally:
+                this_process().let_go()
 
-    def _give_up(self, participant: Participant, error: BaseException | None) -> None:
+    def _give_up(self, participant: Participant, error: BaseException) -> None:
         """End an unfinished training."""
+        leaves = isinstance(error, Stopped | Left)
+        launched = participant.context.settings.job is not None
+        if isinstance(error, Stopped) and self.leader and not launched:
+            print(f"spotmpi: {error}", file=sys.stderr, flush=True)  # a launcher would say it
         self._inside = False
         if isinstance(error, Exception):
             self._run(participant.abandon())
-        this_process().give_up(error)
+        this_process().give_up(None if leaves else error)
 
     def _run(self, steps: Steps[T]) -> T:
         """Perform ``steps``, in which the other workers take part."""

@@ -21,9 +21,10 @@ from spotmpi.optimizers import Schedule
 from spotmpi.protocol import control_word
 from spotmpi.protocol.boundary import Payload
 from spotmpi.protocol.membership import Membership
+from spotmpi.protocol.plain_values import unpack
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.rounds.handshake import Compare, Facts, Tell, check_facts
-from spotmpi.rounds.round import BeginRound
+from spotmpi.rounds.round import BeginRound, Summed
 from spotmpi.settings import Settings
 from spotmpi.training.briefing import Admission, Briefing
 from spotmpi.training.exchange import TrainingExchange
@@ -31,6 +32,7 @@ from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Outsider, Participant, turned_away
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.script.answers import GATHERED
+from spotmpi.training.script.summand import Summand
 from spotmpi.training.session import Session
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.step_round import LearnRound
@@ -237,6 +239,13 @@ class JoiningWorker(Outsider[P]):
         yield from ()
         return self._told("gather()", GATHERED)
 
+    def sum(self, mine: Summand) -> Asks[Summed]:
+        """Return what the others were told on the way to their step. Raises Left if it is
+        unknown."""
+        yield from ()
+        total, workers = unpack(self._told("sum()", mine.known_by))
+        return Summed(total, tuple(workers))
+
     def _told(self, call: str, of: str | None) -> bytes:
         said = self.training.position.answers.recall_of_turn(of)
         if said is None:
@@ -258,8 +267,8 @@ class JoiningWorker(Outsider[P]):
         if self.training.position.answers.lost:
             raise turned_away(
                 self.context,
-                "its script has asked for more outside of batches(), by mean(), once() and "
-                "gather(), than is kept for newcomers; ask for less, or inside of batches()",
+                "its script has asked for more outside of batches(), by mean(), once(), gather() "
+                "and sum(), than is kept for newcomers; ask for less, or inside of batches()",
             )
 
 
@@ -294,6 +303,11 @@ class PastTraining(Outsider[P]):
         """Raise Left: the values cannot be known."""
         yield from ()
         raise turned_away(self.context, _UNKNOWN.format("gather()"))
+
+    def sum(self, mine: Summand) -> Asks[Summed]:
+        """Raise Left: the sum cannot be known."""
+        yield from ()
+        raise turned_away(self.context, _UNKNOWN.format("sum()"))
 
     def finish(self) -> Asks[None]:
         """Close this training; the script goes on to the next one."""

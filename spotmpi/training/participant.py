@@ -11,6 +11,8 @@ from spotmpi.fabric import Steps as Asks
 from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
+from spotmpi.rounds.round import Summed
+from spotmpi.training.script.summand import Summand
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
@@ -60,6 +62,9 @@ class Participant(Protocol):
 
     def gather(self, mine: bytes) -> Asks[bytes]:
         """Return a packed dict of all workers' packed values, by worker. ``mine``: this one's."""
+
+    def sum(self, mine: Summand) -> Asks[Summed]:
+        """Return the sum of what all workers bring. ``mine``: what this one does."""
 
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""

@@ -31,6 +31,7 @@ from collections import Counter
 from pathlib import Path
 
 import model
+import numpy as np
 import others
 from arrays import LIBRARIES, Library
 
@@ -52,6 +53,7 @@ parser.add_argument("--passes", type=int, default=3)
 parser.add_argument("--batch-size", type=int, default=4)
 parser.add_argument("--means", action="store_true", help="a mean() in every step")
 parser.add_argument("--gathers", action="store_true", help="a gather() in every step")
+parser.add_argument("--sums", type=int, help="a sum() of so many numbers in every step")
 parser.add_argument("--plane", default="Node", choices=["Plain", "Node", "Hosts"])
 parser.add_argument("--wide", action="store_true", help="a model that is worth sharing memory")
 parser.add_argument("--strategy", default="ssgd", help="or one of others")
@@ -244,6 +246,10 @@ with spotmpi.Trainer(
             gathered = trainer.gather(bytes(trainer.worker))
             assert gathered == {one: bytes(one) for one in gathered}
             assert trainer.worker in gathered
+        if arguments.sums:
+            total, of = trainer.sum(np.full(arguments.sums, 2.0**trainer.worker, np.float32))
+            assert set(total) == {sum(2.0**one for one in of)}
+            assert trainer.worker in of
         if arguments.once == "loop" and trainer.steps % 3 == 0:
             do_once(f"step-{trainer.steps}")
     if arguments.once:

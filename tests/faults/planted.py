@@ -131,8 +131,8 @@ SESSION: list[_Slip] = [
     (
         "a_folder_stays_locked_after_its_training",
         "training/elastic.py",
-        "        finally:\n            this_process().let_go()",
-        "        finally:\n            pass",
+        "            finally:\n                this_process().let_go()",
+        "            finally:\n                pass",
     ),
     (
         "the_last_average_is_given_again_where_nobody_brought_anything",
@@ -273,6 +273,36 @@ DRIVER: list[_Slip] = [
         "training/steps/quorum_watch.py",
         "        self._since = None\n        if self._training",
         "        if self._training",
+    ),
+    (
+        "what_a_sum_is_of_does_not_count_after_a_round_in_which_nothing_did",
+        "rounds/round.py",
+        "        arena.weight = 1.0\n",
+        "",
+    ),
+    (
+        "sums_of_other_arrays_are_made",
+        "rounds/round.py",
+        "            word.check_call(self._call, self._what, number)\n",
+        "            pass\n",
+    ),
+    (
+        "a_sum_is_in_the_memory_of_the_next_one",
+        "rounds/round.py",
+        "self.memory.alone.record[0].copy(), tuple(full)",
+        "self.memory.alone.record[0], tuple(full)",
+    ),
+    (
+        "workers_leave_between_the_two_rounds_of_a_sum",
+        "protocol/boundary.py",
+        "payload is not None and payload.kind != MEAN)\n",
+        "payload is not None and payload.kind not in (MEAN, *SUMS.values()))\n",
+    ),
+    (
+        "a_newcomer_is_told_of_no_large_sum",
+        "training/script/answers.py",
+        "not self._large and ",
+        "",
     ),
 ]
 

@@ -1,5 +1,5 @@
-"""What `mean`, `once` and `gather` returned, as far as a newcomer or a resumed script needs it.
-Pure."""
+"""What `mean`, `once`, `gather` and `sum` returned, as far as a newcomer or a resumed script needs
+it. Pure."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from spotmpi.protocol.plain_values import unpack
 A = TypeVar("A", list[float], bytes)
 
 Answer = list[float] | bytes
-"""Numbers of a mean, the packed value of a `once`, or the packed values of a `gather`."""
+"""Numbers of a mean, the packed value of a `once`, or what `gather` or `sum` returned, packed."""
 
 Of = str | int | None
-"""What an answer belongs to: the name of a `once`, how many numbers a mean has, or `GATHERED`."""
+"""What an answer belongs to: the name of a `once`, how many numbers a mean has, `GATHERED`, or what
+was summed."""
 
 GATHERED = "gather()"
 """What the answers of `gather` belong to. No function has this name."""
@@ -26,8 +27,8 @@ _MOST = 16384
 TOO_LARGE = b""
 """Stands for a value of `once` for which there is no room."""
 
-_MOST_IN_TURN = 1 << 20
-"""Bytes of values of `once` and `gather`, in front of a step, that newcomers can be told."""
+MOST_IN_TURN = 1 << 20
+"""Bytes of values of `once`, `gather` and `sum`, in front of a step, that newcomers can be told."""
 
 
 class Answers:
@@ -45,16 +46,19 @@ class Answers:
         self._turn: list[tuple[Of, bytes]] = []
         """Packed values since the last batch was drawn, or since the last step where steps are
         loose, each with its `Of`."""
+        self._large = False
+        """True if one of those is too large to be kept."""
         self.asked = False
         """True if something was asked since the last step, in a loop or where steps are loose."""
 
-    def keep(self, answer: Answer, of: Of, opened: int) -> bool:
-        """Keep an answer given after ``opened`` batches. Return False if there is no room for it:
-        all answers are `lost` then."""
+    def keep(self, answer: Answer | None, of: Of, opened: int) -> bool:
+        """Keep an answer given after ``opened`` batches; None: one that is too large. Return False
+        if there is no room for it: all answers are `lost` then."""
         self.forget()
-        self._kept.append((opened, of, answer))
+        if answer is not None:
+            self._kept.append((opened, of, answer))
         self.had = len(self._kept)
-        if sum(_size(known) for *_, known in self._kept) > _MOST:
+        if answer is None or sum(_size(known) for *_, known in self._kept) > _MOST:
             self._kept, self.had, self.lost = [], 0, True
         return not self.lost
 
@@ -84,9 +88,10 @@ class Answers:
         others = sum(len(one) for name, one in self.last.items() if name != of)
         self.last[of] = said if others + len(said) <= _MOST else TOO_LARGE
 
-    def keep_for_turn(self, answer: Answer, of: Of) -> None:
-        """Keep an answer until the next step is over."""
+    def keep_for_turn(self, answer: Answer | None, of: Of) -> None:
+        """Keep an answer until the next step is over; None: one that is too large."""
         self.asked = True
+        self._large = self._large or answer is None
         if isinstance(answer, bytes):
             self._turn.append((of, answer))
 
@@ -102,15 +107,16 @@ class Answers:
     def drawn(self) -> None:
         """Note that a batch is drawn: a newcomer's script begins there."""
         self._turn.clear()
+        self._large = False
 
     @property
     def tellable(self) -> bool:
         """True if a newcomer can be told all that it needs for its first batch."""
-        return sum(len(answer) for _, answer in self._turn) <= _MOST_IN_TURN
+        return not self._large and sum(len(one) for _, one in self._turn) <= MOST_IN_TURN
 
     def stepped(self) -> None:
         """Note that a step is over."""
-        self._turn.clear()
+        self.drawn()
         self.asked = False
 
     def told(self) -> dict[str, Any]:

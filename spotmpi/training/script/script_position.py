@@ -2,10 +2,10 @@
 
 The position is equal on all workers at every boundary. A newcomer runs the same script from its
 beginning, and gets to where the others are without their help. Its loop over passes begins with the
-pass that they are in. Batches that are used up yield nothing. A `mean`, a `once` or a `gather`
-outside of batches is answered as it was then. In its first batch the newcomer is told what `once`
-and `gather` returned on the others' way to their step. A resumed script gets to its checkpoint in
-the same way.
+pass that they are in. Batches that are used up yield nothing. A `mean`, a `once`, a `gather` or a
+`sum` outside of batches is answered as it was then. In its first batch the newcomer is told what
+`once`, `gather` and `sum` returned on the others' way to their step. A resumed script gets to its
+checkpoint in the same way.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class ScriptPosition:
         self.loops.leave_behind()
         self.answers.forget()
 
-    def remember(self, answer: Answer, of: Of = None) -> None:
-        """Keep an answer that all workers were given now."""
+    def remember(self, answer: Answer | None, of: Of = None) -> None:
+        """Keep an answer that all workers were given now; None: one that is too large."""
         if self.inside or self._loose:
             self.answers.keep_for_turn(answer, of)
         elif not self.answers.lost and not self.answers.keep(answer, of, len(self._samplers)):

@@ -284,7 +284,7 @@ class WorkerSteps:
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: workers take different "
                 f"numbers of steps on the way to a round of {training.sync.strategy}: call mean(), "
-                "once() and gather() after the loop over batches, and not in it"
+                "once(), gather() and sum() after the loop over batches, and not in it"
             )
         return self._asynchronous and self.now.left
 
@@ -295,8 +295,8 @@ class WorkerSteps:
         if training.batch is not None:
             raise UsageError(
                 f"worker {self._me}, step {training.progress.steps}: a round of "
-                f"{training.sync.strategy} is under way: call mean(), once() and gather() after "
-                "the step with a batch, and not before it"
+                f"{training.sync.strategy} is under way: call mean(), once(), gather() and sum() "
+                "after the step with a batch, and not before it"
             )
 
     def take(self, loss: float | None) -> None:

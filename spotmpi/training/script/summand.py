@@ -1,0 +1,58 @@
+"""What a script has summed over all workers: arrays, as one flat array. Local."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from spotmpi.arrays.backend import HOST, Buffer
+from spotmpi.arrays.layout import Layout
+from spotmpi.errors import UsageError
+
+__all__ = ["Summand"]
+
+_SOME = 3
+"""Most arrays in a description."""
+
+
+class Summand(NamedTuple):
+    """One worker's part of a sum."""
+
+    flat: Buffer
+    """All numbers, in an array of float32 or float64."""
+    layout: Layout
+    alone: bool
+    """True if the script gave an array, and not a structure of some."""
+
+    @classmethod
+    def of(cls, x: Any) -> Summand:
+        """Return what ``x`` brings: an array or a structure of arrays. Raises UsageError for what
+        cannot be summed."""
+        alone = HOST.owns(x)
+        tree = [x] if alone else x
+        layout = Layout.of(tree, bucket_mb=math.inf, what="x")
+        if layout.backend is not HOST:
+            raise UsageError("x is in memory of a device: give a copy in memory of the host")
+        if len(layout.buckets) > 1:
+            raise UsageError("x has arrays of float32 and of float64: sum them in two calls")
+        (flat,) = layout.allocate()
+        layout.pack(tree, [flat], 1.0, "x")
+        return cls(flat, layout, alone)
+
+    @property
+    def known_by(self) -> str:
+        """What its sum is known by, alike on all workers."""
+        return f"sum {self.layout.signature:08x}"
+
+    def __str__(self) -> str:
+        shapes = [shape for _, shape in self.layout.described.values()]
+        some = ", ".join(map(str, shapes[:_SOME])) + ", .." * (len(shapes) > _SOME)
+        many = "an array" if self.alone else f"{len(shapes)} array{'s' * (len(shapes) != 1)}"
+        return f"{many} of {self.layout.buckets[0].dtype} {some}"
+
+    def result(self, total: Buffer) -> Any:
+        """Return the total in the form of what was given. It shares the memory of ``total``."""
+        if not HOST.owns(total) or HOST.describe(total) != HOST.describe(self.flat):
+            raise UsageError(f"the sum that is known here is not one of {self}")
+        found = self.layout.views([total])
+        return found[0] if self.alone else found

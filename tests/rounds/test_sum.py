@@ -1,0 +1,233 @@
+"""Sums of arrays over all workers: alone, and in simulated jobs in which workers die, join and
+leave over it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import spotmpi
+from spotmpi.errors import ReplicaMismatch, UsageError
+from spotmpi.fabric.sim.faults import Arrival, Kill, LeaveNotice
+from spotmpi.optimizers import SGD
+from spotmpi.rounds import memory
+from spotmpi.strategies import SSGD
+from tests.simulated import Final, Job, Result, bits, gradient, params
+from tests.test_member import agree, campaign, joined
+
+
+def test_alone_it_returns_a_copy_in_the_same_form(trainer: Any) -> None:
+    table = np.arange(6.0).reshape(2, 3)
+    total, workers = trainer.sum(table)
+    assert workers == (0,)
+    assert total.tolist() == table.tolist()
+    total += 1
+    assert table[0, 0] == 0.0
+    given = {"a": [np.ones((2, 1), "f4"), np.full((), 3, "f4")], "b": np.zeros(0, "f4")}
+    (found, _) = trainer.sum(given)
+    assert found["a"][0].tolist() == [[1.0], [1.0]]
+    assert found["a"][1] == 3
+    assert found["b"].shape == (0,)
+    assert {one.dtype for one in found["a"]} == {np.dtype("f4")}
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (3.0, r"x is a float, expected a list, tuple or dict of arrays"),
+        (np.arange(3), r"x\[0\] is int64, expected float32 or float64: convert it first"),
+        ([], "x is an empty list: give it at least one array"),
+        ([np.ones(2), np.ones(2, "f4")], "x has arrays of float32 and of float64: sum them in two"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused_before_anything_is_sent(
+    trainer: Any, x: Any, said: str
+) -> None:
+    with pytest.raises(UsageError, match=r"^worker 0: trainer.sum\(\): " + said):
+        trainer.sum(x)
+    assert trainer.sum(np.ones(1)).total.tolist() == [1.0]
+
+
+def test_of_nothing_is_nothing(trainer: Any) -> None:
+    assert trainer.sum(np.zeros((0, 3))).total.shape == (0, 3)
+
+
+def test_it_belongs_inside_the_block() -> None:
+    one = spotmpi.Trainer(params(0), optimizer=SGD(lr=0.1), strategy=SSGD())
+    with pytest.raises(UsageError, match=r"trainer.sum\(\) belongs inside `with spotmpi.Trainer"):
+        one.sum(np.ones(1))
+
+
+@dataclass(frozen=True)
+class Sums(Job):
+    """A script that sums arrays of several sizes and types, in its loops and outside.
+
+    Each worker brings a power of two, so the sum says whose are in it. Some calls stand before a
+    step and some behind it, together with things that are done once.
+    """
+
+    def script(self, worker: int) -> Final:
+        """What is summed outside of a loop is the same for a worker that comes later."""
+        first, last = (), ()
+        began, stopped = 0, False
+        trainer = spotmpi.Trainer(
+            params(worker), optimizer=self.optimizer(), strategy=SSGD(), seed=self.seed
+        )
+
+        def total(size: int, dtype: str = "float32") -> tuple[int, ...]:
+            found, workers = trainer.sum({"all": np.full((size, 2), 2.0**worker, dtype)})
+            assert found["all"].dtype == dtype
+            assert set(found["all"].flat) == {sum(2.0**one for one in workers)}
+            return workers
+
+        try:
+            with trainer:
+                first = total(3)
+                for number in trainer.passes(self.passes):
+                    for batch in trainer.batches(self.samples, self.batch_size):
+                        rehearsal, steps = trainer.worker not in trainer.workers, trainer.steps
+                        if steps % 2 == 0:
+                            assert trainer.once(lambda: "before") == "before"
+                        if steps % 3 == 0:
+                            assert (trainer.worker in total(steps + 1)) != rehearsal
+                            total(2, "float64")
+                        trainer.step(gradient(trainer.params, batch))
+                        began = trainer.steps if rehearsal else began
+                        if trainer.steps % 3 == 1:
+                            assert trainer.worker in total(5, "float64")
+                    last = total(1 + number)
+        except spotmpi.Stopped:
+            stopped = True
+        final = bits(trainer.params), trainer.steps, Counter[int](), ()
+        return Final(*final, stopped, tuple(map(float, [*first, -1, *last])), began)
+
+
+def test_newcomers_are_told_what_the_others_were(tmp_path: Path) -> None:
+    results = campaign(Sums(tmp_path / "calm", 3), runs=12, holds=agree)
+    assert len(joined(results)) > 4
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(20_000, 22_000, 400))
+def test_a_long_campaign(tmp_path: Path, first: int) -> None:
+    results = campaign(Sums(tmp_path / "calm", 4), runs=400, first=first, holds=agree)
+    assert len(joined(results)) > 100
+
+
+class Only(Job):
+    """A script that does nothing else, and asks for more sums than memory is kept of."""
+
+    def script(self, worker: int) -> Final:
+        """Some sizes often: a sum stays as it is while the next ones are made."""
+        kept = []
+        trainer = spotmpi.Trainer(params(worker), optimizer=self.optimizer(), strategy=SSGD())
+        with trainer:
+            for size in (1, 2, 2, 2, 2, 3, 4, 5, 1):
+                total, workers = trainer.sum(np.full(size, 2.0**worker))
+                kept.append((total, {sum(2.0**one for one in workers)}))
+            assert all(set(total.flat) == due for total, due in kept)
+        return Final(b"", 0, Counter(), (), False, tuple(map(float, workers)), 0)
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_the_first_worker_dies_at_any_event_of_it(tmp_path: Path, seed: int) -> None:
+    """Then it is in the sums of all others or of none, be they made in place or not."""
+    job = Only(tmp_path, workers=4, seed=seed)
+    seen = set()
+    for at in range(0, job.run().events, 9):
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        finals = replace(job, folder=folder, kills=[Kill(0, at)]).run().finals
+        assert {1, 2, 3} <= finals.keys()
+        assert len({finals[worker].means for worker in (1, 2, 3)}) == 1
+        seen.add(finals[1].means)
+    assert (1, 2, 3) in seen
+
+
+def test_memory_of_the_last_sums_is_kept_and_no_more(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+    kept = trainer._participant._exchange.memory
+    arena_of = kept._arena_of
+    monkeypatch.setattr(kept, "_arena_of", lambda *how: (made.append(how[1:]), arena_of(*how))[1])
+    sizes = [1, 2, 1, 3, 4, 1, 5, 2, 1]
+    for size in sizes:
+        trainer.sum(np.ones(size))
+    assert [name for (name,) in made] == [f"sum/float64/{size}" for size in (1, 2, 3, 4, 5, 2)]
+    assert len(kept._sums) == memory._MOST_SUMS
+
+
+def test_who_has_only_learnt_with_a_sum_counts_in_the_next_one(trainer: Any) -> None:
+    trainer.sum(np.ones(7))
+    (arena,) = trainer._participant._exchange.memory._sums.values()
+    arena.weighs = True
+    arena.bring_nothing()
+    trainer.sum(np.ones(7))
+    assert arena.weight == 1.0
+
+
+class Other(Job):
+    """A script in which worker 1 sums something else."""
+
+    def script(self, worker: int) -> Final:
+        """Arrays of as many numbers."""
+        trainer = spotmpi.Trainer(params(worker), optimizer=self.optimizer(), strategy=SSGD())
+        with trainer:
+            trainer.sum(np.ones((2, 3) if worker == 1 else (3, 2)))
+        raise AssertionError("nobody noticed")
+
+
+def test_workers_that_sum_other_arrays_are_told(tmp_path: Path) -> None:
+    said = (
+        r"workers called trainer.sum\(\) with different arrays, this one with an array of float64"
+    )
+    with pytest.raises(ReplicaMismatch, match=said):
+        Other(tmp_path, 3).run()
+
+
+def test_a_resumed_job_gets_the_sums_of_then(tmp_path: Path) -> None:
+    """Outside of loops, whichever workers it has now."""
+    environ = {"SPOTMPI_CHECKPOINT": str(tmp_path / "kept")}
+    first = Sums(tmp_path, 3, samples=90, environ=environ)
+    notices = [LeaveNotice(worker, 150) for worker in range(3)]
+    stopped: Result = replace(first, notices=notices).run()
+    assert all(final.stopped for final in stopped.finals.values())
+    again = replace(first, workers=5, environ={**environ, "SPOTMPI_RESUME": "1"})
+    again = replace(again, folder=tmp_path / "again")
+    again.folder.mkdir()
+    finals = again.run().finals
+    assert finals.keys() == {*range(5)}
+    assert len({final.means for final in finals.values()}) == 1
+    assert finals[0].means == (0, 1, 2, -1, *range(5))
+
+
+class Large(Job):
+    """A script that sums before a step what newcomers cannot be told."""
+
+    def script(self, worker: int) -> Final:
+        """In every second step."""
+        began = 0
+        trainer = spotmpi.Trainer(params(worker), optimizer=self.optimizer(), strategy=SSGD())
+        with trainer:
+            for batch in trainer.batches(self.samples, self.batch_size):
+                rehearsal = trainer.worker not in trainer.workers
+                if trainer.steps % 2 == 0:
+                    trainer.sum(np.ones(200_000))
+                trainer.step(gradient(trainer.params, batch))
+                began = trainer.steps if rehearsal else began
+        return Final(bits(trainer.params), trainer.steps, Counter(), (), False, (), began)
+
+
+def test_a_newcomer_waits_while_it_cannot_be_told_of_a_sum(tmp_path: Path) -> None:
+    for at in range(60, 100, 10):
+        folder = tmp_path / f"{at}"
+        folder.mkdir()
+        result = Large(folder, 2, samples=200, arrivals=[Arrival(2, at)]).run()
+        agree(result)
+        assert result.finals[2].began > 0
