@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from spotmpi.arrays.word_view import WordView
-from spotmpi.fabric import Buffer, Shape
+from spotmpi.fabric import Shape
 from spotmpi.protocol import control_word, exact_means
 from spotmpi.protocol.boundary import LENGTH
 from spotmpi.protocol.control_word import ControlSum
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.rounds.memory import RoundMemory
+from spotmpi.rounds.summand import Summand
 
 __all__ = [
     "BeginRound",
@@ -245,6 +246,7 @@ class Summed(NamedTuple):
     """The sum of what workers have brought."""
 
     total: Any
+    """Arrays; in a round's answer the flat array, which stays as it is until the next round."""
     workers: tuple[WorkerId, ...]
     """The workers that it is of, in ring order."""
 
@@ -256,12 +258,11 @@ class SumRound(Round):
     A worker that is lost before that one is complete is not in it.
     """
 
-    def __init__(self, memory: RoundMemory, mine: Buffer, call: int, what: str) -> None:
-        """``mine``: what this worker brings, of float32 or float64; not empty. ``call``: a number
-        of 32 bits that stands for it, the same on all workers. ``what``: says it in messages."""
+    def __init__(self, memory: RoundMemory, mine: Summand) -> None:
+        """``mine``: what this worker brings."""
         super().__init__(memory)
-        self.kind = control_word.SUMS[mine.dtype.name]
-        self._mine, self._call, self._what = mine, call, what
+        self.kind = control_word.SUMS[mine.bucket.dtype]
+        self._mine = mine
         self.answer: Summed | None = None
 
     def bring(self) -> None:
@@ -271,20 +272,20 @@ class SumRound(Round):
             return
         arena = self.memory.alone
         arena.weight = 1.0
-        arena.contributions[0][...] = self._mine
+        self._mine.pack(arena.contributions[0])
 
     def says(self) -> dict[str, Any]:
         """Return how many numbers there are, and what they are."""
-        return {"numbers": self._mine.size, "call": self._call}
+        return {"numbers": self._mine.bucket.size, "call": self._mine.call}
 
     def commit(
         self, number: int, full: Sequence[WorkerId], word: ControlSum, page: Any
     ) -> Taken | None:
         """Check that all mean the same, or take the sum."""
         if self.memory.payload is None:
-            word.check_call(self._call, self._what, number)
+            word.check_call(self._mine.call, str(self._mine), number)
         else:
-            self.answer = Summed(self.memory.alone.record[0].copy(), tuple(full))
+            self.answer = Summed(self.memory.alone.record[0], tuple(full))
         return None
 
 

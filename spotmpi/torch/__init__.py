@@ -1,5 +1,6 @@
-"""PyTorch: trainings of torch modules that go on when workers vanish. Needs the extra ``torch``."""
+"""PyTorch: training scripts that go on through revocations. Needs the extra ``torch``."""
 
 from spotmpi.torch.distributed_optimizer import DistributedOptimizer
+from spotmpi.torch.process_group import init_process_group, workers
 
-__all__ = ["DistributedOptimizer"]
+__all__ = ["DistributedOptimizer", "init_process_group", "workers"]

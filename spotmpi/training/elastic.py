@@ -19,11 +19,11 @@ from spotmpi.protocol.plain_values import pack, unpack
 from spotmpi.protocol.sampler import Indices, generator
 from spotmpi.rounds.once import answer_of, name_of, outcome_of
 from spotmpi.rounds.round import Summed
+from spotmpi.rounds.summand import Summand
 from spotmpi.training.busy import BusyBlock
 from spotmpi.training.participant import Participant
 from spotmpi.training.process import this_process
 from spotmpi.training.script.answers import GATHERED, TOO_LARGE
-from spotmpi.training.script.summand import Summand
 from spotmpi.training.state.training_state import TrainingState
 
 # A library prints nothing unless the application asks for it.
@@ -247,7 +247,7 @@ class Elastic(Generic[P]):
             raise UsageError(f"worker {self.worker}: {self._call}.sum(): {error}") from None
         said = position.recall(bytes, mine.known_by)
         total, workers = self._run(participant.sum(mine)) if said is None else unpack(said)
-        return Summed(mine.result(total), tuple(workers))
+        return Summed(mine.result(total.copy()), tuple(workers))
 
     def last_once(self, work: Callable[[], Any]) -> Any:
         """Return the last value of `once` for this ``work``, or None if there is none. Local.

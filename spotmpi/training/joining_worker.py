@@ -25,6 +25,7 @@ from spotmpi.protocol.plain_values import unpack
 from spotmpi.protocol.sampler import FIRST_SAMPLE, Indices
 from spotmpi.rounds.handshake import Compare, Facts, Tell, check_facts
 from spotmpi.rounds.round import BeginRound, Summed
+from spotmpi.rounds.summand import Summand
 from spotmpi.settings import Settings
 from spotmpi.training.briefing import Admission, Briefing
 from spotmpi.training.exchange import TrainingExchange
@@ -32,7 +33,6 @@ from spotmpi.training.keeping import checkpoint_folder
 from spotmpi.training.participant import Outsider, Participant, turned_away
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.script.answers import GATHERED
-from spotmpi.training.script.summand import Summand
 from spotmpi.training.session import Session
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.steps.step_round import LearnRound

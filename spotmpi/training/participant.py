@@ -12,7 +12,7 @@ from spotmpi.protocol.exact_means import like, numbers_of
 from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.round import Summed
-from spotmpi.training.script.summand import Summand
+from spotmpi.rounds.summand import Summand
 from spotmpi.training.state.training_state import TrainingState
 from spotmpi.training.worker_context import WorkerContext
 
@@ -64,7 +64,8 @@ class Participant(Protocol):
         """Return a packed dict of all workers' packed values, by worker. ``mine``: this one's."""
 
     def sum(self, mine: Summand) -> Asks[Summed]:
-        """Return the sum of what all workers bring. ``mine``: what this one does."""
+        """Return the sum of what all workers bring, flat, in memory that the next round may use.
+        ``mine``: what this one brings."""
 
     def ask_for_checkpoint(self) -> None:
         """Have a checkpoint written at the end of the next step. Local."""

@@ -18,11 +18,11 @@ from spotmpi.protocol.membership import Membership, WorkerId
 from spotmpi.protocol.plain_values import pack
 from spotmpi.protocol.sampler import Indices
 from spotmpi.rounds.round import GatherRound, MeanRound, OnceRound, Round, Summed, SumRound
+from spotmpi.rounds.summand import Summand
 from spotmpi.training.exchange import TrainingExchange
 from spotmpi.training.participant import Participant
 from spotmpi.training.round_runner import RoundRunner
 from spotmpi.training.script.answers import GATHERED, MOST_IN_TURN
-from spotmpi.training.script.summand import Summand
 from spotmpi.training.steps.quorum_watch import QuorumWatch
 from spotmpi.training.steps.step_round import StepRound
 from spotmpi.training.steps.worker_steps import RoundSteps
@@ -190,11 +190,10 @@ class Session:
     def sum(self, mine: Summand) -> Asks[Summed]:
         """Return the sum of what all workers bring, in two rounds. ``mine``: what this one does."""
         yield from self._come_together()
-        call = mine.layout.signature
-        summed = SumRound(self._exchange.memory, mine.flat, call, str(mine))
+        summed = SumRound(self._exchange.memory, mine)
         while summed.answer is None:
             yield from self._runner.perform(summed)
-        small = mine.flat.nbytes <= MOST_IN_TURN
+        small = summed.answer.total.nbytes <= MOST_IN_TURN
         self.training.position.remember(pack([*summed.answer]) if small else None, mine.known_by)
         return summed.answer
 

@@ -283,14 +283,14 @@ DRIVER: list[_Slip] = [
     (
         "sums_of_other_arrays_are_made",
         "rounds/round.py",
-        "            word.check_call(self._call, self._what, number)\n",
+        "            word.check_call(self._mine.call, str(self._mine), number)\n",
         "            pass\n",
     ),
     (
         "a_sum_is_in_the_memory_of_the_next_one",
-        "rounds/round.py",
-        "self.memory.alone.record[0].copy(), tuple(full)",
-        "self.memory.alone.record[0], tuple(full)",
+        "training/elastic.py",
+        "mine.result(total.copy())",
+        "mine.result(total)",
     ),
     (
         "workers_leave_between_the_two_rounds_of_a_sum",

@@ -6,7 +6,7 @@ import math
 from typing import Any, NamedTuple
 
 from spotmpi.arrays.backend import HOST, Buffer
-from spotmpi.arrays.layout import Layout
+from spotmpi.arrays.layout import Bucket, Layout
 from spotmpi.errors import UsageError
 
 __all__ = ["Summand"]
@@ -16,10 +16,10 @@ _SOME = 3
 
 
 class Summand(NamedTuple):
-    """One worker's part of a sum."""
+    """One worker's part of a sum. Its arrays stay as they are until the sum is there."""
 
-    flat: Buffer
-    """All numbers, in an array of float32 or float64."""
+    tree: Any
+    """A structure of arrays of one type, float32 or float64."""
     layout: Layout
     alone: bool
     """True if the script gave an array, and not a structure of some."""
@@ -35,24 +35,37 @@ class Summand(NamedTuple):
             raise UsageError("x is in memory of a device: give a copy in memory of the host")
         if len(layout.buckets) > 1:
             raise UsageError("x has arrays of float32 and of float64: sum them in two calls")
-        (flat,) = layout.allocate()
-        layout.pack(tree, [flat], 1.0, "x")
-        return cls(flat, layout, alone)
+        return cls(tree, layout, alone)
+
+    @property
+    def bucket(self) -> Bucket:
+        """The type and the size of the flat array."""
+        return self.layout.buckets[0]
+
+    def pack(self, flat: Buffer) -> None:
+        """Write all numbers into a flat array."""
+        self.layout.pack(self.tree, [flat], 1.0, "x")
+
+    @property
+    def call(self) -> int:
+        """A number of 32 bits that stands for names, shapes and type, the same on all workers."""
+        return self.layout.signature
 
     @property
     def known_by(self) -> str:
         """What its sum is known by, alike on all workers."""
-        return f"sum {self.layout.signature:08x}"
+        return f"sum {self.call:08x}"
 
     def __str__(self) -> str:
         shapes = [shape for _, shape in self.layout.described.values()]
         some = ", ".join(map(str, shapes[:_SOME])) + ", .." * (len(shapes) > _SOME)
         many = "an array" if self.alone else f"{len(shapes)} array{'s' * (len(shapes) != 1)}"
-        return f"{many} of {self.layout.buckets[0].dtype} {some}"
+        return f"{many} of {self.bucket.dtype} {some}"
 
     def result(self, total: Buffer) -> Any:
         """Return the total in the form of what was given. It shares the memory of ``total``."""
-        if not HOST.owns(total) or HOST.describe(total) != HOST.describe(self.flat):
+        due = self.bucket.dtype, (self.bucket.size,)
+        if not HOST.owns(total) or HOST.describe(total) != due:
             raise UsageError(f"the sum that is known here is not one of {self}")
         found = self.layout.views([total])
         return found[0] if self.alone else found

@@ -1,0 +1,168 @@
+"""What torch scripts ask of all workers, in rounds of spotmpi. Ranks are those of the start."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from spotmpi.errors import PeersLost, UsageError
+from spotmpi.rounds.summand import Summand
+from spotmpi.training.group import Group
+from spotmpi.training.participant import turned_away
+
+__all__ = ["Collectives", "Rounds"]
+
+_FOLDS: Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "SUM": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
+class Rounds(Group[Any]):
+    """The rounds of all workers, as tensors need them. A context manager."""
+
+    def __init__(self) -> None:
+        super().__init__([np.zeros(1, np.float32)])
+
+    def enter(self) -> None:
+        """Begin, together with all others. Raises Left on a worker that comes later."""
+        participant = self.__enter__()._connected("init_process_group()")
+        if self.worker not in self.workers:
+            raise turned_away(participant.context, "torch's process group takes no newcomers")
+
+    def add_up(self, tensors: Sequence[torch.Tensor], kind: torch.dtype, times: float) -> None:
+        """Write the mean of all workers' tensors into these, ``times`` this number. ``kind``: the
+        type in which they are summed."""
+        mine = Summand.of([one.detach().to("cpu", kind).contiguous().numpy() for one in tensors])
+        total, workers = self._run(self._connected("sum()").sum(mine))
+        factor = times / len(workers)
+        for one, there in zip(tensors, mine.result(total), strict=True):
+            if one.dtype is kind:
+                torch.mul(torch.from_numpy(there), factor, out=one.detach())
+            else:
+                one.copy_(torch.from_numpy(there) * factor)
+
+
+class Collectives:
+    """Sums and exchanges of tensors among all workers that live. Collective, unless marked local.
+
+    Workers that are lost during a call have a part in its result on all others or on none.
+    """
+
+    def __init__(self, group: Rounds, size: int) -> None:
+        """``group``: it has begun. ``size``: workers at the start."""
+        self._group = group
+        self._size = size
+
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """Ranks of the workers that live, as of the last call. Local."""
+        return self._group.workers
+
+    def end(self) -> None:
+        """Leave together with all others."""
+        self._group.__exit__(None, None, None)
+
+    def meet(self) -> None:
+        """Return when all have called it."""
+        self._group.gather(None)
+
+    def reduce(self, tensors: Sequence[torch.Tensor], operation: str) -> None:
+        """Write into each tensor the sum of all workers' tensors, or what the operation says.
+
+        A sum of floats counts as if all workers of the start were there: it is multiplied by their
+        number and divided by the number of those that brought something. So a script that divides
+        by the group's size, as DDP does, has the mean. Sums of whole numbers are what they are.
+        """
+        floats = [one for one in tensors if one.is_floating_point() and one.numel()]
+        if operation in ("SUM", "AVG"):
+            for kind in dict.fromkeys(map(_summed_as, floats)):
+                alike = [one for one in floats if _summed_as(one) is kind]
+                self._group.add_up(alike, kind, 1.0 if operation == "AVG" else self._size)
+        elif operation not in _FOLDS:
+            raise UsageError(f"spotmpi has no operation {operation} for tensors")
+        for one in tensors:
+            if operation in ("SUM", "AVG") and one.is_floating_point():
+                continue
+            if operation == "AVG":
+                raise UsageError(f"the average of {one.dtype} is not one of {one.dtype}")
+            found = self._values(one)
+            one.copy_(functools.reduce(_FOLDS[operation], found.values()))
+
+    def broadcast(self, tensors: Sequence[torch.Tensor], source: int) -> None:
+        """Write the tensors of the worker of this rank on all. If rank 0 is lost, the first worker
+        that lives takes its place. Raises PeersLost if another one is lost."""
+        found: Mapping[int, Any] = {}
+        while source not in found:
+            if source not in self.alive:
+                if source != 0:
+                    raise PeersLost(
+                        f"rank {source}, whose tensors were to go to all, is lost: ask "
+                        "spotmpi.torch.workers() who lives"
+                    )
+                source = self.alive[0]
+            mine = [_bytes_of(one) for one in tensors] if self._group.worker == source else None
+            found = self._group.gather(mine)
+        for one, there in zip(tensors, found[source], strict=True):
+            one.copy_(_like(one, there))
+
+    def gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
+        """Return each worker's tensor, by rank. A worker that lives stands in for one that is lost:
+        the next one, alike on all."""
+        return self._filled(self._values(mine))
+
+    def gather_lists(self, mine: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+        """Return each worker's tensors, by rank, likewise. They may be of other sizes on each."""
+        found = self._group.gather([(_bytes_of(one), list(one.shape)) for one in mine])
+        return self._filled(
+            {
+                rank: [_tensor(there, mine[0].dtype, shape) for there, shape in some]
+                for rank, some in found.items()
+            }
+        )
+
+    def _values(self, mine: torch.Tensor) -> dict[int, torch.Tensor]:
+        found = self._group.gather(_bytes_of(mine))
+        return {rank: _like(mine, there) for rank, there in found.items()}
+
+    def _filled(self, found: Mapping[int, Any]) -> list[Any]:
+        ranks = sorted(found)
+        return [
+            found[next((one for one in ranks if one >= rank), ranks[0])]
+            for rank in range(self._size)
+        ]
+
+
+def _summed_as(tensor: torch.Tensor) -> torch.dtype:
+    """Return the type in which a tensor of floats is summed."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
+def _bytes_of(tensor: torch.Tensor) -> Any:
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return (flat.view(torch.uint8) if flat.numel() else flat.byte()).numpy()
+
+
+def _like(tensor: torch.Tensor, there: Any) -> torch.Tensor:
+    """Return bytes as a tensor like this one, in memory of the host. Raises UsageError."""
+    if there.nbytes != tensor.numel() * tensor.element_size():
+        raise UsageError(
+            f"a worker gave {there.nbytes} bytes where this one has a tensor of {tensor.dtype} "
+            f"{tuple(tensor.shape)}: give tensors of one type and shape on all workers"
+        )
+    return _tensor(there, tensor.dtype, tensor.shape)
+
+
+def _tensor(there: Any, kind: torch.dtype, shape: Sequence[int]) -> torch.Tensor:
+    if not there.nbytes:  # torch cannot see it as another type
+        return torch.empty(tuple(shape), dtype=kind)
+    return torch.from_numpy(there).view(kind).view(tuple(shape))

@@ -1,0 +1,302 @@
+"""The workers of a job as a process group of torch. Its calls go on without those that are lost."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from spotmpi.errors import UsageError
+from spotmpi.settings import Settings
+from spotmpi.torch.collectives import Collectives, Rounds
+
+__all__ = ["BACKEND", "WorkerGroup", "init_process_group", "workers"]
+
+BACKEND = "spotmpi"
+"""The name of the backend."""
+
+Tensors = Sequence[torch.Tensor]
+
+
+def init_process_group() -> None:
+    """Make the workers of this job torch's default process group. Collective.
+
+    A script calls it in place of `torch.distributed.init_process_group`. Ranks are the workers'
+    numbers at the start, and stay what they are when workers are lost. The group ends with
+    `torch.distributed.destroy_process_group`, or with the script.
+    """
+    if BACKEND.upper() not in dist.Backend.__dict__:
+        dist.Backend.register_backend(BACKEND, _made, extended_api=True, devices=["cpu"])
+    if dist.is_initialized():
+        raise UsageError("torch has a default process group already: call destroy_process_group()")
+    given = Settings.from_environ()
+    place = {"rank": given.rank or 0, "world_size": given.world_size or 1}
+    # Nobody asks this store for anything of another worker.
+    dist.init_process_group(BACKEND, store=dist.HashStore(), **place)
+
+
+def workers() -> tuple[int, ...]:
+    """Return the ranks of the workers that live, as of the last call of all. Local."""
+    return _the_one().collectives.alive
+
+
+def _the_one() -> WorkerGroup:
+    group = dist.group.WORLD if dist.is_initialized() else None
+    if not isinstance(group, WorkerGroup):
+        raise UsageError("call spotmpi.torch.init_process_group() first")
+    return group
+
+
+def _made(how: Any, _options: Any = None) -> WorkerGroup:
+    """Make a process group, as torch asks its backends to."""
+    world = how.group_size
+    ranks = list(how.global_ranks_in_group) or list(range(world))
+    if not dist.is_initialized():
+        return WorkerGroup(how.group_rank, world)
+    whole = _the_one()
+    if ranks != list(range(whole.size())):
+        raise UsageError(
+            f"torch.distributed.new_group(ranks={ranks}) is not all workers: spotmpi has no groups "
+            "of some of them yet"
+        )
+    return WorkerGroup(how.group_rank, world, whole.collectives)
+
+
+class Call(dist._Work):  # type: ignore[misc]  # torch has no types for it
+    """A call that is complete, or will be when it is waited for."""
+
+    def __init__(self, result: Any, complete: Callable[[], None] | None = None) -> None:
+        """``result``: the tensors that it writes. ``complete``: completes the call; None: it is
+        complete."""
+        super().__init__()
+        self._result = result
+        self._complete = complete
+        self._future: torch.futures.Future[Any] = torch.futures.Future()
+        if complete is None:
+            self.end()
+
+    def end(self) -> None:
+        """Note that it is complete."""
+        self._future.set_result(self._result)
+
+    def wait(self, timeout: Any = None) -> bool:
+        """Return when it is complete. Torch's time limits do not apply: a loss ends no call."""
+        if not self._future.done():
+            assert self._complete is not None
+            self._complete()
+        return True
+
+    def is_completed(self) -> bool:
+        """Return True if it is complete."""
+        return bool(self._future.done())
+
+    def is_success(self) -> bool:
+        """Return True if it is complete: a call that fails raises."""
+        return self.is_completed()
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """Return a future that is done when the call is complete."""
+        return self._future
+
+    def result(self) -> Any:
+        """Return the tensors that are written."""
+        return self._result
+
+
+class WorkerGroup(dist.ProcessGroup):  # type: ignore[misc]  # torch has no types for it
+    """All workers of a job. Each call is collective and blocks until it is complete."""
+
+    def __init__(self, rank: int, size: int, collectives: Collectives | None = None) -> None:
+        """``collectives``: of a group that is there already; None: this is the first one."""
+        super().__init__(rank, size)
+        self._size = size
+        self._ends = collectives is None
+        if collectives is None:
+            rounds = Rounds()
+            rounds.enter()
+            collectives = Collectives(rounds, size)
+            atexit.register(self._end, os.getpid())
+        self._collectives = collectives
+        self._later: list[tuple[str, Tensors, Call]] = []
+        """Sums that wait for the end of the backward pass."""
+        self._name = self._about = ""
+
+    @property
+    def collectives(self) -> Collectives:
+        """The calls of all workers. All sums that wait are made first."""
+        self._catch_up()
+        return self._collectives
+
+    # What torch asks of a group.
+
+    def size(self) -> int:
+        """Return the number of workers at the start."""
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802 - as torch calls it
+        """Return the backend's name."""
+        return BACKEND
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def group_name(self) -> str:
+        """The name that torch gave it."""
+        return self._name
+
+    def _set_group_desc(self, about: str) -> None:
+        self._about = about
+
+    @property
+    def group_desc(self) -> str:
+        """What torch says of it."""
+        return self._about
+
+    def shutdown(self) -> None:
+        """Leave together with all others, if this is the first group. Collective."""
+        if self._ends:
+            self._ends = False
+            atexit.unregister(self._end)
+            self.collectives.end()
+
+    def _end(self, process: int) -> None:
+        """End with the script, unless this is a process that it has forked."""
+        if os.getpid() == process:
+            self.shutdown()
+
+    # Calls. Torch gives lists of tensors, of which most have one.
+
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Call:
+        """Write the sum, or what the operation says, of all workers' tensors.
+
+        DDP calls it for each bucket while `backward` goes on. All these sums are made together at
+        its end, so that a worker has a part in all of a step's gradients or in none.
+        """
+        operation = _operation(opts)
+        if torch._C._current_graph_task_id() < 0:
+            self.collectives.reduce(tensors, operation)
+            return Call(tensors)
+        if not self._later:  # before DDP's own callback, which waits for the sums
+            torch.autograd.Variable._execution_engine.queue_callback(self._catch_up)
+        call = Call(tensors, self._catch_up)
+        self._later.append((operation, tensors, call))
+        return call
+
+    def _catch_up(self) -> None:
+        """Make the sums that wait, those of one operation together."""
+        while self._later:
+            operation, tensors, call = self._later.pop(0)
+            calls, together = [call], [*tensors]
+            while self._later and self._later[0][0] == operation:
+                _, tensors, call = self._later.pop(0)
+                calls.append(call)
+                together += tensors
+            self._collectives.reduce(together, operation)
+            for call in calls:
+                call.end()
+
+    def allreduce_coalesced(self, tensors: Tensors, opts: Any = None) -> Call:
+        """Do the same with several tensors."""
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors: Tensors, opts: Any) -> Call:
+        """Write the sum on one worker."""
+        copies = tensors
+        if opts.rootRank != self.rank():
+            copies = [tensor.clone() for tensor in tensors]
+        self.collectives.reduce(copies, _operation(opts))
+        return Call(tensors)
+
+    def broadcast(self, tensors: Tensors, opts: Any) -> Call:
+        """Write one worker's tensors on all."""
+        self.collectives.broadcast(tensors, opts.rootRank)
+        return Call(tensors)
+
+    def allgather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any = None) -> Call:
+        """Write each worker's tensor into a list on all."""
+        for there, mine in zip(outputs, inputs, strict=True):
+            for out, found in zip(there, self.collectives.gather(mine), strict=True):
+                out.copy_(found)
+        return Call(outputs)
+
+    def all_gather_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any = None) -> Call:
+        """Write all workers' tensors, one after the other."""
+        found = self.collectives.gather(mine)
+        output.copy_(torch.cat([one.reshape(-1) for one in found]).view(output.shape))
+        return Call(output)
+
+    _allgather_base = all_gather_single
+
+    def gather(self, outputs: Sequence[Tensors], inputs: Tensors, opts: Any) -> Call:
+        """Write each worker's tensor into a list on one of them."""
+        (mine,) = inputs
+        found = self.collectives.gather(mine)
+        if opts.rootRank == self.rank():
+            for out, one in zip(outputs[0], found, strict=True):
+                out.copy_(one)
+        return Call(outputs)
+
+    def scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Call:
+        """Write on each worker its tensor of one worker's list."""
+        (out,) = outputs
+        mine = torch.stack(list(inputs[0])) if inputs else out.new_empty((self._size, *out.shape))
+        self.collectives.broadcast([mine], opts.rootRank)
+        out.copy_(mine[self.rank()])
+        return Call(outputs)
+
+    def reduce_scatter(self, outputs: Tensors, inputs: Sequence[Tensors], opts: Any) -> Call:
+        """Write on each worker its tensor of the sum of all workers' lists."""
+        (out,), (mine,) = outputs, inputs
+        whole = torch.stack(list(mine))
+        self.collectives.reduce([whole], _operation(opts))
+        out.copy_(whole[self.rank()])
+        return Call(outputs)
+
+    def reduce_scatter_single(self, output: torch.Tensor, mine: torch.Tensor, opts: Any) -> Call:
+        """Write on each worker its part of the sum of all workers' tensors."""
+        whole = mine.clone()
+        self.collectives.reduce([whole], _operation(opts))
+        output.copy_(whole.reshape(-1).chunk(self._size)[self.rank()].view(output.shape))
+        return Call(output)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Call:
+        """Write on each worker what each has for it."""
+        found = self.collectives.gather_lists(inputs)
+        for out, theirs in zip(outputs, found, strict=True):
+            out.copy_(theirs[self.rank()].view(out.shape))
+        return Call(outputs)
+
+    def barrier(self, opts: Any = None) -> Call:
+        """Return when all workers have come here."""
+        self.collectives.meet()
+        return Call([])
+
+    def send(self, tensors: Tensors, rank: int, tag: int) -> Call:
+        """Refuse: only calls of all workers survive a loss."""
+        raise UsageError(_NO_PAIRS)
+
+    def recv(self, tensors: Tensors, rank: int, tag: int) -> Call:
+        """Refuse: only calls of all workers survive a loss."""
+        raise UsageError(_NO_PAIRS)
+
+
+_NO_PAIRS = (
+    "torch.distributed.send() and recv() are between two workers, and spotmpi has only calls of "
+    "all of them: use broadcast or all_gather"
+)
+
+
+def _operation(opts: Any) -> str:
+    """Return the name of the operation of a call: torch gives a kind or an object with one."""
+    asked = dist.ReduceOp.SUM if opts is None else opts.reduceOp
+    for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
+        if asked == getattr(dist.ReduceOp, name):  # `in` compares by other means
+            return name
+    raise UsageError(f"spotmpi has no operation {asked} for torch")

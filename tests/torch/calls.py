@@ -1,0 +1,130 @@
+"""A script for `test_process_group`: all calls of `torch.distributed`, before and after a loss."""
+
+from __future__ import annotations
+
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import spotmpi.torch
+from spotmpi.errors import PeersLost, UsageError
+
+SIZE = 4
+
+
+def check(rank: int, standing: list[int]) -> None:
+    """Make each call once. ``standing``: who stands for each rank."""
+    alive = sorted(set(standing))
+    many = len(alive)
+
+    def reduced(values: list[float], kind: torch.dtype, op: Any) -> float:
+        mine = torch.full((2, 3), values[rank], dtype=kind)
+        dist.all_reduce(mine, op=op)
+        assert len(set(mine.reshape(-1).tolist())) == 1
+        return float(mine[0, 0])
+
+    ones = [1.0, 2.0, 4.0, 8.0]
+    whole = sum(ones[one] for one in alive)
+    O = dist.ReduceOp  # noqa: N806, E741 - as torch calls it
+    for kind in (torch.float32, torch.float64, torch.bfloat16):
+        assert abs(reduced(ones, kind, O.SUM) - whole * SIZE / many) < 0.1
+        assert abs(reduced(ones, kind, O.AVG) - whole / many) < 0.1
+        assert reduced(ones, kind, O.MAX) == max(ones[one] for one in alive)
+    for kind in (torch.int64, torch.uint8):
+        assert reduced(ones, kind, O.SUM) == whole
+        assert reduced(ones, kind, O.MIN) == min(ones[one] for one in alive)
+    assert reduced(ones, torch.float32, O.PRODUCT) == torch.tensor(ones)[alive].prod()
+    assert reduced(ones, torch.int32, O.BOR) == whole
+    assert reduced([1.0] * SIZE, torch.bool, O.MIN) == 1.0
+
+    mine = torch.tensor([rank, 10 * rank])
+    found = [torch.zeros(2, dtype=torch.int64) for _ in range(SIZE)]
+    dist.all_gather(found, mine)
+    assert [one.tolist() for one in found] == [[one, 10 * one] for one in standing]
+    together = torch.zeros(SIZE * 2, dtype=torch.int64)
+    dist.all_gather_into_tensor(together, mine)
+    assert together.tolist() == [part for one in standing for part in (one, 10 * one)]
+    objects: list[Any] = [None] * SIZE
+    dist.all_gather_object(objects, {"of": rank, "long": "x" * rank * 100})
+    assert [one["of"] for one in objects] == standing
+    dist.gather(mine, found if rank == 3 else None, dst=3)
+    assert rank != 3 or [int(one[0]) for one in found] == standing
+
+    there = torch.full((3,), float(rank))
+    dist.broadcast(there, src=3)
+    assert there.tolist() == [3.0] * 3
+    there = torch.full((3,), float(rank))
+    dist.broadcast(there, src=0)
+    assert there.tolist() == [float(standing[0])] * 3
+    said: list[Any] = [f"of {rank}", rank]
+    dist.broadcast_object_list(said, src=3)
+    assert said == ["of 3", 3]
+
+    total = torch.full((2,), ones[rank])
+    dist.reduce(total, dst=3)
+    assert total.tolist() == [whole * SIZE / many if rank == 3 else ones[rank]] * 2
+    part = torch.zeros(2)
+    dist.scatter(
+        part, [torch.full((2,), float(one)) for one in range(SIZE)] if rank == 3 else None, 3
+    )
+    assert part.tolist() == [float(rank)] * 2
+    parts = [torch.full((2,), ones[rank] * (1 + one)) for one in range(SIZE)]
+    dist.reduce_scatter(part, parts)
+    assert part.tolist() == [whole * SIZE / many * (1 + rank)] * 2
+    dist.reduce_scatter_tensor(part, torch.cat(parts))
+    assert part.tolist() == [whole * SIZE / many * (1 + rank)] * 2
+    theirs = [torch.zeros(1) for _ in range(SIZE)]
+    dist.all_to_all(theirs, [torch.tensor([10.0 * rank + one]) for one in range(SIZE)])
+    assert [float(one) for one in theirs] == [10.0 * one + rank for one in standing]
+
+    later = dist.all_reduce(torch.ones(1), async_op=True)
+    assert later.wait()
+    dist.barrier()
+    group = dist.new_group()
+    again = torch.ones(1)
+    dist.all_reduce(again, group=group)
+    assert again.item() == SIZE
+    refused: list[Callable[[], Any]] = [lambda: dist.send(torch.ones(1), (rank + 1) % SIZE)]
+    if rank in (0, 3):  # torch asks no backend where a worker is not in the group
+        refused.append(lambda: dist.new_group([0, 3]))
+    for call in refused:
+        try:
+            call()
+        except UsageError as error:
+            assert "spotmpi has" in str(error)  # noqa: PT017 - this is no test of pytest's
+        else:
+            raise AssertionError("not refused")
+
+
+def main() -> None:
+    """All calls; then without the workers 0 and 2."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore", FutureWarning)  # of names that later versions of torch change
+    spotmpi.torch.init_process_group()
+    rank = dist.get_rank()
+    assert dist.get_world_size() == SIZE
+    assert dist.get_backend() == "spotmpi"
+    check(rank, [0, 1, 2, 3])
+    if rank in (0, 2):
+        os.kill(os.getpid(), signal.SIGKILL)
+    while spotmpi.torch.workers() != (1, 3):
+        dist.barrier()
+    check(rank, [1, 1, 3, 3])
+    assert dist.get_world_size() == SIZE
+    try:
+        dist.broadcast(torch.zeros(1), src=2)
+    except PeersLost as lost:
+        assert "rank 2" in str(lost)  # noqa: PT017 - this is no test of pytest's
+    else:
+        raise AssertionError("rank 2 is lost")
+    print(f"FINAL {rank}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""A script for `test_ddp`: DistributedDataParallel, with workers that kill themselves in a hook of
+the backward pass.
+
+``ddp.py DEATHS``: ``worker@step,..``, or ``worker~SECONDS,..`` to die at that time, be it in the
+constructor, in an optimizer's step or in any call.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import zlib
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import spotmpi.torch
+
+
+def end() -> None:
+    """Kill this worker."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main() -> None:
+    """Train, and say what came of it."""
+    planned = [death for death in sys.argv[1].split(",") if death]
+    deaths = {int(one): int(at) for one, sign, at in (d.partition("@") for d in planned) if sign}
+    for one, sign, at in (death.partition("~") for death in planned):
+        dead = Path(f"dead-{one}")  # before all are ready the launcher starts them again
+        if sign and one == os.environ["OMPI_COMM_WORLD_RANK"] and not dead.exists():
+            threading.Timer(float(at), lambda dead=dead: (dead.touch(), end())).start()
+    torch.set_num_threads(1)
+    torch.manual_seed(os.getpid())  # DDP begins with the first worker's parameters all the same
+    spotmpi.torch.init_process_group()
+    rank, size = dist.get_rank(), dist.get_world_size()
+    layers = torch.nn.Linear(20, 64), torch.nn.BatchNorm1d(64), torch.nn.ReLU()
+    module = torch.nn.Sequential(*layers, torch.nn.Linear(64, 3))
+    model = torch.nn.parallel.DistributedDataParallel(module, bucket_cap_mb=0.002)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(2048, 20, generator=generator)
+    y = x[:, :3].argmax(1)
+    step = 0
+
+    def die(_grad: torch.Tensor) -> None:
+        if step >= deaths.get(rank, 10**9):
+            end()
+
+    module[0].weight.register_hook(die)
+    for _ in range(4):
+        order = torch.randperm(len(x), generator=generator)[rank::size]
+        for batch in order.split(16):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
+            optimizer.step()
+            step += 1
+        seen = torch.tensor(float(step))
+        dist.all_reduce(seen, op=dist.ReduceOp.MAX)
+        assert seen.item() == step
+        alive = [None] * size
+        dist.all_gather_object(alive, rank)
+        assert sorted(set(alive)) == [*spotmpi.torch.workers()]
+        dist.barrier()
+    module.eval()
+    with torch.no_grad():
+        accuracy = (module(x).argmax(1) == y).float().mean().item()
+    held = b"".join(one.detach().numpy().tobytes() for one in module.parameters())
+    print(f"FINAL {rank} {zlib.crc32(held):08x} {accuracy:.3f} {step}", flush=True)
+    if rank % 2:
+        dist.destroy_process_group()  # the others leave with the script
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What torch asks of all workers, in simulated jobs whose workers die at any event."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+
+from spotmpi.errors import PeersLost, UsageError  # noqa: E402
+from spotmpi.torch.collectives import Collectives, Rounds  # noqa: E402
+from tests import simulated  # noqa: E402
+from tests.simulated import Final, Job, Result, deaths  # noqa: E402
+
+
+class Calls(Job):
+    """A script that makes calls of each kind, in turn."""
+
+    def script(self, worker: int) -> Final:
+        """Whatever they return is the same on all."""
+        seen = 0
+        with Rounds() as rounds:
+            calls = Collectives(rounds, self.workers)
+
+            def same(tensor: torch.Tensor) -> None:
+                nonlocal seen
+                seen = zlib.crc32(tensor.double().numpy().tobytes(), seen)
+
+            for turn in range(4):
+                floats = torch.full((3,), 1.0 / (1 + worker + turn))
+                halves = torch.full((2,), float(worker), dtype=torch.bfloat16)
+                calls.reduce([floats, halves, torch.zeros(0)], ("SUM", "AVG")[turn % 2])
+                same(floats)
+                same(halves)
+                whole = torch.tensor([2**worker, turn])
+                calls.reduce([whole], "SUM")
+                same(whole)
+                assert all(int(whole[0]) & 2**one for one in calls.alive)
+                largest = torch.tensor(float(worker))
+                calls.reduce([largest], "MAX")
+                same(largest)
+                everyone = calls.gather(torch.tensor([worker]))
+                assert len(everyone) == self.workers
+                assert {int(one) for one in everyone} >= {*calls.alive}
+                same(torch.cat(everyone))
+                lists = calls.gather_lists([torch.arange(worker + one) for one in range(2)])
+                same(torch.cat([part for some in lists for part in some]))
+                first = torch.full((2,), worker + 0.5)
+                calls.broadcast([first], 0)
+                same(first)
+                other = torch.zeros(1)
+                try:
+                    calls.broadcast([other.fill_(worker)], 1)
+                except PeersLost:
+                    other.fill_(-1)
+                same(other)
+                calls.meet()
+        return Final(b"", 0, Counter(), (), False, (float(seen),), 0)
+
+
+def agree(result: Result) -> None:
+    """All that came to the end saw the same."""
+    assert len({final.means for final in result.finals.values()}) <= 1
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_all_see_the_same_whoever_dies(tmp_path: Path, workers: int) -> None:
+    results = simulated.campaign(
+        Calls(tmp_path / "calm", workers),
+        range(20),
+        lambda events, seed: {"kills": deaths(workers, events, seed)},
+        agree,
+    )
+    assert any(result.finals for result in results)
+    assert any(len(result.finals) < workers for result in results)
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("first", range(0, 1200, 200))
+def test_a_long_campaign(tmp_path: Path, first: int) -> None:
+    simulated.campaign(
+        Calls(tmp_path / "calm", 5),
+        range(first, first + 200),
+        lambda events, seed: {"kills": deaths(5, events, seed)},
+        agree,
+    )
+
+
+def test_what_cannot_be_done_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    with Rounds() as rounds:
+        calls = Collectives(rounds, 1)
+        with pytest.raises(UsageError, match=r"the average of torch.int64 is not one of"):
+            calls.reduce([torch.arange(3)], "AVG")
+        with pytest.raises(UsageError, match="no operation PREMUL_SUM for tensors"):
+            calls.reduce([torch.arange(3)], "PREMUL_SUM")

@@ -1,0 +1,166 @@
+"""The workers of a job as torch's process group."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no torch: python -m pip install torch")
+
+import torch.distributed as dist  # noqa: E402
+
+import spotmpi.torch  # noqa: E402
+from spotmpi.errors import UsageError  # noqa: E402
+from tests.running import Running  # noqa: E402
+from tests.torch.test_distributed_optimizer import O, differ, loss_of, module  # noqa: E402
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The group of a script that runs alone."""
+    monkeypatch.delenv("OMPI_COMM_WORLD_SIZE", raising=False)
+    before = sys.excepthook  # which torch replaces
+    spotmpi.torch.init_process_group()
+    try:
+        yield dist.group.WORLD
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        sys.excepthook = before
+
+
+def test_a_script_that_runs_alone_is_a_group_of_one(alone: Any) -> None:
+    assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (0, 1, "spotmpi")
+    assert spotmpi.torch.workers() == (0,)
+    there = torch.arange(3.0)
+    dist.all_reduce(there)
+    assert there.tolist() == [0, 1, 2]
+
+
+def test_there_is_one_group_and_one_after_it(alone: Any) -> None:
+    with pytest.raises(UsageError, match="has a default process group already"):
+        spotmpi.torch.init_process_group()
+    dist.destroy_process_group()
+    with pytest.raises(UsageError, match=r"call spotmpi.torch.init_process_group\(\) first"):
+        spotmpi.torch.workers()
+    spotmpi.torch.init_process_group()
+    assert spotmpi.torch.workers() == (0,)
+
+
+def test_ddp_trains_as_the_module_itself_does(alone: Any) -> None:
+    plain, trained = module(), module()
+    usual, inner = O.AdamW(plain.parameters()), O.AdamW(trained.parameters())
+    wrapped = torch.nn.parallel.DistributedDataParallel(trained, bucket_cap_mb=1e-4)
+    for step in range(8):
+        for of, moved in ((plain, plain), (wrapped, trained)):
+            batch = torch.arange(8 * step, 8 * step + 8)
+            x, y = _data(batch)
+            torch.nn.functional.cross_entropy(of(x), y).backward()
+            (usual if moved is plain else inner).step()
+            moved.zero_grad()
+    assert differ(plain, trained) == 0.0
+
+
+def _data(batch: Any) -> Any:
+    from tests.torch.test_distributed_optimizer import X, Y
+
+    return X[batch], Y[batch]
+
+
+def test_all_sums_of_a_backward_pass_are_made_together(
+    alone: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = module()
+    wrapped = torch.nn.parallel.DistributedDataParallel(trained, bucket_cap_mb=1e-4)
+    asked: list[int] = []
+    reduce = alone.collectives.reduce
+    monkeypatch.setattr(
+        alone._collectives, "reduce", lambda them, how: (asked.append(len(them)), reduce(them, how))
+    )
+    for _ in range(3):
+        loss_of(wrapped, range(8)).backward()
+    assert asked == [1, 2, 2]  # DDP makes its buckets after the first step
+
+
+def test_a_sum_that_is_waited_for_in_a_backward_pass_is_made_there(alone: Any) -> None:
+    trained, seen = module(), []
+
+    def add(grad: torch.Tensor) -> None:
+        work = dist.all_reduce(grad.clone(), async_op=True)
+        assert not work.is_completed()
+        work.wait()
+        assert work.is_completed()
+        dist.all_reduce(total := torch.ones(1))
+        seen.append(total.item())
+
+    trained[0].weight.register_hook(add)
+    loss_of(trained, range(8)).backward()
+    assert seen == [1.0]
+
+
+def run(folder: Path, *words: object, workers: int = 4) -> Running:
+    """A job, to its end."""
+    start = sys.executable, "-m", "spotmpi", "run", "-n", workers, *words
+    running = Running(list(map(str, start)), folder, environ=os.environ | {"OMP_NUM_THREADS": "1"})
+    try:
+        running.wait()
+    finally:
+        running.close()
+    return running
+
+
+@pytest.mark.promise("calls of torch.distributed before and after a loss")
+def test_each_call_completes_among_those_who_live(tmp_path: Path) -> None:
+    running = run(tmp_path, HERE / "calls.py")
+    assert running.wait() == 0, running.output
+    said = [line for line in running.output.splitlines() if "FINAL" in line]
+    assert len(said) == 2, running.output
+
+
+@pytest.mark.promise("DistributedDataParallel with deaths in the backward pass")
+@pytest.mark.parametrize("deaths", ["", "1@0,3@1", "0@20,2@50", "0@0,1@3,2@3", "3@127"])
+@pytest.mark.first("0@20,2@50")
+def test_ddp_goes_on_without_those_killed(tmp_path: Path, deaths: str) -> None:
+    running = run(tmp_path, HERE / "ddp.py", deaths)
+    assert running.wait() == 0, running.output
+    finals = [
+        line.split("FINAL ")[1].split() for line in running.output.splitlines() if "FINAL " in line
+    ]
+    dead = {death.replace("~", "@").partition("@")[0] for death in deaths.split(",") if death}
+    ended = {rank for rank, *_ in finals}
+    assert ended >= {"0", "1", "2", "3"} - dead, running.output
+    assert "~" in deaths or not ended & dead, running.output  # a timer may be too late
+    assert len({model for _, model, *_ in finals}) == 1, running.output
+    assert all(float(accuracy) > 0.8 for *_, accuracy, _ in finals), running.output
+
+
+AT_ANY_TIME = [
+    f"{seed % 4}~{0.02 * seed:.2f},{(seed + 1) % 4}~{0.02 * seed + 0.1:.2f}" for seed in range(60)
+]
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("deaths", AT_ANY_TIME)
+def test_workers_die_at_any_time(tmp_path: Path, deaths: str) -> None:
+    test_ddp_goes_on_without_those_killed(tmp_path, deaths)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("how", ["raise ValueError('planted')", "raise SystemExit(3)"])
+def test_a_script_that_fails_ends_the_job(tmp_path: Path, how: str) -> None:
+    (tmp_path / "fails.py").write_text(
+        "import spotmpi.torch, torch, torch.distributed as dist\n"
+        "spotmpi.torch.init_process_group()\n"
+        "for step in range(100):\n"
+        f"    if step == 5 and dist.get_rank() == 1: {how}\n"
+        "    dist.all_reduce(torch.ones(3))\n"
+    )
+    running = run(tmp_path, "fails.py", workers=3)
+    assert running.wait() in (1, 3), running.output
